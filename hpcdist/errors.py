@@ -1,0 +1,43 @@
+"""The exceptions of hpcdist: every message says who, what, expected, got, and what to do."""
+
+from __future__ import annotations
+
+
+class HpcdistError(Exception):
+    """Base of every error raised on purpose by hpcdist."""
+
+
+class GraphError(HpcdistError, ValueError):
+    """A Program cannot be built or changed as asked."""
+
+
+class FeedError(HpcdistError, ValueError):
+    """Data fed to, or fetched from, a Program does not fit it."""
+
+
+class PlanError(HpcdistError, ValueError):
+    """A Program cannot be distributed as asked."""
+
+
+class PlanTypeError(HpcdistError, TypeError):
+    """A transpiler argument has the wrong type."""
+
+
+class PlanAssertionError(HpcdistError, AssertionError):
+    """A transpiler setting that Fluid refuses with AssertionError."""
+
+
+class DataError(HpcdistError, ValueError):
+    """A data set is missing, damaged or malformed."""
+
+
+class CommError(HpcdistError, RuntimeError):
+    """A rank died, a message did not come in time, or ranks disagree."""
+
+
+class DeadlineError(CommError, TimeoutError):
+    """A message did not come within FLAGS_rpc_deadline."""
+
+
+class LaunchError(HpcdistError, RuntimeError):
+    """A job cannot be started as asked."""
