@@ -1,0 +1,34 @@
+"""The graph: Programs of operators over named variables. No arrays here."""
+
+from hpcdist.graph.block import Block
+from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import (
+    Program,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+)
+from hpcdist.graph.registry import GradOp, Meta, define, lookup
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.variable import Parameter, Variable
+
+__all__ = [
+    "GRAD_SUFFIX",
+    "ROLE_ATTR",
+    "ROLE_VAR_ATTR",
+    "Block",
+    "GradOp",
+    "Meta",
+    "Operator",
+    "Parameter",
+    "Program",
+    "Role",
+    "Variable",
+    "default_main_program",
+    "default_startup_program",
+    "define",
+    "grad_name",
+    "lookup",
+    "program_guard",
+]

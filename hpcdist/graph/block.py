@@ -1,0 +1,166 @@
+"""A block: operators in order, and the variables they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph import names
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import infer_outputs, lookup
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
+from hpcdist.graph.variable import Parameter, Variable
+
+if TYPE_CHECKING:
+    from hpcdist.graph.program import Program
+
+
+class Block:
+    """A list of operators with a dict of variables; block 0 of a Program is global."""
+
+    def __init__(self, program: Program, idx: int, parent_idx: int = -1) -> None:
+        self.program = program
+        self.idx = idx
+        self.parent_idx = parent_idx
+        self.ops: list[Operator] = []
+        self.vars: dict[str, Variable] = {}
+
+    # -- variables ---------------------------------------------------------------------------
+    def create_var(self, name: str | None = None, **facts: Any) -> Variable:
+        """Add a variable; an existing one of that name is returned unchanged."""
+        name = name or names.generate("_generated_var")
+        if name not in self.vars:
+            self.add_var(Variable(self, name, **facts))
+        return self.vars[name]
+
+    def create_parameter(self, name: str, **facts: Any) -> Parameter:
+        """Add a parameter to the global block."""
+        block = self.program.global_block()
+        parameter = Parameter(block, name, **facts)
+        block.add_var(parameter)
+        return parameter
+
+    def add_var(self, var: Variable) -> Variable:
+        """Enter a variable that belongs to this block."""
+        self.vars[var.name] = var
+        self.program.touch()
+        return var
+
+    def remove_var(self, name: str) -> None:
+        """Drop a variable."""
+        del self.vars[name]
+        self.program.touch()
+
+    _remove_var = remove_var
+
+    def has_var(self, name: str) -> bool:
+        """Tell whether the block itself has this variable."""
+        return name in self.vars
+
+    def var(self, name: str) -> Variable:
+        """Return a variable of this very block; GraphError if it is not there."""
+        try:
+            return self.vars[name]
+        except KeyError:
+            raise GraphError(f"block {self.idx} has no variable {name!r}") from None
+
+    def find_var(self, name: str) -> Variable | None:
+        """Look a variable up here and in the parents."""
+        block: Block | None = self
+        while block is not None:
+            if name in block.vars:
+                return block.vars[name]
+            block = block.parent
+        return None
+
+    def _var_recursive(self, name: str) -> Variable:
+        var = self.find_var(name)
+        if var is None:
+            raise GraphError(f"no variable {name!r} in block {self.idx} or its parents")
+        return var
+
+    @property
+    def parent(self) -> Block | None:
+        """The block around this one."""
+        return None if self.parent_idx < 0 else self.program.block(self.parent_idx)
+
+    def all_parameters(self) -> list[Parameter]:
+        """Parameters of this block in order of creation."""
+        return [v for v in self.vars.values() if isinstance(v, Parameter)]
+
+    # -- operators ---------------------------------------------------------------------------
+    def append_op(
+        self,
+        type: str,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Add an operator at the end; its shape rule sets its outputs' shapes and types."""
+        return self.insert_op(len(self.ops), type, inputs, outputs, attrs)
+
+    def prepend_op(self, type: str, *args: Any, **kwargs: Any) -> Operator:
+        """Add an operator at the head, as startup programs do."""
+        return self.insert_op(0, type, *args, **kwargs)
+
+    _prepend_op = prepend_op
+
+    def insert_op(
+        self,
+        index: int,
+        type: str,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Add an operator before position ``index``."""
+        definition = lookup(type)
+        merged = {**definition.attrs, **(attrs or {})}
+        merged.setdefault(ROLE_ATTR, int(self.program.current_role))
+        if ROLE_VAR_ATTR not in merged and self.program.current_role_var:
+            merged[ROLE_VAR_ATTR] = list(self.program.current_role_var)
+        op = Operator(self, type, inputs or {}, outputs or {}, merged)
+        self._infer(op)
+        self.ops.insert(index, op)
+        self.program.touch()
+        return op
+
+    _insert_op = insert_op
+
+    def add_op(self, op: Operator, index: int | None = None) -> Operator:
+        """Take over an operator as it stands, without running its shape rule."""
+        op.block = self
+        self.ops.insert(len(self.ops) if index is None else index, op)
+        self.program.touch()
+        return op
+
+    def remove_op(self, index: int) -> None:
+        """Drop the operator at a position."""
+        del self.ops[index]
+        self.program.touch()
+
+    _remove_op = remove_op
+
+    def _infer(self, op: Operator) -> None:
+        inputs = {
+            slot: [self._var_recursive(name).meta for name in held]
+            for slot, held in op.inputs.items()
+        }
+        try:
+            inferred = infer_outputs(op.type, inputs, op.attrs)
+        except GraphError as error:
+            raise GraphError(f"block {self.idx}, op #{len(self.ops)} {op}: {error}") from None
+        for slot, metas in inferred.items():
+            for name, meta in zip(op.output(slot), metas):
+                var = self.find_var(name)
+                if var is None:
+                    var = self.create_var(name)
+                elif var.persistable and var.shape and var.shape == meta.shape:
+                    continue  # already declared
+                var.shape, var.dtype, var.type = meta.shape, meta.dtype, meta.type
+
+    def __iter__(self) -> Iterator[Operator]:
+        return iter(self.ops)
+
+

@@ -1,0 +1,37 @@
+"""Element types by their numpy names, accepted in every spelling Fluid scripts use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+
+KNOWN = ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+class VarType:
+    """Fluid's ``core.VarDesc.VarType``: kinds of variables, and element types."""
+
+    BOOL, INT8, UINT8, INT16 = "bool", "int8", "uint8", "int16"
+    INT32, INT64 = "int32", "int64"
+    FP16, FP32, FP64 = "float16", "float32", "float64"
+    LOD_TENSOR, SELECTED_ROWS, RAW = "LOD_TENSOR", "SELECTED_ROWS", "RAW"
+    STEP_SCOPES, READER = "STEP_SCOPES", "READER"
+
+
+def canonical(dtype: Any) -> str:
+    """Return ``dtype`` (a name, a numpy type) as one of ``KNOWN``; GraphError otherwise."""
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in KNOWN:
+        raise GraphError(f"unknown dtype {dtype!r}: expected one of {', '.join(KNOWN)}")
+    return name
+
+
+def is_float(dtype: str) -> bool:
+    """Tell whether gradients may flow through values of this element type."""
+    return dtype.startswith("float")

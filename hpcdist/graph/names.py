@@ -1,0 +1,52 @@
+"""Names that are unique within a scope of counters, and the same in every process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+GRAD_SUFFIX = "@GRAD"
+
+
+def grad_name(name: str) -> str:
+    """Return the name of the gradient of variable ``name``."""
+    return name + GRAD_SUFFIX
+
+
+class UniqueNames:
+    """Counters per key: the first ``generate("fc")`` gives ``fc_0``, the next ``fc_1``."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, key: str) -> str:
+        number = self.counts[key]
+        self.counts[key] += 1
+        return f"{self.prefix}{key}_{number}"
+
+
+_current = UniqueNames()
+
+
+def generate(key: str) -> str:
+    """Return ``key_<n>``, n counting the earlier calls with this key."""
+    return _current(key)
+
+
+def switch(new: UniqueNames | None = None) -> UniqueNames:
+    """Install other counters (fresh ones by default) and return the ones replaced."""
+    global _current
+    old, _current = _current, new if new is not None else UniqueNames()
+    return old
+
+
+@contextmanager
+def guard(new: str | UniqueNames | None = None) -> Iterator[None]:
+    """Count afresh inside the ``with``; a string becomes a prefix of every name."""
+    old = switch(UniqueNames(new) if isinstance(new, str) else new)
+    try:
+        yield
+    finally:
+        switch(old)

@@ -1,0 +1,118 @@
+"""Operators: a type, named slots of variable names, and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.graph.roles import ROLE_ATTR, Role
+
+if TYPE_CHECKING:
+    from hpcdist.graph.block import Block
+
+Slots = dict[str, list[str]]
+
+
+def as_names(value: Any) -> list[str]:
+    """Return variables, names, or sequences of them, as a list of names."""
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    return [v if isinstance(v, str) else v.name for v in value]
+
+
+class Operator:
+    """One operator of a block. ``attrs["sub_block"]`` is the index of a nested block."""
+
+    def __init__(
+        self,
+        block: Block,
+        type: str,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any],
+        attrs: Mapping[str, Any],
+    ) -> None:
+        self.block = block
+        self.type = type
+        self.inputs: Slots = {slot: as_names(v) for slot, v in inputs.items()}
+        self.outputs: Slots = {slot: as_names(v) for slot, v in outputs.items()}
+        self.attrs: dict[str, Any] = dict(attrs)
+
+    def input(self, slot: str) -> list[str]:
+        """Names in an input slot; empty if the operator has no such slot."""
+        return self.inputs.get(slot, [])
+
+    def output(self, slot: str) -> list[str]:
+        """Names in an output slot; empty if the operator has no such slot."""
+        return self.outputs.get(slot, [])
+
+    @property
+    def input_names(self) -> list[str]:
+        """Slots on the input side."""
+        return list(self.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """Slots on the output side."""
+        return list(self.outputs)
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """Every variable read, slot after slot."""
+        return [name for names in self.inputs.values() for name in names]
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """Every variable written, slot after slot."""
+        return [name for names in self.outputs.values() for name in names]
+
+    @property
+    def role(self) -> Role:
+        """Why the operator is there."""
+        return Role(self.attrs.get(ROLE_ATTR, 0))
+
+    def attr(self, name: str) -> Any:
+        """Return one attribute; KeyError if the operator does not have it."""
+        return self.attrs[name]
+
+    def has_attr(self, name: str) -> bool:
+        """Tell whether the operator has this attribute."""
+        return name in self.attrs
+
+    def all_attrs(self) -> dict[str, Any]:
+        """Return a copy of all attributes."""
+        return dict(self.attrs)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set one attribute and tell the Program that it changed."""
+        self.attrs[name] = value
+        self.block.program.touch()
+
+    _set_attr = set_attr
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace variable ``old`` by ``new`` wherever it stands in the slots."""
+        for slots in (self.inputs, self.outputs):
+            for slot, names in slots.items():
+                slots[slot] = [new if name == old else name for name in names]
+        self.block.program.touch()
+
+    def copied_to(self, block: Block) -> Operator:
+        """Return the same operator as a member of ``block`` (not added to it)."""
+        return Operator(block, self.type, self.inputs, self.outputs, self.attrs)
+
+    def __repr__(self) -> str:
+        return f"<Operator {self}>"
+
+    def __str__(self) -> str:
+        return f"{_slots(self.outputs)} = {self.type}({_slots(self.inputs)})"
+
+
+def _slots(slots: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{slot}={_names(names)}" for slot, names in slots.items() if names)
+
+
+def _names(names: Iterable[str]) -> str:
+    names = list(names)
+    return names[0] if len(names) == 1 else "[" + ", ".join(names) + "]"

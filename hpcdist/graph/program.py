@@ -1,0 +1,189 @@
+"""Program: a list of blocks, and the guards that say what is being built."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import as_names
+from hpcdist.graph.printing import program_text
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Parameter, Variable
+
+# Facts that the transpiler leaves on a Program, with their values before it has run.
+_DISTRIBUTION_FIELDS: dict[str, Any] = {
+    "_is_distributed": False,
+    "_is_chief": False,
+    "_endpoints": (),
+    "_ps_endpoint": None,
+    "_distributed_lookup_table": None,
+    "_parameters_on_pservers": None,
+    "_trainers_endpoints": (),
+    "_nccl_comm_num": 1,
+    "_use_hierarchical_allreduce": False,
+    "_hierarchical_allreduce_inter_nranks": 0,
+    "_fingerprint": None,
+}
+
+
+class Program:
+    """What is to be computed: blocks of operators; block 0 is global.
+
+    ``random_seed`` 0 means that initializers draw from the job's seed instead of their own.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = [Block(self, 0)]
+        self.current_block_idx = 0
+        self.random_seed = 0
+        self.current_role = Role.FORWARD
+        self.current_role_var: tuple[str, ...] = ()
+        self.version = 0  # grows with every change: compiled forms check it
+        self.startup: Program | None = None  # set by minimize: the startup of this main program
+        for name, value in _DISTRIBUTION_FIELDS.items():
+            setattr(self, name, copy.copy(value))
+
+    # -- blocks ------------------------------------------------------------------------------
+    def global_block(self) -> Block:
+        """Return block 0."""
+        return self.blocks[0]
+
+    def block(self, index: int) -> Block:
+        """Return a block by index."""
+        return self.blocks[index]
+
+    def current_block(self) -> Block:
+        """Return the block that layers append to."""
+        return self.blocks[self.current_block_idx]
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.blocks)
+
+    def create_block(self, parent_idx: int | None = None) -> Block:
+        """Add a block below ``parent_idx`` (the current one) and make it current."""
+        parent = self.current_block_idx if parent_idx is None else parent_idx
+        block = Block(self, len(self.blocks), parent)
+        self.blocks.append(block)
+        self.current_block_idx = block.idx
+        self.touch()
+        return block
+
+    _create_block = create_block
+
+    def rollback(self) -> None:
+        """Go back to the parent of the current block."""
+        self.current_block_idx = self.current_block().parent_idx
+
+    _rollback = rollback
+
+    def touch(self) -> None:
+        """Note that the Program changed."""
+        self.version += 1
+
+    # -- contents ----------------------------------------------------------------------------
+    def list_vars(self) -> Iterator[Variable]:
+        """Yield every variable of every block."""
+        for block in self.blocks:
+            yield from block.vars.values()
+
+    def all_parameters(self) -> list[Parameter]:
+        """Parameters of the global block in order of creation."""
+        return self.global_block().all_parameters()
+
+    # -- what is being built -----------------------------------------------------------------
+    @contextmanager
+    def role_guard(self, role: Role, role_var: Sequence[Any] = ()) -> Iterator[None]:
+        """Give operators appended inside the ``with`` this role and these role variables."""
+        saved = self.current_role, self.current_role_var
+        self.current_role, self.current_role_var = role, tuple(as_names(list(role_var)))
+        try:
+            yield
+        finally:
+            self.current_role, self.current_role_var = saved
+
+    def _optimized_guard(self, param_and_grads: Sequence[Any]) -> Any:
+        return self.role_guard(Role.OPTIMIZE, param_and_grads)
+
+    def _lr_schedule_guard(self) -> Any:
+        return self.role_guard(Role.LR_SCHED)
+
+    # -- copies ------------------------------------------------------------------------------
+    def clone(self, for_test: bool = False) -> Program:
+        """Return a deep copy; for_test drops backward, optimizer and schedule operators.
+
+        Operators with an ``is_test`` attribute get it set.
+        """
+        new = Program()
+        new.random_seed = self.random_seed
+        for name in _DISTRIBUTION_FIELDS:
+            setattr(new, name, copy.copy(getattr(self, name)))
+        new.startup = None if for_test else self.startup
+        new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
+        dropped = Role.BACKWARD | Role.OPTIMIZE | Role.LR_SCHED
+        for old_block, block in zip(self.blocks, new.blocks):
+            block.vars = {name: var.copied_to(block) for name, var in old_block.vars.items()}
+            for op in old_block.ops:
+                if for_test and op.role & dropped:
+                    continue
+                copied = op.copied_to(block)
+                if for_test and "is_test" in copied.attrs:
+                    copied.attrs["is_test"] = True
+                block.ops.append(copied)
+        return new
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Return the Program as text: variables, then operators, block by block."""
+        return program_text(self, with_details=with_details)
+
+    def __str__(self) -> str:
+        return program_text(self)
+
+
+_main = Program()
+_startup = Program()
+
+
+def default_main_program() -> Program:
+    """Return the Program that layers append to."""
+    return _main
+
+
+def default_startup_program() -> Program:
+    """Return the Program that initializers append to."""
+    return _startup
+
+
+def switch_main_program(program: Program) -> Program:
+    """Install another default main program and return the one replaced."""
+    global _main
+    old, _main = _main, program
+    return old
+
+
+def switch_startup_program(program: Program) -> Program:
+    """Install another default startup program and return the one replaced."""
+    global _startup
+    old, _startup = _startup, program
+    return old
+
+
+@contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Build into these programs inside the ``with``."""
+    for program in (main_program, startup_program):
+        if program is not None and not isinstance(program, Program):
+            raise GraphError(f"program_guard: expected a Program, got {type(program).__name__}")
+    old_main = switch_main_program(main_program)
+    old_startup = None if startup_program is None else switch_startup_program(startup_program)
+    try:
+        yield
+    finally:
+        switch_main_program(old_main)
+        if old_startup is not None:
+            switch_startup_program(old_startup)

@@ -1,0 +1,150 @@
+"""The table of operators: each one whole in one `define`, made by the modules of `hpcdist.ops`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdist.errors import GraphError
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Shape, element type and kind of a value; -1 in a shape is not known yet.
+
+    A SELECTED_ROWS value has ``shape`` (height, width) and ``rows`` present rows.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    type: str = "LOD_TENSOR"
+    rows: int = -1
+
+    @property
+    def size(self) -> int:
+        """Number of elements, negative if not known."""
+        size = 1
+        for extent in self.shape:
+            if extent < 0:
+                return -1
+            size *= extent
+        return size
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One slot of an operator: ``X`` one variable, ``X?`` maybe one, ``X*`` a list."""
+
+    name: str
+    many: bool
+    optional: bool
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """What there is to know of an operator type.
+
+    infer(*input_metas, **attrs) -> Meta, or a tuple with one per output slot (a list for ``X*``).
+    kernel(xp, *inputs, *outputs, **attrs) writes into its outputs, arrays of the inferred metas;
+        an absent input and an output nobody wants are None.
+    bind(xp, *inputs, *outputs, **attrs) -> callable, instead of a kernel: called once when a
+        Program is compiled; what it returns is called, without arguments, at every step.
+    grad(op, wanted) -> list[GradOp]: the operators that turn gradients of the outputs into those
+        of the inputs; None: the operator has no gradient.
+    alias: output slot -> input slot whose buffer it may share as a view of another shape.
+    inplace: output slot -> input slot whose buffer it may overwrite element by element.
+    """
+
+    type: str
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    infer: Callable[..., Any] | None = None
+    kernel: Callable[..., None] | None = None
+    bind: Callable[..., Callable[[], Any]] | None = None
+    grad: Callable[..., list[GradOp]] | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    alias: Mapping[str, str] = field(default_factory=dict)
+    inplace: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GradOp:
+    """A backward operator to be appended: slots hold variable names."""
+
+    type: str
+    inputs: Mapping[str, list[str]]
+    outputs: Mapping[str, list[str]]
+    attrs: Mapping[str, Any]
+
+
+_table: dict[str, OpDef] = {}
+
+
+@functools.cache
+def parse_signature(signature: str) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    """Parse ``"X, Y*, Z? -> Out"`` into input and output slots."""
+    left, arrow, right = signature.partition("->")
+    if not arrow:
+        raise GraphError(f"operator signature {signature!r} has no '->'")
+
+    def side(text: str) -> tuple[Slot, ...]:
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        return tuple(Slot(w.rstrip("*?"), w.endswith("*"), w.endswith(("?", "*"))) for w in words)
+
+    return side(left), side(right)
+
+
+def define(type: str, signature: str, **parts: Any) -> OpDef:
+    """Enter an operator type into the table; a second definition of a type is an error."""
+    if type in _table:
+        raise GraphError(f"operator {type!r} is defined twice")
+    inputs, outputs = parse_signature(signature)
+    _table[type] = OpDef(type, inputs, outputs, **parts)
+    return _table[type]
+
+
+def lookup(type: str) -> OpDef:
+    """Return the definition of an operator type; GraphError if there is none."""
+    try:
+        return _table[type]
+    except KeyError:
+        raise GraphError(f"unknown operator {type!r}") from None
+
+
+def defined() -> Sequence[str]:
+    """Names of all operator types, sorted."""
+    return sorted(_table)
+
+
+def infer_outputs(
+    type: str,
+    inputs: Mapping[str, Sequence[Meta]],
+    attrs: Mapping[str, Any],
+) -> dict[str, list[Meta]]:
+    """Apply an operator's shape rule; {} if it has none. Shapes that do not fit: GraphError."""
+    definition = lookup(type)
+    if definition.infer is None:
+        return {}
+    result = definition.infer(*arguments(definition.inputs, inputs), **own_attrs(definition, attrs))
+    per_slot = result if isinstance(result, tuple) else (result,)
+    return {
+        slot.name: list(metas) if slot.many else [metas]
+        for slot, metas in zip(definition.outputs, per_slot)
+        if metas is not None
+    }
+
+
+def arguments(slots: Sequence[Slot], values: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Order slot contents as a kernel takes them: a list for ``X*``, None for an absent one."""
+    out: list[Any] = []
+    for slot in slots:
+        held = values.get(slot.name, ())
+        out.append(list(held) if slot.many else (held[0] if held else None))
+    return out
+
+
+def own_attrs(definition: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep the attributes an operator declares, defaults filled in."""
+    return {name: attrs.get(name, default) for name, default in definition.attrs.items()}

@@ -1,0 +1,20 @@
+"""Why an operator stands in a Program: the op_role attribute, with Fluid's values."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+ROLE_ATTR = "op_role"
+ROLE_VAR_ATTR = "op_role_var"  # [parameter, gradient, parameter, gradient, ...]
+
+
+class Role(IntFlag):
+    """Role of an operator; LOSS is a flag on top of FORWARD or BACKWARD."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZE = 2
+    RPC = 4
+    DIST = 8
+    LR_SCHED = 16
+    LOSS = 256

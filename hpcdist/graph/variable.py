@@ -1,0 +1,95 @@
+"""Variables and parameters: what a Program knows of a value before it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.graph.dtypes import VarType, canonical
+from hpcdist.graph.registry import Meta
+
+if TYPE_CHECKING:
+    from hpcdist.graph.block import Block
+
+
+class Variable:
+    """A named value of a block; ``shape`` has -1 where the batch size goes.
+
+    ``lod_level`` 1 marks ragged input (planned: the executor refuses it today).
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        name: str,
+        *,
+        shape: Sequence[int] = (),
+        dtype: Any = "float32",
+        type: str = VarType.LOD_TENSOR,
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        lod_level: int = 0,
+        is_data: bool = False,
+    ) -> None:
+        self.block = block
+        self.name = name
+        self.shape = tuple(int(d) for d in shape)
+        self.dtype = canonical(dtype)
+        self.type = type
+        self.persistable = persistable
+        self.stop_gradient = stop_gradient
+        self.lod_level = lod_level
+        self.is_data = is_data
+
+    @property
+    def meta(self) -> Meta:
+        """The facts that shape rules see."""
+        return Meta(self.shape, self.dtype, self.type)
+
+    @property
+    def op(self) -> Any:
+        """The last operator of the block that writes this variable, or None."""
+        for op in reversed(self.block.ops):
+            if self.name in op.output_arg_names:
+                return op
+        return None
+
+    def copied_to(self, block: Block) -> Variable:
+        """Return the same variable as a member of ``block`` (not added to it)."""
+        new = object.__new__(self.__class__)
+        new.__dict__.update(self.__dict__)
+        new.block = block
+        return new
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def __str__(self) -> str:
+        marks = "".join(
+            f" {mark}" for mark in ("persistable", "stop_gradient", "is_data") if getattr(self, mark)
+        )
+        kind = "" if self.type == VarType.LOD_TENSOR else f" {self.type}"
+        return f"{self.name}: {self.dtype}{list(self.shape)}{kind}{marks}"
+
+
+class Parameter(Variable):
+    """A persistable variable that an optimizer may move."""
+
+    def __init__(
+        self,
+        block: Block,
+        name: str,
+        *,
+        trainable: bool = True,
+        optimize_attr: dict[str, Any] | None = None,
+        regularizer: Any = None,
+        gradient_clip_attr: Any = None,
+        is_distributed: bool = False,
+        **rest: Any,
+    ) -> None:
+        super().__init__(block, name, persistable=True, stop_gradient=not trainable, **rest)
+        self.trainable = trainable
+        self.optimize_attr = optimize_attr or {"learning_rate": 1.0}
+        self.regularizer = regularizer
+        self.gradient_clip_attr = gradient_clip_attr
+        self.is_distributed = is_distributed

@@ -1,0 +1,1 @@
+"""Functions that append operators to the default main program."""

@@ -1,0 +1,127 @@
+"""LayerHelper: names, parameters and operators for the functions in `hpcdist.layers`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph import names
+from hpcdist.graph.program import Program, default_main_program, default_startup_program
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.layers.param_attr import ParamAttr
+
+
+class LayerHelper:
+    """One call of a layer: ``fc_0`` with its weights ``fc_0.w_0`` and values ``fc_0.tmp_0``."""
+
+    def __init__(self, layer_type: str, name: str | None = None) -> None:
+        self.layer_type = layer_type
+        self.name = name or names.generate(layer_type)
+
+    @property
+    def main_program(self) -> Program:
+        """The Program being built."""
+        return default_main_program()
+
+    @property
+    def startup_program(self) -> Program:
+        """The Program that initializes it."""
+        return default_startup_program()
+
+    def append_op(self, type: str, inputs: Any = None, outputs: Any = None, attrs: Any = None) -> Any:
+        """Append an operator to the current block of the main program."""
+        return self.main_program.current_block().append_op(type, inputs, outputs, attrs)
+
+    def new_var(self, dtype: Any = "float32", stop_gradient: bool = False) -> Variable:
+        """Create a value ``<layer>.tmp_<n>``; the operator that writes it sets its shape."""
+        name = names.generate(f"{self.name}.tmp")
+        block = self.main_program.current_block()
+        return block.create_var(name, dtype=dtype, stop_gradient=stop_gradient)
+
+    def apply(
+        self,
+        type: str,
+        inputs: Any,
+        attrs: Any = None,
+        *,
+        slot: str = "Out",
+        dtype: Any = "float32",
+        stop_gradient: bool = False,
+    ) -> Variable:
+        """Append an operator with one new output and return that."""
+        out = self.new_var(dtype, stop_gradient)
+        self.append_op(type, inputs, {slot: out}, attrs)
+        return out
+
+    def create_parameter(
+        self,
+        attr: Any,
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        is_bias: bool = False,
+        default_initializer: Any = None,
+    ) -> Parameter | None:
+        """Create a parameter, with its initializer in the startup program; None if attr is False.
+
+        A parameter of that name that is there already is shared; its shape must be the same.
+        """
+        from hpcdist.initializer import Constant, Xavier  # initializers append ops, as layers do
+
+        given = ParamAttr.of(attr)
+        if given is None:
+            return None
+        shape = tuple(int(d) for d in shape)
+        if any(d <= 0 for d in shape):
+            raise GraphError(
+                f"{self.layer_type} {self.name!r}: parameter shape {shape} must be positive; "
+                "only the batch dimension of its input may be -1"
+            )
+        name = given.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
+        known = self.main_program.global_block().vars.get(name)
+        if known is not None:
+            if known.shape != shape:
+                raise GraphError(f"parameter {name!r} is {known.shape}, cannot share it as {shape}")
+            return known  # type: ignore[return-value]
+        facts: dict[str, Any] = {
+            "shape": shape,
+            "dtype": dtype,
+            "trainable": given.trainable,
+            "optimize_attr": {"learning_rate": given.learning_rate},
+            "regularizer": given.regularizer,
+            "gradient_clip_attr": given.gradient_clip,
+        }
+        initializer = given.initializer or default_initializer
+        if initializer is None:
+            initializer = Constant(0.0) if is_bias else Xavier()
+        startup = self.startup_program.global_block().create_parameter(name, **facts)
+        initializer(startup, startup.block)
+        return self.main_program.current_block().create_parameter(name, **facts)
+
+    def create_global_variable(
+        self, name: str | None = None, initializer: Any = None, **facts: Any
+    ) -> Variable:
+        """Create a variable in the global block, initialized in the startup program if asked."""
+        var = self.main_program.global_block().create_var(
+            name or names.generate(f"{self.name}.tmp"), **facts
+        )
+        if initializer is not None:
+            self.initialize(var, initializer)
+        return var
+
+    def initialize(self, var: Variable, initializer: Any) -> None:
+        """Put the initializer of a main-program variable into the startup program."""
+        block = self.startup_program.global_block()
+        if not block.has_var(var.name):
+            initializer(block.add_var(var.copied_to(block)), block)
+
+    def add_bias(self, x: Variable, bias_attr: Any, axis: int = 1) -> Variable:
+        """Append ``elementwise_add`` of a bias over the dimensions from ``axis`` on."""
+        bias = self.create_parameter(bias_attr, x.shape[axis:], x.dtype, is_bias=True)
+        if bias is None:
+            return x
+        return self.apply("elementwise_add", {"X": x, "Y": bias}, {"axis": axis}, dtype=x.dtype)
+
+    def activate(self, x: Variable, act: str | None) -> Variable:
+        """Append an activation by name; None changes nothing."""
+        return x if act is None else self.apply(act, {"X": x}, dtype=x.dtype)

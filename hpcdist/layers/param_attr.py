@@ -1,0 +1,48 @@
+"""ParamAttr: what a user may say about a parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.errors import GraphError
+
+
+class ParamAttr:
+    """Name, initializer, learning-rate multiplier, regularizer and clip of a parameter."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        initializer: Any = None,
+        learning_rate: float = 1.0,
+        regularizer: Any = None,
+        trainable: bool = True,
+        gradient_clip: Any = None,
+        do_model_average: bool = False,
+    ) -> None:
+        self.name = name
+        self.initializer = initializer
+        self.learning_rate = learning_rate
+        self.regularizer = regularizer
+        self.trainable = trainable
+        self.gradient_clip = gradient_clip
+        self.do_model_average = do_model_average
+
+    @staticmethod
+    def of(value: Any) -> ParamAttr | None:
+        """Turn what layers accept into a ParamAttr; None means: no parameter (``False``)."""
+        if value is None or value is True:
+            return ParamAttr()
+        if isinstance(value, ParamAttr):
+            return value
+        if value is False:
+            return None
+        if isinstance(value, str):
+            return ParamAttr(name=value)
+        if callable(value):
+            return ParamAttr(initializer=value)
+        if hasattr(value, "append_to"):
+            return ParamAttr(regularizer=value)
+        raise GraphError(
+            f"param_attr: expected a ParamAttr, a name, an initializer or False, got {value!r}"
+        )

@@ -1,0 +1,1 @@
+"""The operators, each whole in one place: importing this package fills the registry."""

@@ -1,0 +1,85 @@
+"""What operator definitions share: shape rules, checks, and the usual form of a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.registry import GradOp, Meta, Slot, parse_signature
+
+EMPTY = "@EMPTY@"  # stands in a gradient's slot where nobody wants the value
+
+Wanted = Callable[[str], bool]
+
+
+def same(x: Meta, *_: Any, **__: Any) -> Meta:
+    """Shape rule: the output is like the first input."""
+    return Meta(x.shape, x.dtype)
+
+
+def like_inputs(signature: str) -> Callable[..., Any]:
+    """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, or like ``Out`` without it."""
+    inputs, outputs = parse_signature(signature)
+    position = {slot.name: i for i, slot in enumerate(inputs)}
+
+    def infer(*metas: Any, **_: Any) -> tuple[Any, ...]:
+        return tuple(
+            _dense(metas[position.get(slot.name.removesuffix(GRAD_SUFFIX), 0)]) for slot in outputs
+        )
+
+    return infer
+
+
+def _dense(meta: Any) -> Any:
+    if isinstance(meta, list):
+        return [_dense(m) for m in meta]
+    return meta if meta is None else Meta(meta.shape, meta.dtype)
+
+
+def grad_by(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
+    """Gradient rule: one operator ``type`` that takes and gives the slots of ``signature``.
+
+    ``S`` stands for the forward operator's slot, ``S@GRAD`` for the gradients of what is in it.
+    """
+    inputs, outputs = parse_signature(signature)
+
+    def grad(op: Any, wanted: Wanted) -> list[GradOp]:
+        taken = {slot.name: _names(op, slot) for slot in inputs}
+        given = {}
+        for slot in outputs:
+            forward = _forward_names(op, slot.name.removesuffix(GRAD_SUFFIX))
+            names = [grad_name(n) if wanted(n) else EMPTY for n in forward]
+            if any(name != EMPTY for name in names):
+                given[slot.name] = names
+        return [GradOp(type, {s: n for s, n in taken.items() if n}, given, dict(op.attrs))]
+
+    return grad
+
+
+def _names(op: Any, slot: Slot) -> list[str]:
+    if slot.name.endswith(GRAD_SUFFIX):
+        return [grad_name(n) for n in _forward_names(op, slot.name.removesuffix(GRAD_SUFFIX))]
+    return _forward_names(op, slot.name)
+
+
+def _forward_names(op: Any, slot: str) -> list[str]:
+    return list(op.inputs.get(slot) or op.outputs.get(slot) or [])
+
+
+def broadcast_axis(x_shape: Sequence[int], y_shape: Sequence[int], axis: int) -> int:
+    """Return where ``y``'s dimensions start within ``x``'s (Fluid's ``axis``; -1 = at the end)."""
+    start = len(x_shape) - len(y_shape) if axis == -1 else axis
+    if start < 0 or start + len(y_shape) > len(x_shape):
+        raise GraphError(
+            f"cannot place shape {tuple(y_shape)} within {tuple(x_shape)} at axis {axis}"
+        )
+    return start
+
+
+def resolve_axis(axis: int, rank: int, what: str = "axis") -> int:
+    """Return a non-negative axis; GraphError if it is outside the rank."""
+    if not -rank <= axis < rank:
+        raise GraphError(f"{what} {axis} is outside a value of {rank} dimensions")
+    return axis % rank
