@@ -1,0 +1,144 @@
+"""The narrow waist of the network tower: what a transport of bytes between ranks can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.errors import CommError
+
+ANY = -1  # any peer
+
+Array: TypeAlias = NDArray[Any]
+Request: TypeAlias = Any  # opaque: made by a transport, given back to the same transport
+
+
+class Transport(Protocol):
+    """Messages between the ranks ``0..size-1`` of one world.
+
+    A message is the bytes of one contiguous array; its receiver gives an array at least as long.
+    Messages from one rank to another with one tag arrive in the order sent. Buffers belong to the
+    transport from the start of a request until a wait or test reports its end.
+    Every wait is bounded by ``deadline_s`` seconds (None: no bound) and raises DeadlineError that
+    tells ``describe()``.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    def send_init(self, array: Array, peer: int, tag: int) -> Request:
+        """Make a persistent send of ``array``; nothing moves until ``start``."""
+        ...
+
+    def recv_init(self, array: Array, peer: int, tag: int) -> Request:
+        """Make a persistent receive into ``array``; nothing moves until ``start``."""
+        ...
+
+    def start(self, requests: Sequence[Request]) -> None:
+        """Start persistent requests, all of them inactive."""
+        ...
+
+    def release(self, requests: Sequence[Request]) -> None:
+        """Free persistent requests for good; receives still waiting for a message are cancelled."""
+        ...
+
+    def isend(self, array: Array, peer: int, tag: int) -> Request:
+        """Send ``array`` once."""
+        ...
+
+    def irecv(self, array: Array, peer: int, tag: int) -> Request:
+        """Receive once into ``array``."""
+        ...
+
+    def test_all(self, requests: Sequence[Request]) -> bool:
+        """Return whether all requests have ended; inactive ones count as ended."""
+        ...
+
+    def test_some(self, requests: Sequence[Request]) -> list[int]:
+        """Return the indices of active requests that have ended since the last call."""
+        ...
+
+    def wait_all(
+        self,
+        requests: Sequence[Request],
+        describe: Callable[[], str],
+        deadline_s: float | None = DEADLINE_S,
+    ) -> None:
+        """Wait until all requests have ended."""
+        ...
+
+    def wait_some(
+        self,
+        requests: Sequence[Request],
+        describe: Callable[[], str],
+        deadline_s: float | None = DEADLINE_S,
+    ) -> list[int]:
+        """Wait until at least one active request has ended; return the indices of those that have."""
+        ...
+
+    def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
+        """Return (peer, nbytes) of a message that could be received now; ``peer`` may be ANY."""
+        ...
+
+    def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
+        """Wait until every rank has come here. Collective."""
+        ...
+
+    def allgather_bytes(self, data: bytes) -> list[bytes]:
+        """Return every rank's ``data``, in rank order. Collective."""
+        ...
+
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        """Return the root's ``data``; the other ranks' is ignored. Collective."""
+        ...
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Overwrite ``array`` with the root's. Collective."""
+        ...
+
+    def allreduce(self, array: Array) -> Array:
+        """Return the sum of all ranks' arrays, added in rank order: equal bits in every run.
+
+        Collective; meant for small arrays, the root adds them all.
+        """
+        ...
+
+    def split(self, color: int, key: int) -> Transport:
+        """Return the transport of the ranks with equal ``color``, ordered by ``key``. Collective."""
+        ...
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job at once; with MPI this does not return."""
+        ...
+
+
+def contiguous(array: Array) -> Array:
+    """Return ``array``, refusing one whose bytes do not lie in one piece or have no fixed meaning."""
+    if not isinstance(array, np.ndarray):
+        raise CommError(f"a message must be a numpy array, got {type(array).__name__}")
+    if array.dtype.hasobject:
+        raise CommError(f"a message cannot hold python objects, got dtype {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise CommError(
+            f"a message must be C-contiguous, got shape {array.shape} with strides {array.strides}; "
+            f"send contiguous rows or a copy"
+        )
+    return array
+
+
+def writable(array: Array) -> Array:
+    """Return ``array`` as a receive buffer, refusing one that is read-only or not contiguous."""
+    if not contiguous(array).flags.writeable:
+        raise CommError(f"cannot receive into a read-only array of shape {array.shape}")
+    return array

@@ -1,0 +1,195 @@
+"""Transport over MPI; the only module that imports mpi4py, and only once a world is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from hpcdist.comm.base import ANY, Array, Request, contiguous, writable
+from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, policy_for, wait_until
+from hpcdist.errors import CommError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+
+
+class MpiTransport:
+    """Messages between the ranks of one MPI communicator, which this object owns."""
+
+    def __init__(self, comm: MPI.Intracomm, policy: WaitPolicy) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self._policy = policy
+        self._testall = MPI.Request.Testall
+        self._testsome = MPI.Request.Testsome
+        self._startall = MPI.Prequest.Startall
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+
+    @staticmethod
+    def world() -> MpiTransport:
+        """Return the transport of all ranks, always the same; the first call starts MPI. Collective."""
+        return _world()
+
+    # -- point to point --
+
+    def send_init(self, array: Array, peer: int, tag: int) -> Request:
+        return self._comm.Send_init(self._bytes(contiguous(array)), self._checked(peer), tag)
+
+    def recv_init(self, array: Array, peer: int, tag: int) -> Request:
+        return self._comm.Recv_init(self._bytes(writable(array)), self._checked(peer), tag)
+
+    def start(self, requests: Sequence[Request]) -> None:
+        self._startall(requests)
+
+    def release(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if not request.Test():
+                request.Cancel()
+                request.Wait()
+            request.Free()
+
+    def isend(self, array: Array, peer: int, tag: int) -> Request:
+        return self._comm.Isend(self._bytes(contiguous(array)), self._checked(peer), tag)
+
+    def irecv(self, array: Array, peer: int, tag: int) -> Request:
+        return self._comm.Irecv(self._bytes(writable(array)), self._checked(peer), tag)
+
+    def test_all(self, requests: Sequence[Request]) -> bool:
+        return bool(self._testall(requests))
+
+    def test_some(self, requests: Sequence[Request]) -> list[int]:
+        return self._testsome(requests) or []
+
+    def wait_all(
+        self,
+        requests: Sequence[Request],
+        describe: Callable[[], str],
+        deadline_s: float | None = DEADLINE_S,
+    ) -> None:
+        testall = self._testall
+        self._wait(lambda: testall(requests), describe, deadline_s)
+
+    def wait_some(
+        self,
+        requests: Sequence[Request],
+        describe: Callable[[], str],
+        deadline_s: float | None = DEADLINE_S,
+    ) -> list[int]:
+        testsome = self._testsome
+        done = self._wait(lambda: _some(testsome(requests)), describe, deadline_s)
+        return done or []
+
+    def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
+        source = self._mpi.ANY_SOURCE if peer == ANY else self._checked(peer)
+        status = self._mpi.Status()
+        if not self._comm.Iprobe(source, tag, status):
+            return None
+        return status.Get_source(), status.Get_count(self._mpi.BYTE)
+
+    # -- collectives: non-blocking and polled, so that they too are bounded and leave the core --
+
+    def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
+        self._finish([self._comm.Ibarrier()], "a barrier", deadline_s)
+
+    def allgather_bytes(self, data: bytes) -> list[bytes]:
+        lengths = np.zeros(self.size, np.int64)
+        own_length = np.array([len(data)], np.int64)
+        self._finish([self._comm.Iallgather(own_length, lengths)], "the others' lengths")
+        own = np.frombuffer(data, np.uint8)
+        everyone = np.zeros(int(lengths.sum()), np.uint8)
+        request = self._comm.Iallgatherv(own, [everyone, lengths.tolist()])
+        self._finish([request], "the others' data")
+        ends = np.cumsum(lengths)
+        return [everyone[b:e].tobytes() for b, e in zip(ends - lengths, ends, strict=True)]
+
+    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
+        if self.rank == root and data is None:
+            raise CommError(f"rank {root} is the root of a broadcast and must give its data")
+        own = data if self.rank == root and data is not None else b""
+        length = np.array([len(own)], np.int64)
+        self.broadcast(length, root)
+        buffer = np.zeros(int(length[0]), np.uint8)
+        if self.rank == root:
+            buffer[:] = np.frombuffer(own, np.uint8)
+        self.broadcast(buffer, root)
+        return buffer.tobytes()
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        buffer = self._bytes(writable(array))
+        self._finish([self._comm.Ibcast(buffer, root)], f"the data of rank {root}")
+
+    def allreduce(self, array: Array) -> Array:
+        own = contiguous(array)
+        total = np.empty_like(own)
+        everyone = np.empty((self.size, *own.shape), own.dtype) if self.rank == 0 else None
+        received = None if everyone is None else self._bytes(everyone)
+        self._finish([self._comm.Igather(self._bytes(own), received, 0)], "arrays to add")
+        if everyone is not None:
+            total[...] = everyone[0]
+            for row in everyone[1:]:
+                total += row
+        self.broadcast(total, 0)
+        return total
+
+    def split(self, color: int, key: int) -> MpiTransport:
+        return MpiTransport(self._comm.Split(color, key), self._policy)
+
+    def abort(self, code: int) -> None:
+        self._comm.Abort(code)
+
+    # -- inside --
+
+    def _finish(
+        self, requests: Sequence[Request], what: str, deadline_s: float | None = DEADLINE_S
+    ) -> None:
+        self.wait_all(requests, lambda: f"rank {self.rank} waiting for {what}", deadline_s)
+
+    def _wait(
+        self, poll: Callable[[], T], describe: Callable[[], str], deadline_s: float | None
+    ) -> T:
+        try:
+            return wait_until(poll, self._policy, describe, deadline_s)
+        except self._mpi.Exception as error:
+            raise CommError(f"{describe()}: {error.Get_error_string()}") from error
+
+    def _bytes(self, array: Array) -> Any:
+        return [array, self._mpi.BYTE]
+
+    def _checked(self, peer: int) -> int:
+        if not 0 <= peer < self.size:
+            raise CommError(f"rank {self.rank}: no rank {peer} in a world of {self.size}")
+        return peer
+
+
+def _some(done: list[int] | None) -> list[int]:
+    # MPI answers None when every request is inactive: the wait could never end.
+    if done is None:
+        raise CommError("waiting for requests none of which has been started")
+    return done
+
+
+@cache
+def _world() -> MpiTransport:
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = bytearray(os.cpu_count() or 1)
+    for core in os.sched_getaffinity(0):
+        if core < len(cores):
+            cores[core] = 1
+    mine = np.frombuffer(cores, np.uint8)
+    anyone = np.zeros_like(mine)
+    host.Allreduce(mine, anyone, MPI.MAX)
+    policy = policy_for(host.Get_size(), int(anyone.sum()))
+    host.Free()
+    return MpiTransport(comm, policy)

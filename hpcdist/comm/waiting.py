@@ -1,0 +1,79 @@
+"""How a rank waits: polling that answers at once, yet leaves the core to others when there are too few."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hpcdist.errors import DeadlineError
+
+T = TypeVar("T")
+
+DEADLINE_S = 180.0  # FLAGS_rpc_deadline, 180000 ms
+
+
+@dataclass(frozen=True)
+class WaitPolicy:
+    """Phases of a wait: poll back to back, then yield between polls, then sleep between polls.
+
+    A sleep lasts ``sleep_share`` of the time waited so far, between the two bounds, so what it adds
+    to the latency stays a small share of the wait itself.
+    """
+
+    spins: int
+    yield_s: float
+    sleep_share: float = 0.05
+    min_sleep_s: float = 20e-6
+    max_sleep_s: float = 1e-3
+
+
+# Chosen by measurement, see docs/protocol.md.
+ROOMY = WaitPolicy(spins=200, yield_s=5e-3)
+CROWDED = WaitPolicy(spins=1, yield_s=1e-3)
+
+
+def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
+    """Return the policy for a host: a core of its own for every rank, or not."""
+    return ROOMY if ranks_on_host <= usable_cores else CROWDED
+
+
+def wait_until(
+    poll: Callable[[], T],
+    policy: WaitPolicy,
+    describe: Callable[[], str],
+    deadline_s: float | None,
+) -> T:
+    """Call ``poll`` until its result is true, and return that result.
+
+    Python signal handlers run between polls. Raises DeadlineError, telling ``describe()``, after
+    ``deadline_s`` seconds; None waits without a bound.
+    """
+    for _ in range(policy.spins):
+        result = poll()
+        if result:
+            return result
+    begin = time.monotonic()
+    waited = 0.0
+    while True:
+        result = poll()
+        if result:
+            return result
+        if deadline_s is not None and waited > deadline_s:
+            raise DeadlineError(deadline_message(describe(), deadline_s))
+        if waited < policy.yield_s:
+            os.sched_yield()
+        else:
+            nap = waited * policy.sleep_share
+            time.sleep(min(max(nap, policy.min_sleep_s), policy.max_sleep_s))
+        waited = time.monotonic() - begin
+
+
+def deadline_message(what: str, deadline_s: float) -> str:
+    """Return the text of a DeadlineError: what was waited for, how long, and what to do."""
+    return (
+        f"{what}: nothing came within {deadline_s:g} s; a rank is stuck, dead or slower than the "
+        f"deadline (raise FLAGS_rpc_deadline, in ms, if it is only slow)"
+    )
