@@ -1,0 +1,1 @@
+"""Executing Programs: places, scopes, the compiler and its plans."""

@@ -1,0 +1,218 @@
+"""What a block needs before any array exists: live operators, shapes, shared storage. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcdist.errors import GraphError
+from hpcdist.executor.memory import Lifetime
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta, infer_outputs, lookup
+from hpcdist.ops.common import EMPTY
+
+FOREVER = sys.maxsize
+
+
+def is_control(op: Operator) -> bool:
+    """Tell whether an operator acts on the world (send, conditional_block): it has no kernel."""
+    definition = lookup(op.type)
+    return definition.kernel is None and definition.bind is None
+
+
+def nested_ops(op: Operator) -> list[Operator]:
+    """Return an operator with those of its sub-blocks behind it."""
+    found = [op]
+    index = op.attrs.get("sub_block")
+    if index is not None:
+        for inner in op.block.program.block(index).ops:
+            found += nested_ops(inner)
+    return found
+
+
+def reads(op: Operator) -> list[str]:
+    """Names an operator reads, its sub-blocks included."""
+    return [n for inner in nested_ops(op) for n in inner.input_arg_names if n != EMPTY]
+
+
+def writes(op: Operator) -> list[str]:
+    """Names an operator writes, its sub-blocks included."""
+    return [n for inner in nested_ops(op) for n in inner.output_arg_names if n != EMPTY]
+
+
+def select_live(
+    ops: Sequence[Operator], fetches: Iterable[str], keeps: Callable[[str], bool]
+) -> list[Operator]:
+    """Drop operators whose results nobody fetches, keeps or sends."""
+    needed = set(fetches)
+    live = []
+    for op in reversed(ops):
+        written = writes(op)
+        if is_control(op) or any(name in needed or keeps(name) for name in written):
+            live.append(op)
+            needed.update(reads(op))
+    return live[::-1]
+
+
+@dataclass(frozen=True)
+class View:
+    """A name that is part of another's buffer: rows ``begin:end``, or all of it reshaped."""
+
+    root: str
+    begin: int | None = None
+    end: int | None = None
+
+
+def find_views(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> dict[str, View]:
+    """Find the names that need no buffer: reshapes, pieces to be sent, pieces received.
+
+    The pieces of ``split_byref`` are rows of what it splits; when ``concat`` joins only pieces
+    that ``recv`` brings, those are rows of the joined value, so nothing is copied.
+    """
+    written: dict[str, int] = {}
+    received: set[str] = set()
+    for op in ops:
+        for name in op.output_arg_names:
+            written[name] = written.get(name, 0) + (op.type != "recv")
+        if op.type == "recv":
+            received.update(op.output("Out"))
+    views: dict[str, View] = {}
+    for op in ops:
+        if op.type == "split_byref":
+            views.update(_rows(op.input("X")[0], op.output("Out"), metas))
+        elif op.type == "concat" and received.issuperset(op.input("X")):
+            views.update(_rows(op.output("Out")[0], op.input("X"), metas))
+        for out_slot, in_slot in lookup(op.type).alias.items():
+            for out, source in zip(op.output(out_slot), op.input(in_slot)):
+                if written.get(out) == 1 and written.get(source, 0) <= 1 and out != source:
+                    views[out] = View(source)
+    return views
+
+
+def _rows(root: str, pieces: Sequence[str], metas: Mapping[str, Meta]) -> dict[str, View]:
+    begin, out = 0, {}
+    for piece in pieces:
+        end = begin + metas[piece].shape[0]
+        out[piece] = View(root, begin, end)
+        begin = end
+    return out
+
+
+def concrete_metas(
+    block: Block, ops: Sequence[Operator], known: Mapping[str, Meta]
+) -> dict[str, Meta]:
+    """Work out the shape of every value from those ``known`` (fed, or kept in the scope)."""
+    metas = dict(known)
+    for index, op in enumerate(ops):
+        for name in reads(op):
+            if name not in metas and not _made_inside(op, name):
+                _declare(block, op, index, name, metas)
+        if is_control(op):
+            _declare_outputs(op, metas)
+            continue
+        inputs = {s: [metas[n] for n in names] for s, names in op.inputs.items() if names}
+        try:
+            inferred = infer_outputs(op.type, inputs, op.attrs)
+        except GraphError as error:
+            raise GraphError(f"op #{index} {op}: {error}") from None
+        for slot, found in inferred.items():
+            for name, meta in zip(op.output(slot), found):
+                if name != EMPTY:
+                    _enter(metas, name, meta, index, op)
+    return metas
+
+
+def _made_inside(op: Operator, name: str) -> bool:
+    return any(name in inner.output_arg_names for inner in nested_ops(op)[1:])
+
+
+def _declare(block: Block, op: Operator, index: int, name: str, metas: dict[str, Meta]) -> None:
+    var = block.find_var(name)
+    if is_control(op) or (var is not None and var.type == "RAW"):
+        return  # control operators exchange tokens that have no value
+    raise GraphError(
+        f"op #{index} {op} reads {name!r}, which is neither fed, nor computed before it, "
+        "nor initialized by a startup program"
+    )
+
+
+def _declare_outputs(op: Operator, metas: dict[str, Meta]) -> None:
+    for inner in nested_ops(op):
+        for name in inner.output_arg_names:
+            var = inner.block.find_var(name)
+            if name not in metas and var is not None and -1 not in var.shape and var.shape:
+                metas[name] = var.meta
+
+
+def _enter(metas: dict[str, Meta], name: str, meta: Meta, index: int, op: Operator) -> None:
+    if -1 in meta.shape:
+        raise GraphError(f"op #{index} {op}: the shape {meta.shape} of {name!r} is not known")
+    old = metas.get(name)
+    if old is not None and (old.shape, old.dtype) != (meta.shape, meta.dtype):
+        raise GraphError(
+            f"op #{index} {op} writes {name!r} as {meta.dtype}{list(meta.shape)}, "
+            f"but it is {old.dtype}{list(old.shape)}"
+        )
+    metas[name] = replace(meta, type=old.type, rows=old.rows) if old and meta.rows < 0 else meta
+
+
+@dataclass
+class Storage:
+    """A buffer shared by names that follow one another in it."""
+
+    nbytes: int
+    first: int
+    last: int
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """What the memory planner needs."""
+        return Lifetime(self.first, self.last, self.nbytes)
+
+
+def plan_storage(
+    ops: Sequence[Operator],
+    temporary: Callable[[str], bool],
+    views: Mapping[str, View],
+    nbytes: Callable[[str], int],
+    fed: Iterable[str],
+    fetches: Iterable[str],
+) -> list[Storage]:
+    """Give every temporary a storage; element-wise results go where a dying operand lies."""
+    last = {name: i for i, op in enumerate(ops) for name in (*writes(op), *reads(op))}
+    last.update(dict.fromkeys(fetches, FOREVER))
+    storages: list[Storage] = []
+    of: dict[str, Storage] = {}
+
+    def root(name: str) -> str:
+        while name in views:
+            name = views[name].root
+        return name
+
+    def enter(name: str, index: int) -> None:
+        base = root(name)
+        if name in of or not temporary(base):
+            return
+        if base not in of:
+            storages.append(Storage(nbytes(base), index, index, [base]))
+            of[base] = storages[-1]
+        of[name] = of[base]
+        of[name].last = max(of[name].last, last.get(name, index), last.get(base, index))
+
+    for name in fed:
+        enter(name, -1)
+    for index, op in enumerate(ops):
+        for out_slot, in_slot in lookup(op.type).inplace.items():
+            for out, source in zip(op.output(out_slot), op.input(in_slot)):
+                held = of.get(source)
+                fresh = out not in of and out not in views and temporary(out)
+                if held and fresh and held.last == index and held.nbytes == nbytes(out):
+                    held.names.append(out)
+                    held.last = max(index, last.get(out, index))
+                    of[out] = held
+        for name in writes(op):
+            enter(name, index)
+    return storages

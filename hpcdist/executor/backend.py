@@ -1,0 +1,105 @@
+"""Places, and the array library that goes with each: numpy on a CPU, cupy on a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import HpcdistError
+
+
+@dataclass(frozen=True)
+class CPUPlace:
+    """Compute with numpy in this process."""
+
+    def __str__(self) -> str:
+        return "CPUPlace"
+
+
+@dataclass(frozen=True)
+class CUDAPlace:
+    """Compute with cupy on GPU ``device_id`` of those CUDA_VISIBLE_DEVICES shows."""
+
+    device_id: int = 0
+
+    def __str__(self) -> str:
+        return f"CUDAPlace({self.device_id})"
+
+
+Place = CPUPlace | CUDAPlace
+
+
+class NumpyBackend:
+    """Arrays in host memory."""
+
+    xp: Any = np
+
+    def copy_in(self, buffer: Any, value: np.ndarray) -> None:
+        """Copy a host array into a buffer of the same shape."""
+        np.copyto(buffer, value)
+
+    def copy_out(self, buffer: Any) -> np.ndarray:
+        """Return a host copy of a buffer."""
+        return buffer.copy()
+
+    def bytes(self, count: int) -> Any:
+        """Return an uninitialized buffer of ``count`` bytes that starts on a cache line."""
+        raw = np.empty(count + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + count]
+
+    def same_memory(self, a: Any, b: Any) -> bool:
+        """Tell whether two arrays are the very same elements."""
+        return a.shape == b.shape and a.ctypes.data == b.ctypes.data
+
+
+class CupyBackend:
+    """Arrays in the memory of one GPU; cupy is imported when the first one is made."""
+
+    def __init__(self, device_id: int) -> None:
+        try:
+            self.xp: Any = importlib.import_module("cupy")
+            count = self.xp.cuda.runtime.getDeviceCount()
+        except ImportError as error:
+            raise HpcdistError(
+                f"CUDAPlace({device_id}) needs cupy, which cannot be imported ({error}): install "
+                "hpcdist[cuda12] or hpcdist[cuda13], or use CPUPlace()"
+            ) from None
+        except Exception as error:  # cupy raises its own CUDARuntimeError without a driver
+            raise HpcdistError(
+                f"CUDAPlace({device_id}): no usable GPU ({error}); use CPUPlace()"
+            ) from None
+        if device_id >= count:
+            raise HpcdistError(f"CUDAPlace({device_id}): this process sees {count} GPUs only")
+        self.xp.cuda.Device(device_id).use()
+
+    def copy_in(self, buffer: Any, value: np.ndarray) -> None:
+        """Copy a host array into a buffer of the same shape."""
+        buffer.set(np.ascontiguousarray(value))
+
+    def copy_out(self, buffer: Any) -> np.ndarray:
+        """Return a host copy of a buffer."""
+        return buffer.get()
+
+    def bytes(self, count: int) -> Any:
+        """Return an uninitialized buffer of ``count`` bytes."""
+        return self.xp.empty(count, self.xp.uint8)
+
+    def same_memory(self, a: Any, b: Any) -> bool:
+        """Tell whether two arrays are the very same elements."""
+        return a.shape == b.shape and a.data.ptr == b.data.ptr
+
+
+Backend = NumpyBackend | CupyBackend
+
+
+def backend_of(place: Place) -> Backend:
+    """Return the backend of a place; HpcdistError if the machine has no such device."""
+    if isinstance(place, CPUPlace):
+        return NumpyBackend()
+    if isinstance(place, CUDAPlace):
+        return CupyBackend(place.device_id)
+    raise HpcdistError(f"expected CPUPlace() or CUDAPlace(i), got {place!r}")

@@ -1,0 +1,354 @@
+"""Compiling: a block and its feed shapes become arrays and a flat list of bound calls."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.executor import control
+from hpcdist.executor.analysis import (
+    View,
+    concrete_metas,
+    find_views,
+    is_control,
+    plan_storage,
+    reads,
+    select_live,
+    writes,
+)
+from hpcdist.executor.memory import ALIGNMENT, assign_offsets
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
+from hpcdist.ops.common import EMPTY
+from hpcdist.ops.selected_rows import SelectedRows
+
+Step = Callable[[], Any]
+
+
+@dataclass
+class Compiled:
+    """A Program ready to run: fill ``feeds``, call ``run``, read ``arrays``."""
+
+    program: Program
+    scope: Scope
+    layout: int  # the scope's layout that the arrays below belong to
+    arrays: dict[str, Any]
+    steps: list[Step]
+    ops: list[Operator]  # ops[i] is what steps[i] executes
+    pool_bytes: int
+
+    def run(self) -> None:
+        """Execute every step; an error names the operator it came from."""
+        calls = iter(self.steps)
+        try:
+            for call in calls:
+                call()
+        except HpcdistError:
+            here.doing = here.doing or self._describe(calls)
+            raise
+        except Exception as error:
+            here.doing = self._describe(calls)
+            raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
+
+    def _describe(self, calls: Any) -> str:
+        index = len(self.steps) - calls.__length_hint__() - 1
+        return f"op #{index} {self.ops[index]}"
+
+
+class Pool:
+    """Memory for the temporaries of all Programs of one executor, which run one at a time."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._memory = backend.bytes(0)
+
+    def take(self, nbytes: int) -> Any:
+        """Return a buffer of at least ``nbytes``; it may be the one taken before."""
+        if len(self._memory) < nbytes:
+            self._memory = self._backend.bytes(nbytes)
+        return self._memory
+
+
+class Compiler:
+    """Compiles one block against one scope."""
+
+    def __init__(self, block: Block, scope: Scope, backend: Any, pool: Pool) -> None:
+        self.block = block
+        self.scope = scope
+        self.backend = backend
+        self.pool = pool
+        self.arrays: dict[str, Any] = {}
+        self.given: frozenset[str] = frozenset()
+
+    def compile(
+        self,
+        feeds: Mapping[str, Meta],
+        fetches: Sequence[str],
+        given: Mapping[str, Any] | None = None,
+    ) -> Compiled:
+        """Compile for these feed shapes; ``given`` arrays are used as they are, by name."""
+        self.arrays = dict(given or {})
+        self.given = frozenset(self.arrays)
+        ops = select_live(self.block.ops, fetches, self._keeps)
+        metas = concrete_metas(self.block, ops, self._known(ops, feeds, fetches))
+        views = find_views(ops, metas)
+        sent = {_root(views, n) for op in ops if op.type == "send" for n in op.input("X")}
+        controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
+        if controls:
+            self._lay_contiguous(control.required(controls[0]).contiguous(controls, metas), metas)
+        fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
+        for name in [n for n in metas if n in fixed and n not in views]:
+            self._fix(name, metas[name])
+        pool_bytes = self._allocate(ops, metas, views, fixed, feeds, fetches)
+        for name in views:
+            self._view(name, views, metas)
+        steps, bound_ops = self._bind(ops, metas, views, controls)
+        return Compiled(
+            self.block.program,
+            self.scope,
+            self.scope.layout,
+            self.arrays,
+            steps,
+            bound_ops,
+            pool_bytes,
+        )
+
+    # -- names -------------------------------------------------------------------------------
+    def _keeps(self, name: str) -> bool:
+        var = self.block.find_var(name)
+        return name in self.given or (var is not None and var.persistable)
+
+    def _known(
+        self, ops: Sequence[Operator], feeds: Mapping[str, Meta], fetches: Sequence[str]
+    ) -> dict[str, Meta]:
+        known = dict(feeds)
+        for name, array in self.arrays.items():
+            known[name] = _meta_of(array)
+        made: set[str] = set()
+        for op in ops:
+            for name in reads(op):
+                if name not in known and name not in made and self._keeps(name):
+                    known[name] = _meta_of(self._initialized(name))
+            made.update(writes(op))
+        for name in fetches:
+            if name not in made and name not in known:
+                if self.block.find_var(name) is None:
+                    raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
+                known[name] = _meta_of(self._initialized(name))
+        return known
+
+    def _initialized(self, name: str) -> Any:
+        found = self.scope.find_var(name)
+        if found is None or found.value is None:
+            raise GraphError(
+                f"variable {name!r} is not initialized: run the startup program first "
+                "(exe.run(fluid.default_startup_program()))"
+            )
+        return found.value
+
+    # -- arrays ------------------------------------------------------------------------------
+    def _fix(self, name: str, meta: Meta) -> None:
+        """Use the scope's array of a kept value, made if it is new."""
+        if name in self.arrays:
+            return
+        found = self.scope.find_var(name) or self.scope.var(name)
+        if found.value is None or _meta_of(found.value) != meta:
+            found.hold(self._new(meta))
+        self.arrays[name] = found.value
+
+    def _new(self, meta: Meta) -> Any:
+        if meta.type == "SELECTED_ROWS":
+            rows = max(meta.rows, 0)
+            value = self.backend.xp.zeros((rows, *meta.shape[1:]), meta.dtype)
+            return SelectedRows(self.backend.xp.zeros(rows, "int64"), value, meta.shape[0])
+        return self._carve(self.backend.bytes(_nbytes(meta)), 0, meta)
+
+    def _carve(self, memory: Any, offset: int, meta: Meta) -> Any:
+        def piece(start: int, shape: tuple[int, ...], dtype: str) -> Any:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            return memory[start : start + size].view(dtype).reshape(shape)
+
+        if meta.type != "SELECTED_ROWS":
+            return piece(offset, meta.shape, meta.dtype)
+        rows = piece(offset, (meta.rows,), "int64")
+        behind = offset + -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
+        return SelectedRows(
+            rows, piece(behind, (meta.rows, *meta.shape[1:]), meta.dtype), meta.shape[0]
+        )
+
+    def _lay_contiguous(self, groups: list[list[str]], metas: Mapping[str, Meta]) -> None:
+        """Move the kept values of each group one behind the other, unless they lie so."""
+        for group in groups:
+            held = [self.scope.find_var(n) or self.scope.var(n) for n in group]
+            if _adjacent([h.value for h in held]):
+                continue
+            memory = self.backend.bytes(sum(_nbytes(metas[n]) for n in group))
+            offset = 0
+            for name, var in zip(group, held):
+                array = self._carve(memory, offset, metas[name])
+                if var.value is not None:
+                    array[...] = var.value
+                var.hold(array)
+                offset += array.nbytes
+
+    def _allocate(
+        self,
+        ops: Sequence[Operator],
+        metas: Mapping[str, Meta],
+        views: Mapping[str, View],
+        fixed: set[str],
+        feeds: Mapping[str, Meta],
+        fetches: Sequence[str],
+    ) -> int:
+        storages = plan_storage(
+            ops,
+            lambda name: name in metas and name not in fixed,
+            views,
+            lambda name: _nbytes(metas[name]),
+            [n for n in feeds if n in metas],
+            fetches,
+        )
+        offsets, total = assign_offsets([s.lifetime for s in storages])
+        memory = self.pool.take(total)
+        for storage, offset in zip(storages, offsets):
+            for name in storage.names:
+                self.arrays[name] = self._carve(memory, offset, metas[name])
+        return total
+
+    def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
+        if name in self.arrays:
+            return self.arrays[name]
+        view = views[name]
+        root = self._view(view.root, views, metas) if view.root in views else self.arrays[view.root]
+        if view.begin is None:
+            self.arrays[name] = root.reshape(metas[name].shape)
+        else:
+            self.arrays[name] = root[view.begin : view.end]
+        return self.arrays[name]
+
+    # -- calls -------------------------------------------------------------------------------
+    def _bind(
+        self,
+        ops: Sequence[Operator],
+        metas: Mapping[str, Meta],
+        views: Mapping[str, View],
+        controls: Sequence[Operator],
+    ) -> tuple[list[Step], list[Operator]]:
+        acting: dict[int, Step | None] = {}
+        if controls:
+            binding = control.Binding(self.block.program, self.scope, self.backend, self.arrays)
+            calls = control.required(controls[0]).bind(controls, binding)
+            acting = {id(op): call for op, call in zip(controls, calls)}
+        steps: list[Step] = []
+        bound: list[Operator] = []
+        for op in ops:
+            if _is_view(op, views, metas):
+                continue
+            if "sub_block" in op.attrs:
+                call: Step | None = self._bind_conditional(op)
+            elif id(op) in acting:
+                call = acting[id(op)]
+            else:
+                call = self._bind_kernel(op, lookup(op.type), metas)
+            if call is not None:
+                steps.append(call)
+                bound.append(op)
+        return steps, bound
+
+    def _bind_kernel(self, op: Operator, definition: OpDef, metas: Mapping[str, Meta]) -> Step:
+        xp = self.backend.xp
+        get = self.arrays.get
+        ins = arguments(definition.inputs, {s: [get(n) for n in v] for s, v in op.inputs.items()})
+        outputs = {s: [None if n == EMPTY else get(n) for n in v] for s, v in op.outputs.items()}
+        copies = []
+        for slot, names in op.outputs.items():
+            for i, name in enumerate(names):
+                if name in op.input_arg_names and not _may_overwrite(definition, slot):
+                    fresh = self._new(metas[name])
+                    copies.append((outputs[slot][i], fresh))
+                    outputs[slot][i] = fresh
+        outs = arguments(definition.outputs, outputs)
+        make = definition.bind or functools.partial(functools.partial, definition.kernel)
+        call: Step = make(xp, *ins, *outs, **own_attrs(definition, op.attrs))
+        return functools.partial(_call_and_copy, call, copies) if copies else call
+
+    def _bind_conditional(self, op: Operator) -> Step:
+        """Bind a conditional_block: its condition is the first element of ``Cond``."""
+        inner = Compiler(
+            self.block.program.block(op.attrs["sub_block"]),
+            self.scope,
+            self.backend,
+            Pool(self.backend),
+        )
+        outer = [n for n in (*reads(op), *writes(op)) if n in self.arrays]
+        body = inner.compile({}, [], {n: self.arrays[n] for n in outer})
+        condition = self.arrays[op.input("Cond")[0]]
+        return functools.partial(_run_if, condition, body.steps)
+
+
+def _run_if(condition: Any, steps: Sequence[Step]) -> None:
+    if condition.reshape(-1)[0]:
+        for call in steps:
+            call()
+
+
+def _call_and_copy(call: Step, copies: Sequence[tuple[Any, Any]]) -> None:
+    call()
+    for target, source in copies:
+        target[...] = source
+
+
+def _may_overwrite(definition: OpDef, slot: str) -> bool:
+    """Tell whether an output may be the operand itself: declared, or like ``ParamOut``."""
+    sources = {s.name for s in definition.inputs}
+    return slot in definition.inplace or (slot.endswith("Out") and slot[:-3] in sources)
+
+
+def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta]) -> bool:
+    """Tell whether an operator has nothing left to do: its results are views, or of views."""
+    if is_control(op):
+        return False
+    results = [n for n in op.output_arg_names if n in metas]
+    if results and all(n in views and views[n].root in op.input_arg_names for n in results):
+        return True
+    pieces = op.input("X") if op.type == "concat" else []
+    return bool(pieces) and all(n in views and views[n].root == results[0] for n in pieces)
+
+
+def _root(views: Mapping[str, View], name: str) -> str:
+    while name in views:
+        name = views[name].root
+    return name
+
+
+def _nbytes(meta: Meta) -> int:
+    item = np.dtype(meta.dtype).itemsize
+    if meta.type != "SELECTED_ROWS":
+        return math.prod(meta.shape) * item
+    ids = -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
+    return ids + meta.rows * math.prod(meta.shape[1:]) * item
+
+
+def _meta_of(array: Any) -> Meta:
+    if isinstance(array, SelectedRows):
+        shape = (array.height, *array.value.shape[1:])
+        return Meta(shape, array.value.dtype.name, "SELECTED_ROWS", len(array.rows))
+    return Meta(tuple(array.shape), array.dtype.name)
+
+
+def _adjacent(arrays: Sequence[Any]) -> bool:
+    """Tell whether host arrays lie one behind the other in memory."""
+    if any(a is None for a in arrays):
+        return False
+    ends = [a.ctypes.data + a.nbytes for a in arrays]
+    return all(end == a.ctypes.data for end, a in zip(ends, arrays[1:]))

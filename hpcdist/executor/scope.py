@@ -1,0 +1,122 @@
+"""Scopes: where values outlive a run. Variables of a scope are found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+
+
+class ScopeVariable:
+    """A named value of a scope: an array, a SelectedRows, or None before it is initialized."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        self.scope = scope
+        self.name = name
+        self.value: Any = None
+
+    def get_tensor(self) -> ScopeTensor:
+        """Return a handle for reading and setting the array."""
+        return ScopeTensor(self)
+
+    def hold(self, value: Any) -> None:
+        """Take another array: compiled programs must bind anew."""
+        self.value = value
+        self.scope.layout += 1
+
+
+class ScopeTensor:
+    """Fluid's way to a variable's array: ``np.array(tensor)``, ``tensor.set(array, place)``."""
+
+    def __init__(self, variable: ScopeVariable) -> None:
+        self._variable = variable
+
+    def set(self, array: Any, place: Any = None) -> None:
+        """Set the value; the same shape and dtype are written in place."""
+        value = np.asarray(array)
+        held = self._variable.value
+        if held is not None and held.shape == value.shape and held.dtype == value.dtype:
+            held[...] = value if isinstance(held, np.ndarray) else type(held)(value)
+        else:
+            self._variable.hold(value.copy())
+
+    def shape(self) -> list[int]:
+        """Return the shape."""
+        return list(self._array().shape)
+
+    def _array(self) -> Any:
+        if self._variable.value is None:
+            raise FeedError(
+                f"variable {self._variable.name!r} is not initialized: run the startup program first"
+            )
+        return self._variable.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self._array()
+        host = array if isinstance(array, np.ndarray) else array.get()
+        return np.array(host, dtype=dtype)
+
+    def __len__(self) -> int:
+        return len(self._array())
+
+
+class Scope:
+    """Named values, with child scopes that see their parent's.
+
+    ``layout`` grows when a variable gets another array: compiled programs check it.
+    """
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.parent = parent
+        self.layout = 0
+        self._variables: dict[str, ScopeVariable] = {}
+
+    def var(self, name: str) -> ScopeVariable:
+        """Return a variable of this scope, made if it is not there."""
+        if name not in self._variables:
+            self._variables[name] = ScopeVariable(self, name)
+        return self._variables[name]
+
+    def find_var(self, name: str) -> ScopeVariable | None:
+        """Look a variable up here and in the parents."""
+        found = self._variables.get(name)
+        if found is None and self.parent is not None:
+            return self.parent.find_var(name)
+        return found
+
+    def local_var_names(self) -> list[str]:
+        """Names of this scope's own variables."""
+        return list(self._variables)
+
+    def new_scope(self) -> Scope:
+        """Return a child."""
+        return Scope(self)
+
+    def erase(self, names: list[str]) -> None:
+        """Drop variables."""
+        for name in names:
+            self._variables.pop(name, None)
+        self.layout += 1
+
+
+_global = Scope()
+
+
+def global_scope() -> Scope:
+    """Return the scope that Executor.run uses when none is given."""
+    return _global
+
+
+@contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """Use another global scope inside the ``with``."""
+    global _global
+    saved, _global = _global, scope
+    try:
+        yield
+    finally:
+        _global = saved
