@@ -1,0 +1,184 @@
+"""DataFeeder: from a batch of samples to the arrays that a Program is fed with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+
+__all__ = ["DataFeeder"]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One field of every sample: the variable it feeds, and how."""
+
+    name: str
+    dtype: np.dtype[Any]
+    batch: int
+    sample: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"variable {self.name!r} ({self.dtype}, shape {(self.batch, *self.sample)})"
+
+
+class DataFeeder:
+    """Stacks samples into one array per variable.
+
+    ``feed_list`` holds Variables, or names of variables of ``program`` (the default main program
+    if None), one for each field of a sample. ``place`` is where the Program will run; the arrays
+    are numpy's, the executor moves them.
+    """
+
+    def __init__(self, feed_list: Sequence[Any], place: Any = None, program: Any = None) -> None:
+        self.place = place
+        self.columns = tuple(_column(i, _variable(v, program)) for i, v in enumerate(feed_list))
+        self.feed_names = [column.name for column in self.columns]
+        if not self.columns:
+            raise FeedError("DataFeeder: feed_list is empty, expected at least one variable")
+        if len(set(self.feed_names)) < len(self.feed_names):
+            raise FeedError(f"DataFeeder: feed_list names a variable twice: {self.feed_names}")
+
+    def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, np.ndarray]:
+        """Return name -> array of shape (number of samples, *variable's shape[1:]).
+
+        Each sample is a sequence with one field per variable. A field whose number of dimensions
+        differs from the variable's is reshaped (784 numbers feed [-1, 1, 28, 28]); values that
+        the variable's dtype cannot hold, such as 0.5 for int64, are refused with FeedError.
+        """
+        samples = list(iterable)
+        fields = _transposed(samples, self.feed_names)
+        return {c.name: _stacked(c, f) for c, f in zip(self.columns, fields, strict=True)}
+
+
+def _variable(entry: Any, program: Any) -> Any:
+    if not isinstance(entry, str):
+        return entry
+    if program is None:
+        from hpcdist.graph import default_main_program
+
+        program = default_main_program()
+    return program.global_block().var(entry)
+
+
+def _column(position: int, variable: Any) -> _Column:
+    for fact in ("name", "shape", "dtype"):
+        if not hasattr(variable, fact):
+            raise FeedError(
+                f"DataFeeder: feed_list[{position}] must be a Variable or a name, "
+                f"got {type(variable).__name__}"
+            )
+    if getattr(variable, "lod_level", 0) > 0:
+        raise FeedError(
+            f"DataFeeder: variable {variable.name!r} has lod_level {variable.lod_level}: ragged "
+            "input cannot be fed yet; pad the samples to one length and use lod_level=0"
+        )
+    if not variable.shape:
+        raise FeedError(
+            f"DataFeeder: variable {variable.name!r} has shape (), expected a batch dimension"
+        )
+    batch, *sample = (int(size) for size in variable.shape)
+    return _Column(variable.name, np.dtype(variable.dtype), batch, tuple(sample))
+
+
+def _transposed(samples: list[Sequence[Any]], names: list[str]) -> list[tuple[Any, ...]]:
+    """Return the samples' fields by column."""
+    if not samples:
+        raise FeedError(f"DataFeeder: the batch for {names} is empty")
+    for number, sample in enumerate(samples):
+        if not hasattr(sample, "__len__") or isinstance(sample, (str, bytes)):
+            got = type(sample).__name__
+        elif len(sample) != len(names):
+            got = f"{len(sample)} fields"
+        else:
+            continue
+        raise FeedError(
+            f"DataFeeder: sample {number} must be a tuple of {len(names)} fields "
+            f"({', '.join(names)}), got {got}"
+        )
+    return list(zip(*samples, strict=True))
+
+
+def _stacked(column: _Column, values: tuple[Any, ...]) -> np.ndarray:
+    """Return the values of one column as one array of the variable's shape and dtype."""
+    if column.batch not in (-1, len(values)):
+        raise FeedError(
+            f"DataFeeder: {column} takes {column.batch} samples at once, got {len(values)}"
+        )
+    try:
+        array = np.array(values)
+    except ValueError:  # fields of several shapes
+        raise _misfit(column, values) from None
+    if not _accepts(column.sample, array.shape[1:]):
+        raise _misfit(column, values)
+    if array.dtype != column.dtype:
+        array = _cast(column, array, values)
+    if array.ndim == 1 + len(column.sample):
+        return array
+    return array.reshape(len(values), *column.sample)
+
+
+def _accepts(expected: tuple[int, ...], got: tuple[int, ...]) -> bool:
+    """Tell whether one sample of shape ``got`` has, or can be reshaped to, the expected shape."""
+    if len(got) == len(expected):
+        return all(e in (-1, g) for g, e in zip(got, expected, strict=True))
+    size, known = math.prod(got), math.prod(e for e in expected if e != -1)
+    if -1 not in expected:
+        return size == known
+    return expected.count(-1) == 1 and size > 0 and size % known == 0
+
+
+def _cast(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.ndarray:
+    """Return the array in the variable's dtype; a value may lose digits, never its meaning."""
+    if array.dtype.kind not in "biuf":
+        kinds = [np.asarray(value).dtype.kind for value in values]
+        number = next((n for n, kind in enumerate(kinds) if kind not in "biuf"), 0)
+        raise _unfit_value(column, number, f"{values[number]!r:.80}")
+    # nan and inf to an integer: the comparison below refuses them
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(column.dtype)
+    if np.can_cast(array.dtype, column.dtype):
+        return cast
+    if column.dtype.kind == "f":
+        bad = np.isinf(cast) & np.isfinite(array)
+    else:
+        bad = cast != array
+    if bad.any():
+        where = tuple(np.argwhere(bad)[0])
+        raise _unfit_value(column, int(where[0]), f"the {array.dtype} value {array[where]}")
+    return cast
+
+
+def _unfit_value(column: _Column, number: int, got: str) -> FeedError:
+    return FeedError(
+        f"DataFeeder: {column}: sample {number} has {got}, expected {column.dtype} numbers"
+    )
+
+
+def _misfit(column: _Column, values: tuple[Any, ...]) -> FeedError:
+    """Return the error that names the first sample of the wrong shape."""
+    expected = column.sample
+    for number, value in enumerate(values):
+        try:
+            got = np.shape(value)
+        except ValueError:
+            return _unfit_shape(column, number, expected, "lists of unequal length")
+        if number == 0 and _accepts(expected, got):
+            # Samples that each would do must still agree, to be stacked.
+            expected = got
+        elif got != expected:
+            return _unfit_shape(column, number, expected, f"shape {got}")
+    raise AssertionError(f"every sample of {column} has shape {expected}, yet they do not stack")
+
+
+def _unfit_shape(
+    column: _Column, number: int, expected: tuple[int, ...], got: str
+) -> FeedError:
+    return FeedError(
+        f"DataFeeder: {column}: sample {number} has {got}, expected shape {expected}"
+    )

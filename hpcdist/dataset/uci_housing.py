@@ -1,0 +1,72 @@
+"""Boston housing prices: 506 samples of 13 features and the price in 1000 dollars."""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from hpcdist.dataset.files import RemoteFile, damaged, fetch, local_path
+from hpcdist.dataset.samples import regression_reader, spread_normalised, test_rows, train_rows
+
+__all__ = ["available", "feature_names", "feature_num", "test", "train"]
+
+feature_names = (
+    "CRIM ZN INDUS CHAS NOX RM AGE DIS RAD TAX PTRATIO B LSTAT".split()  # as in the file's header
+)
+feature_num = 13
+
+FILE = RemoteFile(
+    "BostonHousing.csv",
+    "https://raw.githubusercontent.com/kishannk11/datasets/"
+    "c3dc8e837cfdfb5371d659fb4b786d9e54649c9c/BostonHousing.csv",
+    "sha256:ab16ba38fbbbbcc69fe930aab1293104f1442c8279c130d9eba03dd864bef675",
+)
+# Of the values, as little-endian float64: quoting and line ends of the file do not matter.
+VALUES_SHAPE, VALUES_CRC32 = (506, 14), 0xC696741A
+
+
+def available() -> bool:
+    """Tell, without network, whether the file is on this machine."""
+    return local_path(FILE) is not None
+
+
+def train() -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
+    """Return a reader of the first 80 % (404): (float32[13] normalised, float32[1] price).
+
+    Features are (x - mean) / (max - min) over the whole file. Raise DataError if the file can
+    be neither found nor downloaded, or is damaged.
+    """
+    return _reader(train_rows)
+
+
+def test() -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
+    """Return a reader of the last 20 % (102), as ``train``."""
+    return _reader(test_rows)
+
+
+def _reader(
+    part: Callable[[int], slice],
+) -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
+    table = read_table(fetch(FILE))
+    return regression_reader(spread_normalised(table[:, :-1]), table[:, -1], part(len(table)))
+
+
+def read_table(path: Path) -> np.ndarray:
+    """Return the 506 x 14 values of the file; DataError if they are not the published ones."""
+    try:
+        with path.open(newline="", encoding="ascii") as file:
+            header, *rows = [row for row in csv.reader(file) if row]
+        table = np.array(rows, dtype="<f8")
+    except (ValueError, csv.Error) as error:  # not text, no rows, not numbers, uneven rows
+        raise damaged(path, error) from error
+    if table.shape != VALUES_SHAPE:
+        raise damaged(path, f"expected {VALUES_SHAPE} values below the header, got {table.shape}")
+    if [name.upper() for name in header] != [*feature_names, "MEDV"]:
+        raise damaged(path, f"expected columns {[*feature_names, 'MEDV']}, got {header}")
+    if zlib.crc32(table.tobytes()) != VALUES_CRC32:
+        raise damaged(path, "some values differ from the published ones")
+    return table
