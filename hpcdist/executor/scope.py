@@ -51,7 +51,8 @@ class ScopeTensor:
     def _array(self) -> Any:
         if self._variable.value is None:
             raise FeedError(
-                f"variable {self._variable.name!r} is not initialized: run the startup program first"
+                f"variable {self._variable.name!r} is not initialized: "
+                "run the startup program first"
             )
         return self._variable.value
 
