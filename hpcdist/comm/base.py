@@ -45,7 +45,7 @@ class Transport(Protocol):
         """Make a persistent receive into ``array``; nothing moves until ``start``."""
         ...
 
-    def start(self, requests: Sequence[Request]) -> None:
+    def start(self, requests: list[Request]) -> None:
         """Start persistent requests, all of them inactive."""
         ...
 
@@ -84,7 +84,7 @@ class Transport(Protocol):
         describe: Callable[[], str],
         deadline_s: float | None = DEADLINE_S,
     ) -> list[int]:
-        """Wait until at least one active request has ended; return the indices of those that have."""
+        """Wait until an active request has ended; return the indices of all that have."""
         ...
 
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
@@ -115,7 +115,7 @@ class Transport(Protocol):
         ...
 
     def split(self, color: int, key: int) -> Transport:
-        """Return the transport of the ranks with equal ``color``, ordered by ``key``. Collective."""
+        """Return the transport of the ranks of equal ``color``, by ``key``. Collective."""
         ...
 
     def abort(self, code: int) -> None:
@@ -124,15 +124,15 @@ class Transport(Protocol):
 
 
 def contiguous(array: Array) -> Array:
-    """Return ``array``, refusing one whose bytes do not lie in one piece or have no fixed meaning."""
+    """Return ``array``, refusing one that is not plain bytes in one piece."""
     if not isinstance(array, np.ndarray):
         raise CommError(f"a message must be a numpy array, got {type(array).__name__}")
     if array.dtype.hasobject:
         raise CommError(f"a message cannot hold python objects, got dtype {array.dtype}")
     if not array.flags.c_contiguous:
         raise CommError(
-            f"a message must be C-contiguous, got shape {array.shape} with strides {array.strides}; "
-            f"send contiguous rows or a copy"
+            f"a message must be C-contiguous, got shape {array.shape} with strides "
+            f"{array.strides}; send contiguous rows or a copy"
         )
     return array
 

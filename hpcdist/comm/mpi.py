@@ -22,7 +22,7 @@ T = TypeVar("T")
 class MpiTransport:
     """Messages between the ranks of one MPI communicator, which this object owns."""
 
-    def __init__(self, comm: MPI.Intracomm, policy: WaitPolicy) -> None:
+    def __init__(self, comm: MPI.Comm, policy: WaitPolicy) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -36,7 +36,7 @@ class MpiTransport:
 
     @staticmethod
     def world() -> MpiTransport:
-        """Return the transport of all ranks, always the same; the first call starts MPI. Collective."""
+        """Return the transport of all ranks; the first call starts MPI. Collective."""
         return _world()
 
     # -- point to point --
@@ -47,7 +47,7 @@ class MpiTransport:
     def recv_init(self, array: Array, peer: int, tag: int) -> Request:
         return self._comm.Recv_init(self._bytes(writable(array)), self._checked(peer), tag)
 
-    def start(self, requests: Sequence[Request]) -> None:
+    def start(self, requests: list[Request]) -> None:
         self._startall(requests)
 
     def release(self, requests: Sequence[Request]) -> None:

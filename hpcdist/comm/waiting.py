@@ -1,4 +1,4 @@
-"""How a rank waits: polling that answers at once, yet leaves the core to others when there are too few."""
+"""How a rank waits: answer at once, yet leave the core to others when cores are few."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class WaitPolicy:
 
 
 # Chosen by measurement, see docs/protocol.md.
-ROOMY = WaitPolicy(spins=200, yield_s=5e-3)
-CROWDED = WaitPolicy(spins=1, yield_s=1e-3)
+ROOMY = WaitPolicy(spins=500, yield_s=5e-3)
+CROWDED = WaitPolicy(spins=20, yield_s=1e-3)
 
 
 def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:

@@ -1,0 +1,1 @@
+"""Moving bytes between ranks: transports, who is who, and how a rank waits."""

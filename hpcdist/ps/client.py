@@ -1,0 +1,265 @@
+"""A trainer's end: gradient packets out, parameters in, straight from and to arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdist.comm.base import Array, Request, Transport, writable
+from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.errors import CommError
+from hpcdist.ps.messages import (
+    GRADIENT_TAG,
+    PARAMETER_TAG,
+    REPLY_TAG,
+    REQUEST_TAG,
+    VALUE_TAG,
+    Hello,
+    Kind,
+    hello_payload,
+    specs_payload,
+)
+from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
+from hpcdist.ps.wire import post_message, receive_message
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What one trainer exchanges with one server in every step.
+
+    ``parameters[i]`` answers ``gradients[i]``. The arrays, by variable name, are C-contiguous and
+    keep their memory; if they lie as the packets say, nothing is copied.
+    """
+
+    endpoint: str
+    gradients: tuple[Packet, ...]
+    parameters: tuple[Packet, ...]
+    gradient_arrays: Mapping[str, Array]
+    parameter_arrays: Mapping[str, Array]
+
+
+class PsClient:
+    """The servers as one trainer sees them. One thread; every wait is bounded by ``deadline_s``.
+
+    A step is ``post_receives``, ``send_packet`` for each packet as its gradients become ready,
+    ``wait_sends`` (after it the gradients may be overwritten; may be left out) and
+    ``wait_receives`` (after it the parameters are those of the next step).
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        trainer_id: int,
+        *,
+        fingerprint: str,
+        sync_mode: bool = True,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._transport = transport
+        self._cluster = cluster
+        self._trainer = trainer_id
+        self._fingerprint = fingerprint
+        self._sync_mode = sync_mode
+        self._deadline_s = deadline_s
+        self._name = f"trainer {trainer_id} (rank {transport.rank})"
+        self._closed = False
+        self.step = 0
+        # All below are by packet index, over the plans in the order of their servers.
+        self._plans: tuple[ServerPlan, ...] = ()
+        self._owners: list[ServerPlan] = []
+        self._packets: list[Packet] = []
+        self._gradients: list[PacketBuffer] = []
+        self._parameters: list[PacketBuffer] = []
+        self._sends: list[Request] = []
+        self._receives: list[Request] = []
+        self._exchange: list[Request] = []
+        self._sent: list[bool] = []
+        self._posted = False
+
+    @property
+    def packets(self) -> tuple[Packet, ...]:
+        """The gradient packets in the order that ``send_packet`` counts them."""
+        return tuple(self._packets)
+
+    @property
+    def connected(self) -> bool:
+        """Whether ``connect`` has agreed with the servers."""
+        return bool(self._plans)
+
+    def connect(self, plans: Sequence[ServerPlan]) -> None:
+        """Agree with every server on the packets of a step; every trainer must call this.
+
+        Packets are numbered over ``plans``, one for each server, in the order given. Raises
+        CommError, the same on all trainers, if any of them announces something else.
+        """
+        if self.connected:
+            raise CommError(f"{self._name} is connected already")
+        endpoints = [plan.endpoint for plan in plans]
+        if sorted(endpoints) != sorted(self._cluster.endpoints):
+            raise CommError(
+                f"{self._name}: one plan for each of the servers {self._cluster.endpoints}, "
+                f"got {tuple(endpoints)}"
+            )
+        self._greet(plans)
+        self._plans = tuple(plans)
+        transport = self._transport
+        for plan in plans:
+            rank = self._cluster.rank_of_endpoint(plan.endpoint)
+            for gradient, parameter in zip(plan.gradients, plan.parameters, strict=True):
+                outgoing = PacketBuffer(gradient, plan.gradient_arrays)
+                incoming = PacketBuffer(parameter, plan.parameter_arrays)
+                self._owners.append(plan)
+                self._packets.append(gradient)
+                self._gradients.append(outgoing)
+                self._parameters.append(incoming)
+                tag = GRADIENT_TAG + gradient.tag
+                self._sends.append(transport.send_init(outgoing.bytes, rank, tag))
+                tag = PARAMETER_TAG + parameter.tag
+                self._receives.append(transport.recv_init(incoming.bytes, rank, tag))
+        self._exchange = self._sends + self._receives
+        self._sent = [False] * len(self._packets)
+
+    def post_receives(self) -> None:
+        """Let this step's parameters come in, from now on: their old values must be done with."""
+        if self._receives:
+            self._transport.start(self._receives)
+        self._posted = True
+
+    def send_packet(self, index: int) -> None:
+        """Start sending packet ``index``; all its gradients must be there and stay as they are."""
+        if self._sent[index]:
+            raise CommError(f"{self._name}, step {self.step}: {self._packets[index]} sent twice")
+        self._sent[index] = True
+        self._gradients[index].gather()
+        self._transport.start([self._sends[index]])
+
+    def wait_sends(self) -> None:
+        """Wait until the gradients sent in this step may be overwritten."""
+        self._transport.wait_all(self._sends, self._unsent, self._deadline_s)
+
+    def wait_receives(self) -> None:
+        """End the step: wait for the parameters that answer the packets sent, all of them."""
+        if not self._posted or not all(self._sent):
+            raise CommError(
+                f"{self._name}, step {self.step}: cannot end the step, "
+                f"{self._unstarted() or 'receives are not posted'}"
+            )
+        self._transport.wait_all(self._exchange, self._unreceived, self._deadline_s)
+        for buffer in self._parameters:
+            buffer.scatter()
+        self._posted = False
+        self._sent = [False] * len(self._sent)
+        self.step += 1
+
+    def read(self, endpoint: str, arrays: Mapping[str, Array]) -> None:
+        """Overwrite each array with the server's present value of the variable of that name.
+
+        Works before ``connect`` and between steps; values are of whole steps only.
+        """
+        if not arrays:
+            return
+        transport, server = self._transport, self._cluster.rank_of_endpoint(endpoint)
+        specs = [VarSpec(n, writable(a).shape, a.dtype.name) for n, a in arrays.items()]
+        values = [transport.irecv(array, server, VALUE_TAG) for array in arrays.values()]
+        names = ", ".join(arrays)
+
+        def describe() -> str:
+            return f"{self._name}, step {self.step}: reading {names} from server {endpoint}"
+
+        requests = self._post(endpoint, Kind.READ, specs_payload(specs))
+        transport.wait_all(requests, describe, self._deadline_s)
+        header, payload = receive_message(transport, server, REPLY_TAG, describe, self._deadline_s)
+        if header.kind is not Kind.VALUE:
+            transport.release(values)
+            raise CommError(f"{describe()}: {payload}")
+        transport.wait_all(values, describe, self._deadline_s)
+
+    def close(self) -> None:
+        """Leave the servers; a step of which packets were sent is ended first, as far as it went.
+
+        The other trainers go on without this one. Calling it again does nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        begun = [i for i, sent in enumerate(self._sent) if sent]
+        if begun and not self._posted:
+            self.post_receives()
+        self.wait_sends()
+        farewells: list[Request] = []
+        for endpoint in self._cluster.endpoints:
+            counts = [
+                self.step + sent
+                for plan, sent in zip(self._owners, self._sent, strict=True)
+                if plan.endpoint == endpoint
+            ]
+            farewells += self._post(endpoint, Kind.CLOSE, counts)
+        answers = [self._receives[i] for i in begun]
+        self._transport.wait_all(farewells + answers, self._unreceived, self._deadline_s)
+        for i in begun:
+            self._parameters[i].scatter()
+        self._transport.release(self._exchange)
+
+    # -- inside --
+
+    def _greet(self, plans: Sequence[ServerPlan]) -> None:
+        requests: list[Request] = []
+        for plan in plans:
+            hello = Hello(
+                len(self._cluster.trainers),
+                self._sync_mode,
+                self._fingerprint,
+                plan.gradients,
+                plan.parameters,
+            )
+            requests += self._post(plan.endpoint, Kind.HELLO, hello_payload(hello))
+        self._transport.wait_all(requests, self._greeting, self._deadline_s)
+        for plan in plans:
+            server = self._cluster.rank_of_endpoint(plan.endpoint)
+            header, payload = receive_message(
+                self._transport,
+                server,
+                REPLY_TAG,
+                self._greeting,
+                self._deadline_s,
+            )
+            if header.kind is not Kind.HELLO_OK:
+                raise CommError(str(payload))
+
+    def _post(self, endpoint: str, kind: Kind, payload: Any) -> list[Request]:
+        server = self._cluster.rank_of_endpoint(endpoint)
+        return post_message(
+            self._transport, server, REQUEST_TAG, kind, self._trainer, self.step, payload
+        )
+
+    # -- words --
+
+    def _greeting(self) -> str:
+        servers = ", ".join(self._cluster.endpoints)
+        return f"{self._name} waiting for servers {servers} and all trainers to start step 0"
+
+    def _unsent(self) -> str:
+        return f"{self._name}, step {self.step}: sending {self._whole(self._sends)}"
+
+    def _unreceived(self) -> str:
+        return f"{self._name}, step {self.step}: waiting for {self._whole(self._receives)}"
+
+    def _whole(self, requests: Sequence[Request]) -> str:
+        """Name the packets whose requests have not ended, by server."""
+        words = []
+        received = requests is self._receives
+        for i, request in enumerate(requests):
+            if not self._transport.test_all([request]):
+                plan = self._owners[i]
+                packet = (self._parameters if received else self._gradients)[i].packet
+                words.append(f"{packet} {'from' if received else 'to'} server {plan.endpoint}")
+        return "; ".join(words) or ", ".join(self._cluster.endpoints)
+
+    def _unstarted(self) -> str:
+        names = [
+            str(packet) for packet, sent in zip(self._packets, self._sent, strict=True) if not sent
+        ]
+        return f"not sent: {'; '.join(names)}" if names else ""

@@ -1,0 +1,205 @@
+"""Control messages: a fixed little-endian header, then JSON; everything off the step path.
+
+The header is 32 bytes: magic, protocol version, kind, trainer, step, payload length. Nothing is
+pickled; bytes that are not such a message raise CommError.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array
+from hpcdist.errors import CommError
+from hpcdist.ps.packets import Packet, VarSpec
+
+MAGIC = b"HPCD"
+VERSION = 1
+HEADER = struct.Struct("<4sHHI4xQQ")
+MAX_PAYLOAD = 1 << 28
+
+# Tags. A packet's own tag counts from 0 and is added to these two bases.
+GRADIENT_TAG = 1 << 10
+PARAMETER_TAG = 1 << 14
+REQUEST_TAG = 1  # trainer to server: header, then payload
+REPLY_TAG = 2  # server to trainer: header, then payload
+VALUE_TAG = 3  # server to trainer: the values asked for by READ, in the order asked
+
+
+class Kind(IntEnum):
+    """What a control message asks or answers."""
+
+    HELLO = 1
+    HELLO_OK = 2
+    REFUSED = 3
+    READ = 4
+    VALUE = 5
+    CLOSE = 6
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed part of a control message."""
+
+    kind: Kind
+    trainer: int
+    step: int
+    length: int
+
+
+def encode(kind: Kind, trainer: int, step: int, payload: Any = None) -> tuple[Array, Array]:
+    """Return (header, payload) as uint8 arrays; ``payload`` is anything JSON can say."""
+    body = b"" if payload is None else json.dumps(payload, allow_nan=False).encode()
+    head = HEADER.pack(MAGIC, VERSION, kind, trainer, step, len(body))
+    return np.frombuffer(head, np.uint8), np.frombuffer(body, np.uint8)
+
+
+def decode_header(data: Array) -> Header:
+    """Return the header in ``data``, or raise CommError telling what is wrong with it."""
+    if data.nbytes != HEADER.size:
+        raise CommError(f"malformed message: a header has {HEADER.size} bytes, got {data.nbytes}")
+    magic, version, kind, trainer, step, length = HEADER.unpack(data.tobytes())
+    if magic != MAGIC:
+        raise CommError(f"malformed message: expected magic {MAGIC!r}, got {magic!r}")
+    if version != VERSION:
+        raise CommError(f"protocol version differs: expected {VERSION}, got {version}")
+    if kind not in Kind.__members__.values():
+        raise CommError(f"malformed message: unknown kind {kind}")
+    if length > MAX_PAYLOAD:
+        raise CommError(f"malformed message: payload of {length} bytes, at most {MAX_PAYLOAD}")
+    return Header(Kind(kind), trainer, step, length)
+
+
+def decode_payload(data: Array) -> Any:
+    """Return what the payload says; None for an empty one."""
+    if not data.nbytes:
+        return None
+    try:
+        return json.loads(data.tobytes().decode())
+    except ValueError as error:
+        raise CommError(f"malformed message: payload is not JSON ({error})") from error
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What trainer and server must agree on before the first step.
+
+    ``gradients`` are the packets a trainer sends each step, named alike by all trainers;
+    ``parameters[i]`` is the answer to ``gradients[i]``. ``fingerprint`` is equal on ranks that run
+    the same Program.
+    """
+
+    trainers: int
+    sync_mode: bool
+    fingerprint: str
+    gradients: tuple[Packet, ...]
+    parameters: tuple[Packet, ...]
+
+    def __post_init__(self) -> None:
+        if [p.nbytes for p in self.gradients] != [p.nbytes for p in self.parameters]:
+            sizes = [[p.nbytes for p in side] for side in (self.gradients, self.parameters)]
+            raise CommError(
+                f"every gradient packet is answered by a parameter packet of its size, got "
+                f"gradients of {sizes[0]} bytes and parameters of {sizes[1]}"
+            )
+
+
+def hello_payload(hello: Hello) -> dict[str, Any]:
+    """Return ``hello`` as JSON says it."""
+    return {
+        "trainers": hello.trainers,
+        "sync_mode": hello.sync_mode,
+        "fingerprint": hello.fingerprint,
+        "gradients": [_packet_payload(p) for p in hello.gradients],
+        "parameters": [_packet_payload(p) for p in hello.parameters],
+    }
+
+
+def parse_hello(payload: Any) -> Hello:
+    """Return the Hello in a payload, or raise CommError."""
+    try:
+        return Hello(
+            int(payload["trainers"]),
+            bool(payload["sync_mode"]),
+            str(payload["fingerprint"]),
+            tuple(_parse_packet(p) for p in payload["gradients"]),
+            tuple(_parse_packet(p) for p in payload["parameters"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CommError(f"malformed message: HELLO payload ({error!r})") from error
+
+
+def specs_payload(specs: Sequence[VarSpec]) -> list[list[Any]]:
+    """Return variables as JSON says them."""
+    return [[spec.name, list(spec.shape), spec.dtype] for spec in specs]
+
+
+def parse_specs(payload: Any) -> tuple[VarSpec, ...]:
+    """Return the variables in a payload, or raise CommError."""
+    try:
+        return tuple(
+            VarSpec(str(n), tuple(int(d) for d in shape), str(t)) for n, shape, t in payload
+        )
+    except (TypeError, ValueError) as error:
+        raise CommError(f"malformed message: list of variables ({error!r})") from error
+
+
+def difference(expected: Hello, got: Hello) -> str | None:
+    """Return the first thing the two differ in, naming the variable; None if they agree."""
+    if got.trainers != expected.trainers:
+        return f"number of trainers: expected {expected.trainers}, got {got.trainers}"
+    if got.sync_mode != expected.sync_mode:
+        return f"sync_mode: expected {expected.sync_mode}, got {got.sync_mode}"
+    for what, ours, theirs in (
+        ("gradient", expected.gradients, got.gradients),
+        ("parameter", expected.parameters, got.parameters),
+    ):
+        found = _packets_difference(what, ours, theirs)
+        if found:
+            return found
+    if got.fingerprint != expected.fingerprint:
+        return f"program fingerprint: expected {expected.fingerprint}, got {got.fingerprint}"
+    return None
+
+
+def _packets_difference(
+    what: str, expected: tuple[Packet, ...], got: tuple[Packet, ...]
+) -> str | None:
+    wanted = {spec.name: spec for packet in expected for spec in packet.variables}
+    came = {spec.name: spec for packet in got for spec in packet.variables}
+    for name, spec in wanted.items():
+        if came.get(name) != spec:
+            return f"{what} {name}: expected {spec}, got {came.get(name, 'no such variable')}"
+    for name, spec in came.items():
+        if name not in wanted:
+            return f"{what} {name}: expected no such variable, got {spec}"
+    for ours, theirs in zip(expected, got, strict=False):
+        if ours != theirs:
+            return f"{what} packet {ours.tag}: expected ({ours}), got ({theirs})"
+    if len(expected) != len(got):
+        return f"{what} packets: expected {len(expected)}, got {len(got)}"
+    return None
+
+
+def _packet_payload(packet: Packet) -> dict[str, Any]:
+    return {
+        "tag": packet.tag,
+        "variables": specs_payload(packet.variables),
+        "nbytes": packet.nbytes,
+        "offsets": list(packet.offsets),
+    }
+
+
+def _parse_packet(payload: Any) -> Packet:
+    return Packet(
+        int(payload["tag"]),
+        parse_specs(payload["variables"]),
+        int(payload["nbytes"]),
+        tuple(int(o) for o in payload["offsets"]),
+    )

@@ -1,0 +1,298 @@
+"""The parameter server: one thread that receives, asks the state machine, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.errors import CommError, DeadlineError
+from hpcdist.ps.messages import (
+    GRADIENT_TAG,
+    PARAMETER_TAG,
+    REPLY_TAG,
+    REQUEST_TAG,
+    VALUE_TAG,
+    Hello,
+    Kind,
+    decode_header,
+    difference,
+    parse_hello,
+    parse_specs,
+)
+from hpcdist.ps.packets import PacketBuffer, VarSpec, aligned_bytes, layout
+from hpcdist.ps.shards import Shards, SyncShards, Update
+from hpcdist.ps.wire import new_header, post_message, read_payload
+
+OnStepBegin = Callable[[int], None]  # (step): before the first update of a step
+OnPacket = Callable[
+    [int, tuple[int, ...]], None
+]  # (packet index, contributors): update its variables
+
+
+class PsServer:
+    """Serves the trainers of a cluster, from their HELLO until the last has closed.
+
+    ``expected`` is what every trainer must announce; an empty fingerprint accepts whichever the
+    lowest trainer has. ``arrays`` holds the variables by name, at least all parameters of
+    ``expected``; they are read and sent from where they lie, so they must be updated in place.
+    ``gradients[name][k]`` is what trainer k sent: the rows of one strided array.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        server_index: int,
+        *,
+        expected: Hello,
+        arrays: Mapping[str, Array],
+        deadline_s: float = DEADLINE_S,
+        shards: Shards | None = None,
+    ) -> None:
+        self._transport = transport
+        self._ranks = cluster.trainers
+        self._name = f"server {server_index} ({cluster.endpoints[server_index]})"
+        self._expected = expected
+        self._arrays = arrays
+        self._deadline_s = deadline_s
+        trainers, packets = len(cluster.trainers), len(expected.gradients)
+        self._shards: Shards = shards or SyncShards(trainers, packets)
+
+        offsets, nbytes = layout(expected.gradients)
+        arena = aligned_bytes((trainers, nbytes))
+        self._rows = [
+            arena[:, begin : begin + packet.nbytes]
+            for packet, begin in zip(expected.gradients, offsets, strict=True)
+        ]
+        self.gradients: dict[str, Array] = {}
+        for packet, rows in zip(expected.gradients, self._rows, strict=True):
+            self.gradients.update(packet.views(rows))
+        self._answers = [PacketBuffer(packet, arrays) for packet in expected.parameters]
+
+        self._greeted = False
+        self._hellos: dict[int, Hello] = {}
+        self._closed: set[int] = set()
+        self._reads: list[tuple[int, int, Any]] = []
+        self._headers = [new_header() for _ in self._ranks]
+        # Every rank polls one list: a header from each trainer, then trainer-major packets.
+        self._requests: list[Request] = [
+            transport.recv_init(header, rank, REQUEST_TAG)
+            for header, rank in zip(self._headers, self._ranks, strict=True)
+        ]
+        self._receives: list[list[Request]] = []  # by packet, then trainer
+        self._sends: list[list[Request]] = []
+
+    def serve(self, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+        """Run until all trainers have closed; the callbacks update ``arrays`` in place.
+
+        ``on_packet(index, contributors)`` merges those rows of ``gradients`` for the variables of
+        packet ``index`` and updates its parameters.
+        """
+        transport, shards = self._transport, self._shards
+        trainers, packets = len(self._ranks), len(self._answers)
+        transport.start(self._requests)
+        while not (shards.finished and not self._reads):
+            for index in self._next():
+                if index < trainers:
+                    self._control(index, on_step_begin, on_packet)
+                else:
+                    trainer, packet = divmod(index - trainers, packets)
+                    update = shards.arrived(trainer, packet)
+                    if update:
+                        self._update(update, on_step_begin, on_packet)
+                        self._answer_reads()
+        for sends in self._sends:
+            transport.wait_all(sends, self._unsent, self._deadline_s)
+        for requests in (self._requests, *self._sends):
+            transport.release(requests)
+
+    # -- the step path --
+
+    def _next(self) -> list[int]:
+        """Wait for messages; only what some trainer has begun is bounded, idle time is not."""
+        while True:
+            try:
+                return self._transport.wait_some(self._requests, self._awaited, self._deadline_s)
+            except DeadlineError:
+                greeting = self._hellos and not self._greeted
+                if greeting or self._shards.begun:
+                    raise
+
+    def _update(self, update: Update, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+        step, packet, contributors, begins_step = update
+        if begins_step:
+            on_step_begin(step)
+        sends = self._sends[packet]
+        # The last step's answer has been received, or its trainer would not be here again; this
+        # only lets the transport close the requests.
+        self._transport.wait_all(sends, self._unsent, self._deadline_s)
+        on_packet(packet, contributors)
+        self._answers[packet].gather()
+        receives = self._receives[packet]
+        if len(contributors) == len(sends):
+            self._transport.start(receives + sends)
+        else:
+            self._transport.start([receives[k] for k in contributors])
+            self._transport.start([sends[k] for k in contributors])
+
+    def _prepare_exchange(self) -> None:
+        """Make the persistent requests of the step path and post its receives."""
+        transport = self._transport
+        for packet, rows, answer in zip(
+            self._expected.gradients, self._rows, self._answers, strict=True
+        ):
+            self._receives.append(
+                [
+                    transport.recv_init(rows[k], rank, GRADIENT_TAG + packet.tag)
+                    for k, rank in enumerate(self._ranks)
+                ]
+            )
+            self._sends.append(
+                [
+                    transport.send_init(answer.bytes, rank, PARAMETER_TAG + packet.tag)
+                    for rank in self._ranks
+                ]
+            )
+        by_trainer = [list(column) for column in zip(*self._receives, strict=True)]
+        for trainer in sorted(set(self._hellos) - self._closed) if by_trainer else []:
+            transport.start(by_trainer[trainer])
+        self._requests += [request for column in by_trainer for request in column]
+
+    # -- control messages --
+
+    def _control(self, trainer: int, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+        header = decode_header(self._headers[trainer])
+        if header.trainer != trainer:
+            raise CommError(
+                f"{self._name}: rank {self._ranks[trainer]} is trainer {trainer}, "
+                f"yet calls itself trainer {header.trainer}"
+            )
+        payload = read_payload(
+            self._transport,
+            self._ranks[trainer],
+            REQUEST_TAG,
+            header,
+            lambda: (
+                f"{self._name} waiting for the rest of {header.kind.name} from {self._who(trainer)}"
+            ),
+            self._deadline_s,
+        )
+        if header.kind is Kind.HELLO:
+            self._hello(trainer, payload)
+        elif header.kind is Kind.READ:
+            self._reads.append((trainer, header.step, payload))
+        elif header.kind is Kind.CLOSE:
+            self._close(trainer, payload, on_step_begin, on_packet)
+        else:
+            raise CommError(
+                f"{self._name}: unexpected {header.kind.name} from {self._who(trainer)}"
+            )
+        if header.kind is not Kind.CLOSE:
+            self._transport.start([self._requests[trainer]])
+        self._answer_reads()
+
+    def _hello(self, trainer: int, payload: Any) -> None:
+        if trainer in self._hellos:
+            raise CommError(f"{self._name}: a second HELLO from {self._who(trainer)}")
+        self._hellos[trainer] = parse_hello(payload)
+        self._greet_when_all_are_here()
+
+    def _greet_when_all_are_here(self) -> None:
+        """Answer all HELLOs at once: every trainer goes on, or every one has the same error."""
+        here = self._closed.union(self._hellos)
+        if self._greeted or not self._hellos or len(here) < len(self._ranks):
+            return
+        self._greeted = True
+        reference = self._expected
+        refusal = None
+        for trainer, hello in sorted(self._hellos.items()):
+            if not reference.fingerprint:
+                reference = replace(reference, fingerprint=hello.fingerprint)
+            found = difference(reference, hello)
+            if found:
+                refusal = f"{self._who(trainer)} and {self._name} disagree on {found}"
+                break
+        kind = Kind.REFUSED if refusal else Kind.HELLO_OK
+        if not refusal:
+            self._prepare_exchange()
+        for trainer in sorted(self._hellos):
+            self._reply(trainer, kind, 0, refusal)
+        if refusal:
+            raise CommError(refusal)
+
+    def _close(
+        self, trainer: int, payload: Any, on_step_begin: OnStepBegin, on_packet: OnPacket
+    ) -> None:
+        sent = payload or [0] * len(self._answers)
+        if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
+            raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")
+        self._closed.add(trainer)
+        for update in self._shards.closed(trainer, sent):
+            self._update(update, on_step_begin, on_packet)
+        self._greet_when_all_are_here()
+
+    def _answer_reads(self) -> None:
+        """Answer what was asked, unless a step is half applied: values are of whole steps only."""
+        while self._reads and self._shards.readable:
+            self._answer_read(*self._reads.pop(0))
+
+    def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
+        specs = parse_specs(payload)
+        refusal = next((r for r in map(self._unreadable, specs) if r), None)
+        self._reply(trainer, Kind.REFUSED if refusal else Kind.VALUE, step, refusal)
+        if refusal:
+            return
+        values = [
+            self._transport.isend(self._arrays[spec.name], self._ranks[trainer], VALUE_TAG)
+            for spec in specs
+        ]
+        names = ", ".join(spec.name for spec in specs)
+        self._transport.wait_all(
+            values,
+            lambda: f"{self._name} sending {names} to {self._who(trainer)}",
+            self._deadline_s,
+        )
+
+    def _unreadable(self, spec: VarSpec) -> str | None:
+        array = self._arrays.get(spec.name)
+        if array is None:
+            return f"{self._name} has no variable {spec.name}"
+        if array.shape != spec.shape or array.dtype.name != spec.dtype:
+            got = f"{array.dtype}{list(array.shape)}"
+            return f"{self._name} holds {spec.name} as {got}, expected {spec}"
+        return None
+
+    def _reply(self, trainer: int, kind: Kind, step: int, payload: Any) -> None:
+        requests = post_message(
+            self._transport, self._ranks[trainer], REPLY_TAG, kind, trainer, step, payload
+        )
+        self._transport.wait_all(
+            requests,
+            lambda: f"{self._name} sending {kind.name} to {self._who(trainer)}",
+            self._deadline_s,
+        )
+
+    # -- words --
+
+    def _awaited(self) -> str:
+        if self._hellos and not self._greeted:
+            absent = sorted(set(range(len(self._ranks))) - set(self._hellos) - self._closed)
+            return f"{self._name} waiting for the first message (HELLO) of {self._whos(absent)}"
+        if not self._shards.begun:
+            return f"{self._name} waiting for trainers"
+        step, packet, missing = self._shards.missing()
+        names = self._expected.gradients[packet]
+        return f"{self._name}, step {step}: waiting for {names} from {self._whos(missing)}"
+
+    def _unsent(self) -> str:
+        return f"{self._name} waiting for trainers to take their parameters"
+
+    def _who(self, trainer: int) -> str:
+        return f"trainer {trainer} (rank {self._ranks[trainer]})"
+
+    def _whos(self, trainers: Any) -> str:
+        return ", ".join(self._who(trainer) for trainer in trainers)

@@ -1,0 +1,49 @@
+"""Sending and receiving whole control messages over a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.ps.messages import HEADER, Header, Kind, decode_header, decode_payload, encode
+
+
+def new_header() -> Array:
+    """Return a buffer to receive a header into."""
+    return np.zeros(HEADER.size, np.uint8)
+
+
+def post_message(
+    transport: Transport, peer: int, tag: int, kind: Kind, trainer: int, step: int, payload: Any
+) -> list[Request]:
+    """Start sending a control message; return the requests to wait for."""
+    parts = encode(kind, trainer, step, payload)
+    return [transport.isend(part, peer, tag) for part in parts if part.nbytes]
+
+
+def read_payload(
+    transport: Transport,
+    peer: int,
+    tag: int,
+    header: Header,
+    describe: Callable[[], str],
+    deadline_s: float | None,
+) -> Any:
+    """Receive and decode the payload that follows a header; None when it announces none."""
+    body = np.zeros(header.length, np.uint8)
+    if header.length:
+        transport.wait_all([transport.irecv(body, peer, tag)], describe, deadline_s)
+    return decode_payload(body)
+
+
+def receive_message(
+    transport: Transport, peer: int, tag: int, describe: Callable[[], str], deadline_s: float | None
+) -> tuple[Header, Any]:
+    """Wait for a control message from ``peer``; return its header and payload."""
+    data = new_header()
+    transport.wait_all([transport.irecv(data, peer, tag)], describe, deadline_s)
+    header = decode_header(data)
+    return header, read_payload(transport, peer, tag, header, describe, deadline_s)
