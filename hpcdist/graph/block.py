@@ -162,5 +162,3 @@ class Block:
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self.ops)
-
-

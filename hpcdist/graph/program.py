@@ -26,7 +26,9 @@ _DISTRIBUTION_FIELDS: dict[str, Any] = {
     "_nccl_comm_num": 1,
     "_use_hierarchical_allreduce": False,
     "_hierarchical_allreduce_inter_nranks": 0,
-    "_fingerprint": None,
+    "_fingerprint": None,  # sha256 of the origin and the plan: ranks compare it
+    "_role_startup": None,  # what a trainer runs in place of this startup Program
+    "_server_plan": None,  # transpiler facts that a server Program's operators do not carry
 }
 
 
@@ -43,9 +45,21 @@ class Program:
         self.current_role = Role.FORWARD
         self.current_role_var: tuple[str, ...] = ()
         self.version = 0  # grows with every change: compiled forms check it
-        self.startup: Program | None = None  # set by minimize: the startup of this main program
+        self._startup: Program | None = None
+        self.main: Program | None = None  # the Program that this one, a startup, initializes
         for name, value in _DISTRIBUTION_FIELDS.items():
             setattr(self, name, copy.copy(value))
+
+    @property
+    def startup(self) -> Program | None:
+        """The Program that initializes this one; minimize sets it, and its ``main``."""
+        return self._startup
+
+    @startup.setter
+    def startup(self, startup: Program | None) -> None:
+        self._startup = startup
+        if startup is not None:
+            startup.main = self
 
     # -- blocks ------------------------------------------------------------------------------
     def global_block(self) -> Block:
@@ -123,7 +137,7 @@ class Program:
         new.random_seed = self.random_seed
         for name in _DISTRIBUTION_FIELDS:
             setattr(new, name, copy.copy(getattr(self, name)))
-        new.startup = None if for_test else self.startup
+        new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
         dropped = Role.BACKWARD | Role.OPTIMIZE | Role.LR_SCHED
         for old_block, block in zip(self.blocks, new.blocks):

@@ -66,7 +66,9 @@ class Variable:
 
     def __str__(self) -> str:
         marks = "".join(
-            f" {mark}" for mark in ("persistable", "stop_gradient", "is_data") if getattr(self, mark)
+            f" {mark}"
+            for mark in ("persistable", "stop_gradient", "is_data")
+            if getattr(self, mark)
         )
         kind = "" if self.type == VarType.LOD_TENSOR else f" {self.type}"
         return f"{self.name}: {self.dtype}{list(self.shape)}{kind}{marks}"
