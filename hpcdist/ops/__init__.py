@@ -1,1 +1,10 @@
 """The operators, each whole in one place: importing this package fills the registry."""
+
+from hpcdist.ops import (  # noqa: F401
+    activation,
+    arithmetic,
+    elementwise,
+    matmul,
+    reduce,
+    tensor,
+)

@@ -83,3 +83,20 @@ def resolve_axis(axis: int, rank: int, what: str = "axis") -> int:
     if not -rank <= axis < rank:
         raise GraphError(f"{what} {axis} is outside a value of {rank} dimensions")
     return axis % rank
+
+
+def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """Return one callable that runs all steps."""
+    if len(steps) == 1:
+        return steps[0]
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+def same_buffer(xp: Any, a: Any, b: Any) -> bool:
+    """Tell whether a kernel was given one buffer twice (outputs never overlap partly)."""
+    return bool(xp.may_share_memory(a, b))

@@ -1,0 +1,285 @@
+"""Functions of one value, element by element, and their gradients.
+
+``_unary(type, forward, needs, derivative)``: the gradient operator takes ``needs`` (X or Out, as
+Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, dx, **attrs)`` writes dx.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.graph.registry import define
+from hpcdist.ops.common import grad_by, like_inputs, same
+
+Bind = Callable[..., Callable[[], Any]]
+
+
+def _ufunc(name: str) -> Bind:
+    def bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+        return functools.partial(getattr(xp, name), x, out=out)
+
+    return bind
+
+
+def _unary(
+    type: str,
+    forward: Callable[..., None] | str,
+    needs: str,
+    derivative: Callable[..., None] | None = None,
+    derivative_bind: Bind | None = None,
+    bind: Bind | None = None,
+    **attrs: Any,
+) -> None:
+    """Enter an operator and its gradient; ``forward`` is a kernel or a ufunc's name."""
+    slots = f"{needs}, Out@GRAD -> X@GRAD" if needs else "Out@GRAD -> X@GRAD"
+    if isinstance(forward, str):
+        parts: dict[str, Any] = {"bind": bind or _ufunc(forward), "inplace": {"Out": "X"}}
+    else:
+        parts = {"kernel": forward}
+    define(type, "X -> Out", attrs=attrs, infer=same, grad=grad_by(f"{type}_grad", slots), **parts)
+    define(
+        f"{type}_grad",
+        slots,
+        attrs=attrs,
+        infer=like_inputs(slots),
+        kernel=derivative,
+        bind=derivative_bind,
+    )
+
+
+# -- relu: on every training step, so nothing is allocated or looked up there --------------------
+def _relu_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+    # numpy compares two arrays in vector registers, an array with a scalar three times slower
+    return functools.partial(xp.maximum, x, xp.zeros_like(x), out=out)
+
+
+def _relu_grad_bind(xp: Any, out: Any, dout: Any, dx: Any) -> Callable[[], Any]:
+    mask = xp.empty(out.shape, bool)
+    greater, multiply = xp.greater, xp.multiply
+
+    def run() -> None:
+        greater(out, 0, mask)
+        multiply(dout, mask, dx)
+
+    return run
+
+
+
+_unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind)
+
+
+# -- powers and roots ----------------------------------------------------------------------------
+def _square_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    xp.multiply(x, dout, out=dx)
+    xp.multiply(dx, 2, out=dx)
+
+
+def _sqrt_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.true_divide(dout, out, out=dx)
+    xp.multiply(dx, 0.5, out=dx)
+
+
+def _rsqrt(xp: Any, x: Any, out: Any) -> None:
+    xp.sqrt(x, out=out)
+    xp.true_divide(1, out, out=out)
+
+
+def _rsqrt_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.multiply(out, out, out=dx)
+    xp.multiply(dx, out, out=dx)
+    xp.multiply(dx, dout, out=dx)
+    xp.multiply(dx, -0.5, out=dx)
+
+
+def _reciprocal_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.multiply(out, out, out=dx)
+    xp.multiply(dx, dout, out=dx)
+    xp.negative(dx, out=dx)
+
+
+def _pow(xp: Any, x: Any, out: Any, factor: float) -> None:
+    xp.power(x, factor, out=out)
+
+
+def _pow_grad(xp: Any, x: Any, dout: Any, dx: Any, factor: float) -> None:
+    xp.power(x, factor - 1, out=dx)
+    xp.multiply(dx, dout, out=dx)
+    xp.multiply(dx, factor, out=dx)
+
+
+_unary("square", "square", "X", _square_grad)
+_unary("sqrt", "sqrt", "Out", _sqrt_grad)
+_unary("rsqrt", _rsqrt, "Out", _rsqrt_grad)
+_unary("reciprocal", "reciprocal", "Out", _reciprocal_grad)
+_unary("pow", _pow, "X", _pow_grad, factor=1.0)
+
+
+# -- elementary functions ------------------------------------------------------------------------
+def _times(name: str) -> Callable[..., None]:
+    """Derivative: a ufunc of the value, times dout."""
+
+    def derivative(xp: Any, value: Any, dout: Any, dx: Any) -> None:
+        getattr(xp, name)(value, out=dx)
+        xp.multiply(dx, dout, out=dx)
+
+    return derivative
+
+
+def _exp_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.multiply(out, dout, out=dx)
+
+
+def _log_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    xp.true_divide(dout, x, out=dx)
+
+
+def _cos_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    xp.sin(x, out=dx)
+    xp.multiply(dx, dout, out=dx)
+    xp.negative(dx, out=dx)
+
+
+def _tanh_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.multiply(out, out, out=dx)
+    xp.subtract(1, dx, out=dx)
+    xp.multiply(dx, dout, out=dx)
+
+
+def _flat_grad(xp: Any, dout: Any, dx: Any) -> None:
+    dx.fill(0)
+
+
+_unary("exp", "exp", "Out", _exp_grad)
+_unary("log", "log", "X", _log_grad)
+_unary("abs", "absolute", "X", _times("sign"))
+_unary("sin", "sin", "X", _times("cos"))
+_unary("cos", "cos", "X", _cos_grad)
+_unary("tanh", "tanh", "Out", _tanh_grad)
+_unary("floor", "floor", "", _flat_grad)
+_unary("ceil", "ceil", "", _flat_grad)
+_unary("round", "rint", "", _flat_grad)
+_unary("sign", "sign", "", _flat_grad)
+
+
+# -- sigmoid and what is made of it --------------------------------------------------------------
+def sigmoid(xp: Any, x: Any, out: Any) -> None:
+    """Write 1 / (1 + exp(-x)), by way of tanh, which cannot overflow."""
+    xp.multiply(x, 0.5, out=out)
+    xp.tanh(out, out=out)
+    xp.multiply(out, 0.5, out=out)
+    xp.add(out, 0.5, out=out)
+
+
+def _sigmoid_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    xp.subtract(1, out, out=dx)
+    xp.multiply(dx, out, out=dx)
+    xp.multiply(dx, dout, out=dx)
+
+
+def _logsigmoid(xp: Any, x: Any, out: Any) -> None:
+    _softplus(xp, -x, out)
+    xp.negative(out, out=out)
+
+
+def _logsigmoid_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    sigmoid(xp, -x, dx)
+    xp.multiply(dx, dout, out=dx)
+
+
+def _softplus(xp: Any, x: Any, out: Any) -> None:
+    """Write log(1 + exp(x)), as max(x, 0) + log1p(exp(-|x|))."""
+    xp.absolute(x, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.log1p(out, out=out)
+    xp.add(out, xp.maximum(x, 0), out=out)
+
+
+def _softplus_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    sigmoid(xp, x, dx)
+    xp.multiply(dx, dout, out=dx)
+
+
+def _swish(xp: Any, x: Any, out: Any, beta: float) -> None:
+    sigmoid(xp, x * beta, out)
+    xp.multiply(out, x, out=out)
+
+
+def _swish_grad(xp: Any, x: Any, dout: Any, dx: Any, beta: float) -> None:
+    gate = xp.empty_like(x)
+    sigmoid(xp, x * beta, gate)
+    xp.multiply(gate + beta * x * gate * (1 - gate), dout, out=dx)
+
+
+_unary("sigmoid", sigmoid, "Out", _sigmoid_grad)
+_unary("logsigmoid", _logsigmoid, "X", _logsigmoid_grad)
+_unary("softplus", _softplus, "X", _softplus_grad)
+_unary("swish", _swish, "X", _swish_grad, beta=1.0)
+
+
+# -- pieces of lines -----------------------------------------------------------------------------
+def _softsign(xp: Any, x: Any, out: Any) -> None:
+    xp.absolute(x, out=out)
+    xp.add(out, 1, out=out)
+    xp.true_divide(x, out, out=out)
+
+
+def _softsign_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    xp.absolute(x, out=dx)
+    xp.add(dx, 1, out=dx)
+    xp.multiply(dx, dx, out=dx)
+    xp.true_divide(dout, dx, out=dx)
+
+
+def _leaky_relu(xp: Any, x: Any, out: Any, alpha: float) -> None:
+    xp.multiply(x, alpha, out=out)
+    xp.maximum(x, out, out=out) if alpha <= 1 else xp.minimum(x, out, out=out)
+
+
+def _leaky_relu_grad(xp: Any, out: Any, dout: Any, dx: Any, alpha: float) -> None:
+    xp.multiply(dout, xp.where(out > 0, 1, alpha), out=dx)
+
+
+def _relu6(xp: Any, x: Any, out: Any, threshold: float) -> None:
+    xp.clip(x, 0, threshold, out=out)
+
+
+def _relu6_grad(xp: Any, out: Any, dout: Any, dx: Any, threshold: float) -> None:
+    xp.multiply(dout, (out > 0) & (out < threshold), out=dx)
+
+
+def _hard_sigmoid(xp: Any, x: Any, out: Any, slope: float, offset: float) -> None:
+    xp.multiply(x, slope, out=out)
+    xp.add(out, offset, out=out)
+    xp.clip(out, 0, 1, out=out)
+
+
+def _hard_sigmoid_grad(
+    xp: Any, out: Any, dout: Any, dx: Any, slope: float, offset: float
+) -> None:
+    xp.multiply(dout, (out > 0) & (out < 1), out=dx)
+    xp.multiply(dx, slope, out=dx)
+
+
+def _elu(xp: Any, x: Any, out: Any, alpha: float) -> None:
+    xp.minimum(x, 0, out=out)
+    xp.expm1(out, out=out)
+    xp.multiply(out, alpha, out=out)
+    xp.add(out, xp.maximum(x, 0), out=out)
+
+
+def _elu_grad(xp: Any, x: Any, dout: Any, dx: Any, alpha: float) -> None:
+    xp.minimum(x, 0, out=dx)
+    xp.exp(dx, out=dx)
+    xp.multiply(dout, xp.where(x > 0, 1, alpha * dx), out=dx)
+
+
+_unary("softsign", _softsign, "X", _softsign_grad)
+_unary("leaky_relu", _leaky_relu, "Out", _leaky_relu_grad, alpha=0.02)
+_unary("relu6", _relu6, "Out", _relu6_grad, threshold=6.0)
+_unary("hard_sigmoid", _hard_sigmoid, "Out", _hard_sigmoid_grad, slope=0.2, offset=0.5)
+_unary("elu", _elu, "X", _elu_grad, alpha=1.0)
+
+

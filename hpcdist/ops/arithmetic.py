@@ -1,0 +1,126 @@
+"""Sums of values, scaling and clipping: dense values and SelectedRows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.ops.common import Wanted, in_sequence, same, same_buffer
+from hpcdist.ops.selected_rows import SelectedRows
+
+SPARSE = "SELECTED_ROWS"
+
+
+# -- sum -----------------------------------------------------------------------------------------
+def _sum_infer(xs: Sequence[Meta]) -> Meta:
+    if not xs:
+        raise GraphError("sum: expected at least one input")
+    if all(x.type == SPARSE for x in xs):
+        rows = -1 if any(x.rows < 0 for x in xs) else sum(x.rows for x in xs)
+        return Meta(xs[0].shape, xs[0].dtype, SPARSE, rows)
+    shape = list(xs[0].shape)
+    for x in xs[1:]:
+        if len(x.shape) != len(shape) or any(
+            a != b and -1 not in (a, b) for a, b in zip(shape, x.shape)
+        ):
+            raise GraphError(f"cannot add shapes {[m.shape for m in xs]}: they must be equal")
+        shape = [max(a, b) for a, b in zip(shape, x.shape)]
+    return Meta(tuple(shape), xs[0].dtype)
+
+
+def _sum_bind(xp: Any, xs: list[Any], out: Any) -> Callable[[], Any]:
+    """Add in the order given (out may lie in the buffer of one of them: that one comes first).
+
+    SelectedRows alone are put one behind the other; beside dense values they are added to them.
+    """
+    if isinstance(out, SelectedRows):
+        return in_sequence(
+            [
+                functools.partial(xp.concatenate, [x.rows for x in xs], out=out.rows),
+                functools.partial(xp.concatenate, [x.value for x in xs], out=out.value),
+            ]
+        )
+    dense = [x for x in xs if not isinstance(x, SelectedRows)]
+    dense.sort(key=lambda x: not same_buffer(xp, x, out))
+    steps: list[Callable[[], Any]] = []
+    if len(dense) > 1:
+        steps.append(functools.partial(xp.add, dense[0], dense[1], out=out))
+        steps += [functools.partial(xp.add, out, x, out=out) for x in dense[2:]]
+    elif not same_buffer(xp, dense[0], out):
+        steps.append(functools.partial(xp.copyto, out, dense[0]))
+    steps += [functools.partial(x.add_to, out) for x in xs if isinstance(x, SelectedRows)]
+    return in_sequence(steps)
+
+
+def _sum_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    dout = grad_name(op.output("Out")[0])
+    return [
+        GradOp("scale", {"X": [dout]}, {"Out": [grad_name(x)]}, {"scale": 1.0})
+        for x in op.input("X")
+        if wanted(x)
+    ]
+
+
+define(
+    "sum", "X* -> Out", infer=_sum_infer, bind=_sum_bind, grad=_sum_grad, inplace={"Out": "X"}
+)
+
+
+# -- scale ---------------------------------------------------------------------------------------
+def _scale_infer(x: Meta, **_: Any) -> Meta:
+    return x
+
+
+def _scale_bind(
+    xp: Any, x: Any, out: Any, scale: float, bias: float, bias_after_scale: bool
+) -> Callable[[], Any]:
+    steps: list[Callable[[], Any]] = []
+    if isinstance(x, SelectedRows):
+        if not same_buffer(xp, x.rows, out.rows):
+            steps.append(functools.partial(xp.copyto, out.rows, x.rows))
+        x, out = x.value, out.value
+    if x.dtype.kind in "iu":  # Fluid converts both to the element type
+        scale, bias = int(scale), int(bias)
+    if bias and not bias_after_scale:
+        steps.append(functools.partial(xp.add, x, bias, out=out))
+        x = out
+    steps.append(functools.partial(xp.multiply, x, scale, out=out))
+    if bias and bias_after_scale:
+        steps.append(functools.partial(xp.add, out, bias, out=out))
+    return in_sequence(steps)
+
+
+def _scale_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    (x,), (out,) = op.input("X"), op.output("Out")
+    attrs = {"scale": op.attr("scale"), "bias": 0.0, "bias_after_scale": True}
+    return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, attrs)]
+
+
+define(
+    "scale",
+    "X -> Out",
+    attrs={"scale": 1.0, "bias": 0.0, "bias_after_scale": True},
+    infer=_scale_infer,
+    bind=_scale_bind,
+    grad=_scale_grad,
+    inplace={"Out": "X"},
+)
+
+
+# -- increment -----------------------------------------------------------------------------------
+def _increment_bind(xp: Any, x: Any, out: Any, step: float) -> Callable[[], Any]:
+    return functools.partial(xp.add, x, x.dtype.type(step), out=out)
+
+
+define(
+    "increment",
+    "X -> Out",
+    attrs={"step": 1.0},
+    infer=same,
+    bind=_increment_bind,
+    inplace={"Out": "X"},
+)

@@ -1,0 +1,260 @@
+"""Arithmetic on two values, one broadcast to the other, and comparisons.
+
+The value of lower rank is placed within the other at ``axis`` (-1: at the end); there, extents are
+equal or one of them is 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import broadcast_axis, grad_by, in_sequence, like_inputs, same_buffer
+
+_AXIS = {"axis": -1}
+Shape = tuple[int, ...]
+Write = Callable[[Any], Callable[[], Any]]  # an array to fill -> what fills it
+
+
+def broadcast_shapes(x: Sequence[int], y: Sequence[int], axis: int) -> tuple[Shape, Shape, Shape]:
+    """Return the shapes of x, of y and of the result, all of the result's rank."""
+    rank = max(len(x), len(y))
+    if len(x) >= len(y):
+        start = broadcast_axis(x, y, axis)
+        x_view, y_view = tuple(x), _padded(y, start, rank)
+    else:
+        start = broadcast_axis(y, x, axis)
+        x_view, y_view = _padded(x, start, rank), tuple(y)
+    out = []
+    for a, b in zip(x_view, y_view):
+        if a != b and min(a, b) > 1:
+            raise GraphError(f"cannot broadcast {tuple(x)} and {tuple(y)} at axis {axis}")
+        out.append(max(a, b) if 1 not in (a, b) else (b if a == 1 else a))
+    return x_view, y_view, tuple(out)
+
+
+def _padded(shape: Sequence[int], start: int, rank: int) -> Shape:
+    return (1,) * start + tuple(shape) + (1,) * (rank - start - len(shape))
+
+
+def _infer(x: Meta, y: Meta, axis: int) -> Meta:
+    return Meta(broadcast_shapes(x.shape, y.shape, axis)[2], x.dtype)
+
+
+def _infer_bool(x: Meta, y: Meta, axis: int) -> Meta:
+    return Meta(_infer(x, y, axis).shape, "bool")
+
+
+def _views(x: Any, y: Any, axis: int) -> tuple[Any, Any]:
+    x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
+    return x.reshape(x_view), y.reshape(y_view)
+
+
+def _forward(ufunc: str, integer_ufunc: str | None = None) -> Callable[..., Callable[[], Any]]:
+    def bind(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+        x, y = _views(x, y, axis)
+        name = integer_ufunc if integer_ufunc and x.dtype.kind in "iu" else ufunc
+        return functools.partial(getattr(xp, name), x, y, out=out)
+
+    return bind
+
+
+def _side(xp: Any, grad: Any, view: Shape, full: Shape, write: Write) -> list[Callable[[], Any]]:
+    """Return the steps that bring a gradient of the result's shape into one input's."""
+    if grad is None:
+        return []
+    target = grad.reshape(view)
+    if view == full:
+        return [write(target)]
+    scratch = xp.empty(full, grad.dtype)
+    return [write(scratch), _reduction(xp, scratch, target)]
+
+
+def _reduction(xp: Any, full: Any, target: Any) -> Callable[[], Any]:
+    axes = tuple(i for i, (a, b) in enumerate(zip(target.shape, full.shape)) if a != b)
+    if axes == (0,) and full.ndim == 2:
+        return functools.partial(xp.add.reduce, full, 0, None, target.reshape(-1))
+    return functools.partial(xp.add.reduce, full, axes, None, target, True)
+
+
+# -- add, sub: gradients need no values, only shapes -------------------------------------------
+def _linear_grad(sign: int) -> Callable[..., Callable[[], Any]]:
+    def bind(
+        xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int
+    ) -> Callable[[], Any]:
+        x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
+        steps: list[Callable[[], Any]] = []
+        # dy first: dx may lie in dout's buffer, but only as a copy of it.
+        for grad, view, factor in ((dy, y_view, sign), (dx, x_view, 1)):
+            if grad is None:
+                continue
+            target = grad.reshape(view)
+            if view != full:
+                steps.append(_reduction(xp, dout, target))
+                if factor < 0:
+                    steps.append(functools.partial(xp.negative, target, out=target))
+            elif factor < 0:
+                steps.append(functools.partial(xp.negative, dout, out=target))
+            elif not same_buffer(xp, dout, target):
+                steps.append(functools.partial(xp.copyto, target, dout))
+        return in_sequence(steps)
+
+    return bind
+
+
+# -- the others: partial derivatives times dout -------------------------------------------------
+def _mul_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+    return (
+        lambda t: functools.partial(xp.multiply, dout, y, out=t),
+        lambda t: functools.partial(xp.multiply, dout, x, out=t),
+    )
+
+
+def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]:
+    """Gradient goes to the side that was chosen (max, min)."""
+
+    def rule(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+        def write(name: str) -> Write:
+            def to(target: Any) -> Callable[[], Any]:
+                mask = xp.empty(dout.shape, bool)
+                return in_sequence(
+                    [
+                        functools.partial(getattr(xp, name), x, y, out=mask),
+                        functools.partial(xp.multiply, dout, mask, out=target),
+                    ]
+                )
+
+            return to
+
+        return write(x_wins), write(y_wins)
+
+    return rule
+
+
+def _pow_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+    def to_x(target: Any) -> Callable[[], Any]:
+        def run() -> None:
+            xp.multiply(dout, y * xp.power(x, y - 1), out=target)
+
+        return run
+
+    def to_y(target: Any) -> Callable[[], Any]:
+        def run() -> None:
+            xp.multiply(dout, xp.log(x) * xp.power(x, y), out=target)
+
+        return run
+
+    return to_x, to_y
+
+
+def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callable[[], Any]]:
+    def bind(
+        xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int
+    ) -> Callable[[], Any]:
+        x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
+        to_x, to_y = rule(xp, x.reshape(x_view), y.reshape(y_view), dout)
+        return in_sequence(
+            _side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y)
+        )
+
+    return bind
+
+
+def _div_grad_bind(
+    xp: Any, x: Any, y: Any, out: Any, dout: Any, dx: Any, dy: Any, axis: int
+) -> Callable[[], Any]:
+    x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
+    divisor = y.reshape(y_view)
+
+    def to_x(target: Any) -> Callable[[], Any]:
+        return functools.partial(xp.true_divide, dout, divisor, out=target)
+
+    def to_y(target: Any) -> Callable[[], Any]:
+        return in_sequence(
+            [
+                functools.partial(xp.multiply, dout, out, out=target),
+                functools.partial(xp.true_divide, target, divisor, out=target),
+                functools.partial(xp.negative, target, out=target),
+            ]
+        )
+
+    return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
+
+
+_GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
+_DIV_GRAD = "X, Y, Out, Out@GRAD -> X@GRAD?, Y@GRAD?"
+
+
+def _define(type: str, forward: Any, grad_bind: Any = None, grad_slots: str = _GRAD) -> None:
+    define(
+        type,
+        "X, Y -> Out",
+        attrs=_AXIS,
+        infer=_infer,
+        bind=forward,
+        inplace={"Out": "X"},
+        grad=None if grad_bind is None else grad_by(f"{type}_grad", grad_slots),
+    )
+    if grad_bind is not None:
+        share = {"X@GRAD": "Out@GRAD"} if type in ("elementwise_add", "elementwise_sub") else {}
+        define(
+            f"{type}_grad",
+            grad_slots,
+            attrs=_AXIS,
+            infer=like_inputs(grad_slots),
+            bind=grad_bind,
+            inplace=share,
+        )
+
+
+_define("elementwise_add", _forward("add"), _linear_grad(1))
+_define("elementwise_sub", _forward("subtract"), _linear_grad(-1))
+_define("elementwise_mul", _forward("multiply"), _grad_bind(_mul_grad))
+_define("elementwise_div", _forward("true_divide", "floor_divide"), _div_grad_bind, _DIV_GRAD)
+_define("elementwise_max", _forward("maximum"), _grad_bind(_chosen_grad("greater", "less_equal")))
+_define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", "greater_equal")))
+_define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
+_define("elementwise_mod", _forward("remainder"))
+_define("elementwise_floordiv", _forward("floor_divide"))
+
+for _type, _ufunc in (
+    ("less_than", "less"),
+    ("less_equal", "less_equal"),
+    ("greater_than", "greater"),
+    ("greater_equal", "greater_equal"),
+    ("equal", "equal"),
+    ("not_equal", "not_equal"),
+):
+    define(
+        _type,
+        "X, Y -> Out",
+        attrs={"axis": -1, "force_cpu": False},
+        infer=lambda x, y, axis, force_cpu: _infer_bool(x, y, axis),
+        bind=lambda xp, x, y, out, axis, force_cpu, _forward=_forward(_ufunc): _forward(
+            xp, x, y, out, axis
+        ),
+    )
+
+for _type in ("logical_and", "logical_or", "logical_xor"):
+    define(
+        _type,
+        "X, Y -> Out",
+        infer=lambda x, y: _infer_bool(x, y, -1),
+        bind=lambda xp, x, y, out, _forward=_forward(_type): _forward(xp, x, y, out, -1),
+    )
+
+
+def _logical_not_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+    return functools.partial(xp.logical_not, x, out=out)
+
+
+define(
+    "logical_not",
+    "X -> Out",
+    infer=lambda x: Meta(x.shape, "bool"),
+    bind=_logical_not_bind,
+    inplace={"Out": "X"},
+)

@@ -1,0 +1,150 @@
+"""Reductions over some or all dimensions; a reduction over all gives shape (1,)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis
+
+
+# -- mean of everything: the usual loss ----------------------------------------------------------
+def _mean_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+    flat, scalar = x.reshape(-1), out.reshape(())
+    return in_sequence(
+        [
+            functools.partial(xp.add.reduce, flat, 0, None, scalar),
+            functools.partial(xp.multiply, out, 1 / flat.size, out=out),
+        ]
+    )
+
+
+def _mean_grad_bind(xp: Any, x: Any, dout: Any, dx: Any) -> Callable[[], Any]:
+    return functools.partial(xp.multiply, dout, 1 / x.size, out=dx.reshape(-1))
+
+
+_MEAN_GRAD = "X, Out@GRAD -> X@GRAD"
+define(
+    "mean",
+    "X -> Out",
+    infer=lambda x: Meta((1,), x.dtype),
+    bind=_mean_bind,
+    grad=grad_by("mean_grad", _MEAN_GRAD),
+)
+define("mean_grad", _MEAN_GRAD, infer=like_inputs(_MEAN_GRAD), bind=_mean_grad_bind)
+
+
+# -- reduce_* ------------------------------------------------------------------------------------
+_ATTRS = {"dim": (0,), "keep_dim": False, "reduce_all": False}
+
+
+def reduced_axes(rank: int, dim: Sequence[int] | int, reduce_all: bool) -> tuple[int, ...]:
+    """Return the dimensions to reduce, ascending."""
+    dims = [dim] if isinstance(dim, int) else dim
+    axes = {resolve_axis(d, rank, "dim") for d in dims}
+    return tuple(range(rank)) if reduce_all else tuple(sorted(axes))
+
+
+def _infer(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Meta:
+    axes = reduced_axes(len(x.shape), dim, reduce_all)
+    if keep_dim:
+        shape = [1 if i in axes else d for i, d in enumerate(x.shape)]
+    else:
+        shape = [d for i, d in enumerate(x.shape) if i not in axes]
+    return Meta(tuple(shape) or (1,), x.dtype)
+
+
+def _kept(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the result as if reduced dimensions were kept."""
+    return tuple(1 if i in axes else d for i, d in enumerate(shape))
+
+
+def _bind(method: str) -> Callable[..., Callable[[], Any]]:
+    def bind(
+        xp: Any, x: Any, out: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
+    ) -> Callable[[], Any]:
+        axes = reduced_axes(x.ndim, dim, reduce_all)
+        target = out.reshape(_kept(x.shape, axes))
+        return functools.partial(getattr(x, method), axis=axes, out=target, keepdims=True)
+
+    return bind
+
+
+def _sum_grad_bind(
+    xp: Any, x: Any, dout: Any, dx: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
+) -> Callable[[], Any]:
+    axes = reduced_axes(x.ndim, dim, reduce_all)
+    return functools.partial(xp.copyto, dx, dout.reshape(_kept(x.shape, axes)))
+
+
+def _mean_of_dims_grad_bind(
+    xp: Any, x: Any, dout: Any, dx: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
+) -> Callable[[], Any]:
+    axes = reduced_axes(x.ndim, dim, reduce_all)
+    kept = dout.reshape(_kept(x.shape, axes))
+    return functools.partial(xp.multiply, kept, kept.size / x.size, out=dx)
+
+
+def _chosen_grad_bind(
+    xp: Any,
+    x: Any,
+    out: Any,
+    dout: Any,
+    dx: Any,
+    dim: Sequence[int],
+    keep_dim: bool,
+    reduce_all: bool,
+) -> Callable[[], Any]:
+    """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
+    kept = _kept(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+    chosen = xp.empty(x.shape, bool)
+    return in_sequence(
+        [
+            functools.partial(xp.equal, x, out.reshape(kept), out=chosen),
+            functools.partial(xp.multiply, dout.reshape(kept), chosen, out=dx),
+        ]
+    )
+
+
+def _prod_grad_bind(
+    xp: Any,
+    x: Any,
+    out: Any,
+    dout: Any,
+    dx: Any,
+    dim: Sequence[int],
+    keep_dim: bool,
+    reduce_all: bool,
+) -> Callable[[], Any]:
+    kept = _kept(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+    out, dout = out.reshape(kept), dout.reshape(kept)
+
+    def run() -> None:
+        xp.multiply(dout, out, out=dx)
+        xp.true_divide(dx, x, out=dx)
+
+    return run
+
+
+_BY_SHAPE = "X, Out@GRAD -> X@GRAD"
+_BY_VALUE = "X, Out, Out@GRAD -> X@GRAD"
+for _type, _method, _slots, _grad_bind in (
+    ("reduce_sum", "sum", _BY_SHAPE, _sum_grad_bind),
+    ("reduce_mean", "mean", _BY_SHAPE, _mean_of_dims_grad_bind),
+    ("reduce_max", "max", _BY_VALUE, _chosen_grad_bind),
+    ("reduce_min", "min", _BY_VALUE, _chosen_grad_bind),
+    ("reduce_prod", "prod", _BY_VALUE, _prod_grad_bind),
+):
+    define(
+        _type,
+        "X -> Out",
+        attrs=_ATTRS,
+        infer=_infer,
+        bind=_bind(_method),
+        grad=grad_by(f"{_type}_grad", _slots),
+    )
+    define(
+        f"{_type}_grad", _slots, attrs=_ATTRS, infer=like_inputs(_slots), bind=_grad_bind
+    )
