@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from hpcdist.executor.scope import Scope
 
 
+Feed = Mapping[str, Any]
+Fetched = Sequence[tuple[str, Any]]  # names with host arrays, in the order of the fetch list
+
+
 @dataclass(frozen=True)
 class Binding:
     """What a control operator may see while a Program is compiled."""
@@ -34,13 +38,11 @@ class Control(Protocol):
     def resolve(self, program: Program) -> Program:
         """Return the Program that this rank runs in place of ``program``."""
 
-    def shared_feed(
-        self, program: Program
-    ) -> Callable[[Mapping[str, Any]], Mapping[str, Any]] | None:
+    def shared_feed(self, program: Program) -> Callable[[Feed], Feed] | None:
         """Return what cuts a global batch down to this rank's rows, if it is to be cut."""
 
-    def shared_fetch(self, program: Program) -> Callable[[str, Any], Any] | None:
-        """Return what turns a value fetched here into the job's value, if it is to be turned."""
+    def shared_fetch(self, program: Program) -> Callable[[Fetched], list[Any]] | None:
+        """Return what turns values fetched here into the job's values, if they are to be turned."""
 
     def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
         """Return groups of names whose arrays must lie one behind the other."""

@@ -105,7 +105,7 @@ class Executor:
         results = [copy_out(array) for _, array in entry.fetches]
         turn = job.shared_fetch(origin) if job is not None else None
         if turn is not None:
-            results = [turn(name, value) for (name, _), value in zip(entry.fetches, results)]
+            results = turn(list(zip(fetches, results)))
         return results
 
     def close(self) -> None:

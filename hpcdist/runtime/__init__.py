@@ -1,0 +1,38 @@
+"""Where graph and network meet: the launcher starts a job here, and ends it."""
+
+from __future__ import annotations
+
+import os
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.executor import control
+from hpcdist.executor.position import here
+from hpcdist.runtime.job import Job
+
+DEADLINE_FLAG = "FLAGS_rpc_deadline"  # milliseconds, as Fluid's
+DEFAULT_DEADLINE_MS = 180_000
+
+_job: Job | None = None
+
+
+def start(transport: Transport, cluster: Cluster, *, seed: int = 0) -> None:
+    """Make this process a rank of a job. Every rank calls this, before the script runs."""
+    global _job
+    deadline_s = int(os.environ.get(DEADLINE_FLAG, DEFAULT_DEADLINE_MS)) / 1000
+    _job = Job(transport, cluster, seed=seed, deadline_s=deadline_s)
+    control.install(_job)
+
+
+def finish() -> None:
+    """End this rank's part after its script: leave the servers if the script forgot to."""
+    global _job
+    if _job is not None:
+        _job.close()
+        control.install(None)
+        _job = None
+
+
+def where() -> str:
+    """Return what this process is doing: step, operator, variable. For error messages."""
+    return str(here)

@@ -1,0 +1,98 @@
+"""What a trainer's Program exchanges with each server in a step, read off its operators. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.roles import ROLE_VAR_ATTR
+from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
+
+
+@dataclass(frozen=True)
+class Block:
+    """One gradient block that goes to a server, and the parameter block that comes back."""
+
+    gradient: str  # the name on this trainer
+    key: str  # the name that all ranks know it by
+    parameter: str
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class ServerExchange:
+    """The packets between one trainer and one server, the same on both ends."""
+
+    endpoint: str
+    blocks: tuple[Block, ...]
+    gradients: tuple[Packet, ...]
+    parameters: tuple[Packet, ...]
+
+
+def packets_of(
+    keys: Mapping[str, str], specs: Sequence[VarSpec]
+) -> tuple[tuple[Packet, ...], tuple[Packet, ...]]:
+    """Return the gradient packets, and their twins of parameters, of one server.
+
+    ``keys`` maps gradient keys to parameter names. Trainers see gradients in backward order,
+    servers by block; both sort by key, so both number the packets alike.
+    """
+    gradients = plan_packets(sorted(specs, key=lambda spec: spec.name))
+    return gradients, twin_packets(gradients, keys)
+
+
+def key_of(gradient: str, trainer_id: int) -> str:
+    """Return the name that all ranks know a gradient by: without its trainer."""
+    return gradient.removesuffix(f".trainer_{trainer_id}")
+
+
+def read_exchange(
+    ops: Sequence[Operator],
+    metas: Mapping[str, Meta],
+    endpoints: Sequence[str],
+    trainer_id: int,
+) -> tuple[ServerExchange, ...]:
+    """Pair every gradient block sent with the parameter block received, server by server."""
+    received = {
+        op.attrs[ROLE_VAR_ATTR][0]: op.output("Out")
+        for op in ops
+        if op.type == "recv" and op.attrs.get(ROLE_VAR_ATTR)
+    }
+    blocks: list[Block] = []
+    for op in ops:
+        if op.type != "send":
+            continue
+        parameter = op.attrs[ROLE_VAR_ATTR][0]
+        pieces = received.get(parameter, [])
+        if len(pieces) != len(op.input("X")):
+            raise GraphError(
+                f"{op}: {len(op.input('X'))} gradient blocks go out, "
+                f"but {len(pieces)} blocks of {parameter!r} come back"
+            )
+        for gradient, piece, endpoint in zip(op.input("X"), pieces, op.attrs["epmap"]):
+            blocks.append(Block(gradient, key_of(gradient, trainer_id), piece, endpoint))
+    return tuple(_server_exchange(endpoint, blocks, metas) for endpoint in endpoints)
+
+
+def _server_exchange(
+    endpoint: str, blocks: Sequence[Block], metas: Mapping[str, Meta]
+) -> ServerExchange:
+    own = tuple(block for block in blocks if block.endpoint == endpoint)
+    specs = [VarSpec(b.key, metas[b.parameter].shape, metas[b.parameter].dtype) for b in own]
+    gradients, parameters = packets_of({b.key: b.parameter for b in own}, specs)
+    return ServerExchange(endpoint, own, gradients, parameters)
+
+
+def contiguous_groups(exchanges: Sequence[ServerExchange]) -> list[list[str]]:
+    """Return the names on this trainer that travel in one message, so must lie side by side."""
+    groups = []
+    for exchange in exchanges:
+        local = {b.key: b.gradient for b in exchange.blocks}
+        for gradient, parameter in zip(exchange.gradients, exchange.parameters):
+            if len(gradient.variables) > 1:
+                groups.append([local[v.name] for v in gradient.variables])
+                groups.append([v.name for v in parameter.variables])
+    return groups

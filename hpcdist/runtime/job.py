@@ -1,0 +1,186 @@
+"""This process's part in a job: what it runs in place of the user's Program, and with whom."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import PSERVER, Cluster
+from hpcdist.errors import HpcdistError
+from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.control import Binding, Feed, Fetched
+from hpcdist.executor.executor import Executor
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.roles import Role
+from hpcdist.runtime.server import Server
+from hpcdist.runtime.sharing import Share, batched_names, cut_feed, weighted
+from hpcdist.runtime.trainer import TrainerLink
+from hpcdist.transpiler import DistributeTranspiler
+
+
+class Job:
+    """The Control of a process that is one of many.
+
+    A script may transpile by itself, as Fluid scripts do. If it does not, its Programs are
+    transpiled when it first runs one: servers then serve and end there, trainers go on, each with
+    its rows of every batch that is fed.
+    """
+
+    def __init__(
+        self, transport: Transport, cluster: Cluster, *, seed: int, deadline_s: float
+    ) -> None:
+        self.transport = transport
+        self.cluster = cluster
+        self.role = cluster.role_of(transport.rank)
+        self._seed = seed
+        trains = self.role.kind != PSERVER
+        self._trainers = transport.split(0 if trains else 1, self.role.index)
+        index = self.role.index
+        self._link = TrainerLink(transport, cluster, index, deadline_s) if trains else None
+        self._server = None if trains else Server(transport, cluster, index, deadline_s)
+        self._resolved: dict[int, tuple[Program, int, Program]] = {}
+        self._shared: dict[int, frozenset[str]] = {}  # shared main Programs -> batched names
+        self._share: Share | None = None
+        self._explicit = False
+        self.closed = False
+
+    # -- which Program -----------------------------------------------------------------------
+    def resolve(self, program: Program) -> Program:
+        """Return the Program that this rank runs in place of ``program``."""
+        known = self._resolved.get(id(program))
+        if known is not None and known[1] == program.version:
+            return known[2]
+        resolved = self._resolve(program)
+        self._resolved[id(program)] = (program, program.version, resolved)
+        return resolved
+
+    def _resolve(self, program: Program) -> Program:
+        if program._role_startup is not None and self._link is not None:
+            self._note_explicit()
+            return program._role_startup
+        if program._is_distributed:
+            self._note_explicit()
+            return program
+        main = program if _trains(program) else program.main
+        if main is None or self._explicit or not _trains(main):
+            return program
+        if main.startup is None:
+            return program
+        return self._transpile(main, program)
+
+    def _note_explicit(self) -> None:
+        """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
+        if not self._explicit:
+            self._explicit = True
+            if self._link is not None:
+                random.seed(f"{self._seed}:{self.role.index}")
+
+    def _transpile(self, main: Program, asked: Program) -> Program:
+        startup = main.startup
+        assert startup is not None
+        transpiler = DistributeTranspiler()
+        transpiler.transpile(
+            self.role.index if self._link is not None else 0,
+            program=weighted(main),
+            pservers=",".join(self.cluster.endpoints),
+            trainers=len(self.cluster.trainers),
+            startup_program=startup,
+        )
+        if self._server is not None:
+            self._serve(transpiler)
+        trainer = transpiler.get_trainer_program()
+        first = transpiler.get_trainer_startup_program()
+        self._resolved[id(main)] = (main, main.version, trainer)
+        self._resolved[id(startup)] = (startup, startup.version, first)
+        self._shared[id(main)] = batched_names(main)
+        return trainer if asked is main else first
+
+    def _serve(self, transpiler: DistributeTranspiler) -> None:
+        """Be the server that the script knows nothing of, then end the script on this rank."""
+        endpoint = self.cluster.endpoints[self.role.index]
+        program, startup = transpiler.get_pserver_programs(endpoint)
+        self._explicit = True
+        executor = Executor(CPUPlace())
+        executor.run(startup)
+        executor.run(program)
+        raise SystemExit(0)
+
+    # -- batches -----------------------------------------------------------------------------
+    def shared_feed(self, program: Program) -> Callable[[Feed], Feed] | None:
+        """Return what cuts a batch down to this trainer's rows, for a Program that is shared."""
+        batched = self._shared.get(id(program))
+        if batched is None:
+            return None
+        index, trainers = self.role.index, len(self.cluster.trainers)
+
+        def cut(feed: Feed) -> Feed:
+            rows, self._share = cut_feed(feed, batched, index, trainers)
+            return rows
+
+        return cut
+
+    def shared_fetch(self, program: Program) -> Callable[[Fetched], list[Any]] | None:
+        """Return what joins the trainers' fetched values, for a Program that is shared."""
+        if id(program) not in self._shared:
+            return None
+        block = program.global_block()
+
+        def join(fetched: Fetched) -> list[Any]:
+            return [self._join(block.vars.get(name), value) for name, value in fetched]
+
+        return join
+
+    def _join(self, var: Any, value: np.ndarray) -> Any:
+        """Make of the trainers' values what one process would have fetched.
+
+        Values of the batch are put together row by row, a scalar is their mean weighted by rows;
+        persistable values are the same everywhere.
+        """
+        share = self._share
+        if share is None or var is None or var.persistable:
+            return value
+        if var.shape[:1] == (-1,):
+            rows = value[: share.counted]
+            parts = self._trainers.allgather_bytes(np.ascontiguousarray(rows).tobytes())
+            return np.frombuffer(b"".join(parts), value.dtype).reshape(-1, *value.shape[1:]).copy()
+        if value.size == 1 and value.dtype.kind == "f":
+            summed = self._trainers.allreduce(value.astype("float64") * share.counted)
+            return (summed / share.total).astype(value.dtype)
+        return value
+
+    # -- operators ---------------------------------------------------------------------------
+    def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
+        """Return groups of names whose arrays must lie one behind the other."""
+        if self._link is None or not any(op.type == "send" for op in ops):
+            return []
+        return self._link.contiguous(ops, metas)
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
+        """Return what each network operator does at a step, for this rank's role."""
+        serving = [op for op in ops if op.type == "listen_and_serv"]
+        if bool(serving) == (self._server is None):
+            kind = "listen_and_serv" if serving else ops[0].type
+            raise HpcdistError(
+                f"rank {self.transport.rank} is {self.role}: it cannot run operator {kind!r}; "
+                "the script must choose its program by PADDLE_TRAINING_ROLE"
+            )
+        if self._server is not None:
+            return [self._server.bind(op, binding) for op in ops]
+        assert self._link is not None
+        return self._link.bind(ops, binding)
+
+    def close(self) -> None:
+        """Leave the servers; they end when the last trainer has left. Harmless on a server."""
+        if self._link is not None and not self.closed:
+            self._link.close()
+        self.closed = True
+
+
+def _trains(program: Program) -> bool:
+    return any(op.role & Role.OPTIMIZE for op in program.global_block().ops)

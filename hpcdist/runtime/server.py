@@ -1,0 +1,200 @@
+"""A server's side: listen_and_serv runs optimize blocks on what the trainers send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import GraphError
+from hpcdist.executor.compile import Compiler, Pool, Step
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.ops.optimize import fused_update
+from hpcdist.ps.messages import Hello
+from hpcdist.ps.packets import VarSpec
+from hpcdist.ps.server import PsServer
+from hpcdist.runtime.exchange import packets_of
+
+Update = Callable[[tuple[int, ...]], None]  # contributors -> update one block
+
+
+@dataclass(frozen=True)
+class OptimizeBlock:
+    """One optimize block: trainers' gradients are merged into ``gradient``, then ``ops`` run."""
+
+    block: Block
+    gradient: str
+    parameter: str
+    ops: tuple[Operator, ...]  # without the sum and scale that merge
+
+
+def read_optimize_block(program: Program, index: int, gradient: str) -> OptimizeBlock:
+    """Take the merge off an optimize block; what is left is clip, regularization, update."""
+    block = program.block(index)
+    ops = list(block.ops)
+    if ops and ops[0].type == "sum" and ops[0].output("Out") == [gradient]:
+        merge = 2 if len(ops) > 1 and ops[1].type == "scale" else 1
+        ops = ops[merge:]
+    for op in ops:
+        if op.input("Param"):
+            return OptimizeBlock(block, gradient, op.input("Param")[0], tuple(ops))
+    raise GraphError(f"optimize block {index}: no operator updates a parameter")
+
+
+class Server:
+    """One parameter server: its Program's blocks, bound to the rows that trainers' packets fill."""
+
+    def __init__(
+        self, transport: Transport, cluster: Cluster, index: int, deadline_s: float
+    ) -> None:
+        self._transport = transport
+        self._cluster = cluster
+        self._index = index
+        self._deadline_s = deadline_s
+        self.served = False
+
+    def bind(self, op: Operator, binding: Binding) -> Step:
+        """Return what listen_and_serv does: serve until every trainer has closed."""
+        endpoint = op.attrs["endpoint"]
+        expected = self._cluster.endpoints[self._index]
+        if endpoint != expected:
+            raise GraphError(
+                f"server {self._index} is {expected!r}, but its program is for {endpoint!r}: "
+                f"call get_pserver_program({expected!r}) (PADDLE_CURRENT_ENDPOINT)"
+            )
+        if op.attrs["Fanin"] != len(self._cluster.trainers):
+            raise GraphError(
+                f"the program of {endpoint!r} is for {op.attrs['Fanin']} trainers, "
+                f"but the job has {len(self._cluster.trainers)}: transpile(trainers=...) must agree"
+            )
+        return lambda: self._serve(op, binding)
+
+    def _serve(self, op: Operator, binding: Binding) -> None:
+        program = binding.program
+        blocks = []
+        for pair in op.attrs["grad_to_block_id"]:
+            gradient, _, block_id = pair.rpartition(":")
+            blocks.append(read_optimize_block(program, int(block_id), gradient))
+        arrays = [_array(binding, b.parameter) for b in blocks]
+        specs = [VarSpec(b.gradient, a.shape, a.dtype.name) for b, a in zip(blocks, arrays)]
+        gradients, parameters = packets_of({b.gradient: b.parameter for b in blocks}, specs)
+        server = PsServer(
+            self._transport,
+            self._cluster,
+            self._index,
+            expected=Hello(
+                len(self._cluster.trainers),
+                True,
+                program._fingerprint or "",
+                gradients,
+                parameters,
+            ),
+            arrays=_readable(program, binding),
+            deadline_s=self._deadline_s,
+        )
+        schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
+        by_gradient = {b.gradient: b for b in blocks}
+        updates = [
+            [
+                bind_update(by_gradient[v.name], server.gradients[v.name], binding)
+                for v in packet.variables
+            ]
+            for packet in gradients
+        ]
+
+        def on_step_begin(step: int) -> None:
+            here.step = step + 1
+            for call in schedule:
+                call()
+
+        def on_packet(index: int, contributors: tuple[int, ...]) -> None:
+            for update in updates[index]:
+                update(contributors)
+
+        self.served = True
+        here.doing = f"serving as {op.attrs['endpoint']}"
+        server.serve(on_step_begin, on_packet)
+        here.doing = ""
+
+
+def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Update:
+    """Return what merges the contributors' rows of one gradient and updates its parameter.
+
+    ``rows`` [trainers, *shape] is where their packets arrive. The merge is their sum in trainer
+    order times 1/contributors. Where an optimizer has a fused kernel, merge and update are one
+    pass over memory; both ways give the same bits.
+    """
+    backend = binding.backend
+    everyone = tuple(range(len(rows)))
+    if len(block.ops) == 1:
+        update = fused_update(block.ops[0], lambda n: _array(binding, n))
+        if update is not None:
+            flat = rows.reshape(len(rows), -1)
+
+            def fused(contributors: tuple[int, ...]) -> None:
+                chosen = flat if contributors == everyone else flat[list(contributors)]
+                update(chosen, np.float32(1.0 / len(contributors)))
+
+            return fused
+    merged = backend.xp.empty(rows.shape[1:], rows.dtype)
+    compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
+    steps = compiler.compile({}, [], {block.gradient: merged}).steps
+
+    def generic(contributors: tuple[int, ...]) -> None:
+        merge_rows(rows, contributors, merged)
+        for call in steps:
+            call()
+
+    return generic
+
+
+def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
+    """Write the mean of some rows into ``out``: summed in ascending order, then scaled."""
+    out[...] = rows[contributors[0]]
+    for trainer in contributors[1:]:
+        out += rows[trainer]
+    if len(contributors) > 1:
+        out *= out.dtype.type(1.0 / len(contributors))
+
+
+def _rest(block: OptimizeBlock) -> Block:
+    """Return the block without its merge, for the compiler."""
+    rest = Block(block.block.program, block.block.idx, block.block.parent_idx)
+    rest.vars = block.block.vars
+    rest.ops = list(block.ops)
+    return rest
+
+
+def _compile_schedule(program: Program, index: int, binding: Binding) -> list[Step]:
+    if index < 0:
+        return []
+    compiler = Compiler(program.block(index), binding.scope, binding.backend, Pool(binding.backend))
+    return compiler.compile({}, []).steps
+
+
+def _array(binding: Binding, name: str) -> Any:
+    found = binding.scope.find_var(name)
+    if found is None or found.value is None:
+        raise GraphError(
+            f"variable {name!r} is not initialized on this server: run the startup program that "
+            "get_startup_program() returns first"
+        )
+    return found.value
+
+
+def _readable(program: Program, binding: Binding) -> dict[str, Any]:
+    """Return every initialized persistable variable of a server: what trainers may read."""
+    arrays = {}
+    for var in program.list_vars():
+        found = binding.scope.find_var(var.name)
+        if var.persistable and found is not None and found.value is not None:
+            arrays[var.name] = found.value
+    return arrays

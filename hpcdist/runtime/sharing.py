@@ -1,0 +1,92 @@
+"""One Program on many trainers: each takes its rows of every batch, and results are joined. Pure.
+
+The step of the job is the step that one process would make on the whole batch: with n_k of n
+rows, trainer k's mean loss counts n_k T / n, so the servers' mean over T is the mean over n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import Role
+
+WEIGHT = "@ROWS_WEIGHT@"  # fed to a shared Program: this trainer's rows * trainers / all rows
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows ``begin:end`` of a batch of ``total`` that one trainer feeds."""
+
+    begin: int
+    end: int
+    total: int
+    weight: float  # rows * trainers / total; 0 for a trainer that feeds a row only to take part
+
+    @property
+    def counted(self) -> int:
+        """Rows that count in a joined result."""
+        return self.end - self.begin if self.weight else 0
+
+
+def share_of(total: int, trainer: int, trainers: int) -> Share:
+    """Cut a batch: rows k*n//T to (k+1)*n//T; where that is none, row 0 with weight 0."""
+    begin, end = trainer * total // trainers, (trainer + 1) * total // trainers
+    if begin == end:
+        return Share(0, 1, total, 0.0)
+    return Share(begin, end, total, (end - begin) * trainers / total)
+
+
+def cut_feed(
+    feed: Mapping[str, Any], batched: frozenset[str], trainer: int, trainers: int
+) -> tuple[dict[str, Any], Share]:
+    """Return this trainer's rows of every ``batched`` value (the rest whole), and its share."""
+    arrays = {name: np.asarray(value) for name, value in feed.items()}
+    sizes = {name: len(arrays[name]) for name in arrays if name in batched}
+    if len(set(sizes.values())) != 1:
+        raise FeedError(f"cannot share a batch over trainers: its values have rows {sizes}")
+    total = next(iter(sizes.values()))
+    if total == 0:
+        raise FeedError("cannot share an empty batch over trainers")
+    share = share_of(total, trainer, trainers)
+    cut = {n: a[share.begin : share.end] if n in batched else a for n, a in arrays.items()}
+    cut[WEIGHT] = np.array([share.weight], np.float32)
+    return cut, share
+
+
+def weighted(program: Program) -> Program:
+    """Return a copy whose loss gradient is not 1 but the fed weight of this trainer's rows."""
+    new = program.clone()
+    block = new.global_block()
+    block.create_var(WEIGHT, shape=(1,), dtype="float32", is_data=True, stop_gradient=True)
+    for index, op in enumerate(block.ops):
+        if is_loss_gradient(op):
+            slots = {"X": [WEIGHT]}, {"Out": op.output("Out")}
+            block.ops[index] = Operator(block, "assign", *slots, op.attrs)
+    return new
+
+
+def is_loss_gradient(op: Operator) -> bool:
+    """Tell whether an operator starts the backward pass: it fills the loss's gradient with 1."""
+    return op.type == "fill_constant" and op.role == Role.BACKWARD | Role.LOSS
+
+
+def losses(program: Program) -> list[str]:
+    """Return the names of the losses that a Program minimizes."""
+    ops = program.global_block().ops
+    starts = [op.output("Out")[0] for op in ops if is_loss_gradient(op)]
+    return [name.removesuffix(grad_name("")) for name in starts]
+
+
+def batched_names(program: Program) -> frozenset[str]:
+    """Return the names of data variables whose first dimension is the batch."""
+    return frozenset(
+        v.name for v in program.global_block().vars.values() if v.is_data and v.shape[:1] == (-1,)
+    )

@@ -1,0 +1,183 @@
+"""A trainer's side of the network operators: send, recv and the barriers, bound to a PsClient."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import CommError
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta
+from hpcdist.ps.client import PsClient, ServerPlan
+from hpcdist.runtime.exchange import ServerExchange, contiguous_groups, read_exchange
+
+Call = Callable[[], Any]
+
+
+class TrainerLink:
+    """The connection of one trainer to all servers, shared by the Programs it runs."""
+
+    def __init__(
+        self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
+    ) -> None:
+        self._transport = transport
+        self._cluster = cluster
+        self._trainer_id = trainer_id
+        self._deadline_s = deadline_s
+        self._reader = self._new_client("")
+        self._client: PsClient | None = None  # connected when the first step Program is compiled
+        self._exchanges: tuple[ServerExchange, ...] = ()
+        self._held: list[int] = []
+
+    def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
+        """Return the names that must lie side by side because they travel in one message."""
+        return contiguous_groups(self._read(ops, metas))
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Return what each network operator does at a step; None where another one does it."""
+        if any(op.type == "send" for op in ops):
+            return self._bind_step(ops, binding)
+        return self._bind_startup(ops, binding)
+
+    def close(self) -> None:
+        """Leave the servers: they go on without this trainer, and end after the last one."""
+        (self._client or self._reader).close()
+
+    def _new_client(self, fingerprint: str) -> PsClient:
+        return PsClient(
+            self._transport,
+            self._cluster,
+            self._trainer_id,
+            fingerprint=fingerprint,
+            deadline_s=self._deadline_s,
+        )
+
+    def _read(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta]
+    ) -> tuple[ServerExchange, ...]:
+        return read_exchange(ops, metas, self._cluster.endpoints, self._trainer_id)
+
+    # -- the step ----------------------------------------------------------------------------
+    def _bind_step(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        arrays = binding.arrays
+        metas = {
+            name: Meta(tuple(arrays[name].shape), arrays[name].dtype.name)
+            for op in ops
+            if op.type in ("send", "recv")
+            for name in (*op.input("X"), *op.output("Out"))
+            if name in arrays
+        }
+        exchanges = self._read(ops, metas)
+        client = self._connected(exchanges, arrays, binding)
+        first = {}  # endpoint -> number of its first packet, as the client counts them
+        count = 0
+        for exchange in exchanges:
+            first[exchange.endpoint] = count
+            count += len(exchange.gradients)
+        waiting = {}  # packet number -> gradients that it still lacks
+        packet_of = {}
+        for exchange in exchanges:
+            for packet in exchange.gradients:
+                number = first[exchange.endpoint] + packet.tag
+                waiting[number] = len(packet.variables)
+                packet_of.update({(exchange.endpoint, v.name): number for v in packet.variables})
+        key_of = {b.gradient: b.key for exchange in exchanges for b in exchange.blocks}
+
+        calls: list[Call | None] = []
+        for op in ops:
+            call: Call | None = None
+            if op.type == "send":
+                complete = []
+                for name, endpoint in zip(op.input("X"), op.attrs["epmap"]):
+                    number = packet_of[endpoint, key_of[name]]
+                    waiting[number] -= 1
+                    if waiting[number] == 0:
+                        complete.append(number)
+                call = _sender(client, complete)
+            elif op.type == "send_barrier":
+                call = client.post_receives
+            elif op.type == "fetch_barrier":
+                call = client.wait_receives
+            calls.append(call)
+        return calls
+
+    def _connected(
+        self,
+        exchanges: tuple[ServerExchange, ...],
+        arrays: Mapping[str, Any],
+        binding: Binding,
+    ) -> PsClient:
+        """Connect at the first step Program; later ones must use the very same buffers."""
+        if self._client is None:
+            client = self._new_client(binding.program._fingerprint or "")
+            here.doing = "connecting to the parameter servers"
+            client.connect([_server_plan(exchange, arrays) for exchange in exchanges])
+            here.doing = ""
+            self._client = client
+            self._exchanges = exchanges
+            self._held = _buffers(exchanges, arrays)
+        elif exchanges != self._exchanges or _buffers(exchanges, arrays) != self._held:
+            raise CommError(
+                f"trainer {self._trainer_id}: a second Program, or a second scope, would train "
+                "with the same parameter servers; use one trainer program in one scope"
+            )
+        return self._client
+
+    # -- startup -----------------------------------------------------------------------------
+    def _bind_startup(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Read all parameters when the last network operator runs: one request per server."""
+        wanted: dict[str, dict[str, Any]] = {}
+        for op in ops:
+            if op.type == "recv":
+                for name, endpoint in zip(op.output("Out"), op.attrs["epmap"]):
+                    wanted.setdefault(endpoint, {})[name] = binding.arrays[name]
+
+        def read_all() -> None:
+            here.doing = "reading the parameters' first values from the servers"
+            for endpoint, arrays in wanted.items():
+                self._reader.read(endpoint, arrays)
+            here.doing = ""
+
+        calls: list[Call | None] = [None] * len(ops)
+        last_recv = max(i for i, op in enumerate(ops) if op.type in ("recv", "fetch_barrier"))
+        calls[last_recv] = read_all
+        return calls
+
+
+def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
+    """Return what starts these packets; None if an operator completes no packet."""
+    if not packets:
+        return None
+    if len(packets) == 1:
+        return functools.partial(client.send_packet, packets[0])
+
+    def send() -> None:
+        for packet in packets:
+            client.send_packet(packet)
+
+    return send
+
+
+def _server_plan(exchange: ServerExchange, arrays: Mapping[str, Any]) -> ServerPlan:
+    return ServerPlan(
+        exchange.endpoint,
+        exchange.gradients,
+        exchange.parameters,
+        {b.key: arrays[b.gradient] for b in exchange.blocks},
+        {b.parameter: arrays[b.parameter] for b in exchange.blocks},
+    )
+
+
+def _buffers(exchanges: Sequence[ServerExchange], arrays: Mapping[str, Any]) -> list[int]:
+    """Return the addresses that messages leave from and come to."""
+    return [
+        arrays[name].ctypes.data
+        for exchange in exchanges
+        for block in exchange.blocks
+        for name in (block.gradient, block.parameter)
+    ]
