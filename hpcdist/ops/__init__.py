@@ -4,7 +4,11 @@ from hpcdist.ops import (  # noqa: F401
     activation,
     arithmetic,
     elementwise,
+    lookup,
+    loss,
     matmul,
+    metric,
     reduce,
+    softmax,
     tensor,
 )

@@ -29,11 +29,19 @@ class SelectedRows:
         """The element type of the values."""
         return self.value.dtype
 
+    def copy(self) -> SelectedRows:
+        """Return a copy that shares no memory with this one."""
+        return SelectedRows(self.rows.copy(), self.value.copy(), self.height)
+
+    def get(self) -> SelectedRows:
+        """Return a copy in host memory of rows on a GPU."""
+        return SelectedRows(self.rows.get(), self.value.get(), self.height)
+
     def merged(self) -> SelectedRows:
         """Return the same rows, each once, ascending; the values of repeats are summed."""
         xp = _library(self.rows)
         if len(self.rows) == 0:
-            return SelectedRows(self.rows.copy(), self.value.copy(), self.height)
+            return self.copy()
         order = _stable_order(xp, self.rows)
         sorted_rows = self.rows[order]
         first = xp.ones(len(order), bool)

@@ -1,0 +1,146 @@
+"""Tables read by integer ids: embeddings (dense or sparse gradient) and one-hot vectors."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence
+from hpcdist.ops.labels import Call, range_check, take
+from hpcdist.ops.selected_rows import SelectedRows
+
+NO_PADDING = -1
+
+
+def _ids_shape(ids: Meta, last_is_one: bool) -> tuple[int, ...]:
+    if not ids.dtype.startswith("int"):
+        raise GraphError(f"ids must be of an integer dtype, got {ids.dtype}")
+    if not last_is_one:
+        return ids.shape
+    if not ids.shape or ids.shape[-1] not in (1, -1):
+        raise GraphError(
+            f"ids of shape {ids.shape} must end in a dimension of 1 "
+            "(the operators of fluid.embedding and fluid.one_hot take any shape)"
+        )
+    return ids.shape[:-1]
+
+
+def _lookup_infer(
+    last_is_one: bool, w: Meta, ids: Meta, padding_idx: int = NO_PADDING, **_: Any
+) -> Meta:
+    if len(w.shape) != 2:
+        raise GraphError(f"a table must have 2 dimensions (rows, width), got {w.shape}")
+    if padding_idx >= w.shape[0]:
+        raise GraphError(f"padding_idx {padding_idx} is outside a table of {w.shape[0]} rows")
+    return Meta((*_ids_shape(ids, last_is_one), w.shape[1]), w.dtype)
+
+
+def _lookup_bind(
+    op_type: str, xp: Any, w: Any, ids: Any, out: Any, padding_idx: int, **_: Any
+) -> Call:
+    flat, rows = ids.reshape(-1), out.reshape(-1, w.shape[1])
+    check = range_check(xp, ids, w.shape[0], op_type, f"a table of {w.shape[0]} rows: id")
+    calls = [check, take(xp, w, flat, rows, axis=0)]
+    return in_sequence([*calls, *_clear_padding(xp, flat, rows, padding_idx)])
+
+
+def _clear_padding(xp: Any, ids: Any, rows: Any, padding_idx: int) -> list[Call]:
+    if padding_idx == NO_PADDING:
+        return []
+    padded = xp.empty(ids.shape, bool)
+    return [
+        functools.partial(xp.equal, ids, padding_idx, padded),
+        functools.partial(xp.copyto, rows, 0, where=padded.reshape(-1, 1)),
+    ]
+
+
+def _lookup_grad_infer(w: Meta, ids: Meta, dout: Meta, is_sparse: bool, **_: Any) -> Meta:
+    if is_sparse:
+        return Meta(w.shape, w.dtype, "SELECTED_ROWS", ids.size)
+    return Meta(w.shape, w.dtype)
+
+
+def _lookup_grad_bind(
+    xp: Any, w: Any, ids: Any, dout: Any, dw: Any, padding_idx: int, is_sparse: bool, **_: Any
+) -> Call:
+    flat, value = ids.reshape(-1), dout.reshape(-1, dout.shape[-1])
+    if is_sparse:
+        return in_sequence(
+            [
+                functools.partial(xp.copyto, dw.rows, flat),
+                functools.partial(xp.copyto, dw.value, value),
+                *_clear_padding(xp, flat, dw.value, padding_idx),
+            ]
+        )
+    calls = [functools.partial(dw.fill, 0), functools.partial(_add_rows, flat, value, dw)]
+    if padding_idx != NO_PADDING:
+        calls.append(functools.partial(dw[padding_idx].fill, 0))
+    return in_sequence([*calls])
+
+
+def _add_rows(ids: Any, value: Any, table: Any) -> None:
+    SelectedRows(ids, value, len(table)).add_to(table)
+
+
+_LOOKUP_ATTRS = {
+    "is_sparse": False,
+    "is_distributed": False,
+    "padding_idx": NO_PADDING,
+    "remote_prefetch": False,
+    "trainer_id": 0,
+    "epmap": [],
+    "table_names": [],
+    "height_sections": [],
+}
+_LOOKUP_GRAD = "W, Ids, Out@GRAD -> W@GRAD"
+for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
+    define(
+        _type,
+        "W, Ids -> Out",
+        attrs=_LOOKUP_ATTRS,
+        infer=functools.partial(_lookup_infer, _last_is_one),
+        bind=functools.partial(_lookup_bind, _type),
+        grad=grad_by(f"{_type}_grad", _LOOKUP_GRAD),
+    )
+    define(
+        f"{_type}_grad",
+        _LOOKUP_GRAD,
+        attrs=_LOOKUP_ATTRS,
+        infer=_lookup_grad_infer,
+        bind=_lookup_grad_bind,
+    )
+
+
+def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_: Any) -> Meta:
+    if depth < 1:
+        raise GraphError(f"depth must be at least 1, got {depth}")
+    return Meta((*_ids_shape(x, last_is_one), depth), dtype)
+
+
+def _one_hot_bind(
+    op_type: str,
+    xp: Any,
+    x: Any,
+    out: Any,
+    depth: int,
+    allow_out_of_range: bool,
+    **_: Any,
+) -> Call:
+    ids, classes = x.reshape(-1, 1), xp.arange(depth)
+    equal = functools.partial(xp.equal, ids, classes, out.reshape(-1, depth), casting="unsafe")
+    if allow_out_of_range:  # such an id gives a row of zeros
+        return equal
+    return in_sequence([range_check(xp, x, depth, op_type, f"depth {depth}: id"), equal])
+
+
+_ONE_HOT_ATTRS = {"depth": 1, "dtype": "float32", "allow_out_of_range": False}
+for _type, _last_is_one in (("one_hot", True), ("one_hot_v2", False)):
+    define(
+        _type,
+        "X -> Out",
+        attrs=_ONE_HOT_ATTRS,
+        infer=functools.partial(_one_hot_infer, _last_is_one),
+        bind=functools.partial(_one_hot_bind, _type),
+    )

@@ -1,0 +1,204 @@
+"""Softmax, alone and joined with the cross entropy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same
+from hpcdist.ops.labels import Call, HardLabels, take
+
+# Exponents below this count as this, as in Fluid: no probability is 0, so its log is finite.
+FLOOR = -64.0
+
+
+def _keepdims(xp: Any, x: Any, axis: int) -> Any:
+    shape = list(x.shape)
+    shape[axis] = 1
+    return xp.empty(tuple(shape), x.dtype)
+
+
+def softmax_calls(xp: Any, x: Any, out: Any, axis: int) -> list[Call]:
+    """Return the calls that write the softmax of ``x`` into ``out``, which may be ``x``."""
+    per_row = _keepdims(xp, x, axis)
+    return [
+        functools.partial(x.max, axis, per_row, True),
+        functools.partial(xp.subtract, x, per_row, out),
+        functools.partial(xp.maximum, out, FLOOR, out),
+        functools.partial(xp.exp, out, out),
+        functools.partial(out.sum, axis, None, per_row, True),
+        functools.partial(xp.divide, out, per_row, out),
+    ]
+
+
+def negative_log(xp: Any, x: Any, out: Any) -> list[Call]:
+    """Return the calls that write -log(x), 1e20 where x is 0, into ``out``."""
+    zero = xp.empty(x.shape, bool)
+    return [
+        functools.partial(xp.equal, x, 0, zero),
+        functools.partial(xp.maximum, x, xp.finfo(x.dtype).smallest_subnormal, out),
+        functools.partial(xp.log, out, out),
+        functools.partial(xp.negative, out, out),
+        functools.partial(xp.copyto, out, 1e20, where=zero),
+    ]
+
+
+def _softmax_infer(x: Meta, axis: int) -> Meta:
+    resolve_axis(axis, len(x.shape))
+    return same(x)
+
+
+def _softmax_bind(xp: Any, x: Any, out: Any, axis: int) -> Call:
+    return in_sequence([*softmax_calls(xp, x, out, axis)])
+
+
+def _softmax_grad_bind(xp: Any, out: Any, dout: Any, dx: Any, axis: int) -> Call:
+    per_row = _keepdims(xp, out, axis)
+    return in_sequence(
+        [
+            functools.partial(xp.multiply, out, dout, dx),
+            functools.partial(dx.sum, axis, None, per_row, True),
+            functools.partial(xp.subtract, dout, per_row, dx),
+            functools.partial(xp.multiply, dx, out, dx),
+        ]
+    )
+
+
+_SOFTMAX_GRAD = "Out, Out@GRAD -> X@GRAD"
+define(
+    "softmax",
+    "X -> Out",
+    attrs={"axis": -1},
+    infer=_softmax_infer,
+    bind=_softmax_bind,
+    grad=grad_by("softmax_grad", _SOFTMAX_GRAD),
+    inplace={"Out": "X"},
+)
+define("softmax_grad", _SOFTMAX_GRAD, attrs={"axis": -1}, infer=same, bind=_softmax_grad_bind)
+
+
+def check_labels(x: Meta, label: Meta, soft_label: bool, axis: int = -1) -> None:
+    """Raise GraphError unless labels fit scores: like them (soft), or 1 class index in ``axis``."""
+    axis = resolve_axis(axis, len(x.shape))
+    want = list(x.shape)
+    if not soft_label:
+        want[axis] = 1
+    fits = len(label.shape) == len(want) and all(
+        -1 in (a, b) or a == b for a, b in zip(label.shape, want)
+    )
+    if not fits:
+        kind = "soft" if soft_label else "hard"
+        raise GraphError(
+            f"scores of shape {x.shape} need {kind} labels "
+            f"of shape {tuple(want)}, got {label.shape}"
+        )
+    if label.dtype.startswith("float") != soft_label:
+        kind = "soft labels of a float dtype" if soft_label else "hard labels of an integer dtype"
+        raise GraphError(f"scores need {kind}, got {label.dtype}")
+
+
+def loss_shape(x: Meta, axis: int) -> tuple[int, ...]:
+    """Return the scores' shape with 1 in place of the classes."""
+    axis = resolve_axis(axis, len(x.shape))
+    return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+
+
+def _swce_infer(logits: Meta, label: Meta, soft_label: bool, axis: int, **_: Any) -> Any:
+    check_labels(logits, label, soft_label, axis)
+    return same(logits), Meta(loss_shape(logits, axis), logits.dtype)
+
+
+def _swce_bind(
+    xp: Any,
+    logits: Any,
+    label: Any,
+    softmax: Any,
+    loss: Any,
+    soft_label: bool,
+    ignore_index: int,
+    axis: int,
+    **_: Any,
+) -> Call:
+    calls = softmax_calls(xp, logits, softmax, axis)
+    if soft_label:
+        logs = xp.empty_like(softmax)
+        return in_sequence(
+            [
+                *calls,
+                *negative_log(xp, softmax, logs),
+                functools.partial(xp.multiply, logs, label, logs),
+                functools.partial(logs.sum, axis, None, loss, True),
+            ]
+        )
+    labels = HardLabels(xp, label, logits.shape, axis, ignore_index, "softmax_with_cross_entropy")
+    flat_loss = loss.reshape(-1)
+    return in_sequence(
+        [
+            *labels.refresh,
+            *calls,
+            take(xp, softmax.reshape(-1), labels.flat, flat_loss),
+            *negative_log(xp, flat_loss, flat_loss),
+            functools.partial(xp.copyto, flat_loss, 0, where=labels.ignored),
+        ]
+    )
+
+
+def _swce_grad_bind(
+    xp: Any,
+    label: Any,
+    softmax: Any,
+    dloss: Any,
+    dlogits: Any,
+    soft_label: bool,
+    ignore_index: int,
+    axis: int,
+    **_: Any,
+) -> Callable[[], Any]:
+    if soft_label:
+        return in_sequence(
+            [
+                functools.partial(xp.subtract, softmax, label, dlogits),
+                functools.partial(xp.multiply, dlogits, dloss, dlogits),
+            ]
+        )
+    labels = HardLabels(
+        xp, label, softmax.shape, axis, ignore_index, "softmax_with_cross_entropy_grad"
+    )
+    weight = xp.empty(dloss.shape, dloss.dtype)  # the loss's gradient, 0 for ignored labels
+    flat_weight, flat_dlogits, flat = weight.reshape(-1), dlogits.reshape(-1), labels.flat
+
+    def subtract_at_labels() -> None:
+        flat_dlogits[flat] -= flat_weight
+
+    return in_sequence(
+        [
+            *labels.locate,
+            functools.partial(xp.copyto, weight, dloss),
+            functools.partial(xp.copyto, flat_weight, 0, where=labels.ignored),
+            functools.partial(xp.multiply, softmax, weight, dlogits),
+            subtract_at_labels,
+        ]
+    )
+
+
+_SWCE_ATTRS = {"soft_label": False, "ignore_index": -100, "numeric_stable_mode": True, "axis": -1}
+_SWCE_GRAD = "Label, Softmax, Loss@GRAD -> Logits@GRAD"
+define(
+    "softmax_with_cross_entropy",
+    "Logits, Label -> Softmax, Loss",
+    attrs=_SWCE_ATTRS,
+    infer=_swce_infer,
+    bind=_swce_bind,
+    grad=grad_by("softmax_with_cross_entropy_grad", _SWCE_GRAD),
+)
+define(
+    "softmax_with_cross_entropy_grad",
+    _SWCE_GRAD,
+    attrs=_SWCE_ATTRS,
+    infer=lambda label, softmax, *_, **__: same(softmax),
+    bind=_swce_grad_bind,
+    inplace={"Logits@GRAD": "Softmax"},
+)
