@@ -1,0 +1,174 @@
+"""The executor: what is compiled away, what is refused, and that sharing memory changes nothing."""
+
+import numpy as np
+import pytest
+
+import hpcdist.ops  # noqa: F401  (fills the table of operators)
+from hpcdist.errors import FeedError, GraphError, HpcdistError
+from hpcdist.executor.analysis import find_views, select_live
+from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.compile import Compiler, Pool
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.graph import Meta, Program
+
+
+def linear():
+    """Return a Program for y = (x w + b)^2 and its mean, and the startup that fills w and b."""
+    main, startup = Program(), Program()
+    block = main.global_block()
+    block.create_var("x", shape=(-1, 3), is_data=True)
+    for target in (main, startup):
+        target.global_block().create_parameter("w", shape=(3, 1))
+        target.global_block().create_parameter("b", shape=(1,))
+    for name, shape, value in (("w", [3, 1], 0.5), ("b", [1], 0.25)):
+        attrs = {"shape": shape, "value": value, "dtype": "float32"}
+        startup.global_block().append_op("fill_constant", {}, {"Out": name}, attrs)
+    block.append_op("mul", {"X": "x", "Y": "w"}, {"Out": "xw"})
+    block.append_op("elementwise_add", {"X": "xw", "Y": "b"}, {"Out": "sum"}, {"axis": 1})
+    block.append_op("square", {"X": "sum"}, {"Out": "squared"})
+    block.append_op("mean", {"X": "squared"}, {"Out": "loss"})
+    return main, startup
+
+
+@pytest.fixture
+def ready():
+    """Return (executor, main program, scope) after startup."""
+    main, startup = linear()
+    scope, exe = Scope(), Executor(CPUPlace())
+    exe.run(startup, scope=scope)
+    return exe, main, scope
+
+
+def x_of(rows):
+    return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3) / 10
+
+
+def test_values_are_those_of_numpy_for_every_batch_size(ready):
+    exe, main, scope = ready
+    for rows in (4, 1, 4, 7):
+        x = x_of(rows)
+        loss, total = exe.run(main, feed={"x": x}, fetch_list=["loss", "sum"], scope=scope)
+        expected = x @ np.full((3, 1), 0.5, np.float32) + np.float32(0.25)
+        np.testing.assert_allclose(total, expected, rtol=1e-6)
+        np.testing.assert_allclose(loss, [np.mean(expected**2)], rtol=1e-6)
+
+
+def test_fetched_values_survive_the_next_run(ready):
+    exe, main, scope = ready
+    (first,) = exe.run(main, feed={"x": x_of(4)}, fetch_list=["sum"], scope=scope)
+    kept = first.copy()
+    exe.run(main, feed={"x": x_of(4) + 1}, fetch_list=["sum"], scope=scope)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_temporaries_share_memory(ready):
+    exe, main, scope = ready
+    exe.run(main, feed={"x": x_of(1000)}, fetch_list=["loss"], scope=scope)
+    (entry,) = [e for e in exe._entries.values() if e.fetches]
+    alone = 4 * 1000 * (3 + 1 + 1 + 1)  # x, xw, sum and squared side by side
+    assert entry.compiled.pool_bytes < 0.8 * alone
+
+
+def test_operators_nobody_needs_are_dropped():
+    main, _ = linear()
+    live = select_live(main.global_block().ops, ["sum"], lambda name: False)
+    assert [op.type for op in live] == ["mul", "elementwise_add"]
+
+
+def test_setting_a_tensor_is_seen_by_compiled_programs(ready):
+    exe, main, scope = ready
+    (before,) = exe.run(main, feed={"x": x_of(2)}, fetch_list=["sum"], scope=scope)
+    scope.find_var("b").get_tensor().set(np.array([1.25], np.float32), exe.place)
+    (after,) = exe.run(main, feed={"x": x_of(2)}, fetch_list=["sum"], scope=scope)
+    np.testing.assert_allclose(after - before, 1.0, rtol=1e-6)
+    assert np.array(scope.find_var("b").get_tensor()) == [1.25]
+
+
+def test_scopes_are_apart(ready):
+    exe, main, scope = ready
+    with pytest.raises(GraphError, match="'w' is not initialized: run the startup program"):
+        exe.run(main, feed={"x": x_of(2)}, fetch_list=["loss"], scope=Scope())
+
+
+@pytest.mark.parametrize(
+    ("feed", "message"),
+    [
+        ({"x": np.zeros((2, 4), np.float32)}, r"'x': expected float32\[-1, 3\], got shape \[2, 4\]"),
+        ({"x": np.zeros((2, 3))}, r"got float64\[2, 3\]; convert it with .astype\('float32'\)"),
+        ({"z": np.zeros(3, np.float32)}, r"'z': the program has no such variable.*\['x'\]"),
+        ({"x": [[1, 2], [3]]}, "'x': not an array of float32"),
+    ],
+)
+def test_a_feed_that_does_not_fit_is_refused(ready, feed, message):
+    exe, main, scope = ready
+    with pytest.raises(FeedError, match=message):
+        exe.run(main, feed=feed, fetch_list=["loss"], scope=scope)
+
+
+def test_a_missing_feed_is_named_with_its_operator(ready):
+    exe, main, scope = ready
+    with pytest.raises(GraphError, match=r"op #0 .*mul.* reads 'x', which is neither fed"):
+        exe.run(main, fetch_list=["loss"], scope=scope)
+
+
+def test_an_unknown_fetch_is_refused(ready):
+    exe, main, scope = ready
+    with pytest.raises(GraphError, match="cannot fetch 'los': the program has no such variable"):
+        exe.run(main, feed={"x": x_of(2)}, fetch_list=["los"], scope=scope)
+
+
+def test_a_network_operator_needs_a_job():
+    program = Program()
+    program.global_block().create_var("g", shape=(1,), persistable=True)
+    program.global_block().append_op("send", {"X": "g"}, {}, {"epmap": ["ps0:6174"]})
+    with pytest.raises(HpcdistError, match="started alone: use `mpirun -n 4 python -m hpcdist"):
+        Executor(CPUPlace()).run(program, scope=Scope())
+
+
+def test_a_closed_executor_is_refused(ready):
+    exe, main, scope = ready
+    exe.close()
+    with pytest.raises(GraphError, match="closed"):
+        exe.run(main, feed={"x": x_of(2)}, scope=scope)
+
+
+def test_pieces_that_arrive_for_a_concat_are_rows_of_it():
+    program = Program()
+    block = program.global_block()
+    block.create_parameter("w", shape=(5, 2))
+    for i, rows in enumerate((3, 2)):
+        block.create_var(f"w.block{i}", shape=(rows, 2))
+    block.append_op("recv", {}, {"Out": ["w.block0", "w.block1"]}, {"epmap": ["a", "b"]})
+    block.append_op("concat", {"X": ["w.block0", "w.block1"]}, {"Out": "w"}, {"axis": 0})
+    metas = {"w": Meta((5, 2)), "w.block0": Meta((3, 2)), "w.block1": Meta((2, 2))}
+    views = find_views(block.ops, metas)
+    assert [(views[f"w.block{i}"].begin, views[f"w.block{i}"].end) for i in (0, 1)] == [
+        (0, 3),
+        (3, 5),
+    ]
+
+
+def test_small_variables_of_one_message_are_moved_together(ready):
+    exe, main, scope = ready
+    compiler = Compiler(main.global_block(), scope, exe._backend, Pool(exe._backend))
+    metas = {"w": Meta((3, 1)), "b": Meta((1,))}
+    compiler._lay_contiguous([["b", "w"]], metas)
+    b, w = scope.find_var("b").value, scope.find_var("w").value
+    assert w.ctypes.data == b.ctypes.data + b.nbytes
+    assert b[0] == np.float32(0.25)
+    layout = scope.layout
+    compiler._lay_contiguous([["b", "w"]], metas)
+    assert scope.layout == layout, "arrays that lie right are left alone"
+
+
+def test_an_operator_may_write_what_it_reads():
+    program = Program()
+    block = program.global_block()
+    block.create_var("x", shape=(-1, 2), is_data=True)
+    block.append_op("scale", {"X": "x"}, {"Out": "y"}, {"scale": 2.0})
+    block.append_op("scale", {"X": "y"}, {"Out": "y"}, {"scale": 3.0})
+    (y,) = Executor(CPUPlace()).run(
+        program, feed={"x": np.ones((2, 2), np.float32)}, fetch_list=["y"], scope=Scope()
+    )
+    np.testing.assert_array_equal(y, np.full((2, 2), 6, np.float32))
