@@ -3,12 +3,18 @@
 from hpcdist.ops import (  # noqa: F401
     activation,
     arithmetic,
+    control,
+    distributed,
     elementwise,
+    gelu,
+    join,
     lookup,
     loss,
     matmul,
     metric,
+    network,
     reduce,
+    shape,
     softmax,
     tensor,
 )

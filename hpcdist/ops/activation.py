@@ -10,8 +10,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from hpcdist.graph.registry import define
-from hpcdist.ops.common import grad_by, like_inputs, same
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.registry import GradOp, define
+from hpcdist.ops.common import Wanted, grad_by, like_inputs, same
 
 Bind = Callable[..., Callable[[], Any]]
 
@@ -64,7 +65,6 @@ def _relu_grad_bind(xp: Any, out: Any, dout: Any, dx: Any) -> Callable[[], Any]:
         multiply(dout, mask, dx)
 
     return run
-
 
 
 _unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind)
@@ -160,7 +160,14 @@ _unary("tanh", "tanh", "Out", _tanh_grad)
 _unary("floor", "floor", "", _flat_grad)
 _unary("ceil", "ceil", "", _flat_grad)
 _unary("round", "rint", "", _flat_grad)
-_unary("sign", "sign", "", _flat_grad)
+
+
+def _sign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    (x,), (out,) = op.input("X"), op.output("Out")
+    return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {"scale": 0.0})]
+
+
+define("sign", "X -> Out", infer=same, bind=_ufunc("sign"), inplace={"Out": "X"}, grad=_sign_grad)
 
 
 # -- sigmoid and what is made of it --------------------------------------------------------------
@@ -256,9 +263,7 @@ def _hard_sigmoid(xp: Any, x: Any, out: Any, slope: float, offset: float) -> Non
     xp.clip(out, 0, 1, out=out)
 
 
-def _hard_sigmoid_grad(
-    xp: Any, out: Any, dout: Any, dx: Any, slope: float, offset: float
-) -> None:
+def _hard_sigmoid_grad(xp: Any, out: Any, dout: Any, dx: Any, slope: float, offset: float) -> None:
     xp.multiply(dout, (out > 0) & (out < 1), out=dx)
     xp.multiply(dx, slope, out=dx)
 
@@ -281,5 +286,3 @@ _unary("leaky_relu", _leaky_relu, "Out", _leaky_relu_grad, alpha=0.02)
 _unary("relu6", _relu6, "Out", _relu6_grad, threshold=6.0)
 _unary("hard_sigmoid", _hard_sigmoid, "Out", _hard_sigmoid_grad, slope=0.2, offset=0.5)
 _unary("elu", _elu, "X", _elu_grad, alpha=1.0)
-
-

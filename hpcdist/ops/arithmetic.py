@@ -9,7 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.ops.common import Wanted, in_sequence, same, same_buffer
+from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same, same_buffer
 from hpcdist.ops.selected_rows import SelectedRows
 
 SPARSE = "SELECTED_ROWS"
@@ -65,9 +65,7 @@ def _sum_grad(op: Any, wanted: Wanted) -> list[GradOp]:
     ]
 
 
-define(
-    "sum", "X* -> Out", infer=_sum_infer, bind=_sum_bind, grad=_sum_grad, inplace={"Out": "X"}
-)
+define("sum", "X* -> Out", infer=_sum_infer, bind=_sum_bind, grad=_sum_grad, inplace={"Out": "X"})
 
 
 # -- scale ---------------------------------------------------------------------------------------
@@ -122,5 +120,64 @@ define(
     attrs={"step": 1.0},
     infer=same,
     bind=_increment_bind,
+    inplace={"Out": "X"},
+)
+
+
+# -- clip ----------------------------------------------------------------------------------------
+def _clip_rows(xp: Any, x: SelectedRows, out: SelectedRows, low: float, high: float) -> None:
+    """Clip the sums of repeated rows; what is left of ``out`` are rows of zeros."""
+    merged = x.merged()
+    n = len(merged.rows)
+    out.rows[:n], out.rows[n:] = merged.rows, merged.rows[:1]
+    xp.clip(merged.value, low, high, out=out.value[:n])
+    out.value[n:] = 0
+
+
+def _clip_bind(xp: Any, x: Any, out: Any, min: float, max: float) -> Callable[[], Any]:
+    if isinstance(x, SelectedRows):
+        return functools.partial(_clip_rows, xp, x, out, min, max)
+    return functools.partial(xp.clip, x, min, max, out=out)
+
+
+def _clip_grad_bind(
+    xp: Any, x: Any, dout: Any, dx: Any, min: float, max: float
+) -> Callable[[], Any]:
+    def run() -> None:
+        xp.multiply(dout, (x > min) & (x < max), out=dx)
+
+    return run
+
+
+_CLIP_GRAD = "X, Out@GRAD -> X@GRAD"
+_CLIP = {"min": 0.0, "max": 0.0}
+define(
+    "clip",
+    "X -> Out",
+    attrs=_CLIP,
+    infer=_scale_infer,
+    bind=_clip_bind,
+    grad=grad_by("clip_grad", _CLIP_GRAD),
+)
+define("clip_grad", _CLIP_GRAD, attrs=_CLIP, infer=like_inputs(_CLIP_GRAD), bind=_clip_grad_bind)
+
+
+def _clip_by_norm_kernel(xp: Any, x: Any, out: Any, max_norm: float) -> None:
+    """Scale down to the norm ``max_norm``; repeated rows count with their sum."""
+    flat = (x.merged().value if isinstance(x, SelectedRows) else x).reshape(-1)
+    norm = xp.sqrt(xp.dot(flat, flat))
+    factor = (max_norm / xp.maximum(norm, max_norm)).astype(flat.dtype)
+    if isinstance(x, SelectedRows):
+        out.rows[...] = x.rows
+        x, out = x.value, out.value
+    xp.multiply(x, factor, out=out)
+
+
+define(
+    "clip_by_norm",
+    "X -> Out",
+    attrs={"max_norm": 1.0},
+    infer=_scale_infer,
+    kernel=_clip_by_norm_kernel,
     inplace={"Out": "X"},
 )

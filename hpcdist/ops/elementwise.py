@@ -82,9 +82,7 @@ def _reduction(xp: Any, full: Any, target: Any) -> Callable[[], Any]:
 
 # -- add, sub: gradients need no values, only shapes -------------------------------------------
 def _linear_grad(sign: int) -> Callable[..., Callable[[], Any]]:
-    def bind(
-        xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int
-    ) -> Callable[[], Any]:
+    def bind(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int) -> Callable[[], Any]:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         steps: list[Callable[[], Any]] = []
         # dy first: dx may lie in dout's buffer, but only as a copy of it.
@@ -151,14 +149,10 @@ def _pow_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
 
 
 def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callable[[], Any]]:
-    def bind(
-        xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int
-    ) -> Callable[[], Any]:
+    def bind(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int) -> Callable[[], Any]:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         to_x, to_y = rule(xp, x.reshape(x_view), y.reshape(y_view), dout)
-        return in_sequence(
-            _side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y)
-        )
+        return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
 
     return bind
 

@@ -1,15 +1,16 @@
-"""Matrix products: mul (flattening) and its gradient."""
+"""Matrix products: mul, which flattens both sides to matrices, and matmul with batches."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
-from hpcdist.ops.common import grad_by, like_inputs
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
 
@@ -43,14 +44,7 @@ def _mul_grad_bind(
     d2 = dout.reshape(x2.shape[0], y2.shape[1])
     to_y = None if dy is None else functools.partial(xp.dot, x2.T, d2, dy.reshape(y2.shape))
     to_x = None if dx is None else functools.partial(xp.dot, d2, y2.T, dx.reshape(x2.shape))
-    if to_x is None or to_y is None:
-        return to_x or to_y  # type: ignore[return-value]
-
-    def both() -> None:
-        to_x()
-        to_y()
-
-    return both
+    return in_sequence([step for step in (to_x, to_y) if step])
 
 
 _MUL_GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
@@ -63,3 +57,135 @@ define(
     grad=grad_by("mul_grad", _MUL_GRAD),
 )
 define("mul_grad", _MUL_GRAD, attrs=_MUL_ATTRS, infer=like_inputs(_MUL_GRAD), bind=_mul_grad_bind)
+
+
+# -- matmul ----------------------------------------------------------------------------------------
+_MATMUL_ATTRS = {"transpose_X": False, "transpose_Y": False, "alpha": 1.0}
+
+
+def _matrix_shape(shape: tuple[int, ...], transpose: bool, is_x: bool) -> tuple[int, ...]:
+    """Return the shape as the product sees it: a vector is a row on the left, else a column."""
+    if len(shape) == 1:
+        shape = (1, *shape) if is_x else (*shape, 1)
+    return (*shape[:-2], shape[-1], shape[-2]) if transpose else shape
+
+
+def _batch_shape(x: Sequence[int], y: Sequence[int]) -> tuple[int, ...]:
+    rank = max(len(x), len(y))
+    x, y = (1,) * (rank - len(x)) + tuple(x), (1,) * (rank - len(y)) + tuple(y)
+    if any(a != b and min(a, b) > 1 for a, b in zip(x, y)):
+        raise GraphError(f"cannot multiply batches of shapes {x} and {y}")
+    return tuple((b if a == 1 else a) if 1 in (a, b) else max(a, b) for a, b in zip(x, y))
+
+
+def _matmul_infer(x: Meta, y: Meta, transpose_X: bool, transpose_Y: bool, alpha: float) -> Meta:
+    a, b = _matrix_shape(x.shape, transpose_X, True), _matrix_shape(y.shape, transpose_Y, False)
+    if a[-1] != b[-2] and -1 not in (a[-1], b[-2]):
+        raise GraphError(
+            f"cannot multiply {x.shape} by {y.shape} (transpose_x={transpose_X}, "
+            f"transpose_y={transpose_Y}): {a[-1]} columns meet {b[-2]} rows"
+        )
+    shape = [*_batch_shape(a[:-2], b[:-2]), a[-2], b[-1]]
+    if len(y.shape) == 1 and shape[-1] == 1:
+        shape.pop()
+        if len(x.shape) == 1 and shape[-1] == 1:
+            shape.pop()
+    elif len(x.shape) == 1 and shape[-2] == 1:
+        shape.pop(-2)
+    return Meta(tuple(shape) or (1,), x.dtype)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Views with ``out = a @ b``, and how to view other arrays of x's, y's or out's shape so."""
+
+    a_of: Callable[[Any], Any]
+    b_of: Callable[[Any], Any]
+    out_of: Callable[[Any], Any]
+
+
+def _product(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> _Product:
+    def matrix(array: Any, transpose: bool, is_x: bool) -> Any:
+        if array.ndim == 1:
+            array = array.reshape(1, -1) if is_x else array.reshape(-1, 1)
+        return array.swapaxes(-1, -2) if transpose else array
+
+    a, b = matrix(x, transpose_X, True), matrix(y, transpose_Y, False)
+    rows, columns = a.shape[-2], b.shape[-1]
+    if b.ndim == 2 and a.ndim > 2 and not transpose_X:
+        # One product over all rows at once instead of one per batch.
+        return _Product(
+            lambda like_x: like_x.reshape(-1, a.shape[-1]),
+            lambda like_y: matrix(like_y, transpose_Y, False),
+            lambda like_out: like_out.reshape(-1, columns),
+        )
+    shape = (*_batch_shape(a.shape[:-2], b.shape[:-2]), rows, columns)
+    return _Product(
+        lambda like_x: matrix(like_x, transpose_X, True),
+        lambda like_y: matrix(like_y, transpose_Y, False),
+        lambda like_out: like_out.reshape(shape),
+    )
+
+
+def _matmul_bind(
+    xp: Any, x: Any, y: Any, out: Any, transpose_X: bool, transpose_Y: bool, alpha: float
+) -> Callable[[], Any]:
+    view = _product(x, y, transpose_X, transpose_Y)
+    return _scaled_product(xp, view.a_of(x), view.b_of(y), view.out_of(out), alpha)
+
+
+def _scaled_product(xp: Any, a: Any, b: Any, out: Any, alpha: float) -> Callable[[], Any]:
+    """Return what writes alpha * a @ b, added up over the batches that ``out`` does not have."""
+    batch = _batch_shape(a.shape[:-2], b.shape[:-2])
+    own = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
+    if own == batch:
+        steps = [functools.partial(xp.matmul, a, b, out=out)]
+    else:
+        full = xp.empty((*batch, *out.shape[-2:]), out.dtype)
+        axes = tuple(i for i, (mine, all_) in enumerate(zip(own, batch)) if mine != all_)
+        target = out.reshape(*own, *out.shape[-2:]) if len(own) + 2 != out.ndim else out
+        steps = [
+            functools.partial(xp.matmul, a, b, out=full),
+            functools.partial(full.sum, axis=axes, out=target, keepdims=True),
+        ]
+    if alpha != 1:
+        steps.append(functools.partial(xp.multiply, out, alpha, out=out))
+    return in_sequence(steps)
+
+
+def _matmul_grad_bind(
+    xp: Any,
+    x: Any,
+    y: Any,
+    dout: Any,
+    dx: Any,
+    dy: Any,
+    transpose_X: bool,
+    transpose_Y: bool,
+    alpha: float,
+) -> Callable[[], Any]:
+    view = _product(x, y, transpose_X, transpose_Y)
+    a, b, d = view.a_of(x), view.b_of(y), view.out_of(dout)
+    steps = []
+    if dy is not None:
+        steps.append(_scaled_product(xp, a.swapaxes(-1, -2), d, view.b_of(dy), alpha))
+    if dx is not None:
+        steps.append(_scaled_product(xp, d, b.swapaxes(-1, -2), view.a_of(dx), alpha))
+    return in_sequence(steps)
+
+
+define(
+    "matmul",
+    "X, Y -> Out",
+    attrs=_MATMUL_ATTRS,
+    infer=_matmul_infer,
+    bind=_matmul_bind,
+    grad=grad_by("matmul_grad", _MUL_GRAD),
+)
+define(
+    "matmul_grad",
+    _MUL_GRAD,
+    attrs=_MATMUL_ATTRS,
+    infer=like_inputs(_MUL_GRAD),
+    bind=_matmul_grad_bind,
+)

@@ -145,6 +145,32 @@ for _type, _method, _slots, _grad_bind in (
         bind=_bind(_method),
         grad=grad_by(f"{_type}_grad", _slots),
     )
+    define(f"{_type}_grad", _slots, attrs=_ATTRS, infer=like_inputs(_slots), bind=_grad_bind)
+
+
+# -- arg_max, arg_min ------------------------------------------------------------------------------
+def _arg_infer(x: Meta, axis: int, keepdims: bool, dtype: str) -> Meta:
+    return Meta(_infer(x, [axis], keepdims, False).shape, dtype)
+
+
+def _arg_bind(method: str) -> Callable[..., Callable[[], Any]]:
+    def bind(xp: Any, x: Any, out: Any, axis: int, keepdims: bool, dtype: str) -> Callable[[], Any]:
+        axis = resolve_axis(axis, x.ndim)
+        target = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
+
+        def run() -> None:
+            target[...] = getattr(x, method)(axis)
+
+        return run
+
+    return bind
+
+
+for _type, _method in (("arg_max", "argmax"), ("arg_min", "argmin")):
     define(
-        f"{_type}_grad", _slots, attrs=_ATTRS, infer=like_inputs(_slots), bind=_grad_bind
+        _type,
+        "X -> Out",
+        attrs={"axis": 0, "keepdims": False, "dtype": "int64"},
+        infer=_arg_infer,
+        bind=_arg_bind(_method),
     )

@@ -8,19 +8,115 @@ from typing import Any
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.ops.common import Wanted, same
+from hpcdist.ops.common import Wanted, in_sequence, same, same_buffer
 
 
 def _fill_bind(xp: Any, out: Any, value: float, **_: Any) -> Callable[[], Any]:
     return functools.partial(out.fill, value)
 
 
+# -- constants -------------------------------------------------------------------------------------
 define(
     "fill_constant",
     " -> Out",
     attrs={"shape": (1,), "dtype": "float32", "value": 0.0, "force_cpu": False},
     infer=lambda shape, dtype, **_: Meta(tuple(shape), dtype),
     bind=_fill_bind,
+)
+
+
+def _like_batch_infer(
+    x: Meta, shape: Sequence[int], dtype: str, input_dim_idx: int, output_dim_idx: int, **_: Any
+) -> Meta:
+    extents = list(shape)
+    extents[output_dim_idx] = x.shape[input_dim_idx]
+    return Meta(tuple(extents), dtype)
+
+
+define(
+    "fill_constant_batch_size_like",
+    "Input -> Out",
+    attrs={
+        "shape": (),
+        "dtype": "float32",
+        "value": 0.0,
+        "input_dim_idx": 0,
+        "output_dim_idx": 0,
+        "force_cpu": False,
+    },
+    infer=_like_batch_infer,
+    bind=lambda xp, x, out, value, **_: functools.partial(out.fill, value),
+)
+define(
+    "fill_zeros_like",
+    "X -> Out",
+    infer=same,
+    bind=lambda xp, x, out: functools.partial(out.fill, 0),
+)
+define(
+    "fill_any_like",
+    "X -> Out",
+    attrs={"value": 0.0, "dtype": None},
+    infer=lambda x, value, dtype: Meta(x.shape, dtype or x.dtype),
+    bind=lambda xp, x, out, value, dtype: functools.partial(out.fill, value),
+)
+
+
+def _shape_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+    return functools.partial(xp.copyto, out, xp.asarray(x.shape, dtype=out.dtype))
+
+
+define(
+    "shape",
+    "Input -> Out",
+    infer=lambda x: Meta((len(x.shape),), "int32"),
+    bind=_shape_bind,
+)
+
+# -- assign ----------------------------------------------------------------------------------------
+# Fluid has one attribute per element type it can hold in a Program.
+VALUE_ATTRS = {
+    "float32": "fp32_values",
+    "int32": "int32_values",
+    "int64": "int64_values",
+    "bool": "bool_values",
+}
+
+
+def _assign_value_bind(
+    xp: Any, out: Any, shape: Sequence[int], dtype: str, **values: Any
+) -> Callable[[], Any]:
+    held = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
+    return functools.partial(xp.copyto, out, held)
+
+
+define(
+    "assign_value",
+    " -> Out",
+    attrs={"shape": (), "dtype": "float32", **dict.fromkeys(VALUE_ATTRS.values(), ())},
+    infer=lambda shape, dtype, **_: Meta(tuple(shape), dtype),
+    bind=_assign_value_bind,
+)
+
+
+def _assign_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+    if same_buffer(xp, x, out):
+        return in_sequence([])
+    return functools.partial(xp.copyto, out, x)
+
+
+def _assign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    (x,), (out,) = op.input("X"), op.output("Out")
+    return [GradOp("assign", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {})]
+
+
+define(
+    "assign",
+    "X -> Out",
+    infer=same,
+    bind=_assign_bind,
+    inplace={"Out": "X"},
+    grad=_assign_grad,
 )
 
 
@@ -43,3 +139,21 @@ define(
     bind=_cast_bind,
     grad=_cast_grad,
 )
+
+
+# -- questions about values ------------------------------------------------------------------------
+def _isfinite(xp: Any, x: Any, out: Any) -> None:
+    out[...] = xp.isfinite(x).all()
+
+
+def _isnan(xp: Any, x: Any, out: Any) -> None:
+    out[...] = xp.isnan(x).any()
+
+
+def _isinf(xp: Any, x: Any, out: Any) -> None:
+    out[...] = xp.isinf(x).any()
+
+
+define("isfinite", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isfinite)
+define("isnan", "X -> Out", infer=lambda x: Meta((1,), x.dtype), kernel=_isnan)
+define("isinf", "X -> Out", infer=lambda x: Meta((1,), x.dtype), kernel=_isinf)

@@ -1,0 +1,267 @@
+"""Operators that join values, or take parts of them: concat, split, stack, slice, gather."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis
+from hpcdist.ops.selected_rows import SelectedRows
+
+
+# -- concat and split ------------------------------------------------------------------------------
+def _concat_infer(xs: Sequence[Meta], axis: int) -> Meta:
+    if not xs:
+        raise GraphError("concat: expected at least one input")
+    shape = list(xs[0].shape)
+    axis = resolve_axis(axis, len(shape))
+    for x in xs[1:]:
+        if len(x.shape) != len(shape) or any(
+            a != b and -1 not in (a, b) for i, (a, b) in enumerate(zip(shape, x.shape)) if i != axis
+        ):
+            raise GraphError(f"cannot concat shapes {[m.shape for m in xs]} along axis {axis}")
+        joined = -1 if -1 in (shape[axis], x.shape[axis]) else shape[axis] + x.shape[axis]
+        shape = [max(a, b) for a, b in zip(shape, x.shape)]
+        shape[axis] = joined
+    return Meta(tuple(shape), xs[0].dtype)
+
+
+def _concat_bind(xp: Any, xs: list[Any], out: Any, axis: int) -> Callable[[], Any]:
+    return functools.partial(xp.concatenate, xs, axis=axis, out=out)
+
+
+def _parts(whole: Any, extents: Sequence[int], axis: int) -> list[Any]:
+    """View an array as parts of these extents along an axis."""
+    parts, start = [], 0
+    for extent in extents:
+        index = [slice(None)] * whole.ndim
+        index[axis] = slice(start, start + extent)
+        parts.append(whole[tuple(index)])
+        start += extent
+    return parts
+
+
+def _copy_parts(xp: Any, whole: Any, outs: list[Any], extents: Sequence[int], axis: int) -> Any:
+    pairs = zip(outs, _parts(whole, extents, axis))
+    return in_sequence(
+        [functools.partial(xp.copyto, out, part) for out, part in pairs if out is not None]
+    )
+
+
+def _concat_grad_bind(
+    xp: Any, xs: list[Any], dout: Any, dxs: list[Any], axis: int
+) -> Callable[[], Any]:
+    axis = resolve_axis(axis, dout.ndim)
+    return _copy_parts(xp, dout, dxs, [x.shape[axis] for x in xs], axis)
+
+
+def split_extents(extent: int, num: int, sections: Sequence[int]) -> list[int]:
+    """Return the extents of the parts; -1 in ``sections`` is what the others leave."""
+    if not sections:
+        if extent == -1:
+            return [-1] * num
+        if num < 1 or extent % num:
+            raise GraphError(f"split: {extent} cannot be cut into {num} equal parts")
+        return [extent // num] * num
+    given = list(sections)
+    if extent != -1 and given.count(-1) == 1:
+        given[given.index(-1)] = extent - sum(given) - 1
+    if extent != -1 and (sum(given) != extent or min(given) < 0):
+        raise GraphError(f"split: sections {list(sections)} do not add up to {extent}")
+    return given
+
+
+def _split_infer(x: Meta, num: int, sections: Sequence[int], axis: int) -> tuple[list[Meta]]:
+    axis = resolve_axis(axis, len(x.shape))
+    extents = split_extents(x.shape[axis], num, sections)
+    return ([Meta((*x.shape[:axis], e, *x.shape[axis + 1 :]), x.dtype) for e in extents],)
+
+
+def _split_bind(
+    xp: Any, x: Any, outs: list[Any], num: int, sections: Sequence[int], axis: int
+) -> Callable[[], Any]:
+    axis = resolve_axis(axis, x.ndim)
+    return _copy_parts(xp, x, outs, split_extents(x.shape[axis], num, sections), axis)
+
+
+def _split_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    douts = [grad_name(out) for out in op.output("Out")]
+    (x,) = op.input("X")
+    return [GradOp("concat", {"X": douts}, {"Out": [grad_name(x)]}, {"axis": op.attr("axis")})]
+
+
+_CONCAT_GRAD = "X*, Out@GRAD -> X@GRAD*"
+define(
+    "concat",
+    "X* -> Out",
+    attrs={"axis": 0},
+    infer=_concat_infer,
+    bind=_concat_bind,
+    grad=grad_by("concat_grad", _CONCAT_GRAD),
+)
+define(
+    "concat_grad",
+    _CONCAT_GRAD,
+    attrs={"axis": 0},
+    infer=like_inputs(_CONCAT_GRAD),
+    bind=_concat_grad_bind,
+)
+define(
+    "split",
+    "X -> Out*",
+    attrs={"num": 0, "sections": (), "axis": 0},
+    infer=_split_infer,
+    bind=_split_bind,
+    grad=_split_grad,
+)
+
+
+# -- stack -----------------------------------------------------------------------------------------
+def _stack_infer(xs: Sequence[Meta], axis: int) -> Meta:
+    if any(len(x.shape) != len(xs[0].shape) for x in xs):
+        raise GraphError(f"cannot stack shapes {[x.shape for x in xs]}: they must be equal")
+    shape = list(xs[0].shape)
+    shape.insert(resolve_axis(axis, len(shape) + 1), len(xs))
+    return Meta(tuple(shape), xs[0].dtype)
+
+
+def _layers_of(whole: Any, axis: int) -> list[Any]:
+    """View an array as the values stacked in it."""
+    axis = resolve_axis(axis, whole.ndim)
+    return [whole[(slice(None),) * axis + (i,)] for i in range(whole.shape[axis])]
+
+
+def _stack_bind(xp: Any, xs: list[Any], y: Any, axis: int) -> Callable[[], Any]:
+    pairs = zip(_layers_of(y, axis), xs)
+    return in_sequence([functools.partial(xp.copyto, layer, x) for layer, x in pairs])
+
+
+def _stack_grad_bind(xp: Any, dy: Any, dxs: list[Any], axis: int) -> Callable[[], Any]:
+    pairs = zip(dxs, _layers_of(dy, axis))
+    return in_sequence(
+        [functools.partial(xp.copyto, dx, layer) for dx, layer in pairs if dx is not None]
+    )
+
+
+def _stack_grad_infer(dy: Meta, axis: int) -> tuple[list[Meta]]:
+    axis = resolve_axis(axis, len(dy.shape))
+    one = Meta(dy.shape[:axis] + dy.shape[axis + 1 :], dy.dtype)
+    return ([one] * dy.shape[axis],)
+
+
+_STACK_GRAD = "Y@GRAD -> X@GRAD*"
+define(
+    "stack",
+    "X* -> Y",
+    attrs={"axis": 0},
+    infer=_stack_infer,
+    bind=_stack_bind,
+    grad=grad_by("stack_grad", _STACK_GRAD),
+)
+define("stack_grad", _STACK_GRAD, attrs={"axis": 0}, infer=_stack_grad_infer, bind=_stack_grad_bind)
+
+
+# -- slice -----------------------------------------------------------------------------------------
+_SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flags": ()}
+
+
+def _slices(rank: int, axes: Sequence[int], starts: Any, ends: Any) -> tuple[slice, ...]:
+    if not len(axes) == len(starts) == len(ends):
+        raise GraphError(
+            f"slice: axes {list(axes)}, starts {list(starts)} and ends {list(ends)} differ in length"
+        )
+    index = [slice(None)] * rank
+    for axis, start, end in zip(axes, starts, ends):
+        index[resolve_axis(axis, rank)] = slice(start, end)
+    return tuple(index)
+
+
+def _slice_infer(
+    x: Meta, axes: Any, starts: Any, ends: Any, decrease_axis: Any, infer_flags: Any
+) -> Meta:
+    index = _slices(len(x.shape), axes, starts, ends)
+    shape = [-1 if d == -1 else len(range(*i.indices(d))) for i, d in zip(index, x.shape)]
+    if 0 in shape:
+        raise GraphError(
+            f"slice of {x.shape} by axes {list(axes)}, starts {list(starts)}, ends {list(ends)} "
+            "is empty"
+        )
+    kept = [d for i, d in enumerate(shape) if i not in decrease_axis]
+    return Meta(tuple(kept) or (1,), x.dtype)
+
+
+def _slice_bind(
+    xp: Any, x: Any, out: Any, axes: Any, starts: Any, ends: Any, **_: Any
+) -> Callable[[], Any]:
+    part = x[_slices(x.ndim, axes, starts, ends)]
+    return functools.partial(xp.copyto, out.reshape(part.shape), part)
+
+
+def _slice_grad_bind(
+    xp: Any, x: Any, dout: Any, dx: Any, axes: Any, starts: Any, ends: Any, **_: Any
+) -> Callable[[], Any]:
+    part = dx[_slices(x.ndim, axes, starts, ends)]
+    return in_sequence(
+        [
+            functools.partial(dx.fill, 0),
+            functools.partial(xp.copyto, part, dout.reshape(part.shape)),
+        ]
+    )
+
+
+_SLICE_GRAD = "Input, Out@GRAD -> Input@GRAD"
+define(
+    "slice",
+    "Input -> Out",
+    attrs=_SLICE,
+    infer=_slice_infer,
+    bind=_slice_bind,
+    grad=grad_by("slice_grad", _SLICE_GRAD),
+)
+define(
+    "slice_grad",
+    _SLICE_GRAD,
+    attrs=_SLICE,
+    infer=like_inputs(_SLICE_GRAD),
+    bind=_slice_grad_bind,
+)
+
+
+# -- gather ----------------------------------------------------------------------------------------
+def _gather_infer(x: Meta, index: Meta, overwrite: bool) -> Meta:
+    if len(index.shape) > 2 or (len(index.shape) == 2 and index.shape[1] != 1):
+        raise GraphError(f"gather: index must be [n] or [n, 1], got {index.shape}")
+    return Meta((index.shape[0], *x.shape[1:]), x.dtype)
+
+
+def _gather_bind(xp: Any, x: Any, index: Any, out: Any, overwrite: bool) -> Callable[[], Any]:
+    return functools.partial(xp.take, x, index.reshape(-1), axis=0, out=out)
+
+
+def _gather_grad_bind(
+    xp: Any, x: Any, index: Any, dout: Any, dx: Any, overwrite: bool
+) -> Callable[[], Any]:
+    rows = SelectedRows(index.reshape(-1), dout, x.shape[0])
+    return in_sequence([functools.partial(dx.fill, 0), functools.partial(rows.add_to, dx)])
+
+
+_GATHER_GRAD = "X, Index, Out@GRAD -> X@GRAD"
+define(
+    "gather",
+    "X, Index -> Out",
+    attrs={"overwrite": True},
+    infer=_gather_infer,
+    bind=_gather_bind,
+    grad=grad_by("gather_grad", _GATHER_GRAD),
+)
+define(
+    "gather_grad",
+    _GATHER_GRAD,
+    attrs={"overwrite": True},
+    infer=like_inputs(_GATHER_GRAD),
+    bind=_gather_grad_bind,
+)

@@ -1,0 +1,190 @@
+"""Operators that change shape or order only: reshape2, transpose2, concat, split, slice, ...
+
+``XShape`` (shape (0, *shape of X), no elements) tells the gradient what X looked like.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same_buffer
+
+Shape = tuple[int, ...]
+
+
+# -- reshape2, flatten2, squeeze2, unsqueeze2: the same elements under another shape --------------
+def reshaped(x: Shape, shape: Sequence[int]) -> Shape:
+    """Return the new shape: 0 keeps the extent at its place, one -1 is what is left."""
+    if any(d == 0 and i >= len(x) for i, d in enumerate(shape)) or list(shape).count(-1) > 1:
+        raise GraphError(
+            f"cannot reshape {x} to {list(shape)}: 0 keeps an extent of the input, "
+            "and one -1 is allowed"
+        )
+    out = [x[i] if d == 0 else d for i, d in enumerate(shape)]
+    unknown = x.count(-1) - sum(d == 0 and x[i] == -1 for i, d in enumerate(shape))
+    if unknown:  # the batch size goes into the -1, whatever it is
+        return tuple(out)
+    have = math.prod(d for d in x if d != -1)
+    want = math.prod(d for d in out if d != -1)
+    if -1 in shape and want and have % want == 0:
+        out[list(shape).index(-1)] = have // want
+    elif have != want:
+        raise GraphError(f"cannot reshape {x} ({have} elements) to {list(shape)}")
+    return tuple(out)
+
+
+def _flattened(x: Shape, axis: int) -> Shape:
+    if not 0 <= axis <= len(x):
+        raise GraphError(f"flatten: axis {axis} is outside a value of {len(x)} dimensions")
+    return tuple(-1 if -1 in part else math.prod(part) for part in (x[:axis], x[axis:]))
+
+
+def _squeezed(x: Shape, axes: Sequence[int]) -> Shape:
+    drop = {resolve_axis(a, len(x)) for a in axes} or {i for i, d in enumerate(x) if d == 1}
+    for a in drop:
+        if x[a] not in (1, -1):
+            raise GraphError(f"squeeze: dimension {a} of {x} is {x[a]}, expected 1")
+    return tuple(d for i, d in enumerate(x) if i not in drop)
+
+
+def _unsqueezed(x: Shape, axes: Sequence[int]) -> Shape:
+    out = list(x)
+    for axis in axes:
+        out.insert(resolve_axis(axis, len(out) + 1), 1)
+    return tuple(out)
+
+
+def _copy_bind(xp: Any, x: Any, out: Any, xshape: Any = None, **_: Any) -> Callable[[], Any]:
+    if same_buffer(xp, x, out):
+        return in_sequence([])
+    return functools.partial(xp.copyto, out.reshape(-1), x.reshape(-1))
+
+
+def _copy_grad_bind(xp: Any, xshape: Any, dout: Any, dx: Any, **_: Any) -> Callable[[], Any]:
+    return _copy_bind(xp, dout, dx)
+
+
+_SHAPE_GRAD = "XShape, Out@GRAD -> X@GRAD"
+
+
+def _before(xshape: Meta, dout: Meta, **_: Any) -> Meta:
+    return Meta(xshape.shape[1:], dout.dtype)
+
+
+for _type, _rule, _attrs in (
+    ("reshape2", reshaped, {"shape": ()}),
+    ("flatten2", _flattened, {"axis": 1}),
+    ("squeeze2", _squeezed, {"axes": ()}),
+    ("unsqueeze2", _unsqueezed, {"axes": ()}),
+):
+    define(
+        _type,
+        "X -> Out, XShape?",
+        attrs=_attrs,
+        infer=lambda x, _rule=_rule, **attrs: (
+            Meta(_rule(x.shape, *attrs.values()), x.dtype),
+            Meta((0, *x.shape), x.dtype),
+        ),
+        bind=_copy_bind,
+        alias={"Out": "X"},
+        grad=grad_by(f"{_type}_grad", _SHAPE_GRAD),
+    )
+    define(
+        f"{_type}_grad",
+        _SHAPE_GRAD,
+        attrs=_attrs,
+        infer=_before,
+        bind=_copy_grad_bind,
+        alias={"X@GRAD": "Out@GRAD"},
+    )
+
+
+# -- transpose2 ------------------------------------------------------------------------------------
+def _permutation(rank: int, axis: Sequence[int]) -> list[int]:
+    perm = [resolve_axis(a, rank) for a in axis]
+    if sorted(perm) != list(range(rank)):
+        raise GraphError(f"transpose: {list(axis)} is no permutation of {rank} dimensions")
+    return perm
+
+
+def _transpose_infer(x: Meta, axis: Sequence[int]) -> tuple[Meta, Meta]:
+    shape = tuple(x.shape[a] for a in _permutation(len(x.shape), axis))
+    return Meta(shape, x.dtype), Meta((0, *x.shape), x.dtype)
+
+
+def _transpose_bind(
+    xp: Any, x: Any, out: Any, xshape: Any, axis: Sequence[int]
+) -> Callable[[], Any]:
+    return functools.partial(xp.copyto, out, x.transpose(_permutation(x.ndim, axis)))
+
+
+def _transpose_grad_bind(
+    xp: Any, xshape: Any, dout: Any, dx: Any, axis: Sequence[int]
+) -> Callable[[], Any]:
+    return functools.partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
+
+
+define(
+    "transpose2",
+    "X -> Out, XShape?",
+    attrs={"axis": ()},
+    infer=_transpose_infer,
+    bind=_transpose_bind,
+    grad=grad_by("transpose2_grad", _SHAPE_GRAD),
+)
+define(
+    "transpose2_grad",
+    _SHAPE_GRAD,
+    attrs={"axis": ()},
+    infer=_before,
+    bind=_transpose_grad_bind,
+)
+
+
+# -- expand: repeat along every dimension ----------------------------------------------------------
+def _expand_infer(x: Meta, expand_times: Sequence[int]) -> Meta:
+    if len(expand_times) != len(x.shape):
+        raise GraphError(f"expand: {list(expand_times)} must be as long as the shape {x.shape}")
+    shape = tuple(-1 if d == -1 else d * n for d, n in zip(x.shape, expand_times))
+    return Meta(shape, x.dtype)
+
+
+def _tiles(big: Any, small: Any, times: Sequence[int]) -> tuple[Any, Any]:
+    """View both with two dimensions per dimension: copies, and the elements of one copy."""
+    pairs = [p for n, d in zip(times, small.shape) for p in (n, d)]
+    singles = [p for d in small.shape for p in (1, d)]
+    return big.reshape(pairs), small.reshape(singles)
+
+
+def _expand_bind(xp: Any, x: Any, out: Any, expand_times: Sequence[int]) -> Callable[[], Any]:
+    return functools.partial(xp.copyto, *_tiles(out, x, expand_times))
+
+
+def _expand_grad_bind(
+    xp: Any, x: Any, dout: Any, dx: Any, expand_times: Sequence[int]
+) -> Callable[[], Any]:
+    big, small = _tiles(dout, dx, expand_times)
+    return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
+
+
+_EXPAND_GRAD = "X, Out@GRAD -> X@GRAD"
+define(
+    "expand",
+    "X -> Out",
+    attrs={"expand_times": ()},
+    infer=_expand_infer,
+    bind=_expand_bind,
+    grad=grad_by("expand_grad", _EXPAND_GRAD),
+)
+define(
+    "expand_grad",
+    _EXPAND_GRAD,
+    attrs={"expand_times": ()},
+    infer=lambda x, dout, expand_times: Meta(x.shape, x.dtype),
+    bind=_expand_grad_bind,
+)
