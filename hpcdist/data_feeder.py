@@ -144,10 +144,7 @@ def _cast(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.nda
         cast = array.astype(column.dtype)
     if np.can_cast(array.dtype, column.dtype):
         return cast
-    if column.dtype.kind == "f":
-        bad = np.isinf(cast) & np.isfinite(array)
-    else:
-        bad = cast != array
+    bad = np.isinf(cast) & np.isfinite(array) if column.dtype.kind == "f" else cast != array
     if bad.any():
         where = tuple(np.argwhere(bad)[0])
         raise _unfit_value(column, int(where[0]), f"the {array.dtype} value {array[where]}")
@@ -176,9 +173,5 @@ def _misfit(column: _Column, values: tuple[Any, ...]) -> FeedError:
     raise AssertionError(f"every sample of {column} has shape {expected}, yet they do not stack")
 
 
-def _unfit_shape(
-    column: _Column, number: int, expected: tuple[int, ...], got: str
-) -> FeedError:
-    return FeedError(
-        f"DataFeeder: {column}: sample {number} has {got}, expected shape {expected}"
-    )
+def _unfit_shape(column: _Column, number: int, expected: tuple[int, ...], got: str) -> FeedError:
+    return FeedError(f"DataFeeder: {column}: sample {number} has {got}, expected shape {expected}")

@@ -103,7 +103,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
     def composed() -> Iterator[tuple[Any, ...]]:
         samples = [reader() for reader in readers]
-        rows = zip_longest(*samples, fillvalue=ended) if check_alignment else zip(*samples)  # noqa: B905
+        rows = zip_longest(*samples, fillvalue=ended) if check_alignment else zip(*samples)
         for number, row in enumerate(rows):
             short = [i for i, sample in enumerate(row) if sample is ended]
             if short:

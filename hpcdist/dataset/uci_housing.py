@@ -14,10 +14,11 @@ from hpcdist.dataset.samples import regression_reader, spread_normalised, test_r
 
 __all__ = ["available", "feature_names", "feature_num", "test", "train"]
 
-feature_names = (
-    "CRIM ZN INDUS CHAS NOX RM AGE DIS RAD TAX PTRATIO B LSTAT".split()  # as in the file's header
-)
-feature_num = 13
+# fmt: off
+feature_names = ["CRIM", "ZN", "INDUS", "CHAS", "NOX", "RM", "AGE", "DIS", "RAD", "TAX", "PTRATIO",
+                 "B", "LSTAT"]
+# fmt: on
+feature_num = len(feature_names)
 
 FILE = RemoteFile(
     "BostonHousing.csv",
@@ -25,8 +26,9 @@ FILE = RemoteFile(
     "c3dc8e837cfdfb5371d659fb4b786d9e54649c9c/BostonHousing.csv",
     "sha256:ab16ba38fbbbbcc69fe930aab1293104f1442c8279c130d9eba03dd864bef675",
 )
-# Of the values, as little-endian float64: quoting and line ends of the file do not matter.
-VALUES_SHAPE, VALUES_CRC32 = (506, 14), 0xC696741A
+SAMPLES = 506
+# Of all values, as little-endian float64: quoting and line ends of the file do not matter.
+VALUES_CRC32 = 0xC696741A
 
 
 def available() -> bool:
@@ -59,14 +61,20 @@ def read_table(path: Path) -> np.ndarray:
     """Return the 506 x 14 values of the file; DataError if they are not the published ones."""
     try:
         with path.open(newline="", encoding="ascii") as file:
-            header, *rows = [row for row in csv.reader(file) if row]
-        table = np.array(rows, dtype="<f8")
-    except (ValueError, csv.Error) as error:  # not text, no rows, not numbers, uneven rows
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except (UnicodeError, csv.Error) as error:
         raise damaged(path, error) from error
-    if table.shape != VALUES_SHAPE:
-        raise damaged(path, f"expected {VALUES_SHAPE} values below the header, got {table.shape}")
     if [name.upper() for name in header] != [*feature_names, "MEDV"]:
         raise damaged(path, f"expected columns {[*feature_names, 'MEDV']}, got {header}")
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise damaged(path, f"sample {number} has {len(row)} values, expected {len(header)}")
+    if len(rows) != SAMPLES:
+        raise damaged(path, f"expected {SAMPLES} samples, got {len(rows)}")
+    try:
+        table = np.array(rows, dtype="<f8")
+    except ValueError as error:
+        raise damaged(path, error) from error
     if zlib.crc32(table.tobytes()) != VALUES_CRC32:
         raise damaged(path, "some values differ from the published ones")
     return table
