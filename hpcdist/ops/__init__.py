@@ -4,7 +4,6 @@ from hpcdist.ops import (  # noqa: F401
     activation,
     arithmetic,
     control,
-    distributed,
     elementwise,
     gelu,
     join,

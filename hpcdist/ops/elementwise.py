@@ -214,6 +214,18 @@ _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
 _define("elementwise_mod", _forward("remainder"))
 _define("elementwise_floordiv", _forward("floor_divide"))
 
+
+def _comparison_bind(ufunc: str) -> Callable[..., Callable[[], Any]]:
+    forward = _forward(ufunc)
+
+    def bind(
+        xp: Any, x: Any, y: Any, out: Any, axis: int = -1, force_cpu: bool = False
+    ) -> Callable[[], Any]:
+        return forward(xp, x, y, out, axis)
+
+    return bind
+
+
 for _type, _ufunc in (
     ("less_than", "less"),
     ("less_equal", "less_equal"),
@@ -227,9 +239,7 @@ for _type, _ufunc in (
         "X, Y -> Out",
         attrs={"axis": -1, "force_cpu": False},
         infer=lambda x, y, axis, force_cpu: _infer_bool(x, y, axis),
-        bind=lambda xp, x, y, out, axis, force_cpu, _forward=_forward(_ufunc): _forward(
-            xp, x, y, out, axis
-        ),
+        bind=_comparison_bind(_ufunc),
     )
 
 for _type in ("logical_and", "logical_or", "logical_xor"):
@@ -237,7 +247,7 @@ for _type in ("logical_and", "logical_or", "logical_xor"):
         _type,
         "X, Y -> Out",
         infer=lambda x, y: _infer_bool(x, y, -1),
-        bind=lambda xp, x, y, out, _forward=_forward(_type): _forward(xp, x, y, out, -1),
+        bind=_comparison_bind(_type),
     )
 
 

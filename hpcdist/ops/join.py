@@ -172,7 +172,7 @@ _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flag
 def _slices(rank: int, axes: Sequence[int], starts: Any, ends: Any) -> tuple[slice, ...]:
     if not len(axes) == len(starts) == len(ends):
         raise GraphError(
-            f"slice: axes {list(axes)}, starts {list(starts)} and ends {list(ends)} differ in length"
+            f"slice: axes {list(axes)}, starts {list(starts)}, ends {list(ends)} differ in length"
         )
     index = [slice(None)] * rank
     for axis, start, end in zip(axes, starts, ends):
