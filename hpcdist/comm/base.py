@@ -49,6 +49,22 @@ class Transport(Protocol):
         """Start persistent requests, all of them inactive."""
         ...
 
+    def starter(self, requests: list[Request]) -> Callable[[], None]:
+        """Return a function that starts these persistent requests: ``start`` for the step path."""
+        ...
+
+    def waiter_all(
+        self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], object]:
+        """Return a function that waits for all of these: ``wait_all`` on the step path."""
+        ...
+
+    def waiter_some(
+        self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], list[int]]:
+        """Return a function that waits for any of these: ``wait_some`` for the step path."""
+        ...
+
     def release(self, requests: Sequence[Request]) -> None:
         """Free persistent requests for good; receives still waiting for a message are cancelled."""
         ...

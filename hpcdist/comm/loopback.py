@@ -74,6 +74,9 @@ class LoopbackTransport:
                 self._match(request)
             self._world.changed.notify_all()
 
+    def starter(self, requests: list[_Request]) -> Callable[[], None]:
+        return lambda: self.start(requests)
+
     def release(self, requests: Sequence[_Request]) -> None:
         with self._world.changed:
             for request in requests:
@@ -100,6 +103,16 @@ class LoopbackTransport:
         with self._world.changed:
             self._check_abort()
             return self._newly_ended(requests)
+
+    def waiter_all(
+        self, requests: Sequence[_Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], None]:
+        return lambda: self.wait_all(requests, describe, deadline_s)
+
+    def waiter_some(
+        self, requests: Sequence[_Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], list[int]]:
+        return lambda: self.wait_some(requests, describe, deadline_s)
 
     def wait_all(
         self,

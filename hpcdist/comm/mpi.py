@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcdist.comm.base import ANY, Array, Request, contiguous, writable
-from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, policy_for, wait_until
+from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, policy_for, waiter
 from hpcdist.errors import CommError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-T = TypeVar("T")
 
 
 class MpiTransport:
@@ -28,9 +26,6 @@ class MpiTransport:
         self._mpi = MPI
         self._comm = comm
         self._policy = policy
-        self._testall = MPI.Request.Testall
-        self._testsome = MPI.Request.Testsome
-        self._startall = MPI.Prequest.Startall
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
@@ -48,7 +43,13 @@ class MpiTransport:
         return self._comm.Recv_init(self._bytes(writable(array)), self._checked(peer), tag)
 
     def start(self, requests: list[Request]) -> None:
-        self._startall(requests)
+        self._mpi.Prequest.Startall(requests)
+
+    def starter(self, requests: list[Request]) -> Callable[[], None]:
+        if len(requests) == 1:
+            start: Callable[[], None] = requests[0].Start
+            return start
+        return partial(self._mpi.Prequest.Startall, requests)
 
     def release(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -64,10 +65,22 @@ class MpiTransport:
         return self._comm.Irecv(self._bytes(writable(array)), self._checked(peer), tag)
 
     def test_all(self, requests: Sequence[Request]) -> bool:
-        return bool(self._testall(requests))
+        return bool(self._mpi.Request.Testall(requests))
 
     def test_some(self, requests: Sequence[Request]) -> list[int]:
-        return self._testsome(requests) or []
+        return self._mpi.Request.Testsome(requests) or []
+
+    def waiter_all(
+        self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], bool]:
+        poll = partial(self._mpi.Request.Testall, requests)
+        return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception)
+
+    def waiter_some(
+        self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], list[int]]:
+        poll: Callable[[], Any] = partial(self._mpi.Request.Testsome, requests)
+        return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception)
 
     def wait_all(
         self,
@@ -75,8 +88,7 @@ class MpiTransport:
         describe: Callable[[], str],
         deadline_s: float | None = DEADLINE_S,
     ) -> None:
-        testall = self._testall
-        self._wait(lambda: testall(requests), describe, deadline_s)
+        self.waiter_all(requests, describe, deadline_s)()
 
     def wait_some(
         self,
@@ -84,9 +96,7 @@ class MpiTransport:
         describe: Callable[[], str],
         deadline_s: float | None = DEADLINE_S,
     ) -> list[int]:
-        testsome = self._testsome
-        done = self._wait(lambda: _some(testsome(requests)), describe, deadline_s)
-        return done or []
+        return self.waiter_some(requests, describe, deadline_s)()
 
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         source = self._mpi.ANY_SOURCE if peer == ANY else self._checked(peer)
@@ -153,14 +163,6 @@ class MpiTransport:
     ) -> None:
         self.wait_all(requests, lambda: f"rank {self.rank} waiting for {what}", deadline_s)
 
-    def _wait(
-        self, poll: Callable[[], T], describe: Callable[[], str], deadline_s: float | None
-    ) -> T:
-        try:
-            return wait_until(poll, self._policy, describe, deadline_s)
-        except self._mpi.Exception as error:
-            raise CommError(f"{describe()}: {error.Get_error_string()}") from error
-
     def _bytes(self, array: Array) -> Any:
         return [array, self._mpi.BYTE]
 
@@ -168,13 +170,6 @@ class MpiTransport:
         if not 0 <= peer < self.size:
             raise CommError(f"rank {self.rank}: no rank {peer} in a world of {self.size}")
         return peer
-
-
-def _some(done: list[int] | None) -> list[int]:
-    # MPI answers None when every request is inactive: the wait could never end.
-    if done is None:
-        raise CommError("waiting for requests none of which has been started")
-    return done
 
 
 @cache

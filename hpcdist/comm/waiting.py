@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hpcdist.errors import DeadlineError
+from hpcdist.errors import CommError, DeadlineError
 
 T = TypeVar("T")
 
@@ -40,35 +40,51 @@ def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
     return ROOMY if ranks_on_host <= usable_cores else CROWDED
 
 
-def wait_until(
+def waiter(
     poll: Callable[[], T],
     policy: WaitPolicy,
     describe: Callable[[], str],
     deadline_s: float | None,
-) -> T:
-    """Call ``poll`` until its result is true, and return that result.
+    failure: type[Exception],
+) -> Callable[[], T]:
+    """Return a function that calls ``poll`` until its result is true, and returns that result.
 
-    Python signal handlers run between polls. Raises DeadlineError, telling ``describe()``, after
-    ``deadline_s`` seconds; None waits without a bound.
+    It is made once and called in every step, so all that a wait needs is bound here. Python signal
+    handlers run between polls. Raises, telling ``describe()``: DeadlineError after ``deadline_s``
+    seconds (None: never); CommError if ``poll`` raises ``failure``, or answers None, which means
+    that nothing is under way.
     """
-    for _ in range(policy.spins):
-        result = poll()
-        if result:
-            return result
-    begin = time.monotonic()
-    waited = 0.0
-    while True:
-        result = poll()
-        if result:
-            return result
-        if deadline_s is not None and waited > deadline_s:
-            raise DeadlineError(deadline_message(describe(), deadline_s))
-        if waited < policy.yield_s:
-            os.sched_yield()
-        else:
-            nap = waited * policy.sleep_share
-            time.sleep(min(max(nap, policy.min_sleep_s), policy.max_sleep_s))
-        waited = time.monotonic() - begin
+    spins = range(policy.spins)
+
+    def wait() -> T:
+        try:
+            for _ in spins:
+                result = poll()
+                if result:
+                    return result
+            return linger()
+        except failure as error:
+            raise CommError(f"{describe()}: {error}") from error
+
+    def linger() -> T:
+        begin = time.monotonic()
+        waited = 0.0
+        while True:
+            result = poll()
+            if result:
+                return result
+            if result is None:
+                raise CommError(f"{describe()}: none of the requests has been started")
+            if deadline_s is not None and waited > deadline_s:
+                raise DeadlineError(deadline_message(describe(), deadline_s))
+            if waited < policy.yield_s:
+                os.sched_yield()
+            else:
+                nap = waited * policy.sleep_share
+                time.sleep(min(max(nap, policy.min_sleep_s), policy.max_sleep_s))
+            waited = time.monotonic() - begin
+
+    return wait
 
 
 def deadline_message(what: str, deadline_s: float) -> str:

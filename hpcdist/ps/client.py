@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,12 @@ class PsClient:
         self._parameters: list[PacketBuffer] = []
         self._sends: list[Request] = []
         self._receives: list[Request] = []
+        self._start_sends: list[Callable[[], None]] = []
+        self._start_receives: Callable[[], None] = lambda: None
+        self._finish_sends: Callable[[], object] = lambda: None
+        self._finish_exchange: Callable[[], object] = lambda: None
         self._exchange: list[Request] = []
+        self._scattered: list[PacketBuffer] = []
         self._sent: list[bool] = []
         self._posted = False
 
@@ -120,12 +125,18 @@ class PsClient:
                 tag = PARAMETER_TAG + parameter.tag
                 self._receives.append(transport.recv_init(incoming.bytes, rank, tag))
         self._exchange = self._sends + self._receives
+        self._start_sends = [transport.starter([send]) for send in self._sends]
+        if self._receives:
+            self._start_receives = transport.starter(self._receives)
+        deadline_s = self._deadline_s
+        self._finish_sends = transport.waiter_all(self._sends, self._unsent, deadline_s)
+        self._finish_exchange = transport.waiter_all(self._exchange, self._unreceived, deadline_s)
+        self._scattered = [buffer for buffer in self._parameters if not buffer.in_place]
         self._sent = [False] * len(self._packets)
 
     def post_receives(self) -> None:
         """Let this step's parameters come in, from now on: their old values must be done with."""
-        if self._receives:
-            self._transport.start(self._receives)
+        self._start_receives()
         self._posted = True
 
     def send_packet(self, index: int) -> None:
@@ -134,11 +145,11 @@ class PsClient:
             raise CommError(f"{self._name}, step {self.step}: {self._packets[index]} sent twice")
         self._sent[index] = True
         self._gradients[index].gather()
-        self._transport.start([self._sends[index]])
+        self._start_sends[index]()
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
-        self._transport.wait_all(self._sends, self._unsent, self._deadline_s)
+        self._finish_sends()
 
     def wait_receives(self) -> None:
         """End the step: wait for the parameters that answer the packets sent, all of them."""
@@ -147,8 +158,8 @@ class PsClient:
                 f"{self._name}, step {self.step}: cannot end the step, "
                 f"{self._unstarted() or 'receives are not posted'}"
             )
-        self._transport.wait_all(self._exchange, self._unreceived, self._deadline_s)
-        for buffer in self._parameters:
+        self._finish_exchange()
+        for buffer in self._scattered:
             buffer.scatter()
         self._posted = False
         self._sent = [False] * len(self._sent)

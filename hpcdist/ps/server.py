@@ -73,6 +73,8 @@ class PsServer:
             self.gradients.update(packet.views(rows))
         self._answers = [PacketBuffer(packet, arrays) for packet in expected.parameters]
 
+        self._staged = {i for i, answer in enumerate(self._answers) if not answer.in_place}
+
         self._greeted = False
         self._hellos: dict[int, Hello] = {}
         self._closed: set[int] = set()
@@ -85,6 +87,8 @@ class PsServer:
         ]
         self._receives: list[list[Request]] = []  # by packet, then trainer
         self._sends: list[list[Request]] = []
+        self._start_all: list[Callable[[], None]] = []
+        self._finish_sends: list[Callable[[], object]] = []
 
     def serve(self, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
         """Run until all trainers have closed; the callbacks update ``arrays`` in place.
@@ -95,49 +99,48 @@ class PsServer:
         transport, shards = self._transport, self._shards
         trainers, packets = len(self._ranks), len(self._answers)
         transport.start(self._requests)
-        while not (shards.finished and not self._reads):
-            for index in self._next():
+        # The list is shared: it grows by the step path's receives once all trainers are here.
+        wait = transport.waiter_some(self._requests, self._awaited, self._deadline_s)
+        while not shards.finished:
+            try:
+                arrived = wait()
+            except DeadlineError:
+                if self._exchange_open():
+                    raise
+                continue
+            for index in arrived:
                 if index < trainers:
                     self._control(index, on_step_begin, on_packet)
-                else:
-                    trainer, packet = divmod(index - trainers, packets)
-                    update = shards.arrived(trainer, packet)
-                    if update:
-                        self._update(update, on_step_begin, on_packet)
-                        self._answer_reads()
-        for sends in self._sends:
-            transport.wait_all(sends, self._unsent, self._deadline_s)
+                    continue
+                trainer, packet = divmod(index - trainers, packets)
+                update = shards.arrived(trainer, packet)
+                if update:
+                    self._update(update, on_step_begin, on_packet)
+        for finish in self._finish_sends:
+            finish()
         for requests in (self._requests, *self._sends):
             transport.release(requests)
 
     # -- the step path --
 
-    def _next(self) -> list[int]:
-        """Wait for messages; only what some trainer has begun is bounded, idle time is not."""
-        while True:
-            try:
-                return self._transport.wait_some(self._requests, self._awaited, self._deadline_s)
-            except DeadlineError:
-                greeting = self._hellos and not self._greeted
-                if greeting or self._shards.begun:
-                    raise
-
     def _update(self, update: Update, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
         step, packet, contributors, begins_step = update
         if begins_step:
             on_step_begin(step)
-        sends = self._sends[packet]
         # The last step's answer has been received, or its trainer would not be here again; this
         # only lets the transport close the requests.
-        self._transport.wait_all(sends, self._unsent, self._deadline_s)
+        self._finish_sends[packet]()
         on_packet(packet, contributors)
-        self._answers[packet].gather()
-        receives = self._receives[packet]
-        if len(contributors) == len(sends):
-            self._transport.start(receives + sends)
+        if packet in self._staged:
+            self._answers[packet].gather()
+        if len(contributors) == len(self._ranks):
+            self._start_all[packet]()
         else:
+            receives, sends = self._receives[packet], self._sends[packet]
             self._transport.start([receives[k] for k in contributors])
             self._transport.start([sends[k] for k in contributors])
+        if self._reads:
+            self._answer_reads()
 
     def _prepare_exchange(self) -> None:
         """Make the persistent requests of the step path and post its receives."""
@@ -157,6 +160,13 @@ class PsServer:
                     for rank in self._ranks
                 ]
             )
+        self._start_all = [
+            transport.starter(receives + sends)
+            for receives, sends in zip(self._receives, self._sends, strict=True)
+        ]
+        self._finish_sends = [
+            transport.waiter_all(sends, self._unsent, self._deadline_s) for sends in self._sends
+        ]
         by_trainer = [list(column) for column in zip(*self._receives, strict=True)]
         for trainer in sorted(set(self._hellos) - self._closed) if by_trainer else []:
             transport.start(by_trainer[trainer])
@@ -277,6 +287,10 @@ class PsServer:
         )
 
     # -- words --
+
+    def _exchange_open(self) -> bool:
+        """Whether some trainer has begun what others must complete; only that is bounded."""
+        return bool(self._hellos and not self._greeted) or self._shards.begun
 
     def _awaited(self) -> str:
         if self._hellos and not self._greeted:

@@ -86,15 +86,15 @@ class SyncShards:
 
     def arrived(self, trainer: int, packet: int) -> Update | None:
         here = self._here[packet]
-        step = self._applied[packet]
         if trainer in here:
+            step = self._applied[packet]
             raise CommError(f"trainer {trainer} sent packet {packet} twice in step {step}")
-        if trainer in self._sent and self._sent[trainer][packet] <= step:
-            raise CommError(f"trainer {trainer} sent packet {packet} after closing at step {step}")
         here.add(trainer)
-        if len(here) == self._trainers or self._sent:
-            return self._due(packet)
-        return None
+        if self._sent:
+            self._check_open(trainer, packet)
+        elif len(here) < self._trainers:
+            return None
+        return self._due(packet)
 
     def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
         if trainer in self._sent:
@@ -115,6 +115,11 @@ class SyncShards:
         missing = set(self._expected(packet)) - self._here[packet]
         return self._applied[packet], packet, tuple(sorted(missing))
 
+    def _check_open(self, trainer: int, packet: int) -> None:
+        step = self._applied[packet]
+        if trainer not in self._expected(packet):
+            raise CommError(f"trainer {trainer} sent packet {packet} after closing at step {step}")
+
     def _due(self, packet: int) -> Update | None:
         here = self._here[packet]
         expected = self._expected(packet)
@@ -122,7 +127,8 @@ class SyncShards:
             return None
         step = self._applied[packet]
         begins = step > self._step
-        self._step = max(step, self._step)
+        if begins:
+            self._step = step
         self._applied[packet] += 1
         here.clear()
         return Update(step, packet, expected, begins)
@@ -132,5 +138,5 @@ class SyncShards:
             return self._everyone
         step = self._applied[packet]
         return tuple(
-            t for t in self._everyone if t not in self._sent or self._sent[t][packet] > step
+            k for k in self._everyone if k not in self._sent or self._sent[k][packet] > step
         )
