@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 
@@ -67,3 +68,83 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
     inputs = {"X": input, "Y": label}
     difference = helper.apply("elementwise_sub", inputs, dtype=input.dtype)
     return helper.apply("square", {"X": difference}, dtype=input.dtype)
+
+
+def mse_loss(input: Variable, label: Variable) -> Variable:
+    """Return the mean of (input - label)^2, of shape [1]."""
+    cost = square_error_cost(input, label)
+    return LayerHelper("mean").apply("mean", {"X": cost}, dtype=input.dtype)
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Variable,
+    label: Variable,
+    ignore_index: int = IGNORE_INDEX,
+    name: str | None = None,
+    normalize: bool = False,
+) -> Variable:
+    """Return the cross entropy of sigmoid(x), element by element; ``label`` is like ``x``.
+
+    It is 0 where the label equals ignore_index; normalize: divided by the number of others.
+    """
+    attrs = {"ignore_index": ignore_index, "normalize": normalize}
+    helper = LayerHelper("sigmoid_cross_entropy_with_logits", name)
+    inputs = {"X": x, "Label": label}
+    return helper.apply("sigmoid_cross_entropy_with_logits", inputs, attrs, dtype=x.dtype)
+
+
+def log_loss(
+    input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None
+) -> Variable:
+    """Return -label log(input + epsilon) - (1 - label) log(1 - input + epsilon)."""
+    helper = LayerHelper("log_loss", name)
+    inputs = {"Predicted": input, "Labels": label}
+    return helper.apply("log_loss", inputs, {"epsilon": epsilon}, slot="Loss", dtype=input.dtype)
+
+
+def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
+    """Return d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = label - input."""
+    helper = LayerHelper("huber_loss")
+    residual, out = helper.new_var(input.dtype), helper.new_var(input.dtype)
+    outputs = {"Residual": residual, "Out": out}
+    helper.append_op("huber_loss", {"X": input, "Y": label}, outputs, {"delta": delta})
+    return out
+
+
+def smooth_l1(
+    x: Variable,
+    y: Variable,
+    inside_weight: Variable | None = None,
+    outside_weight: Variable | None = None,
+    sigma: float | None = None,
+) -> Variable:
+    """Return the sum per row of outside_weight * smooth_l1(inside_weight * (x - y)), as [n, 1]."""
+    helper = LayerHelper("smooth_l1_loss")
+    diff, loss = helper.new_var(x.dtype), helper.new_var(x.dtype)
+    inputs = {"X": x, "Y": y}
+    if inside_weight is not None:
+        inputs["InsideWeight"] = inside_weight
+    if outside_weight is not None:
+        inputs["OutsideWeight"] = outside_weight
+    attrs = {"sigma": 1.0 if sigma is None else sigma}
+    helper.append_op("smooth_l1_loss", inputs, {"Diff": diff, "Out": loss}, attrs)
+    return loss
+
+
+def label_smooth(
+    label: Variable,
+    prior_dist: Variable | None = None,
+    epsilon: float = 0.1,
+    dtype: str = "float32",
+    name: str | None = None,
+) -> Variable:
+    """Return (1 - epsilon) label + epsilon prior; the prior is uniform, or given as [1, classes].
+
+    ``dtype`` is accepted for Fluid's sake: the result has the label's.
+    """
+    if not 0 <= epsilon <= 1:
+        raise GraphError(f"label_smooth: epsilon must be within 0..1, got {epsilon}")
+    label.stop_gradient = True
+    inputs = {"X": label} if prior_dist is None else {"X": label, "PriorDist": prior_dist}
+    helper = LayerHelper("label_smooth", name)
+    return helper.apply("label_smooth", inputs, {"epsilon": epsilon}, dtype=label.dtype)

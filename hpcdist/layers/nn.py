@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
+from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
 
 
@@ -67,3 +69,93 @@ def softmax(
     """Return exp(input) / sum(exp(input)) over ``axis``; ``use_cudnn`` changes nothing."""
     helper = LayerHelper("softmax", name)
     return helper.apply("softmax", {"X": input}, {"axis": axis}, dtype=input.dtype)
+
+
+def dropout(
+    x: Variable,
+    dropout_prob: float,
+    is_test: bool = False,
+    seed: int | None = None,
+    name: str | None = None,
+    dropout_implementation: str = "downgrade_in_infer",
+) -> Variable:
+    """Set elements to 0 with probability ``dropout_prob``, otherwise in every step.
+
+    downgrade_in_infer: testing multiplies by 1 - dropout_prob; upscale_in_train: training divides
+    what it keeps by that. The masks follow from ``seed``, else from the Program's seed (else the
+    job's, HPCDIST_SEED) and the name of the result, and from the number of the call.
+    """
+    helper = LayerHelper("dropout", name)
+    out = helper.new_var(x.dtype)
+    mask = helper.new_var("uint8", stop_gradient=True)
+    attrs = {
+        "dropout_prob": dropout_prob,
+        "is_test": is_test,
+        "seed": seed or helper.main_program.random_seed,
+        "stream": 0 if seed else zlib.crc32(out.name.encode()),
+        "dropout_implementation": dropout_implementation,
+    }
+    helper.append_op("dropout", {"X": x}, {"Out": out, "Mask": mask}, attrs)
+    return out
+
+
+def layer_norm(
+    input: Variable,
+    scale: bool = True,
+    shift: bool = True,
+    begin_norm_axis: int = 1,
+    epsilon: float = 1e-5,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalize the dimensions from ``begin_norm_axis`` on to mean 0 and variance 1, per row.
+
+    scale, shift: then multiply by a learnt vector (initially 1), add one (initially 0).
+    """
+    helper = LayerHelper("layer_norm", name)
+    columns = input.shape[begin_norm_axis:]
+    width = -1 if -1 in columns else math.prod(columns)
+    inputs: dict[str, Any] = {"X": input}
+    if scale:
+        one = Constant(1.0)
+        weight = helper.create_parameter(param_attr, [width], input.dtype, default_initializer=one)
+        inputs["Scale"] = _needed(weight, helper, "scale", "param_attr")
+    if shift:
+        bias = helper.create_parameter(bias_attr, [width], input.dtype, is_bias=True)
+        inputs["Bias"] = _needed(bias, helper, "shift", "bias_attr")
+    mean = helper.new_var(input.dtype, stop_gradient=True)
+    variance = helper.new_var(input.dtype, stop_gradient=True)
+    out = helper.new_var(input.dtype)
+    outputs = {"Y": out, "Mean": mean, "Variance": variance}
+    attrs = {"epsilon": epsilon, "begin_norm_axis": begin_norm_axis}
+    helper.append_op("layer_norm", inputs, outputs, attrs)
+    return helper.activate(out, act)
+
+
+def _needed(parameter: Variable | None, helper: LayerHelper, option: str, attr: str) -> Variable:
+    if parameter is None:
+        raise GraphError(f"layer_norm {helper.name!r}: {attr}=False, but {option}=True needs one")
+    return parameter
+
+
+def l2_normalize(
+    x: Variable, axis: int | None, epsilon: float = 1e-12, name: str | None = None
+) -> Variable:
+    """Return x / sqrt(sum(x^2 over axis) + epsilon)."""
+    helper = LayerHelper("l2_normalize", name)
+    axis = 0 if len(x.shape) == 1 else 1 if axis is None else axis
+    out, norm = helper.new_var(x.dtype), helper.new_var(x.dtype)
+    attrs = {"axis": axis, "epsilon": epsilon}
+    helper.append_op("norm", {"X": x}, {"Out": out, "Norm": norm}, attrs)
+    return out
+
+
+def cos_sim(X: Variable, Y: Variable) -> Variable:
+    """Return the cosine between rows of X [n, d] and Y [n, d] or [1, d], as [n, 1]."""
+    helper = LayerHelper("cos_sim")
+    out, x_norm, y_norm = (helper.new_var(X.dtype) for _ in range(3))
+    outputs = {"Out": out, "XNorm": x_norm, "YNorm": y_norm}
+    helper.append_op("cos_sim", {"X": X, "Y": Y}, outputs)
+    return out

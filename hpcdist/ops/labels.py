@@ -12,7 +12,7 @@ from hpcdist.errors import FeedError
 Call = Callable[[], Any]
 
 
-def range_check(xp: Any, ids: Any, count: int, op_type: str, what: str) -> Call:
+def range_check(xp: Any, ids: Any, count: int, op_type: str, of: str) -> Call:
     """Return a call that raises FeedError unless all ``ids`` are in ``0 .. count - 1``."""
     flat = ids.reshape(-1)
     unsigned = flat.view(f"u{ids.dtype.itemsize}")  # a negative id becomes a huge one
@@ -21,8 +21,8 @@ def range_check(xp: Any, ids: Any, count: int, op_type: str, what: str) -> Call:
         if unsigned.size and int(unsigned.max()) >= count:
             at = int(xp.flatnonzero(unsigned >= count)[0])
             raise FeedError(
-                f"{op_type}: {what} {int(flat[at])} (element {at} of {flat.size}) is outside "
-                f"0..{count - 1}"
+                f"{op_type}: id {int(flat[at])} (element {at} of {flat.size}) is outside "
+                f"0..{count - 1}, the {count} {of}"
             )
 
     return check
@@ -62,5 +62,5 @@ class HardLabels:
         if inner != 1:
             self.locate.append(functools.partial(xp.multiply, self.flat, inner, self.flat))
         self.locate.append(functools.partial(xp.add, self.flat, base, self.flat))
-        check = range_check(xp, self.flat, classes, type, "label")
+        check = range_check(xp, self.flat, classes, type, "classes")
         self.refresh: list[Call] = [*self.locate[:3], check, *self.locate[3:]]

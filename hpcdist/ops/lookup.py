@@ -41,7 +41,7 @@ def _lookup_bind(
     op_type: str, xp: Any, w: Any, ids: Any, out: Any, padding_idx: int, **_: Any
 ) -> Call:
     flat, rows = ids.reshape(-1), out.reshape(-1, w.shape[1])
-    check = range_check(xp, ids, w.shape[0], op_type, f"a table of {w.shape[0]} rows: id")
+    check = range_check(xp, ids, w.shape[0], op_type, "rows of the table")
     calls = [check, take(xp, w, flat, rows, axis=0)]
     return in_sequence([*calls, *_clear_padding(xp, flat, rows, padding_idx)])
 
@@ -132,7 +132,7 @@ def _one_hot_bind(
     equal = functools.partial(xp.equal, ids, classes, out.reshape(-1, depth), casting="unsafe")
     if allow_out_of_range:  # such an id gives a row of zeros
         return equal
-    return in_sequence([range_check(xp, x, depth, op_type, f"depth {depth}: id"), equal])
+    return in_sequence([range_check(xp, x, depth, op_type, "places of the vector"), equal])
 
 
 _ONE_HOT_ATTRS = {"depth": 1, "dtype": "float32", "allow_out_of_range": False}

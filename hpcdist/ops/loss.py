@@ -1,4 +1,4 @@
-"""Losses per sample."""
+"""Losses per element: binary, robust regression; and the smoothing of labels."""
 
 from __future__ import annotations
 
@@ -8,114 +8,259 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence, same
-from hpcdist.ops.labels import Call, HardLabels, take
-from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
-
-# -- cross entropy of probabilities, hard labels -------------------------------------------------
+from hpcdist.ops.labels import Call
 
 
-def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Any:
-    check_labels(x, label, soft_label=False)
-    loss = Meta(loss_shape(x, -1), x.dtype)
-    return loss, Meta((*x.shape, 0), x.dtype), loss
+def _elementwise_infer(x: Meta, y: Meta, **_: Any) -> Meta:
+    """Shape rule of losses per element: both operands of one shape."""
+    fits = len(x.shape) == len(y.shape) and all(
+        -1 in (a, b) or a == b for a, b in zip(x.shape, y.shape)
+    )
+    if not fits:
+        raise GraphError(f"predictions of shape {x.shape} do not fit labels of shape {y.shape}")
+    return same(x)
 
 
-def _cross_entropy2_bind(
-    xp: Any, x: Any, label: Any, y: Any, x_shape: Any, match: Any, ignore_index: int
+def _counted(xp: Any, label: Any, ignore_index: int, normalize: bool) -> Any:
+    """Return the mask of ignored labels, the number of others, and the calls that fill both.
+
+    The number is only counted if it is to ``normalize``.
+    """
+    ignored = xp.empty(label.shape, bool)
+    count = xp.empty((), label.dtype)
+    calls: list[Call] = [functools.partial(xp.equal, label, ignore_index, ignored)]
+    if normalize:
+        calls += [
+            functools.partial(ignored.sum, dtype=label.dtype, out=count),
+            functools.partial(xp.subtract, label.size, count, count),
+            functools.partial(xp.maximum, count, 1e-5, count),
+        ]
+    return ignored, count, calls
+
+
+def _sigmoid_ce_bind(
+    xp: Any, x: Any, label: Any, out: Any, ignore_index: int, normalize: bool
 ) -> Call:
-    labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy2")
-    flat_y, flat_match = y.reshape(-1), match.reshape(-1)
-    return in_sequence(
-        [
-            *labels.refresh,
-            take(xp, x.reshape(-1), labels.flat, flat_match),
-            functools.partial(xp.copyto, flat_match, 1, where=labels.ignored),
-            *negative_log(xp, flat_match, flat_y),
-        ]
-    )
+    """Write max(x, 0) - x label + log(1 + exp(-|x|)), which does not overflow."""
+    ignored, count, calls = _counted(xp, label, ignore_index, normalize)
+    part = xp.empty(x.shape, x.dtype)
+    calls += [
+        functools.partial(xp.abs, x, out),
+        functools.partial(xp.negative, out, out),
+        functools.partial(xp.exp, out, out),
+        functools.partial(xp.log1p, out, out),
+        functools.partial(xp.maximum, x, 0, part),
+        functools.partial(xp.add, out, part, out),
+        functools.partial(xp.multiply, x, label, part),
+        functools.partial(xp.subtract, out, part, out),
+        functools.partial(xp.copyto, out, 0, where=ignored),
+    ]
+    if normalize:
+        calls.append(functools.partial(xp.divide, out, count, out))
+    return in_sequence(calls)
 
 
-def _cross_entropy2_grad_bind(
-    xp: Any, label: Any, match: Any, x_shape: Any, dy: Any, dx: Any, ignore_index: int
+def _sigmoid_ce_grad_bind(
+    xp: Any, x: Any, label: Any, dout: Any, dx: Any, ignore_index: int, normalize: bool
 ) -> Call:
-    labels = HardLabels(xp, label, dx.shape, -1, ignore_index, "cross_entropy_grad2")
-    at_label = xp.empty(labels.flat.shape, dx.dtype)
-    flat_dx, flat = dx.reshape(-1), labels.flat
-
-    def put_at_labels() -> None:
-        flat_dx[flat] = at_label
-
-    return in_sequence(
-        [
-            *labels.locate,
-            functools.partial(xp.divide, dy.reshape(-1), match.reshape(-1), at_label),
-            functools.partial(xp.negative, at_label, at_label),
-            functools.partial(xp.copyto, at_label, 0, where=labels.ignored),
-            functools.partial(dx.fill, 0),
-            put_at_labels,
-        ]
-    )
+    """Write (sigmoid(x) - label) dout."""
+    ignored, count, calls = _counted(xp, label, ignore_index, normalize)
+    calls += [
+        functools.partial(xp.negative, x, dx),
+        functools.partial(xp.minimum, dx, 80, dx),  # exp of more overflows
+        functools.partial(xp.exp, dx, dx),
+        functools.partial(xp.add, dx, 1, dx),
+        functools.partial(xp.divide, 1, dx, dx),
+        functools.partial(xp.subtract, dx, label, dx),
+        functools.partial(xp.multiply, dx, dout, dx),
+        functools.partial(xp.copyto, dx, 0, where=ignored),
+    ]
+    if normalize:
+        calls.append(functools.partial(xp.divide, dx, count, dx))
+    return in_sequence(calls)
 
 
-_CE2_GRAD = "Label, MatchX, XShape, Y@GRAD -> X@GRAD"
+_SCE_ATTRS = {"ignore_index": -100, "normalize": False}
+_SCE_GRAD = "X, Label, Out@GRAD -> X@GRAD"
 define(
-    "cross_entropy2",
-    "X, Label -> Y, XShape, MatchX",
-    attrs={"ignore_index": -100},
-    infer=_cross_entropy2_infer,
-    bind=_cross_entropy2_bind,
-    grad=grad_by("cross_entropy_grad2", _CE2_GRAD),
+    "sigmoid_cross_entropy_with_logits",
+    "X, Label -> Out",
+    attrs=_SCE_ATTRS,
+    infer=_elementwise_infer,
+    bind=_sigmoid_ce_bind,
+    grad=grad_by("sigmoid_cross_entropy_with_logits_grad", _SCE_GRAD),
 )
 define(
-    "cross_entropy_grad2",
-    _CE2_GRAD,
-    attrs={"ignore_index": -100},
-    infer=lambda label, match, x_shape, dy, **_: Meta(x_shape.shape[:-1], dy.dtype),
-    bind=_cross_entropy2_grad_bind,
-)
-
-# -- cross entropy of probabilities, soft labels -------------------------------------------------
-
-
-def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_: Any) -> Meta:
-    if not soft_label:
-        raise GraphError("cross_entropy with hard labels is the operator cross_entropy2")
-    check_labels(x, label, soft_label)
-    return Meta(loss_shape(x, -1), x.dtype)
-
-
-def _cross_entropy_bind(xp: Any, x: Any, label: Any, y: Any, **_: Any) -> Call:
-    logs = xp.empty(x.shape, x.dtype)
-    return in_sequence(
-        [
-            *negative_log(xp, x, logs),
-            functools.partial(xp.multiply, logs, label, logs),
-            functools.partial(logs.sum, -1, None, y, True),
-        ]
-    )
-
-
-def _cross_entropy_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any, **_: Any) -> None:
-    xp.divide(label, x, out=dx)
-    xp.multiply(dx, dy, out=dx)
-    xp.negative(dx, out=dx)
-
-
-_CE_ATTRS = {"soft_label": False, "ignore_index": -100}
-_CE_GRAD = "X, Label, Y@GRAD -> X@GRAD"
-define(
-    "cross_entropy",
-    "X, Label -> Y",
-    attrs=_CE_ATTRS,
-    infer=_cross_entropy_infer,
-    bind=_cross_entropy_bind,
-    grad=grad_by("cross_entropy_grad", _CE_GRAD),
-)
-define(
-    "cross_entropy_grad",
-    _CE_GRAD,
-    attrs=_CE_ATTRS,
+    "sigmoid_cross_entropy_with_logits_grad",
+    _SCE_GRAD,
+    attrs=_SCE_ATTRS,
     infer=same,
-    kernel=_cross_entropy_grad,
-    inplace={"X@GRAD": "X"},
+    bind=_sigmoid_ce_grad_bind,
+)
+
+
+def _log_loss_bind(xp: Any, p: Any, label: Any, loss: Any, epsilon: float) -> Call:
+    """Write -label log(p + epsilon) - (1 - label) log(1 - p + epsilon)."""
+    hit, miss, weight = (xp.empty(p.shape, p.dtype) for _ in range(3))
+    return in_sequence(
+        [
+            functools.partial(xp.add, p, epsilon, hit),
+            functools.partial(xp.log, hit, hit),
+            functools.partial(xp.multiply, hit, label, hit),
+            functools.partial(xp.subtract, 1 + epsilon, p, miss),
+            functools.partial(xp.log, miss, miss),
+            functools.partial(xp.subtract, label, 1, weight),
+            functools.partial(xp.multiply, miss, weight, miss),
+            functools.partial(xp.subtract, miss, hit, loss),
+        ]
+    )
+
+
+def _log_loss_grad_bind(xp: Any, p: Any, label: Any, dloss: Any, dp: Any, epsilon: float) -> Call:
+    """Write dloss ((1 - label) / (1 - p + epsilon) - label / (p + epsilon))."""
+    hit, miss = (xp.empty(p.shape, p.dtype) for _ in range(2))
+    return in_sequence(
+        [
+            functools.partial(xp.add, p, epsilon, hit),
+            functools.partial(xp.divide, label, hit, hit),
+            functools.partial(xp.subtract, 1, label, miss),
+            functools.partial(xp.subtract, 1 + epsilon, p, dp),
+            functools.partial(xp.divide, miss, dp, dp),
+            functools.partial(xp.subtract, dp, hit, dp),
+            functools.partial(xp.multiply, dp, dloss, dp),
+        ]
+    )
+
+
+_LOG_GRAD = "Predicted, Labels, Loss@GRAD -> Predicted@GRAD"
+define(
+    "log_loss",
+    "Predicted, Labels -> Loss",
+    attrs={"epsilon": 1e-4},
+    infer=_elementwise_infer,
+    bind=_log_loss_bind,
+    grad=grad_by("log_loss_grad", _LOG_GRAD),
+)
+define("log_loss_grad", _LOG_GRAD, attrs={"epsilon": 1e-4}, infer=same, bind=_log_loss_grad_bind)
+
+# -- robust regression ---------------------------------------------------------------------------
+
+
+def _huber(xp: Any, x: Any, y: Any, residual: Any, out: Any, delta: float) -> None:
+    """Write r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2), for r = y - x.
+
+    That is c (|r| - c / 2) with c = min(|r|, delta).
+    """
+    xp.subtract(y, x, out=residual)
+    size = xp.abs(residual)
+    near = xp.minimum(size, delta)
+    xp.multiply(near, -0.5, out=out)
+    xp.add(out, size, out=out)
+    xp.multiply(out, near, out=out)
+
+
+def _huber_grad(xp: Any, residual: Any, dout: Any, dx: Any, dy: Any, delta: float) -> None:
+    first = dx if dx is not None else dy
+    xp.clip(residual, -delta, delta, out=first)
+    xp.multiply(first, dout, out=first)
+    if dx is not None:
+        if dy is not None:
+            xp.copyto(dy, dx)
+        xp.negative(dx, out=dx)
+
+
+_HUBER_GRAD = "Residual, Out@GRAD -> X@GRAD?, Y@GRAD?"
+define(
+    "huber_loss",
+    "X, Y -> Residual, Out",
+    attrs={"delta": 1.0},
+    infer=lambda x, y, **_: (_elementwise_infer(x, y), same(x)),
+    kernel=_huber,
+    grad=grad_by("huber_loss_grad", _HUBER_GRAD),
+)
+define(
+    "huber_loss_grad",
+    _HUBER_GRAD,
+    attrs={"delta": 1.0},
+    infer=lambda residual, dout, **_: (same(residual), same(residual)),
+    kernel=_huber_grad,
+)
+
+
+def _smooth_l1_infer(x: Meta, y: Meta, inside: Any, outside: Any, sigma: float) -> Any:
+    _elementwise_infer(x, y)
+    for weight in (inside, outside):
+        if weight is not None:
+            _elementwise_infer(x, weight)
+    return same(x), Meta((x.shape[0], 1), x.dtype)
+
+
+def _smooth_l1(
+    xp: Any, x: Any, y: Any, inside: Any, outside: Any, diff: Any, out: Any, sigma: float
+) -> None:
+    """Sum per row: (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2)."""
+    xp.subtract(x, y, out=diff)
+    if inside is not None:
+        xp.multiply(diff, inside, out=diff)
+    size = xp.abs(diff)
+    near = xp.minimum(size, 1 / sigma**2)
+    error = (size - near / 2) * near * sigma**2
+    if outside is not None:
+        error *= outside
+    error.reshape(len(error), -1).sum(1, None, out, True)
+
+
+def _smooth_l1_grad(
+    xp: Any, inside: Any, outside: Any, diff: Any, dout: Any, dx: Any, dy: Any, sigma: float
+) -> None:
+    slope = xp.clip(diff * sigma**2, -1, 1)
+    for weight in (inside, outside):
+        if weight is not None:
+            slope *= weight
+    slope *= dout.reshape(-1, *[1] * (slope.ndim - 1))
+    if dx is not None:
+        xp.copyto(dx, slope)
+    if dy is not None:
+        xp.negative(slope, out=dy)
+
+
+_SMOOTH_GRAD = "InsideWeight?, OutsideWeight?, Diff, Out@GRAD -> X@GRAD?, Y@GRAD?"
+define(
+    "smooth_l1_loss",
+    "X, Y, InsideWeight?, OutsideWeight? -> Diff, Out",
+    attrs={"sigma": 1.0},
+    infer=_smooth_l1_infer,
+    kernel=_smooth_l1,
+    grad=grad_by("smooth_l1_loss_grad", _SMOOTH_GRAD),
+)
+define(
+    "smooth_l1_loss_grad",
+    _SMOOTH_GRAD,
+    attrs={"sigma": 1.0},
+    infer=lambda inside, outside, diff, dout, **_: (same(diff), same(diff)),
+    kernel=_smooth_l1_grad,
+)
+
+# -- label_smooth --------------------------------------------------------------------------------
+
+
+def _label_smooth(xp: Any, x: Any, prior: Any, out: Any, epsilon: float) -> None:
+    xp.multiply(x, 1 - epsilon, out=out)
+    xp.add(out, epsilon / x.shape[-1] if prior is None else epsilon * prior, out=out)
+
+
+define(
+    "label_smooth",
+    "X, PriorDist? -> Out",
+    attrs={"epsilon": 0.0},
+    infer=same,
+    kernel=_label_smooth,
+    grad=grad_by("label_smooth_grad", "Out@GRAD -> X@GRAD"),
+)
+define(
+    "label_smooth_grad",
+    "Out@GRAD -> X@GRAD",
+    attrs={"epsilon": 0.0},
+    infer=same,
+    kernel=lambda xp, dout, dx, epsilon: xp.multiply(dout, 1 - epsilon, out=dx),
 )

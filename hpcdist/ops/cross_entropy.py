@@ -1,0 +1,121 @@
+"""Cross entropy of probabilities, with hard or soft labels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence, same
+from hpcdist.ops.labels import Call, HardLabels, take
+from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
+
+# -- hard labels: class indices -----------------------------------------------------------------
+
+
+def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Any:
+    check_labels(x, label, soft_label=False)
+    loss = Meta(loss_shape(x, -1), x.dtype)
+    return loss, Meta((*x.shape, 0), x.dtype), loss
+
+
+def _cross_entropy2_bind(
+    xp: Any, x: Any, label: Any, y: Any, x_shape: Any, match: Any, ignore_index: int
+) -> Call:
+    labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy2")
+    flat_y, flat_match = y.reshape(-1), match.reshape(-1)
+    return in_sequence(
+        [
+            *labels.refresh,
+            take(xp, x.reshape(-1), labels.flat, flat_match),
+            functools.partial(xp.copyto, flat_match, 1, where=labels.ignored),
+            *negative_log(xp, flat_match, flat_y),
+        ]
+    )
+
+
+def _cross_entropy2_grad_bind(
+    xp: Any, label: Any, match: Any, x_shape: Any, dy: Any, dx: Any, ignore_index: int
+) -> Call:
+    labels = HardLabels(xp, label, dx.shape, -1, ignore_index, "cross_entropy_grad2")
+    at_label = xp.empty(labels.flat.shape, dx.dtype)
+    flat_dx, flat = dx.reshape(-1), labels.flat
+
+    def put_at_labels() -> None:
+        flat_dx[flat] = at_label
+
+    return in_sequence(
+        [
+            *labels.locate,
+            functools.partial(xp.divide, dy.reshape(-1), match.reshape(-1), at_label),
+            functools.partial(xp.negative, at_label, at_label),
+            functools.partial(xp.copyto, at_label, 0, where=labels.ignored),
+            functools.partial(dx.fill, 0),
+            put_at_labels,
+        ]
+    )
+
+
+_CE2_GRAD = "Label, MatchX, XShape, Y@GRAD -> X@GRAD"
+define(
+    "cross_entropy2",
+    "X, Label -> Y, XShape, MatchX",
+    attrs={"ignore_index": -100},
+    infer=_cross_entropy2_infer,
+    bind=_cross_entropy2_bind,
+    grad=grad_by("cross_entropy_grad2", _CE2_GRAD),
+)
+define(
+    "cross_entropy_grad2",
+    _CE2_GRAD,
+    attrs={"ignore_index": -100},
+    infer=lambda label, match, x_shape, dy, **_: Meta(x_shape.shape[:-1], dy.dtype),
+    bind=_cross_entropy2_grad_bind,
+)
+
+# -- soft labels: probabilities -----------------------------------------------------------------
+
+
+def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_: Any) -> Meta:
+    if not soft_label:
+        raise GraphError("cross_entropy with hard labels is the operator cross_entropy2")
+    check_labels(x, label, soft_label)
+    return Meta(loss_shape(x, -1), x.dtype)
+
+
+def _cross_entropy_bind(xp: Any, x: Any, label: Any, y: Any, **_: Any) -> Call:
+    logs = xp.empty(x.shape, x.dtype)
+    return in_sequence(
+        [
+            *negative_log(xp, x, logs),
+            functools.partial(xp.multiply, logs, label, logs),
+            functools.partial(logs.sum, -1, None, y, True),
+        ]
+    )
+
+
+def _cross_entropy_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any, **_: Any) -> None:
+    xp.divide(label, x, out=dx)
+    xp.multiply(dx, dy, out=dx)
+    xp.negative(dx, out=dx)
+
+
+_CE_ATTRS = {"soft_label": False, "ignore_index": -100}
+_CE_GRAD = "X, Label, Y@GRAD -> X@GRAD"
+define(
+    "cross_entropy",
+    "X, Label -> Y",
+    attrs=_CE_ATTRS,
+    infer=_cross_entropy_infer,
+    bind=_cross_entropy_bind,
+    grad=grad_by("cross_entropy_grad", _CE_GRAD),
+)
+define(
+    "cross_entropy_grad",
+    _CE_GRAD,
+    attrs=_CE_ATTRS,
+    infer=same,
+    kernel=_cross_entropy_grad,
+    inplace={"X@GRAD": "X"},
+)

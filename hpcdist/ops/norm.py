@@ -1,0 +1,245 @@
+"""Normalizations: over trailing dimensions (layer_norm), to unit length (norm), and cosines."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis, same
+from hpcdist.ops.labels import Call
+
+# -- layer_norm ----------------------------------------------------------------------------------
+
+
+def _layer_norm_infer(
+    x: Meta, scale: Meta | None, bias: Meta | None, epsilon: float, begin_norm_axis: int
+) -> Any:
+    if not 0 < begin_norm_axis < len(x.shape):
+        raise GraphError(
+            f"begin_norm_axis {begin_norm_axis} must be within 1..{len(x.shape) - 1} for an input "
+            f"of shape {x.shape}"
+        )
+    columns = Meta(x.shape[begin_norm_axis:]).size
+    for what, vector in (("scale", scale), ("bias", bias)):
+        if vector is not None and columns >= 0 and vector.shape != (columns,):
+            raise GraphError(f"the {what} must be of shape ({columns},), got {vector.shape}")
+    per_row = Meta((Meta(x.shape[:begin_norm_axis]).size,), x.dtype)
+    return same(x), per_row, per_row
+
+
+def _rows(array: Any, begin_norm_axis: int) -> Any:
+    return array.reshape(math.prod(array.shape[:begin_norm_axis]), -1)
+
+
+def _layer_norm_bind(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float,
+    begin_norm_axis: int,
+) -> Call:
+    x2, y2 = _rows(x, begin_norm_axis), _rows(y, begin_norm_axis)
+    mean1, variance1 = mean.reshape(-1, 1), variance.reshape(-1, 1)
+    squares, deviation = xp.empty(x2.shape, x.dtype), xp.empty(mean1.shape, x.dtype)
+    steps = [
+        functools.partial(x2.mean, 1, None, mean1, True),
+        functools.partial(xp.subtract, x2, mean1, y2),
+        functools.partial(xp.multiply, y2, y2, squares),
+        functools.partial(squares.mean, 1, None, variance1, True),
+        functools.partial(xp.add, variance1, epsilon, deviation),
+        functools.partial(xp.sqrt, deviation, deviation),
+        functools.partial(xp.divide, y2, deviation, y2),
+    ]
+    if scale is not None:
+        steps.append(functools.partial(xp.multiply, y2, scale, y2))
+    if bias is not None:
+        steps.append(functools.partial(xp.add, y2, bias, y2))
+    return in_sequence(steps)
+
+
+def _layer_norm_grad_bind(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    dy: Any,
+    dx: Any,
+    dscale: Any,
+    dbias: Any,
+    epsilon: float,
+    begin_norm_axis: int,
+) -> Call:
+    x2, dy2 = _rows(x, begin_norm_axis), _rows(dy, begin_norm_axis)
+    normed, product = xp.empty(x2.shape, x.dtype), xp.empty(x2.shape, x.dtype)
+    deviation, per_row = (xp.empty((len(x2), 1), x.dtype) for _ in range(2))
+    steps = [
+        functools.partial(xp.add, variance.reshape(-1, 1), epsilon, deviation),
+        functools.partial(xp.sqrt, deviation, deviation),
+        functools.partial(xp.subtract, x2, mean.reshape(-1, 1), normed),
+        functools.partial(xp.divide, normed, deviation, normed),
+    ]
+    if dbias is not None:
+        steps.append(functools.partial(dy2.sum, 0, None, dbias))
+    if dscale is not None:
+        steps.append(functools.partial(xp.multiply, dy2, normed, product))
+        steps.append(functools.partial(product.sum, 0, None, dscale))
+    if dx is not None:
+        dx2 = _rows(dx, begin_norm_axis)
+        g = dy2
+        if scale is not None:
+            g = xp.empty(x2.shape, x.dtype)
+            steps.append(functools.partial(xp.multiply, dy2, scale, g))
+        # dx = (g - mean(g) - normed mean(g normed)) / deviation
+        steps += [
+            functools.partial(xp.multiply, g, normed, product),
+            functools.partial(product.mean, 1, None, per_row, True),
+            functools.partial(xp.multiply, normed, per_row, product),
+            functools.partial(g.mean, 1, None, per_row, True),
+            functools.partial(xp.subtract, g, per_row, dx2),
+            functools.partial(xp.subtract, dx2, product, dx2),
+            functools.partial(xp.divide, dx2, deviation, dx2),
+        ]
+    return in_sequence(steps)
+
+
+_LN_ATTRS = {"epsilon": 1e-5, "begin_norm_axis": 1}
+_LN_GRAD = "X, Scale?, Bias?, Mean, Variance, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?"
+define(
+    "layer_norm",
+    "X, Scale?, Bias? -> Y, Mean, Variance",
+    attrs=_LN_ATTRS,
+    infer=_layer_norm_infer,
+    bind=_layer_norm_bind,
+    grad=grad_by("layer_norm_grad", _LN_GRAD),
+)
+define(
+    "layer_norm_grad",
+    _LN_GRAD,
+    attrs=_LN_ATTRS,
+    infer=like_inputs(_LN_GRAD),
+    bind=_layer_norm_grad_bind,
+)
+
+# -- norm: division by the length along one axis -------------------------------------------------
+
+
+def _norm_infer(x: Meta, axis: int, epsilon: float) -> Any:
+    axis = resolve_axis(axis, len(x.shape))
+    return same(x), Meta((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _norm_bind(xp: Any, x: Any, out: Any, norm: Any, axis: int, epsilon: float) -> Call:
+    return in_sequence(
+        [
+            functools.partial(xp.multiply, x, x, out),
+            functools.partial(out.sum, axis, None, norm, True),
+            functools.partial(xp.add, norm, epsilon, norm),
+            functools.partial(xp.sqrt, norm, norm),
+            functools.partial(xp.divide, x, norm, out),
+        ]
+    )
+
+
+def _norm_grad_bind(
+    xp: Any, x: Any, norm: Any, dout: Any, dx: Any, axis: int, epsilon: float
+) -> Call:
+    along, per_row = xp.empty(x.shape, x.dtype), xp.empty(norm.shape, x.dtype)
+    # dx = (dout - x sum(x dout) / norm^2) / norm
+    return in_sequence(
+        [
+            functools.partial(xp.multiply, x, dout, along),
+            functools.partial(along.sum, axis, None, per_row, True),
+            functools.partial(xp.divide, per_row, norm, per_row),
+            functools.partial(xp.divide, per_row, norm, per_row),
+            functools.partial(xp.multiply, x, per_row, along),
+            functools.partial(xp.subtract, dout, along, dx),
+            functools.partial(xp.divide, dx, norm, dx),
+        ]
+    )
+
+
+_NORM_ATTRS = {"axis": 1, "epsilon": 1e-12}
+_NORM_GRAD = "X, Norm, Out@GRAD -> X@GRAD"
+define(
+    "norm",
+    "X -> Out, Norm",
+    attrs=_NORM_ATTRS,
+    infer=_norm_infer,
+    bind=_norm_bind,
+    grad=grad_by("norm_grad", _NORM_GRAD),
+)
+define("norm_grad", _NORM_GRAD, attrs=_NORM_ATTRS, infer=same, bind=_norm_grad_bind)
+
+# -- cos_sim: the cosine between rows ------------------------------------------------------------
+
+
+def _cos_sim_infer(x: Meta, y: Meta) -> Any:
+    fits = len(x.shape) == len(y.shape) >= 2 and all(
+        -1 in (a, b) or a == b for a, b in zip(x.shape[1:], y.shape[1:])
+    )
+    if not fits or not (y.shape[0] in (1, -1, x.shape[0]) or x.shape[0] == -1):
+        raise GraphError(f"cannot compare the rows of {x.shape} with those of {y.shape}")
+    per_x, per_y = (Meta((m.shape[0], 1), x.dtype) for m in (x, y))
+    return per_x, per_x, per_y
+
+
+def _length(xp: Any, rows: Any, product: Any, norm: Any) -> list[Call]:
+    return [
+        functools.partial(xp.multiply, rows, rows, product),
+        functools.partial(product.sum, 1, None, norm, True),
+        functools.partial(xp.sqrt, norm, norm),
+    ]
+
+
+def _cos_sim_bind(xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any) -> Call:
+    x2, y2 = _rows(x, 1), _rows(y, 1)
+    product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
+    return in_sequence(
+        [
+            *_length(xp, x2, product_x, x_norm),
+            *_length(xp, y2, product_y, y_norm),
+            functools.partial(xp.multiply, x2, y2, product_x),
+            functools.partial(product_x.sum, 1, None, out, True),
+            functools.partial(xp.divide, out, x_norm, out),
+            functools.partial(xp.divide, out, y_norm, out),
+        ]
+    )
+
+
+def _cos_sim_grad(
+    xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any, dout: Any, dx: Any, dy: Any
+) -> None:
+    """dx = dout (y / (|x| |y|) - out x / |x|^2), and the same for y, summed if y is one row."""
+    per_row = dout / (x_norm * y_norm)
+    x2, y2 = _rows(x, 1), _rows(y, 1)
+    if dx is not None:
+        dx2 = _rows(dx, 1)
+        xp.multiply(y2, per_row, out=dx2)
+        dx2 -= x2 * (dout * out / (x_norm * x_norm))
+    if dy is not None:
+        full = x2 * per_row - y2 * (dout * out / (y_norm * y_norm))
+        dy2 = _rows(dy, 1)
+        if len(dy2) == len(full):
+            dy2[...] = full
+        else:
+            full.sum(0, None, dy2, True)
+
+
+_COS_GRAD = "X, Y, Out, XNorm, YNorm, Out@GRAD -> X@GRAD?, Y@GRAD?"
+define(
+    "cos_sim",
+    "X, Y -> Out, XNorm, YNorm",
+    infer=_cos_sim_infer,
+    bind=_cos_sim_bind,
+    grad=grad_by("cos_sim_grad", _COS_GRAD),
+)
+define("cos_sim_grad", _COS_GRAD, infer=like_inputs(_COS_GRAD), kernel=_cos_sim_grad)
