@@ -11,6 +11,14 @@ class GraphError(HpcdistError, ValueError):
     """A Program cannot be built or changed as asked."""
 
 
+class GraphTypeError(HpcdistError, TypeError):
+    """An argument of a building function has the wrong type."""
+
+
+class GraphAssertionError(HpcdistError, AssertionError):
+    """A Program that Fluid refuses to build with AssertionError."""
+
+
 class FeedError(HpcdistError, ValueError):
     """Data fed to, or fetched from, a Program does not fit it."""
 
@@ -25,6 +33,16 @@ class PlanTypeError(HpcdistError, TypeError):
 
 class PlanAssertionError(HpcdistError, AssertionError):
     """A transpiler setting that Fluid refuses with AssertionError."""
+
+
+class PlanKeyError(HpcdistError, KeyError):
+    """A name that the plan does not know, such as an endpoint."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class PlanAttributeError(HpcdistError, AttributeError):
+    """A configuration has no such field, or a field lacks what it must have."""
 
 
 class DataError(HpcdistError, ValueError):

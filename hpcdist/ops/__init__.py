@@ -15,6 +15,8 @@ from hpcdist.ops import (  # noqa: F401
     metric,
     network,
     norm,
+    optimize,
+    random,
     reduce,
     shape,
     softmax,

@@ -1,0 +1,22 @@
+"""The transpiler: one training program becomes the programs of trainers and parameter servers."""
+
+from hpcdist.transpiler.config import (
+    DistributedMode,
+    DistributeTranspilerConfig,
+    ServerRuntimeConfig,
+)
+from hpcdist.transpiler.dispatch import HashName, PSDispatcher, RoundRobin
+from hpcdist.transpiler.distribute_transpiler import DistributeTranspiler
+from hpcdist.transpiler.memory import memory_optimize, release_memory
+
+__all__ = [
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
+    "DistributedMode",
+    "HashName",
+    "PSDispatcher",
+    "RoundRobin",
+    "ServerRuntimeConfig",
+    "memory_optimize",
+    "release_memory",
+]

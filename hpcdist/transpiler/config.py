@@ -1,0 +1,120 @@
+"""What a user may set before transpiling, with Fluid's names and defaults."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any
+
+from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
+from hpcdist.transpiler.dispatch import PSDispatcher, RoundRobin
+
+MODES = ("pserver", "nccl2", "collective")
+SMALLEST_BLOCK = 8192  # elements; Fluid refuses less
+
+
+class DistributedMode(IntEnum):
+    """How servers apply gradients: the ``distributed_mode`` of listen_and_serv."""
+
+    SYNC = 0
+    ASYNC = 1
+    HALF_ASYNC = 2
+    GEO = 3
+
+
+@dataclass
+class DistributeTranspilerConfig:
+    """Settings of a DistributeTranspiler; a field that does not exist cannot be set.
+
+    ``split_method`` None means RoundRobin. ``sync_mode`` and ``runtime_split_send_recv`` exclude
+    each other. ``wait_port`` is kept for scripts that set it: no ports are opened here.
+    """
+
+    slice_var_up: bool = True
+    split_method: type[PSDispatcher] | None = None
+    min_block_size: int = SMALLEST_BLOCK
+    enable_dc_asgd: bool = False
+    mode: str = "pserver"
+    print_log: bool = False
+    wait_port: bool = True
+    sync_mode: bool = True
+    runtime_split_send_recv: bool = False
+    half_async: bool = False
+    completely_not_async: bool = False
+    geo_sgd_mode: bool = False
+    geo_sgd_need_push_nums: int = 100
+    nccl_comm_num: int = 1
+    use_hierarchical_allreduce: bool = False
+    hierarchical_allreduce_inter_nranks: int = 0
+    collective_mode: str | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(type(self), name):
+            near = difflib.get_close_matches(name, [f.name for f in fields(self)], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PlanAttributeError(f"{type(self).__name__} has no field {name!r}{hint}")
+        rivals = {"sync_mode": "runtime_split_send_recv", "runtime_split_send_recv": "sync_mode"}
+        if name in rivals:
+            if value is None:
+                raise PlanError(f"config.{name} cannot be None: expected True or False")
+            if value and getattr(self, rivals[name]):
+                raise PlanError(
+                    f"config.{name} and config.{rivals[name]} exclude each other: "
+                    f"set config.{rivals[name]} = False first"
+                )
+        super().__setattr__(name, value)
+
+
+def dispatcher_class(config: DistributeTranspilerConfig) -> type[PSDispatcher]:
+    """Return the dispatcher to use; refuse what does not derive directly from PSDispatcher."""
+    method = config.split_method
+    if method is None:
+        return RoundRobin
+    if not isinstance(method, type):
+        raise PlanAttributeError(
+            f"config.split_method: expected a class such as RoundRobin or HashName, got {method!r}"
+        )
+    if method.__bases__[0] is not PSDispatcher:
+        raise PlanAssertionError(
+            f"config.split_method: {method.__name__} must derive directly from PSDispatcher, "
+            f"got {method.__bases__[0].__name__} as its first base"
+        )
+    return method
+
+
+def check_config(config: Any) -> None:
+    """Refuse settings that no mode can use."""
+    if not isinstance(config, DistributeTranspilerConfig):
+        raise PlanTypeError(
+            f"config: expected a DistributeTranspilerConfig, got {type(config).__name__}"
+        )
+    if config.mode not in MODES:
+        raise PlanError(f"config.mode: expected one of {', '.join(MODES)}, got {config.mode!r}")
+    for name in ("min_block_size", "nccl_comm_num", "geo_sgd_need_push_nums"):
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise PlanTypeError(f"config.{name}: expected an integer, got {value!r}")
+    if config.min_block_size < SMALLEST_BLOCK:
+        raise PlanAssertionError(
+            f"config.min_block_size: expected at least {SMALLEST_BLOCK} elements, "
+            f"got {config.min_block_size}"
+        )
+    for name in ("nccl_comm_num", "geo_sgd_need_push_nums"):
+        if getattr(config, name) < 1:
+            raise PlanError(f"config.{name}: expected at least 1, got {getattr(config, name)}")
+    dispatcher_class(config)
+
+
+def _threads(flag: str) -> Any:
+    return field(default_factory=lambda: int(os.getenv(flag, "12")))
+
+
+@dataclass
+class ServerRuntimeConfig:
+    """Thread counts that listen_and_serv carries for Fluid's sake; a server here has one thread."""
+
+    _rpc_send_thread_num: int = _threads("FLAGS_rpc_send_thread_num")
+    _rpc_get_thread_num: int = _threads("FLAGS_rpc_get_thread_num")
+    _rpc_prefetch_thread_num: int = _threads("FLAGS_rpc_prefetch_thread_num")

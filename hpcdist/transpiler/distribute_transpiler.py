@@ -1,0 +1,220 @@
+"""DistributeTranspiler: keeps a plan, and hands out the programs that follow from it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+from hpcdist.errors import PlanAssertionError, PlanError, PlanKeyError, PlanTypeError
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.program import Program, default_main_program, default_startup_program
+from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.cluster import check_collective, check_nccl2, pserver_participants
+from hpcdist.transpiler.config import (
+    DistributedMode,
+    DistributeTranspilerConfig,
+    ServerRuntimeConfig,
+    check_config,
+)
+from hpcdist.transpiler.overview import VarsDistributed, vars_distributed
+from hpcdist.transpiler.plan import Plan, make_plan, refuse_unavailable
+from hpcdist.transpiler.pserver import pserver_program
+from hpcdist.transpiler.startup import pserver_startup, trainer_startup
+from hpcdist.transpiler.trainer import trainer_program
+
+logger = logging.getLogger("hpcdist.transpiler")
+
+
+class DistributeTranspiler:
+    """Turns a training program into the programs of trainers and parameter servers.
+
+    Every rank calls `transpile` with the same program and arguments, its own ``trainer_id``
+    excepted. The programs it was given stay as they are; the getters may be called in any order
+    and as often as one likes, and give new programs each time.
+    """
+
+    def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
+        self.config = DistributeTranspilerConfig() if config is None else config
+        check_config(self.config)
+        self.server_config = ServerRuntimeConfig()
+        self._plan: Plan | None = None
+        self._main = Program()
+        self._startup = Program()
+        self._given_startup = self._startup
+
+    def _set_server_config(self, server_config: ServerRuntimeConfig | None = None) -> None:
+        if server_config is None:
+            server_config = ServerRuntimeConfig()
+        if not isinstance(server_config, ServerRuntimeConfig):
+            raise PlanTypeError(
+                f"server_config: expected a ServerRuntimeConfig, got {type(server_config).__name__}"
+            )
+        self.server_config = server_config
+
+    def transpile(
+        self,
+        trainer_id: int,
+        program: Program | None = None,
+        pservers: str = "127.0.0.1:6174",
+        trainers: int | str = 1,
+        sync_mode: bool = True,
+        startup_program: Program | None = None,
+        current_endpoint: str = "127.0.0.1:6174",
+        **older: Any,
+    ) -> None:
+        """Plan the training; a second call plans afresh.
+
+        ``pservers`` are names, separated by commas: nothing binds their ports. ``sync_mode``
+        decides for trainers and servers alike, whatever ``config.sync_mode`` says. ``older`` are
+        the arguments that became configuration fields: slice_var_up, split_method, min_block_size.
+        """
+        config = _with_older_arguments(self.config, older)
+        main = _program("program", program, default_main_program())
+        startup = _program("startup_program", startup_program, default_startup_program())
+        if config.mode == "nccl2":
+            check_nccl2(config, trainer_id, trainers, current_endpoint)
+            raise _not_available("mode 'nccl2'")
+        if config.mode == "collective":
+            check_collective(config, trainer_id, trainers, current_endpoint)
+            raise _not_available("mode 'collective'")
+        participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
+        _check_sync(config, sync_mode)
+        refuse_unavailable(main)
+        self._plan = make_plan(main, participants, config)
+        self._main, self._startup, self._given_startup = main.clone(), startup.clone(), startup
+        if config.print_log:
+            for record in self.vars_overview.distributed_vars:
+                logger.info("%s", record)
+
+    # -- what each role runs -----------------------------------------------------------------
+    def get_trainer_program(self, wait_port: bool = True) -> Program:
+        """Return the trainer's main program.
+
+        From then on a trainer's executor runs `get_trainer_startup_program` when it is given the
+        startup program that was transpiled. ``wait_port`` is accepted and not needed: trainers wait
+        for the servers when they connect.
+        """
+        program = trainer_program(self._main, self._planned())
+        program._parameters_on_pservers = self.vars_overview
+        self._given_startup._role_startup = self.get_trainer_startup_program()
+        return program
+
+    def get_trainer_startup_program(self) -> Program:
+        """Return the trainer's startup program: it receives the servers' initial values."""
+        return trainer_startup(self._startup, self._main, self._planned())
+
+    def get_pserver_program(self, endpoint: str) -> Program:
+        """Return the main program of the server at ``endpoint``."""
+        plan = self._planned(endpoint)
+        program = pserver_program(self._main, plan, endpoint, self.server_config)
+        program._parameters_on_pservers = self.vars_overview
+        return program
+
+    def get_startup_program(
+        self,
+        endpoint: str,
+        pserver_program: Program | None = None,
+        startup_program: Program | None = None,
+    ) -> Program:
+        """Return the startup program of the server at ``endpoint``.
+
+        The other arguments are checked and otherwise ignored: the plan knows them.
+        """
+        _program("pserver_program", pserver_program, self._main)
+        _program("startup_program", startup_program, self._startup)
+        server = self.get_pserver_program(endpoint)
+        return pserver_startup(self._startup, self._main, self._planned(), endpoint, server)
+
+    def get_pserver_programs(self, endpoint: str) -> tuple[Program, Program]:
+        """Return main and startup program of the server at ``endpoint``."""
+        return self.get_pserver_program(endpoint), self.get_startup_program(endpoint)
+
+    # -- what was planned --------------------------------------------------------------------
+    @property
+    def param_grad_ep_mapping(self) -> dict[str, dict[str, list[Variable]]]:
+        """Blocks by endpoint: parameters, and their gradients as this trainer sends them."""
+        plan = self._planned()
+        block = self._main.global_block()
+        mapping: dict[str, dict[str, list[Variable]]] = {}
+        for endpoint in plan.endpoints:
+            held: dict[str, list[Variable]] = {"params": [], "grads": []}
+            for route, piece in plan.blocks_on(endpoint):
+                facts = {"shape": piece.shape, "dtype": route.dtype}
+                kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
+                sent = plan.of_trainer(piece.of(route.gradient), plan.trainer_id)
+                held["params"].append(Variable(block, piece.name, persistable=True, **facts))
+                held["grads"].append(Variable(block, sent, type=kind, **facts))
+            mapping[endpoint] = held
+        return mapping
+
+    @property
+    def vars_overview(self) -> VarsDistributed:
+        """Where every parameter and accumulator lies."""
+        return vars_distributed(self._main, self._planned())
+
+    @property
+    def distributed_mode(self) -> DistributedMode:
+        """How the servers apply gradients."""
+        self._planned()
+        return DistributedMode.SYNC
+
+    @property
+    def pserver_endpoints(self) -> list[str]:
+        """The servers' endpoints."""
+        return list(self._planned().endpoints)
+
+    @property
+    def trainer_num(self) -> int:
+        """Number of trainers."""
+        return self._planned().trainers
+
+    @property
+    def trainer_id(self) -> int:
+        """Which trainer this is."""
+        return self._planned().trainer_id
+
+    def _planned(self, endpoint: str | None = None) -> Plan:
+        if self._plan is None:
+            raise PlanError("nothing is planned yet: call transpile() before the getters")
+        if endpoint is not None and endpoint not in self._plan.endpoints:
+            raise PlanKeyError(
+                f"unknown endpoint {endpoint!r}: expected one of {', '.join(self._plan.endpoints)}"
+            )
+        return self._plan
+
+
+def _with_older_arguments(
+    config: DistributeTranspilerConfig, older: dict[str, Any]
+) -> DistributeTranspilerConfig:
+    config = copy.copy(config)
+    for name, value in older.items():
+        if name not in ("slice_var_up", "split_method", "min_block_size"):
+            raise PlanTypeError(f"transpile() has no argument {name!r}")
+        setattr(config, name, value)
+    check_config(config)
+    return config
+
+
+def _program(argument: str, given: Any, default: Program) -> Program:
+    if given is not None and not isinstance(given, Program):
+        raise PlanTypeError(f"{argument}: expected a Program, got {type(given).__name__}")
+    return default if given is None else given
+
+
+def _check_sync(config: DistributeTranspilerConfig, sync_mode: bool) -> None:
+    if not sync_mode:
+        raise _not_available("sync_mode=False")
+    if config.enable_dc_asgd:
+        raise PlanAssertionError(
+            "config.enable_dc_asgd is for asynchronous training: pass sync_mode=False"
+        )
+    for name in ("runtime_split_send_recv", "half_async", "geo_sgd_mode"):
+        if getattr(config, name):
+            raise PlanError(f"config.{name} is for asynchronous training: sync_mode=False")
+
+
+def _not_available(what: str) -> PlanError:
+    return PlanError(
+        f"{what} is not available yet in this release: use mode 'pserver' with sync_mode=True"
+    )

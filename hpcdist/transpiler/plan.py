@@ -1,0 +1,200 @@
+"""The plan of a distributed training: which rows of which parameter live on which server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.anatomy import dissect
+from hpcdist.transpiler.cluster import Participants
+from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
+from hpcdist.transpiler.slicing import Slice, slice_variables
+
+LOOKUPS = ("lookup_table", "lookup_table_v2")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where one parameter goes: its blocks and, one for each, the servers' endpoints.
+
+    ``sparse``: its gradient is SelectedRows. ``remote``: trainers do not receive the parameter but
+    ask servers for the rows they look up.
+    """
+
+    parameter: str
+    gradient: str
+    shape: tuple[int, ...]
+    dtype: str
+    slices: tuple[Slice, ...]
+    endpoints: tuple[str, ...]
+    sparse: bool = False
+    remote: bool = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether the parameter is in more than one block."""
+        return len(self.slices) > 1
+
+    def on(self, endpoint: str) -> list[Slice]:
+        """Return the blocks that live on a server."""
+        return [s for s, held_by in zip(self.slices, self.endpoints) if held_by == endpoint]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who takes part, and a route for each parameter in the order of its first update.
+
+    ``order`` are the positions of the routes in the order in which they were dispatched.
+    """
+
+    endpoints: tuple[str, ...]
+    trainers: int
+    trainer_id: int
+    current_endpoint: str
+    routes: tuple[Route, ...]
+    order: tuple[int, ...]
+
+    @property
+    def dispatched(self) -> list[Route]:
+        """The routes in the order of dispatch."""
+        return [self.routes[i] for i in self.order]
+
+    def blocks_on(self, endpoint: str) -> Iterator[tuple[Route, Slice]]:
+        """Yield the blocks of a server in the order of dispatch."""
+        for route in self.dispatched:
+            for piece in route.on(endpoint):
+                yield route, piece
+
+    def of_trainer(self, gradient: str, trainer: int) -> str:
+        """Return the name of a gradient block as one of several trainers sends it."""
+        return f"{gradient}.trainer_{trainer}" if self.trainers > 1 else gradient
+
+    def sent(self, route: Route) -> list[str]:
+        """Return the names under which this trainer sends the blocks of a gradient."""
+        return [self.of_trainer(s.of(route.gradient), self.trainer_id) for s in route.slices]
+
+    def role_gradient(self, route: Route) -> str:
+        """Return the gradient that stands in op_role_var: renamed if it is sent in one piece."""
+        return route.gradient if route.cut else self.sent(route)[0]
+
+
+def fingerprint(program: Program, plan: Plan) -> str:
+    """Return a digest that is equal on two ranks if they built the same program and plan."""
+    shared = replace(plan, trainer_id=0, current_endpoint="")
+    return hashlib.sha256(f"{program}\n{shared}".encode()).hexdigest()
+
+
+def make_plan(
+    program: Program, participants: Participants, config: DistributeTranspilerConfig
+) -> Plan:
+    """Cut the parameters of a training program and hand their blocks to the servers."""
+    anatomy = dissect(program)
+    block = program.global_block()
+    remote = _remote_tables(program)
+    servers = len(participants.endpoints) if config.slice_var_up else 1
+    routes = []
+    for update in anatomy.updates:
+        var = block.var(update.parameter)
+        sparse = block.var(update.gradient).type == VarType.SELECTED_ROWS
+        slices = slice_variables([var], servers, config.min_block_size)
+        routes.append(
+            Route(
+                var.name,
+                update.gradient,
+                var.shape,
+                var.dtype,
+                slices,
+                (),
+                sparse,
+                remote=sparse and var.name in remote,
+            )
+        )
+    order = list(range(len(routes)))
+    if not config.slice_var_up:
+        # Without cuts biases and weights would alternate and so be parted on an even number of
+        # servers. This is the stream of np.random.seed and np.random.shuffle, as in Fluid.
+        np.random.RandomState(program.random_seed).shuffle(order)
+    routes = _dispatch(program, routes, order, participants, config)
+    return Plan(
+        participants.endpoints,
+        participants.trainers,
+        participants.trainer_id,
+        participants.current_endpoint,
+        tuple(routes),
+        tuple(order),
+    )
+
+
+def _dispatch(
+    program: Program,
+    routes: list[Route],
+    order: list[int],
+    participants: Participants,
+    config: DistributeTranspilerConfig,
+) -> list[Route]:
+    block = program.global_block()
+    blocks = [
+        Variable(block, piece.name, shape=piece.shape, dtype=routes[i].dtype)
+        for i in order
+        for piece in routes[i].slices
+    ]
+    dispatcher = dispatcher_class(config)(list(participants.endpoints))
+    dispatcher.reset()
+    chosen = list(dispatcher.dispatch(blocks))
+    kind = type(dispatcher).__name__
+    if len(chosen) != len(blocks):
+        raise PlanError(f"{kind}.dispatch gave {len(chosen)} endpoints for {len(blocks)} blocks")
+    for var, endpoint in zip(blocks, chosen):
+        if endpoint not in participants.endpoints:
+            raise PlanError(
+                f"{kind}.dispatch gave {endpoint!r} for {var.name}, "
+                f"expected one of {', '.join(participants.endpoints)}"
+            )
+    placed = list(routes)
+    remaining = iter(chosen)
+    for i in order:
+        endpoints = tuple(next(remaining) for _ in routes[i].slices)
+        placed[i] = replace(routes[i], endpoints=endpoints)
+    return placed
+
+
+def _remote_tables(program: Program) -> set[str]:
+    """Return the parameters that forward operators read through sparse look-ups only."""
+    lookups: set[str] = set()
+    others: set[str] = set()
+    for block in program.blocks:
+        for op in block.ops:
+            if is_remote_lookup(op):
+                lookups.update(op.input("W"))
+            elif op.role in (Role.FORWARD, Role.LOSS):
+                others.update(op.input_arg_names)
+    return lookups - others
+
+
+def is_remote_lookup(op: Operator) -> bool:
+    """Tell whether an operator looks up rows of a table whose gradient is sparse."""
+    return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not _distributed(op)
+
+
+def refuse_unavailable(program: Program) -> None:
+    """Refuse what this release cannot distribute yet."""
+    for block in program.blocks:
+        for op in block.ops:
+            if op.type in LOOKUPS and _distributed(op):
+                raise PlanError(
+                    f"table {op.input('W')[0]!r} has is_distributed=True: "
+                    "not available yet in this release, use is_sparse=True without it"
+                )
+
+
+def _distributed(op: Operator) -> bool:
+    return bool(op.attrs.get("is_distributed", False))

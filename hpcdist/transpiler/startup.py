@@ -1,0 +1,125 @@
+"""Startup programs: servers initialize their blocks, trainers receive them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.transpiler.anatomy import dissect
+from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.pserver import Shard, shards_on
+from hpcdist.transpiler.trainer import (
+    concat_op,
+    control_name,
+    control_names_used,
+    declare_parts,
+    mark,
+    optimizer_vars,
+    rpc_op,
+)
+
+RANDOM = ("uniform_random", "gaussian_random", "truncated_gaussian_random")
+
+
+def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
+    """Return the startup program of a trainer: it ends with receiving the servers' values.
+
+    A sparse table is not initialized here: its rows are looked up on the servers.
+    """
+    new = startup.clone()
+    block = new.global_block()
+    ops = program.global_block().ops
+    updates = [ops[i] for update in dissect(program).updates for i in update.ops]
+    for name in optimizer_vars(updates):
+        block.ops = [op for op in block.ops if name not in op.output_arg_names]
+        if block.has_var(name):
+            block.remove_var(name)
+    received = [route for route in plan.routes if not route.remote]
+    for route in received:
+        names = [s.name for s in route.slices]
+        if route.cut:
+            declare_parts(block, route, names)
+        at = {"epmap": list(route.endpoints), "trainer_id": plan.trainer_id}
+        block.add_op(rpc_op(block, "recv", {}, {"Out": names}, recv_varnames=[], **at))
+    barrier = control_name(control_names_used(plan))
+    block.create_var(barrier, dtype="bool")
+    everywhere = {"endpoints": list(plan.endpoints), "trainer_id": plan.trainer_id}
+    block.add_op(rpc_op(block, "fetch_barrier", {}, {"Out": barrier}, **everywhere))
+    for route in received:
+        if route.cut:
+            block.add_op(concat_op(block, route, Role.FORWARD))
+    for route in plan.routes:
+        if route.remote:
+            _fake_init(block, route.parameter)
+    mark(new, plan)
+    return new
+
+
+def _fake_init(block: Block, table: str) -> None:
+    """Replace a table's initializer by one that leaves its values open."""
+    block.ops = [op for op in block.ops if table not in op.output_arg_names]
+    attrs = {"shape": list(block.var(table).shape), ROLE_ATTR: int(Role.FORWARD)}
+    block.add_op(Operator(block, "fake_init", {}, {"Out": table}, attrs))
+
+
+def pserver_startup(
+    startup: Program, program: Program, plan: Plan, endpoint: str, server: Program
+) -> Program:
+    """Return the startup program of the server at ``endpoint``, whose main program is ``server``.
+
+    Each of its variables gets its part of what the original startup program would have given it.
+    """
+    new = Program()
+    new.random_seed = startup.random_seed
+    home = new.global_block()
+    for var in server.global_block().vars.values():
+        home.add_var(var.copied_to(home))
+    shards = shards_on(program, plan, dissect(program), endpoint)
+    for op in startup.global_block().ops:
+        _initialize(op, home, shards)
+    mark(new, plan)
+    return new
+
+
+def _initialize(op: Operator, home: Block, shards: list[Shard]) -> None:
+    """Copy an initializer once for each variable of the server that it is to fill."""
+    missing = [name for name in op.input_arg_names if not home.has_var(name)]
+    for name in op.output_arg_names:
+        owners = [s for s in shards if name in s.own]
+        locals_ = [(s.local(name), s) for s in owners] if owners else [(name, None)]
+        for local, shard in locals_:
+            if not home.has_var(local):
+                continue
+            if missing:
+                raise PlanError(
+                    f"initializer {op}: the server has {local!r} but not its input {missing[0]!r}"
+                )
+            copied = op.copied_to(home)
+            copied.rename(name, local)
+            if shard is not None and not shard.piece.whole:
+                _cut(copied, op, name, shard, home.var(local).shape)
+            home.add_op(copied)
+
+
+def _cut(copied: Operator, op: Operator, name: str, shard: Shard, shape: tuple[int, ...]) -> None:
+    """Let an initializer give one block of its variable the values it has in the whole."""
+    whole = op.block.program.global_block().var(name).shape
+    if shape == whole:
+        return
+    attrs: dict[str, Any] = {"shape": list(shape)}
+    if op.type in RANDOM:
+        attrs.update(offset=shard.piece.offset, full_size=int(np.prod(whole)), stream=name)
+    elif op.type == "assign_value":
+        attrs["values"] = op.attrs["values"][shard.piece.begin : shard.piece.end]
+    elif op.type != "fill_constant":
+        raise PlanError(
+            f"initializer {op} cannot fill a part of {name!r}, which is cut over several servers: "
+            "use another initializer, or config.slice_var_up = False"
+        )
+    copied.attrs.update(attrs)

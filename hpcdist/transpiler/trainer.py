@@ -1,0 +1,245 @@
+"""The trainer's program: gradients are sent as they become ready, parameters are received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.transpiler.anatomy import Anatomy, dissect
+from hpcdist.transpiler.plan import Plan, Route, fingerprint, is_remote_lookup
+
+
+def trainer_program(program: Program, plan: Plan) -> Program:
+    """Return what a trainer runs in place of ``program``.
+
+    Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
+    it is cut and sent; at the end the parameters are received.
+    """
+    anatomy = dissect(program)
+    new = program.clone()
+    block = new.global_block()
+    for i in anatomy.clip:
+        block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
+    update_ops = [block.ops[i] for update in anatomy.updates for i in update.ops]
+    _declare_blocks(block, plan)
+    sent = _insert_sends(block, plan, anatomy)
+    _append_receives(block, plan, sent)
+    _look_up_remotely(block, plan)
+    drop_optimizer_vars(block, update_ops)
+    mark(new, plan)
+    new._fingerprint = fingerprint(program, plan)
+    return new
+
+
+def mark(program: Program, plan: Plan) -> None:
+    """Write on a program what it is part of."""
+    program._is_distributed = True
+    program._is_chief = plan.trainer_id == 0
+    program._endpoints = list(plan.endpoints)
+    program._ps_endpoint = plan.current_endpoint
+
+
+def control_name(number: int) -> str:
+    """Return the name of a value that only orders operators."""
+    return f"__control_var@{number}"
+
+
+def control_names_used(plan: Plan) -> int:
+    """Return how many of these names the trainer's main program has: one per send, one barrier."""
+    return len(plan.routes) + 1
+
+
+def rpc_op(
+    block: Block, type: str, inputs: dict[str, Any], outputs: dict[str, Any], **attrs: Any
+) -> Operator:
+    """Return an operator that talks to servers, not added to the block."""
+    return Operator(block, type, inputs, outputs, {ROLE_ATTR: int(Role.RPC), **attrs})
+
+
+def declare_parts(block: Block, route: Route, names: Sequence[str], **facts: Any) -> None:
+    """Declare the blocks of a cut parameter or gradient."""
+    for piece, name in zip(route.slices, names):
+        block.create_var(name, shape=piece.shape, dtype=route.dtype, **facts)
+
+
+def _declare_blocks(block: Block, plan: Plan) -> None:
+    for route in plan.routes:
+        if route.cut:
+            declare_parts(block, route, [s.name for s in route.slices])
+    for route in plan.routes:
+        names = plan.sent(route)
+        if route.cut:
+            declare_parts(block, route, names, type=block.var(route.gradient).type)
+        elif names[0] != route.gradient:
+            _rename(block, route.gradient, names[0])
+
+
+def _rename(block: Block, old: str, new: str) -> None:
+    var = block.vars.pop(old)
+    var.name = new
+    block.add_var(var)
+    for op in block.ops:
+        op.rename(old, new)
+        rename_role_vars(op, old, new)
+
+
+def rename_role_vars(op: Operator, old: str, new: str) -> None:
+    """Replace a gradient's name in op_role_var."""
+    role_vars = op.attrs.get(ROLE_VAR_ATTR)
+    if role_vars:
+        op.attrs[ROLE_VAR_ATTR] = [new if name == old else name for name in role_vars]
+
+
+def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> list[str]:
+    """Put cuts and sends behind the writers; return the sends' outputs in the order of dispatch."""
+    removed = {*anatomy.schedule, *(i for update in anatomy.updates for i in update.ops)}
+    behind: dict[int, list[Operator]] = {}
+    sends = []
+    for route in plan.dispatched:
+        names = plan.sent(route)
+        gradient = plan.role_gradient(route)
+        added = [_split(block, route, names)] if route.cut else []
+        send = rpc_op(
+            block,
+            "send",
+            {"X": names},
+            {},
+            epmap=list(route.endpoints),
+            sections=[],
+            send_varnames=[],
+            merge_add=False,
+            use_send_handler=True,
+            trainer_id=0,
+            op_role_var=[route.parameter, gradient],
+        )
+        sends.append(send)
+        writer = _last_writer(block, gradient)
+        # What is dispatched later stands closer behind a common writer, as in Fluid.
+        behind[writer] = [*added, send, *behind.get(writer, [])]
+    ops = block.ops
+    block.ops = []
+    for i, op in enumerate(ops):
+        for kept in ([] if i in removed else [op]) + behind.get(i, []):
+            block.add_op(kept)
+    in_place = [op for op in block.ops if op.type == "send"]
+    for number, send in enumerate(in_place):
+        send.outputs = {"Out": [control_name(number)]}
+    outputs = [send.output("Out")[0] for send in sends]
+    for name in outputs:
+        block.create_var(name, dtype="bool")
+    return outputs
+
+
+def _split(block: Block, route: Route, names: Sequence[str]) -> Operator:
+    kind, attr = ("split_byref", "sections")
+    if route.sparse:
+        kind, attr = ("split_selected_rows", "height_sections")
+    rows = [piece.end - piece.begin for piece in route.slices]
+    attrs = {attr: rows, ROLE_ATTR: int(Role.DIST)}
+    return Operator(block, kind, {"X": route.gradient}, {"Out": names}, attrs)
+
+
+def _last_writer(block: Block, name: str) -> int:
+    for i in range(len(block.ops) - 1, -1, -1):
+        if name in block.ops[i].output_arg_names:
+            return i
+    raise PlanError(f"gradient {name!r} is optimized, but no operator of block 0 writes it")
+
+
+def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
+    here = {"endpoints": list(plan.endpoints), "trainer_id": plan.trainer_id}
+    barrier = control_name(len(sent))
+    block.create_var(barrier, dtype="bool")
+    block.add_op(
+        rpc_op(block, "send_barrier", {"X": sent}, {"Out": barrier}, half_async=False, **here)
+    )
+    received = [route for route in plan.routes if not route.remote]
+    for route in received:
+        recv = rpc_op(
+            block,
+            "recv",
+            {"X": barrier},
+            {"Out": [s.name for s in route.slices]},
+            epmap=list(route.endpoints),
+            recv_varnames=[],
+            trainer_id=plan.trainer_id,
+            op_role_var=[route.parameter, plan.role_gradient(route)],
+        )
+        block.add_op(recv)
+    names = [s.name for route in received for s in route.slices]
+    block.add_op(rpc_op(block, "fetch_barrier", {"X": barrier}, {"Out": names}, **here))
+    for route in received:
+        if route.cut:
+            block.add_op(concat_op(block, route, Role.DIST))
+
+
+def concat_op(block: Block, route: Route, role: Role) -> Operator:
+    """Return the operator that joins the received blocks of a parameter, not added."""
+    names = [s.name for s in route.slices]
+    attrs = {"axis": 0, ROLE_ATTR: int(role)}
+    return Operator(block, "concat", {"X": names}, {"Out": route.parameter}, attrs)
+
+
+def _look_up_remotely(block: Block, plan: Plan) -> None:
+    """Replace all look-ups in a sparse table by one that asks the servers for the rows."""
+    for route in plan.routes:
+        lookups = [
+            op for op in block.ops if is_remote_lookup(op) and route.parameter in op.input("W")
+        ]
+        if not (route.remote and lookups):
+            continue
+        first = lookups[0]
+        kept = [op for op in block.ops if op not in lookups]
+        ids = [op.input("Ids")[0] for op in lookups]
+        outputs = [op.output("Out")[0] for op in lookups]
+        position = 1 + max((i for i, op in enumerate(kept) if _writes(op, ids)), default=-1)
+        readers = (i for i, op in enumerate(kept) if set(outputs) & set(op.input_arg_names))
+        if min(readers, default=position) < position:
+            raise PlanError(
+                f"table {route.parameter!r}: its look-ups cannot be made at once, because ids of "
+                "one are computed from rows of another; use is_sparse=False for this table"
+            )
+        block.ops = kept
+        attrs = {
+            "table_names": [s.name for s in route.slices],
+            "height_sections": [s.end - s.begin for s in route.slices],
+            "endpoints": list(route.endpoints),
+            "padding_idx": first.attrs.get("padding_idx", -1),
+            "trainer_id": plan.trainer_id,
+            "lookup_table_version": first.type,
+            ROLE_ATTR: int(Role.FORWARD),
+        }
+        inputs = {"Ids": ids, "W": route.parameter}
+        op = Operator(block, "distributed_lookup_table", inputs, {"Outputs": outputs}, attrs)
+        block.add_op(op, position)
+
+
+def _writes(op: Operator, names: Sequence[str]) -> bool:
+    return bool(set(names) & set(op.output_arg_names))
+
+
+def optimizer_vars(update_ops: Sequence[Operator]) -> list[str]:
+    """Return what only updates read: learning rates, accumulators, decay terms, in order."""
+    shared = {name for op in update_ops for name in op.attrs[ROLE_VAR_ATTR]}
+    read = dict.fromkeys(name for op in update_ops for name in op.input_arg_names)
+    return [name for name in read if name not in shared]
+
+
+def drop_optimizer_vars(block: Block, update_ops: Sequence[Operator]) -> None:
+    """Remove the variables that only the removed operators used."""
+    used = {name for op in _reachable(block) for name in op.input_arg_names + op.output_arg_names}
+    for name in optimizer_vars(update_ops):
+        if block.has_var(name) and name not in used:
+            block.remove_var(name)
+
+
+def _reachable(block: Block) -> Iterator[Operator]:
+    for op in block.ops:
+        yield op
+        if "sub_block" in op.attrs:
+            yield from _reachable(block.program.block(op.attrs["sub_block"]))
