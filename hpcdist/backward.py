@@ -1,0 +1,334 @@
+"""Differentiate: append the operators that compute gradients of a loss to its block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import is_float
+from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.operator import Operator, Slots, as_names
+from hpcdist.graph.registry import lookup
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ops.common import EMPTY
+
+Callback = Callable[..., Any]
+
+
+@dataclass
+class _Step:
+    """A backward operator before it is appended; renaming repeated gradients edits its slots."""
+
+    type: str
+    inputs: Slots
+    outputs: Slots
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def reads(self) -> list[str]:
+        return [name for names in self.inputs.values() for name in names]
+
+    def writes(self) -> list[str]:
+        return [name for names in self.outputs.values() for name in names]
+
+    def rename(self, old: str, new: str) -> None:
+        for slots in (self.inputs, self.outputs):
+            for slot, names in slots.items():
+                slots[slot] = [new if name == old else name for name in names]
+
+
+def append_backward(
+    loss: Variable,
+    parameter_list: Sequence[Parameter | str] | None = None,
+    no_grad_set: Iterable[Variable | str] | None = None,
+    callbacks: Sequence[Callback] | None = None,
+) -> list[tuple[Parameter, Variable]]:
+    """Append the backward of ``loss``, of shape (1,), and return (parameter, gradient) pairs.
+
+    ``parameter_list`` limits the pairs (default: every trainable parameter, in order of creation);
+    gradients do not flow into ``no_grad_set``. Callbacks are called as ``cb(block=, context=)``
+    after each operator. Raises GraphAssertionError (an AssertionError) for a loss of another shape.
+    """
+    _check_loss(loss)
+    block = loss.block
+    program = block.program
+    maker = loss.op
+    if maker is None:
+        raise GraphError(f"append_backward: no operator computes the loss {loss.name!r}")
+    if not isinstance(callbacks, (list, tuple, type(None))) or any(
+        not callable(cb) for cb in callbacks or ()
+    ):
+        raise GraphTypeError(f"append_backward: callbacks must be a list of functions: {callbacks}")
+    maker.set_attr(ROLE_ATTR, int(Role.FORWARD | Role.LOSS))
+    stopped = _stopped(block, no_grad_set)
+    one = {"shape": [1], "value": 1.0, "dtype": loss.dtype}
+    start = _Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
+    gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
+
+    chosen = program.all_parameters() if parameter_list is None else parameter_list
+    pairs = []
+    for name in as_names(list(chosen)):
+        parameter = program.global_block().vars.get(name)
+        if not isinstance(parameter, Parameter):
+            raise GraphError(f"append_backward: the program has no parameter {name!r}")
+        if name in gradient_of and parameter.trainable:
+            pairs.append((parameter, block.var(gradient_of[name])))
+    for parameter, gradient in pairs:
+        finisher = gradient.op
+        role_var = [parameter.name, gradient.name, *finisher.attrs.get(ROLE_VAR_ATTR, ())]
+        finisher.set_attr(ROLE_VAR_ATTR, role_var)
+    return pairs
+
+
+def gradients(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: Iterable[Variable | str] | None = None,
+) -> list[Variable | None]:
+    """Append operators for d(targets)/d(inputs) and return the gradients, None where there is none.
+
+    Targets are summed; ``target_gradients`` are their weights (default: ones).
+    """
+    targets, inputs = _as_list(targets), _as_list(inputs)
+    weights = _as_list(target_gradients) or [None] * len(targets)
+    if len(weights) != len(targets):
+        raise GraphError(f"gradients: {len(targets)} targets, but {len(weights)} target_gradients")
+    block = targets[0].block
+    stopped = _stopped(block, no_grad_set) - {v.name for v in inputs}
+    starts = []
+    for target, weight in zip(targets, weights):
+        out = {"Out": [grad_name(target.name)]}
+        if weight is not None:
+            if weight.shape != target.shape:
+                raise GraphError(
+                    f"gradients: {weight.name!r} {weight.shape} cannot weigh "
+                    f"{target.name!r} {target.shape}"
+                )
+            starts.append(_Step("assign", {"X": [weight.name]}, out))
+        elif -1 in target.shape:
+            ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
+            batch = target.shape.index(-1)
+            ones |= {"input_dim_idx": batch, "output_dim_idx": batch}
+            like = {"Input": [target.name]}
+            starts.append(_Step("fill_constant_batch_size_like", like, out, ones))
+        else:
+            ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
+            starts.append(_Step("fill_constant", {}, out, ones))
+    wanted = [v.name for v in inputs]
+    found = _append(block, {t.name for t in targets}, wanted, stopped, starts, ())
+    return [block.var(found[name]) if name in found else None for name in wanted]
+
+
+def calc_gradient(*args: Any, **kwargs: Any) -> Any:
+    """Return `gradients`, not in a list when there is only one."""
+    found = gradients(*args, **kwargs)
+    return found[0] if len(found) == 1 else found
+
+
+# -- what gradients flow through -----------------------------------------------------------------
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Variable):
+        raise GraphTypeError(f"append_backward: the loss must be a Variable, got {loss!r}")
+    if tuple(loss.shape) != (1,):
+        raise GraphAssertionError(
+            f"append_backward: the loss {loss.name!r} must have shape (1,), got {loss.shape}; "
+            "reduce it with layers.mean"
+        )
+
+
+def _stopped(block: Block, no_grad_set: Iterable[Variable | str] | None) -> set[str]:
+    """Names that no gradient flows into: stopped, integer, or refused by the caller."""
+    if not isinstance(no_grad_set, (set, frozenset, list, tuple, type(None))):
+        raise GraphTypeError(f"no_grad_set must be a set, list or tuple, got {no_grad_set!r}")
+    for entry in no_grad_set or ():
+        if not isinstance(entry, (Variable, str)):
+            raise GraphTypeError(f"no_grad_set holds {entry!r}: expected a Variable or a name")
+    stopped = set(as_names(list(no_grad_set or ())))
+    for var in block.program.list_vars():
+        if var.stop_gradient or not is_float(var.dtype):
+            stopped.add(var.name)
+    return stopped
+
+
+def _path(block: Block, targets: set[str], stopped: set[str]) -> list[Operator]:
+    """Operators that the targets depend on through gradients, in order."""
+    needed = set(targets)
+    path = []
+    for op in reversed(block.ops):
+        if lookup(op.type).grad is not None and needed.intersection(op.output_arg_names):
+            path.append(op)
+            needed.update(name for name in op.input_arg_names if name not in stopped)
+    return path[::-1]
+
+
+def _reached(
+    block: Block, path: Sequence[Operator], sources: Sequence[str], stopped: set[str]
+) -> set[str]:
+    """Names whose gradients somebody can want: parameters, free inputs, and what follows them."""
+    made = {name for op in block.ops for name in op.output_arg_names}
+    read = {name for op in path for name in op.input_arg_names}
+    reached = set(sources) or {
+        name
+        for name in read
+        if name not in stopped and (name not in made or isinstance(block.find_var(name), Parameter))
+    }
+    for op in path:
+        if reached.intersection(op.input_arg_names):
+            reached.update(name for name in op.output_arg_names if name not in stopped)
+    return reached
+
+
+# -- the operators -------------------------------------------------------------------------------
+def _append(
+    block: Block,
+    targets: set[str],
+    sources: Sequence[str],
+    stopped: set[str],
+    starts: Sequence[_Step],
+    callbacks: Sequence[Callback],
+) -> dict[str, str]:
+    """Append the backward from ``targets`` and return the gradient's name for every variable."""
+    path = _path(block, targets, stopped)
+    reached = _reached(block, path, sources, stopped)
+    flowing = _flowing(block, path, targets, reached)
+    steps = _gradient_steps(path, flowing, reached)
+    steps = _sum_repeated(steps, block.idx)
+    renamed = _rename_existing(block, [*starts, *steps])
+    context: dict[str, Any] = {}
+    for index, step in enumerate([*starts, *steps]):
+        begins = index < len(starts) and not sources  # the loss's own gradient
+        attrs = {k: v for k, v in step.attrs.items() if k != ROLE_VAR_ATTR}
+        attrs[ROLE_ATTR] = int(Role.BACKWARD | Role.LOSS if begins else Role.BACKWARD)
+        op = block.append_op(step.type, step.inputs, step.outputs, attrs)
+        context.update(
+            (name, name.partition(GRAD_SUFFIX)[0]) for name in step.writes() if name != EMPTY
+        )
+        context["__current_op_desc__"] = op
+        for callback in callbacks:
+            callback(block=block, context=context)
+    written = {name for step in steps for name in step.writes()}
+    found = {}
+    for name in reached:
+        gradient = renamed.get(grad_name(name), grad_name(name))
+        if gradient in written:
+            found[name] = gradient
+    return found
+
+
+def _flowing(
+    block: Block, path: Sequence[Operator], targets: set[str], reached: set[str]
+) -> set[str]:
+    """Names that really get a gradient: on a way from the targets back."""
+    flowing = set(targets)
+    for op in reversed(path):
+        if flowing.intersection(op.output_arg_names):
+            flowing.update(name for name in op.input_arg_names if name in reached)
+    return flowing
+
+
+def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[str]) -> list[_Step]:
+    steps = []
+    for op in reversed(path):
+        if not reached.intersection(op.input_arg_names):
+            continue
+        made = flowing.intersection(op.output_arg_names)
+        if not made:
+            continue
+        for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
+            step = _Step(
+                grad.type, {s: list(n) for s, n in grad.inputs.items()}, _given(grad), grad.attrs
+            )
+            if not any(name != EMPTY for name in step.writes()):
+                continue
+            own = {grad_name(name) for name in op.output_arg_names}
+            for missing in sorted(own - {grad_name(n) for n in made}):
+                if missing in step.reads():  # an output that the targets do not depend on
+                    forward = missing.removesuffix(GRAD_SUFFIX)
+                    zeros = {"X": [forward]}, {"Out": [missing]}
+                    steps.append(_Step("fill_zeros_like", *zeros))
+            steps.append(step)
+    return steps
+
+
+def _given(grad: Any) -> Slots:
+    """Output slots of a gradient operator: EMPTY holds a place in list slots only."""
+    many = {slot.name: slot.many for slot in lookup(grad.type).outputs}
+    outputs = {}
+    for slot, names in grad.outputs.items():
+        kept = list(names) if many.get(slot) else [n for n in names if n != EMPTY]
+        if any(name != EMPTY for name in kept):
+            outputs[slot] = kept
+    return outputs
+
+
+def _sum_repeated(steps: list[_Step], block_idx: int) -> list[_Step]:
+    """Let every producer of a repeated gradient write its own variable, summed before first use."""
+    producers: dict[str, list[str]] = {}  # gradient -> what its producers write
+    count: dict[str, int] = {}
+    first: dict[str, int] = {}
+    done: list[_Step] = []
+
+    def fresh(name: str) -> str:
+        count[name] = count.get(name, -1) + 1
+        return f"{name}@RENAME@block{block_idx}@{count[name]}"
+
+    def sum_up(name: str) -> None:
+        done.append(_Step("sum", {"X": producers[name]}, {"Out": [name]}))
+        producers[name] = [name]
+        first[name] = len(done) - 1
+
+    for step in steps:
+        for name in dict.fromkeys(step.reads()):
+            if len(producers.get(name, ())) > 1:
+                sum_up(name)
+        reads = step.reads()
+        for slot, names in step.outputs.items():
+            for i, name in enumerate(names):
+                if name == EMPTY or GRAD_SUFFIX not in name or name in reads:
+                    continue
+                if name not in producers:
+                    producers[name], first[name] = [name], len(done)
+                    continue
+                if len(producers[name]) == 1:
+                    own = fresh(name)
+                    producers[name] = [own]
+                    for earlier in done[first[name] :]:
+                        earlier.rename(name, own)
+                    for earlier_slot, held in step.outputs.items():
+                        if earlier_slot == slot:
+                            names[:i] = [own if n == name else n for n in names[:i]]
+                            break
+                        step.outputs[earlier_slot] = [own if n == name else n for n in held]
+                names[i] = fresh(name)
+                producers[name].append(names[i])
+        done.append(step)
+    for name in list(producers):
+        if len(producers[name]) > 1:
+            sum_up(name)
+    return done
+
+
+def _rename_existing(block: Block, steps: Sequence[_Step]) -> dict[str, str]:
+    """Give new names to gradients of a second backward: the first one's keep theirs."""
+    renamed: dict[str, str] = {}
+    order = 2
+    while any(name.startswith("grad/" * order) for name in block.vars):
+        order += 1
+    for step in steps:
+        for name in step.writes():
+            if GRAD_SUFFIX in name and block.find_var(name) is not None:
+                renamed[name] = "grad/" * order + name
+    for step in steps:
+        for old, new in renamed.items():
+            step.rename(old, new)
+    return renamed
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

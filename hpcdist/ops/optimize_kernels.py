@@ -1,0 +1,405 @@
+"""Optimizer updates: each formula once, and one pass over memory that applies it (numba).
+
+A formula takes and returns numbers; called on cupy arrays it works element by element too. Its
+compiled pass also forms the gradient: rows of ``grads`` (one per contributor, beginning at
+``starts``) are added in that order and multiplied by ``scale``, a cache-sized chunk at a time.
+All arithmetic is in the parameter's element type, in Fluid's order, so that a parameter cut into
+blocks moves as the whole would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+ONE = np.float32(1)  # as a literal, it would turn single precision into double
+CHUNK = 1024  # elements whose gradient is formed at once: stays in the first-level cache
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile with numba; kept on disk beside the package, or in the user's cache directory."""
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no directory can be written: compile in every process
+        return numba.njit(**options)(function)
+
+
+@jit
+def _gradient(grads, starts, scale, begin, out):
+    """Write elements begin.. of the scaled sum of rows into ``out`` and return it."""
+    n = len(out)
+    first = grads[starts[0] + begin : starts[0] + begin + n]
+    if len(starts) == 1:
+        for i in range(n):
+            out[i] = first[i] * scale[0]
+        return out
+    second = grads[starts[1] + begin : starts[1] + begin + n]
+    if len(starts) == 2:
+        for i in range(n):
+            out[i] = (first[i] + second[i]) * scale[0]
+        return out
+    for i in range(n):
+        out[i] = first[i] + second[i]
+    for k in range(2, len(starts)):
+        row = grads[starts[k] + begin : starts[k] + begin + n]
+        for i in range(n):
+            out[i] += row[i]
+    for i in range(n):
+        out[i] *= scale[0]
+    return out
+
+
+@jit
+def _norm(x):
+    """Return the Euclidean norm: eight sums in double precision, the same on every machine."""
+    s = np.zeros(8)
+    whole = len(x) // 8 * 8
+    for i in range(0, whole, 8):
+        for k in range(8):
+            s[k] += np.float64(x[i + k]) * np.float64(x[i + k])
+    for i in range(whole, len(x)):
+        s[0] += np.float64(x[i]) * np.float64(x[i])
+    out = np.empty(1, x.dtype)
+    out[0] = np.sqrt(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])))
+    return out[0]
+
+
+# -- formulas: (p, g, *state, lr, *hyper) -> (p, *state) -----------------------------------------
+@jit
+def sgd_rule(p, g, lr):
+    return p - lr * g
+
+
+@jit
+def momentum_rule(p, g, v, lr, mu):
+    v = v * mu + g
+    return p - lr * v, v
+
+
+@jit
+def nesterov_rule(p, g, v, lr, mu):
+    v = v * mu + g
+    return p - (g + v * mu) * lr, v
+
+
+@jit
+def adagrad_rule(p, g, m, lr, epsilon):
+    m = m + g * g
+    return p - lr * g / (np.sqrt(m) + epsilon), m
+
+
+@jit
+def decayed_adagrad_rule(p, g, m, lr, decay, rest, epsilon):
+    m = decay * m + rest * g * g
+    return p - lr * g / (np.sqrt(m) + epsilon), m
+
+
+@jit
+def adam_rate(lr, power1, power2):
+    return lr * (np.sqrt(ONE - power2) / (ONE - power1))
+
+
+@jit
+def adam_rule(p, g, m, v, lr, beta1, rest1, beta2, rest2, epsilon):
+    m = beta1 * m + rest1 * g
+    v = beta2 * v + rest2 * g * g
+    return p - lr * (m / (np.sqrt(v) + epsilon)), m, v
+
+
+@jit
+def adamax_rate(lr, power1):
+    return lr / (ONE - power1)
+
+
+@jit
+def adamax_rule(p, g, m, u, lr, beta1, rest1, beta2, epsilon):
+    m = beta1 * m + rest1 * g
+    u = np.maximum(np.abs(g), beta2 * u + epsilon)
+    return p - lr * (m / u), m, u
+
+
+@jit
+def rmsprop_rule(p, g, mom, ms, lr, rho, rest, epsilon, momentum):
+    ms = rho * ms + rest * g * g
+    mom = momentum * mom + lr * g / np.sqrt(ms + epsilon)
+    return p - mom, mom, ms
+
+
+@jit
+def centered_rmsprop_rule(p, g, mom, ms, mg, lr, rho, rest, epsilon, momentum):
+    ms = rho * ms + rest * g * g
+    mg = rho * mg + rest * g
+    mom = momentum * mom + lr * g / np.sqrt(ms - mg * mg + epsilon)
+    return p - mom, mom, ms, mg
+
+
+@jit
+def ftrl_rule(p, g, n, z, lr, l1, twice_l2, power):
+    """``power`` is minus Fluid's lr_power; 0.5 is the usual square root."""
+    m = n + g * g
+    root, new_root = n**power, m**power
+    z = z + (g - (new_root - root) / lr * p)
+    shrunk = (l1 * np.sign(z) - z) / (new_root / lr + twice_l2)
+    return np.where(np.abs(z) > l1, shrunk, p - p), m, z
+
+
+@jit
+def sqrt_ftrl_rule(p, g, n, z, lr, l1, twice_l2):
+    m = n + g * g
+    new_root = np.sqrt(m)
+    z = z + (g - (new_root - np.sqrt(n)) / lr * p)
+    shrunk = (l1 * np.sign(z) - z) / (new_root / lr + twice_l2)
+    return np.where(np.abs(z) > l1, shrunk, p - p), m, z
+
+
+@jit
+def lars_rate(lr, coeff, decay, p_norm, g_norm):
+    """Return the layer's own rate: 0, not 0/0, where parameter and gradient are both zero."""
+    below = g_norm + decay * p_norm
+    return lr * coeff * p_norm / np.where(below > 0, below, ONE)
+
+
+@jit
+def lars_rule(p, g, v, lr, mu, decay):
+    v = v * mu + lr * (g + decay * p)
+    return p - v, v
+
+
+@jit
+def lamb_rule(p, g, m, v, beta1, rest1, beta2, rest2, full1, full2, epsilon, decay):
+    """Return the step before the layer's rate, and the moments."""
+    m = beta1 * m + rest1 * g
+    v = beta2 * v + rest2 * g * g
+    return (m / full1) / (np.sqrt(v / full2) + epsilon) + decay * p, m, v
+
+
+@jit
+def lamb_rate(lr, p_norm, step_norm):
+    known = (p_norm > 0) & (step_norm > 0)
+    return lr * np.where(known, p_norm, ONE) / np.where(known, step_norm, ONE)
+
+
+@jit
+def adadelta_rule(p, g, squares, updates, rho, rest, epsilon):
+    squares = rho * squares + rest * g * g
+    update = -np.sqrt((updates + epsilon) / (squares + epsilon)) * g
+    updates = rho * updates + rest * update * update
+    return p + update, squares, updates
+
+
+# -- passes over memory --------------------------------------------------------------------------
+# Each: (param, grads, starts, scale, lr, hyper, *state), all flat and contiguous; scale and lr hold
+# one element, hyper the formula's constants.
+
+
+@jit
+def sgd(param, grads, starts, scale, lr, hyper):
+    rate = lr[0]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i] = sgd_rule(p[i], g[i], rate)
+
+
+@jit
+def momentum(param, grads, starts, scale, lr, hyper, velocity):
+    rate = lr[0]
+    mu = hyper[0]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        v = velocity[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], v[i] = momentum_rule(p[i], g[i], v[i], rate, mu)
+
+
+@jit
+def nesterov(param, grads, starts, scale, lr, hyper, velocity):
+    rate = lr[0]
+    mu = hyper[0]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        v = velocity[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], v[i] = nesterov_rule(p[i], g[i], v[i], rate, mu)
+
+
+@jit
+def adagrad(param, grads, starts, scale, lr, hyper, moment):
+    rate = lr[0]
+    epsilon = hyper[0]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        m = moment[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], m[i] = adagrad_rule(p[i], g[i], m[i], rate, epsilon)
+
+
+@jit
+def decayed_adagrad(param, grads, starts, scale, lr, hyper, moment):
+    rate = lr[0]
+    decay, rest, epsilon = hyper[0], hyper[1], hyper[2]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        m = moment[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], m[i] = decayed_adagrad_rule(p[i], g[i], m[i], rate, decay, rest, epsilon)
+
+
+@jit
+def adam(param, grads, starts, scale, lr, hyper, moment1, moment2, power1, power2):
+    rate = adam_rate(lr[0], power1[0], power2[0])
+    beta1, rest1, beta2, rest2, epsilon = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        m = moment1[begin : begin + CHUNK]
+        v = moment2[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], m[i], v[i] = adam_rule(
+                p[i], g[i], m[i], v[i], rate, beta1, rest1, beta2, rest2, epsilon
+            )
+    power1[0] *= beta1
+    power2[0] *= beta2
+
+
+@jit
+def adamax(param, grads, starts, scale, lr, hyper, moment, inf_norm, power1):
+    rate = adamax_rate(lr[0], power1[0])
+    beta1, rest1, beta2, epsilon = hyper[0], hyper[1], hyper[2], hyper[3]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        m = moment[begin : begin + CHUNK]
+        u = inf_norm[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], m[i], u[i] = adamax_rule(
+                p[i], g[i], m[i], u[i], rate, beta1, rest1, beta2, epsilon
+            )
+
+
+@jit
+def rmsprop(param, grads, starts, scale, lr, hyper, moment, mean_square, mean_grad):
+    rate = lr[0]
+    rho, rest, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        mom = moment[begin : begin + CHUNK]
+        ms = mean_square[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], mom[i], ms[i] = rmsprop_rule(
+                p[i], g[i], mom[i], ms[i], rate, rho, rest, epsilon, momentum
+            )
+
+
+@jit
+def centered_rmsprop(param, grads, starts, scale, lr, hyper, moment, mean_square, mean_grad):
+    rate = lr[0]
+    rho, rest, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        mom = moment[begin : begin + CHUNK]
+        ms = mean_square[begin : begin + CHUNK]
+        mg = mean_grad[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], mom[i], ms[i], mg[i] = centered_rmsprop_rule(
+                p[i], g[i], mom[i], ms[i], mg[i], rate, rho, rest, epsilon, momentum
+            )
+
+
+@jit
+def ftrl(param, grads, starts, scale, lr, hyper, squared, linear):
+    rate = lr[0]
+    l1, twice_l2, power = hyper[0], hyper[1], hyper[2]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        n = squared[begin : begin + CHUNK]
+        z = linear[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], n[i], z[i] = ftrl_rule(p[i], g[i], n[i], z[i], rate, l1, twice_l2, power)
+
+
+@jit
+def sqrt_ftrl(param, grads, starts, scale, lr, hyper, squared, linear):
+    rate = lr[0]
+    l1, twice_l2 = hyper[0], hyper[1]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        n = squared[begin : begin + CHUNK]
+        z = linear[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], n[i], z[i] = sqrt_ftrl_rule(p[i], g[i], n[i], z[i], rate, l1, twice_l2)
+
+
+@jit
+def adadelta(param, grads, starts, scale, lr, hyper, squares, updates):
+    rho, rest, epsilon = hyper[0], hyper[1], hyper[2]
+    buffer = np.empty(CHUNK, param.dtype)
+    for begin in range(0, len(param), CHUNK):
+        p = param[begin : begin + CHUNK]
+        s = squares[begin : begin + CHUNK]
+        u = updates[begin : begin + CHUNK]
+        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
+        for i in range(len(p)):
+            p[i], s[i], u[i] = adadelta_rule(p[i], g[i], s[i], u[i], rho, rest, epsilon)
+
+
+@jit
+def lars_momentum(param, grads, starts, scale, lr, hyper, velocity):
+    mu, coeff, decay = hyper[0], hyper[1], hyper[2]
+    g = _gradient(grads, starts, scale, 0, np.empty_like(param))
+    rate = lars_rate(lr[0], coeff, decay, _norm(param), _norm(g))
+    for i in range(len(param)):
+        param[i], velocity[i] = lars_rule(param[i], g[i], velocity[i], rate, mu, decay)
+
+
+@jit
+def lamb(param, grads, starts, scale, lr, hyper, moment1, moment2, power1, power2):
+    beta1, rest1, beta2, rest2 = hyper[0], hyper[1], hyper[2], hyper[3]
+    epsilon, decay = hyper[4], hyper[5]
+    g = _gradient(grads, starts, scale, 0, np.empty_like(param))
+    full1, full2 = ONE - power1[0], ONE - power2[0]
+    for i in range(len(param)):
+        g[i], moment1[i], moment2[i] = lamb_rule(
+            param[i], g[i], moment1[i], moment2[i],
+            beta1, rest1, beta2, rest2, full1, full2, epsilon, decay,
+        )  # fmt: skip
+    rate = lamb_rate(lr[0], _norm(param), _norm(g))
+    for i in range(len(param)):
+        param[i] -= rate * g[i]
+
+
+@jit
+def sgd_rows(param, rows, values, scale, lr, hyper):
+    """Subtract row by row, repeats included; ``values`` is [rows, width], ``param`` flat."""
+    rate, width = lr[0], values.shape[1]
+    for k in range(len(rows)):
+        if not 0 <= rows[k] * width < len(param):
+            raise IndexError("sparse gradient: a row lies outside the table")
+        begin = rows[k] * width
+        p, g = param[begin : begin + width], values[k]
+        for i in range(width):
+            p[i] = sgd_rule(p[i], g[i] * scale[0], rate)

@@ -1,0 +1,55 @@
+"""Optimizers, by their short names and Fluid's long ones."""
+
+from hpcdist.optimizer.base import Optimizer, distributed_table
+from hpcdist.optimizer.kinds import (
+    AdadeltaOptimizer,
+    AdagradOptimizer,
+    AdamOptimizer,
+    AdamaxOptimizer,
+    DecayedAdagradOptimizer,
+    FtrlOptimizer,
+    LambOptimizer,
+    LarsMomentumOptimizer,
+    MomentumOptimizer,
+    RMSPropOptimizer,
+    SGDOptimizer,
+)
+
+SGD = SGDOptimizer
+Momentum = MomentumOptimizer
+LarsMomentum = LarsMomentumOptimizer
+Adagrad = AdagradOptimizer
+DecayedAdagrad = DecayedAdagradOptimizer
+Adam = AdamOptimizer
+Adamax = AdamaxOptimizer
+RMSProp = RMSPropOptimizer
+Ftrl = FtrlOptimizer
+Adadelta = AdadeltaOptimizer
+Lamb = LambOptimizer
+
+__all__ = [
+    "Adadelta",
+    "AdadeltaOptimizer",
+    "Adagrad",
+    "AdagradOptimizer",
+    "Adam",
+    "AdamOptimizer",
+    "Adamax",
+    "AdamaxOptimizer",
+    "DecayedAdagrad",
+    "DecayedAdagradOptimizer",
+    "Ftrl",
+    "FtrlOptimizer",
+    "Lamb",
+    "LambOptimizer",
+    "LarsMomentum",
+    "LarsMomentumOptimizer",
+    "Momentum",
+    "MomentumOptimizer",
+    "Optimizer",
+    "RMSProp",
+    "RMSPropOptimizer",
+    "SGD",
+    "SGDOptimizer",
+    "distributed_table",
+]

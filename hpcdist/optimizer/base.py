@@ -1,0 +1,230 @@
+"""What optimizers share: minimize appends backward, clip, regularization and update operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpcdist.backward import append_backward
+from hpcdist.clip import GradientClipBase, append_gradient_clip_ops
+from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph import names
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import (
+    Program,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+)
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.initializer import Constant
+from hpcdist.ops.optimize import UPDATES
+from hpcdist.regularizer import append_regularization_ops
+
+ParamGrads = list[tuple[Parameter, Variable]]
+
+
+class Optimizer:
+    """What optimizers share; subclasses say operator type, attributes and accumulators.
+
+    ``learning_rate`` is a number or a schedule's Variable. Multipliers in ParamAttr, regularizers
+    there and clips there win over those given here, as in Fluid.
+    """
+
+    type = ""
+    accumulators: dict[str, str] = {}  # input slot of the operator -> kind, in order of creation
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        regularization: Any = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(learning_rate, bool) or not isinstance(learning_rate, (float, int, Variable)):
+            raise GraphTypeError(
+                f"{type(self).__name__}: learning_rate must be a number or a Variable, "
+                f"got {learning_rate!r}"
+            )
+        _check_clip(grad_clip)
+        self.learning_rate = learning_rate
+        self.parameter_list = parameter_list
+        self.regularization = regularization
+        self.grad_clip = grad_clip
+        self.name = name
+        self.attrs: dict[str, Any] = {}
+        self._rates: dict[int, Variable] = {}  # id(Program) -> the global rate in it
+        self._held: dict[tuple[str, str], Variable] = {}  # (slot, parameter) -> accumulator
+
+    # -- in steps ----------------------------------------------------------------------------
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        no_grad_set: Iterable[Variable | str] | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> tuple[list[Operator], ParamGrads]:
+        """Append all that a training step needs; return (update operators, (param, grad) pairs)."""
+        _check_clip(grad_clip)
+        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        if not pairs:
+            raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
+        ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
+        loss.block.program.startup = startup_program or default_startup_program()
+        return ops, pairs
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        no_grad_set: Iterable[Variable | str] | None = None,
+        callbacks: Sequence[Any] | None = None,
+    ) -> ParamGrads:
+        """Append the backward operators and return (parameter, gradient) pairs."""
+        chosen = parameter_list or self.parameter_list
+        return append_backward(loss, chosen, no_grad_set, callbacks)
+
+    def apply_optimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None,
+        params_grads: ParamGrads,
+        grad_clip: GradientClipBase | None = None,
+    ) -> list[Operator]:
+        """Append what follows backward, into the loss's program."""
+        with program_guard(loss.block.program, startup_program):
+            return self.apply_gradients(params_grads, grad_clip)
+
+    def apply_gradients(
+        self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
+    ) -> list[Operator]:
+        """Append clip, regularization and update operators; return the last kind."""
+        pairs = sorted(params_grads, key=lambda pair: pair[0].name)
+        pairs, table_op = self._take_out_table(pairs)
+        clip = grad_clip or self.grad_clip
+        pairs = append_gradient_clip_ops(pairs) if clip is None else clip(pairs)
+        pairs = append_regularization_ops(pairs, self.regularization)
+        ops = self._append_updates(pairs)
+        return [*ops, table_op] if table_op is not None else ops
+
+    def _take_out_table(self, pairs: ParamGrads) -> tuple[ParamGrads, Operator | None]:
+        """Give a distributed table its own ``sgd``: no clip, regularizer or other update there."""
+        table = distributed_table(default_main_program())
+        if table is None:
+            return pairs, None
+        op = None
+        for param, grad in pairs:
+            if param.name == table:
+                block = default_main_program().global_block()
+                with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+                    rate = self._rate_of(param)
+                    inputs = {"Param": param, "Grad": grad, "LearningRate": rate}
+                    op = block.append_op("sgd", inputs, {"ParamOut": param})
+        return [pair for pair in pairs if pair[0].name != table], op
+
+    def _append_updates(self, pairs: ParamGrads) -> list[Operator]:
+        block = default_main_program().global_block()
+        start = len(block.ops)
+        for param, _ in pairs:
+            self._add_accumulators(param)
+        self._global_rate()
+        for param, grad in pairs:
+            with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+                self._append_update(block, param, grad)
+        self._finish(block, pairs)
+        return block.ops[start:]
+
+    def _append_update(self, block: Block, param: Parameter, grad: Variable) -> None:
+        update = UPDATES[self.type]
+        inputs = {"Param": param, "Grad": grad}
+        if update.has_rate:
+            inputs["LearningRate"] = self._rate_of(param)
+        outputs: dict[str, Variable] = {"ParamOut": param}
+        for slot, out in update.state.items():
+            inputs[slot] = self._held[slot, param.name]
+            if out is not None:
+                outputs[out] = inputs[slot]
+        block.append_op(self.type, inputs, outputs, self._attrs_for(param))
+
+    def _attrs_for(self, param: Parameter) -> dict[str, Any]:
+        return self.attrs
+
+    def _finish(self, block: Block, pairs: ParamGrads) -> None:
+        """Append what follows the updates of all parameters."""
+
+    # -- variables ---------------------------------------------------------------------------
+    def _global_rate(self) -> Variable:
+        """Return the learning rate's variable in the main program, made at the first call."""
+        if isinstance(self.learning_rate, Variable):
+            return self.learning_rate
+        program = default_main_program()
+        if id(program) not in self._rates:
+            name = names.generate("learning_rate")
+            self._rates[id(program)] = _persistable(name, (1,), float(self.learning_rate))
+        return self._rates[id(program)]
+
+    def _rate_of(self, param: Parameter) -> Variable:
+        """Return the rate of one parameter: the global one, times its multiplier."""
+        multiplier = param.optimize_attr["learning_rate"]
+        if isinstance(multiplier, Variable):
+            return multiplier
+        rate = self._global_rate()
+        if multiplier == 1.0:
+            return rate
+        program = default_main_program()
+        with program.role_guard(Role.LR_SCHED | Role.OPTIMIZE):
+            block = program.current_block()
+            out = block.create_var(names.generate("tmp"), dtype=rate.dtype)
+            attrs = {"scale": float(multiplier), "bias": 0.0, "bias_after_scale": True}
+            block.append_op("scale", {"X": rate}, {"Out": out}, attrs)
+        return out
+
+    def _add_accumulators(self, param: Parameter) -> None:
+        for slot, kind in self.accumulators.items():
+            kind = kind if self.name is None else f"{self.name}_{kind}"
+            if (slot, param.name) in self._held:
+                raise GraphError(
+                    f"{type(self).__name__}: {param.name!r} is already optimized by this object; "
+                    "make another for a second minimize"
+                )
+            name = names.generate(f"{param.name}_{kind}")
+            shape, value = self._start_of(slot, param)
+            self._held[slot, param.name] = _persistable(name, shape, value, param.dtype)
+
+    def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
+        """Return shape and first value of an accumulator."""
+        return param.shape, 0.0
+
+
+def _persistable(
+    name: str, shape: tuple[int, ...], value: float, dtype: str = "float32"
+) -> Variable:
+    """Create a variable in the main and the startup program, filled with ``value``."""
+    facts: dict[str, Any] = {"shape": shape, "dtype": dtype, "persistable": True}
+    startup = default_startup_program().global_block()
+    Constant(value)(startup.create_var(name, **facts), startup)
+    return default_main_program().global_block().create_var(name, stop_gradient=True, **facts)
+
+
+def _check_clip(clip: Any) -> None:
+    if clip is not None and not isinstance(clip, GradientClipBase):
+        raise GraphTypeError(
+            f"grad_clip: expected GradientClipByValue, ByNorm or ByGlobalNorm, got {clip!r}"
+        )
+
+
+def distributed_table(program: Program) -> str | None:
+    """Return the name of the one table that ``embedding(is_distributed=True)`` reads, if any."""
+    tables = {
+        op.input("W")[0]
+        for op in program.global_block().ops
+        if op.type in ("lookup_table", "lookup_table_v2") and op.attrs.get("is_distributed")
+    }
+    if len(tables) > 1:
+        raise GraphError(f"all distributed embeddings must share one table, got {sorted(tables)}")
+    return next(iter(tables), None)

@@ -1,0 +1,78 @@
+"""Regularizers: operators that add the derivative of a penalty to a gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.errors import GraphTypeError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Parameter, Variable
+
+
+class WeightDecayRegularizer:
+    """A penalty on a parameter; ``append_to`` appends its derivative."""
+
+    def __init__(self, regularization_coeff: float = 0.0) -> None:
+        self.coeff = float(regularization_coeff)
+
+    def append_to(self, param: Parameter, block: Block) -> Variable:
+        """Append the derivative of the penalty and return it."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__.removesuffix('Regularizer')}({self.coeff})"
+
+
+class L2DecayRegularizer(WeightDecayRegularizer):
+    """coeff / 2 times the sum of squares."""
+
+    def append_to(self, param: Parameter, block: Block) -> Variable:
+        """Append ``scale``."""
+        decay = block.create_var(None, dtype=param.dtype, shape=param.shape)
+        block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": self.coeff})
+        return decay
+
+
+class L1DecayRegularizer(WeightDecayRegularizer):
+    """coeff times the sum of absolute values."""
+
+    def append_to(self, param: Parameter, block: Block) -> Variable:
+        """Append ``sign`` and ``scale``."""
+        decay = block.create_var(None, dtype=param.dtype, shape=param.shape)
+        block.append_op("sign", {"X": param}, {"Out": decay})
+        block.append_op("scale", {"X": decay}, {"Out": decay}, {"scale": self.coeff})
+        return decay
+
+
+def append_regularization_ops(
+    params_grads: list[tuple[Parameter, Variable]], regularization: Any = None
+) -> list[tuple[Parameter, Variable]]:
+    """Add penalties to the gradients, in place; a sparse gradient becomes a new dense variable.
+
+    A parameter's own regularizer wins over ``regularization``.
+    """
+    return [(p, _regularized(p, g, p.regularizer or regularization)) for p, g in params_grads]
+
+
+def _regularized(param: Parameter, grad: Variable, regularizer: Any) -> Variable:
+    if regularizer is None:
+        return grad
+    if not isinstance(regularizer, WeightDecayRegularizer):
+        raise GraphTypeError(
+            f"regularization of {param.name!r}: expected L1Decay or L2Decay, got {regularizer!r}"
+        )
+    block = grad.block
+    with block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+        term = regularizer.append_to(param, block)
+        out = grad
+        if grad.type == VarType.SELECTED_ROWS:
+            facts: dict[str, Any] = {"dtype": param.dtype, "shape": param.shape}
+            out = block.create_var(grad.name + "@NEWGRAD@", **facts)
+        block.append_op("sum", {"X": [grad, term]}, {"Out": out})
+    return out
+
+
+L1Decay = L1DecayRegularizer
+L2Decay = L2DecayRegularizer
