@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
@@ -17,7 +16,9 @@ from hpcdist.executor.position import here
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.ops.optimize import fused_update
+from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.ops.optimize import UPDATES
+from hpcdist.ops.optimize import bind_update as fused_pass
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.server import PsServer
@@ -133,17 +134,8 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Update:
     pass over memory; both ways give the same bits.
     """
     backend = binding.backend
-    everyone = tuple(range(len(rows)))
-    if len(block.ops) == 1:
-        update = fused_update(block.ops[0], lambda n: _array(binding, n))
-        if update is not None:
-            flat = rows.reshape(len(rows), -1)
-
-            def fused(contributors: tuple[int, ...]) -> None:
-                chosen = flat if contributors == everyone else flat[list(contributors)]
-                update(chosen, np.float32(1.0 / len(contributors)))
-
-            return fused
+    if len(block.ops) == 1 and block.ops[0].type in UPDATES:
+        return _fused(block.ops[0], rows, binding)
     merged = backend.xp.empty(rows.shape[1:], rows.dtype)
     compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
     steps = compiler.compile({}, [], {block.gradient: merged}).steps
@@ -154,6 +146,24 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Update:
             call()
 
     return generic
+
+
+def _fused(op: Operator, rows: Any, binding: Binding) -> Update:
+    """Return merge and update as one pass, bound anew for every set of contributors."""
+    slots = list(UPDATES[op.type].state)
+    state = [_array(binding, op.input(slot)[0]) for slot in slots if op.input(slot)]
+    rate = _array(binding, op.input("LearningRate")[0])
+    param = _array(binding, op.input("Param")[0])
+
+    @functools.cache
+    def bound(contributors: tuple[int, ...]) -> Step:
+        attrs = own_attrs(lookup(op.type), op.attrs)
+        scale = 1.0 / len(contributors)
+        xp = binding.backend.xp
+        return fused_pass(xp, op.type, attrs, param, rate, state, rows, contributors, scale)
+
+    bound(tuple(range(len(rows))))  # compiled before the first step, not in it
+    return lambda contributors: bound(contributors)()
 
 
 def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
