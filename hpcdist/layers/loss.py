@@ -73,7 +73,8 @@ def square_error_cost(input: Variable, label: Variable) -> Variable:
 def mse_loss(input: Variable, label: Variable) -> Variable:
     """Return the mean of (input - label)^2, of shape [1]."""
     cost = square_error_cost(input, label)
-    return LayerHelper("mean").apply("mean", {"X": cost}, dtype=input.dtype)
+    attrs = {"dim": [0], "keep_dim": False, "reduce_all": True}
+    return LayerHelper("reduce_mean").apply("reduce_mean", {"X": cost}, attrs, dtype=input.dtype)
 
 
 def sigmoid_cross_entropy_with_logits(

@@ -28,7 +28,7 @@ def fc(
     one for each input. bias_attr False: no bias.
     """
     helper = LayerHelper("fc", name)
-    inputs = list(input) if isinstance(input, (list, tuple)) else [input]
+    inputs: list[Any] = list(input) if isinstance(input, (list, tuple)) else [input]
     for x in inputs:
         if not isinstance(x, Variable):
             raise GraphError(f"fc {helper.name!r}: expected a Variable as input, got {x!r}")

@@ -62,7 +62,7 @@ def _bind(
     drawn = np.empty(x.shape, np.float32)
     kept = np.empty(x.shape, bool)
     # The numbers are drawn on the host, so that a GPU drops the very same elements.
-    steps = [
+    steps: list[Call] = [
         functools.partial(generator.random, None, np.float32, drawn),
         functools.partial(np.greater_equal, drawn, dropout_prob, kept),
         lambda: xp.copyto(mask, xp.asarray(kept)),
