@@ -1,0 +1,199 @@
+"""Comparisons, counters, and Switch: what learning-rate schedules are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from hpcdist.errors import GraphError
+from hpcdist.graph import names
+from hpcdist.graph.variable import Variable
+from hpcdist.initializer import ConstantInitializer
+from hpcdist.layers.helper import LayerHelper
+
+__all__ = [
+    "Switch",
+    "autoincreased_step_counter",
+    "equal",
+    "greater_equal",
+    "greater_than",
+    "increment",
+    "less_equal",
+    "less_than",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "not_equal",
+]
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+def _comparison(type: str) -> Callable[..., Variable]:
+    def layer(
+        x: Variable, y: Variable, force_cpu: bool | None = None, cond: Variable | None = None
+    ) -> Variable:
+        helper = LayerHelper(type)
+        if cond is None:
+            cond = helper.new_var("bool")
+        cond.stop_gradient = True
+        attrs = {"force_cpu": bool(force_cpu)}
+        helper.append_op(type, {"X": x, "Y": y}, {"Out": cond}, attrs)
+        return cond
+
+    layer.__name__ = layer.__qualname__ = type
+    layer.__doc__ = f"Append ``{type}`` of x and y, element by element; gives bool."
+    return layer
+
+
+def _equality(type: str) -> Callable[..., Variable]:
+    compare = _comparison(type)
+
+    def layer(x: Variable, y: Variable, cond: Variable | None = None) -> Variable:
+        return compare(x, y, None, cond)
+
+    layer.__name__ = layer.__qualname__ = type
+    layer.__doc__ = compare.__doc__
+    return layer
+
+
+less_than = _comparison("less_than")
+less_equal = _equality("less_equal")
+greater_than = _equality("greater_than")
+greater_equal = _equality("greater_equal")
+equal = _equality("equal")
+not_equal = _equality("not_equal")
+
+
+def _logical(type: str) -> Callable[..., Variable]:
+    def layer(
+        x: Variable, y: Variable, out: Variable | None = None, name: str | None = None
+    ) -> Variable:
+        return _logical_op(type, {"X": x, "Y": y}, out, name)
+
+    layer.__name__ = layer.__qualname__ = type
+    layer.__doc__ = f"Append ``{type}`` of two bools, element by element."
+    return layer
+
+
+def _logical_op(
+    type: str, inputs: dict[str, Variable], out: Variable | None, name: str | None
+) -> Variable:
+    helper = LayerHelper(type, name)
+    if out is None:
+        out = helper.new_var("bool")
+    helper.append_op(type, inputs, {"Out": out})
+    return out
+
+
+logical_and = _logical("logical_and")
+logical_or = _logical("logical_or")
+logical_xor = _logical("logical_xor")
+
+
+def logical_not(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
+    """Append ``logical_not`` of a bool, element by element."""
+    return _logical_op("logical_not", {"X": x}, out, name)
+
+
+# -- counters --------------------------------------------------------------------------------------
+def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
+    """Add a number to every element, by default in x itself."""
+    helper = LayerHelper("increment")
+    out = x if in_place else helper.new_var(x.dtype)
+    helper.append_op("increment", {"X": x}, {"Out": out}, {"step": float(value)})
+    return out
+
+
+def autoincreased_step_counter(
+    counter_name: str | None = None, begin: int = 1, step: int = 1
+) -> Variable:
+    """Return a counter (int64, shape (1,)) that is ``begin`` in the first run and then grows.
+
+    The ``increment`` stands at the head of the program; a counter of that name is shared.
+    """
+    helper = LayerHelper("global_step_counter")
+    name = counter_name or "@STEP_COUNTER@"
+    block = helper.main_program.global_block()
+    if block.has_var(name):
+        return block.var(name)
+    counter = block.create_var(name, shape=[1], dtype="int64", persistable=True, stop_gradient=True)
+    helper.initialize(counter, ConstantInitializer(begin - 1, force_cpu=True))
+    block.prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
+    return counter
+
+
+# -- Switch ----------------------------------------------------------------------------------------
+@contextmanager
+def _conditional_block(condition: Variable) -> Iterator[None]:
+    """Append what is built inside the ``with`` as a block that runs if ``condition`` holds."""
+    program = LayerHelper("conditional_block").main_program
+    parent = program.current_block()
+    inside = program.create_block()
+    try:
+        yield
+    finally:
+        program.rollback()
+    written = _in_order(n for op in inside.ops for n in op.output_arg_names)
+    made: set[str] = set()
+    taken = []
+    for op in inside.ops:
+        taken += [n for n in op.input_arg_names if n not in made]
+        made.update(op.output_arg_names)
+    scope = parent.create_var(names.generate("_generated_var"), type="STEP_SCOPES")
+    parent.append_op(
+        "conditional_block",
+        {"Cond": condition, "Input": _in_order(taken)},
+        {"Out": [n for n in written if parent.find_var(n)], "Scope": scope},
+        {"sub_block": inside.idx, "is_scalar_condition": True},
+    )
+
+
+def _in_order(values: Iterator[str] | Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+class Switch:
+    """Run the first case whose condition (bool, shape (1,)) holds, else the default.
+
+    ``with Switch() as switch: with switch.case(c): ...; with switch.default(): ...``
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.helper = LayerHelper("switch", name)
+        self._inside = False
+        self._none_held: Variable | None = None  # so far, no condition held
+
+    def __enter__(self) -> Switch:
+        self._inside = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+
+    @contextmanager
+    def case(self, condition: Variable) -> Iterator[None]:
+        """Build a block that runs if no earlier condition holds and this one does."""
+        if not self._inside:
+            raise GraphError("switch.case: must stand inside `with Switch() as switch`")
+        if not isinstance(condition, Variable) or condition.dtype != "bool":
+            raise GraphError(
+                f"switch.case: expected a bool variable such as less_than gives, got {condition}; "
+                "compare two variables with layers.equal(x, y), not with =="
+            )
+        before, refused = self._none_held, logical_not(condition)
+        if before is not None:
+            self._none_held = logical_and(before, refused)
+            condition = logical_and(before, condition)
+        else:
+            self._none_held = refused
+        with _conditional_block(condition):
+            yield
+
+    @contextmanager
+    def default(self) -> Iterator[None]:
+        """Build a block that runs if no condition holds."""
+        if self._none_held is None:
+            raise GraphError("switch.default: there must be a case before it")
+        with _conditional_block(self._none_held):
+            yield

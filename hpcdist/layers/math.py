@@ -1,0 +1,198 @@
+"""Arithmetic on values: element by element, matrix products, reductions, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "clip",
+    "clip_by_norm",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_floordiv",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mod",
+    "elementwise_mul",
+    "elementwise_pow",
+    "elementwise_sub",
+    "has_inf",
+    "has_nan",
+    "isfinite",
+    "matmul",
+    "mean",
+    "mul",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+    "scale",
+    "sum",
+    "sums",
+]
+
+
+# -- two values, element by element ----------------------------------------------------------------
+def _elementwise(type: str) -> Callable[..., Variable]:
+    def layer(
+        x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+    ) -> Variable:
+        helper = LayerHelper(type, name)
+        out = helper.apply(type, {"X": x, "Y": y}, {"axis": axis}, dtype=x.dtype)
+        return helper.activate(out, act)
+
+    layer.__name__ = layer.__qualname__ = type
+    layer.__doc__ = f"Append ``{type}`` of x and y; y is placed within x at ``axis`` (-1: its end)."
+    return layer
+
+
+elementwise_add = _elementwise("elementwise_add")
+elementwise_sub = _elementwise("elementwise_sub")
+elementwise_mul = _elementwise("elementwise_mul")
+elementwise_div = _elementwise("elementwise_div")
+elementwise_max = _elementwise("elementwise_max")
+elementwise_min = _elementwise("elementwise_min")
+elementwise_pow = _elementwise("elementwise_pow")
+elementwise_mod = _elementwise("elementwise_mod")
+elementwise_floordiv = _elementwise("elementwise_floordiv")
+
+
+def sum(x: Variable | Sequence[Variable]) -> Variable:
+    """Add values of one shape."""
+    return sums(x)
+
+
+def sums(input: Variable | Sequence[Variable], out: Variable | None = None) -> Variable:
+    """Add values of one shape into ``out``, or into a new variable."""
+    xs = [input] if isinstance(input, Variable) else list(input)
+    helper = LayerHelper("sum")
+    if out is None:
+        return helper.apply("sum", {"X": xs}, dtype=xs[0].dtype)
+    helper.append_op("sum", {"X": xs}, {"Out": out})
+    return out
+
+
+# -- matrix products -------------------------------------------------------------------------------
+def mul(
+    x: Variable,
+    y: Variable,
+    x_num_col_dims: int = 1,
+    y_num_col_dims: int = 1,
+    name: str | None = None,
+) -> Variable:
+    """Multiply matrices; the first ``*_num_col_dims`` dimensions of each count as its rows."""
+    attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
+    return LayerHelper("mul", name).apply("mul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+def matmul(
+    x: Variable,
+    y: Variable,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    alpha: float = 1.0,
+    name: str | None = None,
+) -> Variable:
+    """Multiply the last two dimensions, batch by batch; a vector is a row (x) or a column (y)."""
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
+    return LayerHelper("matmul", name).apply("matmul", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+# -- reductions ------------------------------------------------------------------------------------
+def mean(x: Variable, name: str | None = None) -> Variable:
+    """Average everything to shape (1,)."""
+    return LayerHelper("mean", name).apply("mean", {"X": x}, dtype=x.dtype)
+
+
+def _reduction(type: str) -> Callable[..., Variable]:
+    def layer(
+        input: Variable,
+        dim: int | Sequence[int] | None = None,
+        keep_dim: bool = False,
+        name: str | None = None,
+    ) -> Variable:
+        dims = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+        attrs = {
+            "dim": dims or [0],
+            "keep_dim": keep_dim,
+            "reduce_all": not dims or len(dims) == len(input.shape),
+        }
+        return LayerHelper(type, name).apply(type, {"X": input}, attrs, dtype=input.dtype)
+
+    layer.__name__ = layer.__qualname__ = type
+    layer.__doc__ = f"Append ``{type}`` over ``dim``; None: over all, to shape (1,)."
+    return layer
+
+
+reduce_sum = _reduction("reduce_sum")
+reduce_mean = _reduction("reduce_mean")
+reduce_max = _reduction("reduce_max")
+reduce_min = _reduction("reduce_min")
+reduce_prod = _reduction("reduce_prod")
+
+
+def argmax(x: Variable, axis: int = 0) -> Variable:
+    """Return where along ``axis`` the largest element stands (int64)."""
+    helper = LayerHelper("arg_max")
+    return helper.apply("arg_max", {"X": x}, {"axis": axis}, dtype="int64", stop_gradient=True)
+
+
+def argmin(x: Variable, axis: int = 0) -> Variable:
+    """Return where along ``axis`` the smallest element stands (int64)."""
+    helper = LayerHelper("arg_min")
+    return helper.apply("arg_min", {"X": x}, {"axis": axis}, dtype="int64", stop_gradient=True)
+
+
+def has_nan(x: Variable) -> Variable:
+    """Return 1 in shape (1,) if any element is not a number."""
+    return LayerHelper("isnan").apply("isnan", {"X": x}, dtype=x.dtype)
+
+
+def has_inf(x: Variable) -> Variable:
+    """Return 1 in shape (1,) if any element is infinite."""
+    return LayerHelper("isinf").apply("isinf", {"X": x}, dtype=x.dtype)
+
+
+def isfinite(x: Variable) -> Variable:
+    """Return True in shape (1,) if every element is finite."""
+    return LayerHelper("isfinite").apply("isfinite", {"X": x}, dtype="bool")
+
+
+# -- scaling and clipping --------------------------------------------------------------------------
+def scale(
+    x: Variable,
+    scale: float = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Return scale * x + bias, or scale * (x + bias)."""
+    helper = LayerHelper("scale", name)
+    attrs = {
+        "scale": float(scale),
+        "bias": float(bias),
+        "bias_after_scale": bias_after_scale,
+    }
+    return helper.activate(helper.apply("scale", {"X": x}, attrs, dtype=x.dtype), act)
+
+
+def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
+    """Limit every element to the interval [min, max]."""
+    if min >= max:
+        raise GraphError(f"clip: min must be below max, got {min} and {max}")
+    attrs = {"min": float(min), "max": float(max)}
+    return LayerHelper("clip", name).apply("clip", {"X": x}, attrs, dtype=x.dtype)
+
+
+def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
+    """Scale the value down to the Euclidean norm ``max_norm`` if it is longer."""
+    helper = LayerHelper("clip_by_norm", name)
+    return helper.apply("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, dtype=x.dtype)

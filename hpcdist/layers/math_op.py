@@ -1,0 +1,137 @@
+"""Arithmetic and comparison signs on Variables, with the operators that Fluid appends for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+from hpcdist.graph import names
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import canonical, is_float
+from hpcdist.graph.variable import Variable
+
+
+def _append(
+    block: Block, type: str, dtype: Any, inputs: dict[str, Variable], **attrs: Any
+) -> Variable:
+    """Append an operator that writes a new variable ``tmp_<n>``."""
+    out = block.create_var(names.generate("tmp"), dtype=dtype)
+    block.append_op(type, inputs, {"Out": out}, attrs)
+    return out
+
+
+def _block(var: Variable) -> Block:
+    return var.block.program.current_block()
+
+
+def _scaled(var: Variable, scale: float, bias: float) -> Variable:
+    inputs = {"X": var}
+    return _append(_block(var), "scale", var.dtype, inputs, scale=scale, bias=bias)
+
+
+def _filled(like: Variable, value: float, *, whole: bool) -> Variable:
+    """Return a constant of shape (1,), or of the whole shape of ``like``."""
+    block, dtype = _block(like), like.dtype
+    if whole and -1 in like.shape:
+        batch = like.shape.index(-1)
+        out = _append(
+            block,
+            "fill_constant_batch_size_like",
+            dtype,
+            {"Input": like},
+            shape=[1 if d == -1 and i != batch else d for i, d in enumerate(like.shape)],
+            dtype=dtype,
+            value=value,
+            input_dim_idx=batch,
+            output_dim_idx=batch,
+        )
+    else:
+        shape = list(like.shape) if whole else [1]
+        out = _append(block, "fill_constant", dtype, {}, shape=shape, dtype=dtype, value=value)
+    out.stop_gradient = True
+    return out
+
+
+def _binary(
+    type: str,
+    *,
+    reverse: bool = False,
+    compare: bool = False,
+    with_number: Callable[[Variable, float], Variable] | None = None,
+) -> Callable[[Variable, Any], Any]:
+    """Make a method; ``with_number`` is the short cut for ``var <sign> number``."""
+
+    def method(self: Variable, other: Any) -> Any:
+        if isinstance(other, Real):
+            # a quotient of integers is not a scaling
+            if with_number and (is_float(self.dtype) or type != "elementwise_div"):
+                return with_number(self, float(other))
+            other = _filled(self, float(other), whole=reverse)
+        elif not isinstance(other, Variable):
+            return NotImplemented
+        if other.dtype != self.dtype:
+            other = astype(other, self.dtype)
+        x, y = (other, self) if reverse else (self, other)
+        dtype = "bool" if compare else self.dtype
+        axis = 0 if y.shape and y.shape[0] == -1 else -1
+        return _append(_block(self), type, dtype, {"X": x, "Y": y}, axis=axis)
+
+    return method
+
+
+def _equality(type: str, same: bool) -> Callable[[Variable, Any], Any]:
+    """Compare with a number as an operator; with anything else by identity, as ``in`` needs."""
+    with_number = _binary(type, compare=True)
+
+    def method(self: Variable, other: Any) -> Any:
+        if isinstance(other, Real):
+            return with_number(self, other)
+        return (self is other) is same
+
+    return method
+
+
+def astype(self: Variable, dtype: Any) -> Variable:
+    """Return the value converted to another element type."""
+    facts = {"in_dtype": self.dtype, "out_dtype": canonical(dtype)}
+    return _append(_block(self), "cast", dtype, {"X": self}, **facts)
+
+
+_add = _binary("elementwise_add", with_number=lambda var, c: _scaled(var, 1.0, c))
+_mul = _binary("elementwise_mul", with_number=lambda var, c: _scaled(var, c, 0.0))
+_METHODS: dict[str, Any] = {
+    "__add__": _add,
+    "__radd__": _add,
+    "__sub__": _binary("elementwise_sub", with_number=lambda var, c: _scaled(var, 1.0, -c)),
+    "__rsub__": _binary(
+        "elementwise_sub", reverse=True, with_number=lambda var, c: _scaled(var, -1.0, c)
+    ),
+    "__mul__": _mul,
+    "__rmul__": _mul,
+    "__truediv__": _binary("elementwise_div", with_number=lambda var, c: _scaled(var, 1 / c, 0.0)),
+    "__rtruediv__": _binary("elementwise_div", reverse=True),
+    "__pow__": _binary("elementwise_pow"),
+    "__rpow__": _binary("elementwise_pow", reverse=True),
+    "__floordiv__": _binary("elementwise_floordiv"),
+    "__mod__": _binary("elementwise_mod"),
+    "__lt__": _binary("less_than", compare=True),
+    "__le__": _binary("less_equal", compare=True),
+    "__gt__": _binary("greater_than", compare=True),
+    "__ge__": _binary("greater_equal", compare=True),
+    "__eq__": _equality("equal", True),
+    "__ne__": _equality("not_equal", False),
+    "__hash__": object.__hash__,
+    "__neg__": lambda self: _scaled(self, -1.0, 0.0),
+    "__array_ufunc__": None,  # numpy leaves `array * variable` to the variable
+    "astype": astype,
+}
+
+
+def install() -> None:
+    """Give Variables these methods."""
+    for name, method in _METHODS.items():
+        setattr(Variable, name, method)
+
+
+install()

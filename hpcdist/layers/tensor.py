@@ -1,0 +1,312 @@
+"""Values made, copied, joined, cut and reshaped."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph import names
+from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.initializer import ConstantInitializer
+from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.ops.tensor import VALUE_ATTRS
+
+__all__ = [
+    "assign",
+    "cast",
+    "concat",
+    "create_global_var",
+    "create_parameter",
+    "create_tensor",
+    "expand",
+    "fill_constant",
+    "fill_constant_batch_size_like",
+    "flatten",
+    "gather",
+    "ones",
+    "ones_like",
+    "reshape",
+    "shape",
+    "slice",
+    "split",
+    "squeeze",
+    "stack",
+    "transpose",
+    "unsqueeze",
+    "zeros",
+    "zeros_like",
+]
+
+
+# -- made from nothing -----------------------------------------------------------------------------
+def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
+    """Create a variable that some operator will write."""
+    helper = LayerHelper("create_tensor", name)
+    block = helper.main_program.current_block()
+    return block.create_var(helper.name, dtype=dtype, persistable=persistable)
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: Any,
+    name: str | None = None,
+    attr: Any = None,
+    is_bias: bool = False,
+    default_initializer: Any = None,
+) -> Parameter | None:
+    """Create a trainable parameter (Xavier; a bias: 0; or as attr or default_initializer say)."""
+    helper = LayerHelper("create_parameter")
+    if attr is None:
+        attr = ParamAttr(name=name)
+    return helper.create_parameter(attr, shape, dtype, is_bias, default_initializer)
+
+
+def create_global_var(
+    shape: Sequence[int],
+    value: float,
+    dtype: Any,
+    persistable: bool = False,
+    force_cpu: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Create a variable of the global block that the startup program sets to ``value``."""
+    helper = LayerHelper("global_var", name)
+    var = helper.main_program.global_block().create_var(
+        name or names.generate("_generated_var"),
+        shape=shape,
+        dtype=dtype,
+        persistable=persistable,
+        stop_gradient=True,
+    )
+    helper.initialize(var, ConstantInitializer(value, force_cpu))
+    return var
+
+
+def fill_constant(
+    shape: Sequence[int],
+    dtype: Any,
+    value: float,
+    force_cpu: bool = False,
+    out: Variable | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Fill a value of this shape; it stops gradients."""
+    helper = LayerHelper("fill_constant", name)
+    if out is None:
+        out = helper.new_var(dtype)
+    out.stop_gradient = True
+    attrs = {
+        "shape": [int(d) for d in shape],
+        "dtype": canonical(dtype),
+        "value": float(value),
+        "force_cpu": force_cpu,
+    }
+    helper.append_op("fill_constant", {}, {"Out": out}, attrs)
+    return out
+
+
+def fill_constant_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    dtype: Any,
+    value: float,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    force_cpu: bool = False,
+) -> Variable:
+    """Fill a value of this shape, one extent taken from ``input``; it stops gradients."""
+    attrs = {
+        "shape": [int(d) for d in shape],
+        "dtype": canonical(dtype),
+        "value": float(value),
+        "input_dim_idx": input_dim_idx,
+        "output_dim_idx": output_dim_idx,
+        "force_cpu": force_cpu,
+    }
+    type = "fill_constant_batch_size_like"
+    return LayerHelper(type).apply(type, {"Input": input}, attrs, stop_gradient=True)
+
+
+def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+    """Fill a value with 0."""
+    return fill_constant(shape, dtype, 0.0, force_cpu)
+
+
+def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+    """Fill a value with 1."""
+    return fill_constant(shape, dtype, 1.0, force_cpu)
+
+
+def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
+    """Fill a value of the shape and type of x with 0."""
+    helper = LayerHelper("zeros_like")
+    if out is None:
+        out = helper.new_var(x.dtype)
+    out.stop_gradient = True
+    helper.append_op("fill_zeros_like", {"X": x}, {"Out": out})
+    return out
+
+
+def ones_like(x: Variable, out: Variable | None = None) -> Variable:
+    """Fill a value of the shape and type of x with 1."""
+    helper = LayerHelper("ones_like")
+    if out is None:
+        out = helper.new_var(x.dtype)
+    helper.append_op("fill_any_like", {"X": x}, {"Out": out}, {"value": 1.0})
+    return out
+
+
+# -- copied ----------------------------------------------------------------------------------------
+def cast(x: Variable, dtype: Any) -> Variable:
+    """Convert every element to another type."""
+    attrs = {"in_dtype": x.dtype, "out_dtype": canonical(dtype)}
+    return LayerHelper("cast").apply("cast", {"X": x}, attrs, dtype=dtype)
+
+
+def assign(
+    input: Variable | np.ndarray | Sequence[float], output: Variable | None = None
+) -> Variable:
+    """Copy a variable, or an array that becomes part of the Program, into ``output``.
+
+    An array of float64 is stored as float32.
+    """
+    helper = LayerHelper("assign")
+    if isinstance(input, Variable):
+        output = output if output is not None else helper.new_var(input.dtype)
+        helper.append_op("assign", {"X": input}, {"Out": output})
+        return output
+    value = np.asarray(input)
+    dtype = "float32" if value.dtype == np.float64 else value.dtype.name
+    if dtype not in VALUE_ATTRS:
+        raise GraphError(f"assign: expected an array of {', '.join(VALUE_ATTRS)}, got {dtype}")
+    if value.size > 1024 * 1024:
+        raise GraphError(
+            f"assign: an array of {value.size} elements is too large for a Program; feed it, or "
+            "create a parameter with NumpyArrayInitializer"
+        )
+    output = output if output is not None else helper.new_var(dtype)
+    attrs = {
+        "shape": list(value.shape),
+        "dtype": dtype,
+        VALUE_ATTRS[dtype]: value.astype(dtype).reshape(-1).tolist(),
+    }
+    helper.append_op("assign_value", {}, {"Out": output}, attrs)
+    return output
+
+
+def shape(input: Variable) -> Variable:
+    """Return the extents (int32)."""
+    return LayerHelper("shape").apply("shape", {"Input": input}, dtype="int32")
+
+
+# -- reshaped --------------------------------------------------------------------------------------
+def _reshaping(helper: LayerHelper, type: str, x: Variable, attrs: dict[str, Any]) -> Variable:
+    """Append an operator that leaves a note of x's shape (XShape) for its gradient."""
+    out, xshape = helper.new_var(x.dtype), helper.new_var(x.dtype, stop_gradient=True)
+    helper.append_op(type, {"X": x}, {"Out": out, "XShape": xshape}, attrs)
+    return out
+
+
+def reshape(
+    x: Variable,
+    shape: Sequence[int],
+    actual_shape: Variable | None = None,
+    act: str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Give x another shape: 0 keeps the extent at its place, one -1 is what is left.
+
+    Memory is shared whenever possible, so ``inplace`` changes nothing.
+    """
+    if actual_shape is not None or any(isinstance(d, Variable) for d in shape):
+        raise GraphError("reshape: the shape must be numbers, known when the Program is built")
+    helper = LayerHelper("reshape2", name)
+    out = _reshaping(helper, "reshape2", x, {"shape": [int(d) for d in shape]})
+    return helper.activate(out, act)
+
+
+def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
+    """Order the dimensions anew."""
+    return _reshaping(LayerHelper("transpose", name), "transpose2", x, {"axis": list(perm)})
+
+
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """Make a matrix; the dimensions before ``axis`` become its rows."""
+    return _reshaping(LayerHelper("flatten", name), "flatten2", x, {"axis": axis})
+
+
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Drop dimensions of extent 1; no axes: all of them."""
+    return _reshaping(LayerHelper("squeeze", name), "squeeze2", input, {"axes": list(axes)})
+
+
+def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
+    """Insert dimensions of extent 1."""
+    given = [axes] if isinstance(axes, int) else list(axes)
+    return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": given})
+
+
+# -- joined and cut --------------------------------------------------------------------------------
+def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+    """Join values along a dimension."""
+    xs = [input] if isinstance(input, Variable) else list(input)
+    return LayerHelper("concat", name).apply("concat", {"X": xs}, {"axis": axis}, dtype=xs[0].dtype)
+
+
+def split(
+    input: Variable,
+    num_or_sections: int | Sequence[int],
+    dim: int = -1,
+    name: str | None = None,
+) -> list[Variable]:
+    """Cut into equal parts, or into parts of given extents, along a dimension."""
+    if isinstance(num_or_sections, int):
+        num, sections, count = num_or_sections, [], num_or_sections
+    else:
+        num, sections, count = 0, list(num_or_sections), len(num_or_sections)
+    helper = LayerHelper("split", name)
+    outs = [helper.new_var(input.dtype) for _ in builtins.range(count)]
+    axis = dim if dim >= 0 else len(input.shape) + dim
+    attrs = {"num": num, "sections": sections, "axis": axis}
+    helper.append_op("split", {"X": input}, {"Out": outs}, attrs)
+    return outs
+
+
+def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
+    """Join values of one shape along a new dimension."""
+    xs = [x] if isinstance(x, Variable) else list(x)
+    helper = LayerHelper("stack")
+    return helper.apply("stack", {"X": xs}, {"axis": axis}, slot="Y", dtype=xs[0].dtype)
+
+
+def slice(
+    input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> Variable:
+    """Take a part along some dimensions; negative starts and ends count from the end."""
+    attrs = {
+        "axes": list(axes),
+        "starts": list(starts),
+        "ends": list(ends),
+        "infer_flags": [1] * len(axes),
+    }
+    return LayerHelper("slice").apply("slice", {"Input": input}, attrs, dtype=input.dtype)
+
+
+def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
+    """Repeat along every dimension."""
+    attrs = {"expand_times": [int(n) for n in expand_times]}
+    return LayerHelper("expand", name).apply("expand", {"X": x}, attrs, dtype=x.dtype)
+
+
+def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
+    """Take rows by their numbers; the gradient of a row taken twice is the sum of both."""
+    helper = LayerHelper("gather")
+    inputs = {"X": input, "Index": index}
+    return helper.apply("gather", inputs, {"overwrite": overwrite}, dtype=input.dtype)
