@@ -15,6 +15,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.variable import Variable
+from hpcdist.ops.tensor import VALUE_ATTRS
 
 
 class Initializer:
@@ -46,7 +47,7 @@ class _Random(Initializer):
     def _prepend(self, type: str, var: Variable, block: Block, **attrs: float) -> Operator:
         if not is_float(var.dtype):
             raise GraphTypeError(
-                f"{builtin_name(self)}: {var.name!r} is {var.dtype}; random values need a float dtype"
+                f"{type(self).__name__}: {var.name!r} is {var.dtype}, but random values are floats"
             )
         seed = self.seed or block.program.random_seed
         facts: dict[str, Any] = {"shape": list(var.shape), "dtype": var.dtype}
@@ -150,7 +151,7 @@ class NumpyArrayInitializer(Initializer):
                 f"but {var.name!r} has {var.shape}"
             )
         values = self.value.astype(var.dtype)
-        attrs = {"shape": list(var.shape), "dtype": var.dtype, "values": values}
+        attrs = {"shape": list(var.shape), "dtype": var.dtype, VALUE_ATTRS[var.dtype]: values}
         return block.prepend_op("assign_value", {}, {"Out": var}, attrs)
 
 
@@ -164,11 +165,6 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
         return shape[0], shape[1]
     kernel = math.prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel
-
-
-def builtin_name(initializer: Any) -> str:
-    """Return the short name users write: ``Xavier`` for XavierInitializer."""
-    return type(initializer).__name__.removesuffix("Initializer")
 
 
 Constant = ConstantInitializer

@@ -9,6 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import in_sequence
+from hpcdist.ops.selected_rows import SelectedRows
 
 define(
     "send",
@@ -45,31 +46,64 @@ define(
 
 
 # -- cutting what is sent --------------------------------------------------------------------------
-def _row_metas(x: Meta, sections: Sequence[int]) -> tuple[list[Meta]]:
-    if sum(sections) != x.shape[0]:
-        raise GraphError(f"cannot cut {x.shape[0]} rows into blocks of {list(sections)}")
+def _split_byref_infer(x: Meta, sections: Sequence[int]) -> tuple[list[Meta]]:
+    if x.shape[0] != -1 and sum(sections) != x.shape[0]:
+        raise GraphError(f"split_byref: sections {list(sections)} do not add up to {x.shape[0]}")
     return ([Meta((rows, *x.shape[1:]), x.dtype) for rows in sections],)
 
 
 def _split_byref_bind(
     xp: Any, x: Any, outs: Sequence[Any], sections: Sequence[int]
 ) -> Callable[[], Any]:
-    """Copy the blocks out; the executor makes them views instead, and then does not ask."""
-    copies, begin = [], 0
+    """Copy rows; an output that is a view of X's rows already costs nothing."""
+    steps, start = [], 0
     for out, rows in zip(outs, sections):
-        copies.append(functools.partial(xp.copyto, out, x[begin : begin + rows]))
-        begin += rows
-    return in_sequence(copies)
+        part = x[start : start + rows]
+        start += rows
+        if not xp.may_share_memory(part, out):
+            steps.append(functools.partial(xp.copyto, out, part))
+    return in_sequence(steps)
 
 
 define(
     "split_byref",
     "X -> Out*",
     attrs={"sections": ()},
-    infer=_row_metas,
+    infer=_split_byref_infer,
     bind=_split_byref_bind,
 )
-define("split_selected_rows", "X -> Out*", attrs={"height_sections": ()})
+
+
+def _split_selected_rows_infer(x: Meta, height_sections: Sequence[int]) -> tuple[list[Meta]]:
+    # At most all rows fall into one section; how many do is known at each step.
+    return ([Meta((h, *x.shape[1:]), x.dtype, "SELECTED_ROWS", x.rows) for h in height_sections],)
+
+
+def _split_selected_rows_bind(
+    xp: Any, x: SelectedRows, outs: Sequence[SelectedRows], height_sections: Sequence[int]
+) -> Callable[[], Any]:
+    """Give every section its rows, numbered from its start, in the head of its buffers."""
+    buffers = [(out.rows, out.value) for out in outs]
+
+    def run() -> None:
+        start = 0
+        for out, (rows, value), height in zip(outs, buffers, height_sections):
+            here = xp.flatnonzero((x.rows >= start) & (x.rows < start + height))
+            out.rows, out.value = rows[: len(here)], value[: len(here)]
+            xp.subtract(x.rows[here], start, out=out.rows)
+            xp.take(x.value, here, axis=0, out=out.value)
+            start += height
+
+    return run
+
+
+define(
+    "split_selected_rows",
+    "X -> Out*",
+    attrs={"height_sections": ()},
+    infer=_split_selected_rows_infer,
+    bind=_split_selected_rows_bind,
+)
 
 
 # -- tables that live on servers -------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcdist.errors import PlanError
@@ -11,8 +12,17 @@ from hpcdist.graph.roles import ROLE_VAR_ATTR, Role
 
 # Optimizers that a server can run on a block of rows: none looks across elements, except that
 # lars_momentum takes its norms over the block.
-_ELEMENTWISE = {"sgd", "momentum", "adam", "adamax", "adagrad", "decayed_adagrad", "rmsprop", "ftrl"}
-OPTIMIZERS = frozenset(_ELEMENTWISE | {"lars_momentum"})
+OPTIMIZERS = (
+    "adagrad",
+    "adam",
+    "adamax",
+    "decayed_adagrad",
+    "ftrl",
+    "lars_momentum",
+    "momentum",
+    "rmsprop",
+    "sgd",
+)
 _SCHEDULE_ROLES = (Role.LR_SCHED, Role.LR_SCHED | Role.OPTIMIZE)
 
 
@@ -93,7 +103,7 @@ def _persistable(program: Program, name: str) -> bool:
 
 
 def _role_vars(op: Operator) -> tuple[str, str]:
-    role_vars = op.attrs.get(ROLE_VAR_ATTR) or ()
+    role_vars: Sequence[str] = op.attrs.get(ROLE_VAR_ATTR) or ()
     if len(role_vars) != 2:
         raise PlanError(
             f"operator {op} has the optimizer's role but not one parameter and gradient in its "

@@ -140,7 +140,7 @@ class DistributeTranspiler:
         for endpoint in plan.endpoints:
             held: dict[str, list[Variable]] = {"params": [], "grads": []}
             for route, piece in plan.blocks_on(endpoint):
-                facts = {"shape": piece.shape, "dtype": route.dtype}
+                facts: dict[str, Any] = {"shape": piece.shape, "dtype": route.dtype}
                 kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
                 sent = plan.of_trainer(piece.of(route.gradient), plan.trainer_id)
                 held["params"].append(Variable(block, piece.name, persistable=True, **facts))

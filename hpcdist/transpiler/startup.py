@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.ops.tensor import VALUE_ATTRS
 from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.pserver import Shard, shards_on
@@ -114,9 +116,12 @@ def _cut(copied: Operator, op: Operator, name: str, shard: Shard, shape: tuple[i
         return
     attrs: dict[str, Any] = {"shape": list(shape)}
     if op.type in RANDOM:
-        attrs.update(offset=shard.piece.offset, full_size=int(np.prod(whole)), stream=name)
+        attrs.update(offset=shard.piece.offset, full_size=math.prod(whole))
     elif op.type == "assign_value":
-        attrs["values"] = op.attrs["values"][shard.piece.begin : shard.piece.end]
+        for attr in VALUE_ATTRS.values():
+            if np.size(op.attrs.get(attr, ())):
+                values = np.reshape(op.attrs[attr], whole)
+                attrs[attr] = values[shard.piece.begin : shard.piece.end]
     elif op.type != "fill_constant":
         raise PlanError(
             f"initializer {op} cannot fill a part of {name!r}, which is cut over several servers: "
