@@ -46,6 +46,16 @@ from hpcdist.layers.control_flow import (
 )
 from hpcdist.layers.embedding import embedding, one_hot
 from hpcdist.layers.io import data
+from hpcdist.layers.learning_rate_scheduler import (
+    cosine_decay,
+    exponential_decay,
+    inverse_time_decay,
+    linear_lr_warmup,
+    natural_exp_decay,
+    noam_decay,
+    piecewise_decay,
+    polynomial_decay,
+)
 from hpcdist.layers.loss import (
     cross_entropy,
     huber_loss,
@@ -129,6 +139,7 @@ __all__ = [
     "concat",
     "cos",
     "cos_sim",
+    "cosine_decay",
     "create_global_var",
     "create_parameter",
     "create_tensor",
@@ -149,6 +160,7 @@ __all__ = [
     "equal",
     "exp",
     "expand",
+    "exponential_decay",
     "fc",
     "fill_constant",
     "fill_constant_batch_size_like",
@@ -163,6 +175,7 @@ __all__ = [
     "has_nan",
     "huber_loss",
     "increment",
+    "inverse_time_decay",
     "isfinite",
     "l2_normalize",
     "label_smooth",
@@ -170,6 +183,7 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_lr_warmup",
     "log",
     "log_loss",
     "logical_and",
@@ -181,10 +195,14 @@ __all__ = [
     "mean",
     "mse_loss",
     "mul",
+    "natural_exp_decay",
+    "noam_decay",
     "not_equal",
     "one_hot",
     "ones",
     "ones_like",
+    "piecewise_decay",
+    "polynomial_decay",
     "pow",
     "reciprocal",
     "reduce_max",

@@ -4,8 +4,8 @@ from hpcdist.optimizer.base import Optimizer, distributed_table
 from hpcdist.optimizer.kinds import (
     AdadeltaOptimizer,
     AdagradOptimizer,
-    AdamOptimizer,
     AdamaxOptimizer,
+    AdamOptimizer,
     DecayedAdagradOptimizer,
     FtrlOptimizer,
     LambOptimizer,
@@ -28,6 +28,7 @@ Adadelta = AdadeltaOptimizer
 Lamb = LambOptimizer
 
 __all__ = [
+    "SGD",
     "Adadelta",
     "AdadeltaOptimizer",
     "Adagrad",
@@ -49,7 +50,6 @@ __all__ = [
     "Optimizer",
     "RMSProp",
     "RMSPropOptimizer",
-    "SGD",
     "SGDOptimizer",
     "distributed_table",
 ]

@@ -34,7 +34,7 @@ class Optimizer:
     """
 
     type = ""
-    accumulators: dict[str, str] = {}  # input slot of the operator -> kind, in order of creation
+    accumulators: tuple[str, ...] = ()  # kinds of the operator's state, slot for slot
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Optimizer:
         self.grad_clip = grad_clip
         self.name = name
         self.attrs: dict[str, Any] = {}
-        self._rates: dict[int, Variable] = {}  # id(Program) -> the global rate in it
-        self._held: dict[tuple[str, str], Variable] = {}  # (slot, parameter) -> accumulator
+        self._rates: dict[Program, Variable] = {}  # the global rate in each Program
+        self._held: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
 
     # -- in steps ----------------------------------------------------------------------------
     def minimize(
@@ -146,7 +146,7 @@ class Optimizer:
             inputs["LearningRate"] = self._rate_of(param)
         outputs: dict[str, Variable] = {"ParamOut": param}
         for slot, out in update.state.items():
-            inputs[slot] = self._held[slot, param.name]
+            inputs[slot] = self._held[param.block.program, slot, param.name]
             if out is not None:
                 outputs[out] = inputs[slot]
         block.append_op(self.type, inputs, outputs, self._attrs_for(param))
@@ -163,10 +163,10 @@ class Optimizer:
         if isinstance(self.learning_rate, Variable):
             return self.learning_rate
         program = default_main_program()
-        if id(program) not in self._rates:
+        if program not in self._rates:
             name = names.generate("learning_rate")
-            self._rates[id(program)] = _persistable(name, (1,), float(self.learning_rate))
-        return self._rates[id(program)]
+            self._rates[program] = _persistable(name, (1,), float(self.learning_rate))
+        return self._rates[program]
 
     def _rate_of(self, param: Parameter) -> Variable:
         """Return the rate of one parameter: the global one, times its multiplier."""
@@ -185,16 +185,18 @@ class Optimizer:
         return out
 
     def _add_accumulators(self, param: Parameter) -> None:
-        for slot, kind in self.accumulators.items():
+        for slot, kind in zip(UPDATES[self.type].state, self.accumulators):
             kind = kind if self.name is None else f"{self.name}_{kind}"
-            if (slot, param.name) in self._held:
+            if (param.block.program, slot, param.name) in self._held:
                 raise GraphError(
                     f"{type(self).__name__}: {param.name!r} is already optimized by this object; "
                     "make another for a second minimize"
                 )
             name = names.generate(f"{param.name}_{kind}")
             shape, value = self._start_of(slot, param)
-            self._held[slot, param.name] = _persistable(name, shape, value, param.dtype)
+            self._held[param.block.program, slot, param.name] = _persistable(
+                name, shape, value, param.dtype
+            )
 
     def _start_of(self, slot: str, param: Parameter) -> tuple[tuple[int, ...], float]:
         """Return shape and first value of an accumulator."""

@@ -22,7 +22,7 @@ class MomentumOptimizer(Optimizer):
     """v = mu v + g; p -= lr v, or with Nesterov p -= lr (g + mu v)."""
 
     type = "momentum"
-    accumulators = {"Velocity": "velocity"}
+    accumulators = ("velocity",)
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LarsMomentumOptimizer(Optimizer):
     """Momentum with a rate per layer: lr c |p| / (|g| + wd |p|) (You et al., 2017)."""
 
     type = "lars_momentum"
-    accumulators = {"Velocity": "velocity"}
+    accumulators = ("velocity",)
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AdagradOptimizer(Optimizer):
     """m += g^2; p -= lr g / (sqrt(m) + epsilon) (Duchi et al., 2011)."""
 
     type = "adagrad"
-    accumulators = {"Moment": "moment"}
+    accumulators = ("moment",)
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class DecayedAdagradOptimizer(Optimizer):
     """m = d m + (1 - d) g^2; p -= lr g / (sqrt(m) + epsilon)."""
 
     type = "decayed_adagrad"
-    accumulators = {"Moment": "moment"}
+    accumulators = ("moment",)
 
     def __init__(
         self,
@@ -111,12 +111,7 @@ class AdamOptimizer(Optimizer):
     """Adam (Kingma and Ba, 2015); ``lazy_mode`` moves only the rows of a sparse gradient."""
 
     type = "adam"
-    accumulators = {
-        "Moment1": "moment1",
-        "Moment2": "moment2",
-        "Beta1Pow": "beta1_pow_acc",
-        "Beta2Pow": "beta2_pow_acc",
-    }
+    accumulators = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
 
     def __init__(
         self,
@@ -147,7 +142,7 @@ class AdamaxOptimizer(Optimizer):
     """Adam with the infinity norm (Kingma and Ba, 2015)."""
 
     type = "adamax"
-    accumulators = {"Moment": "moment", "InfNorm": "inf_norm", "Beta1Pow": "beta1_pow_acc"}
+    accumulators = ("moment", "inf_norm", "beta1_pow_acc")
 
     def __init__(
         self,
@@ -168,7 +163,7 @@ class AdamaxOptimizer(Optimizer):
 
     def _finish(self, block: Block, pairs: ParamGrads) -> None:
         for param, grad in pairs:
-            power = self._held["Beta1Pow", param.name]
+            power = self._held[param.block.program, "Beta1Pow", param.name]
             with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
                 attrs = {"scale": self.attrs["beta1"]}
                 block.append_op("scale", {"X": power}, {"Out": power}, attrs)
@@ -178,7 +173,7 @@ class RMSPropOptimizer(Optimizer):
     """RMSProp (Hinton, 2012); ``centered`` subtracts the squared mean of the gradient."""
 
     type = "rmsprop"
-    accumulators = {"Moment": "momentum", "MeanSquare": "mean_square", "MeanGrad": "mean_grad"}
+    accumulators = ("momentum", "mean_square", "mean_grad")
 
     def __init__(
         self,
@@ -205,7 +200,7 @@ class FtrlOptimizer(Optimizer):
     """FTRL-proximal (McMahan et al., 2013)."""
 
     type = "ftrl"
-    accumulators = {"SquaredAccumulator": "squared", "LinearAccumulator": "linear"}
+    accumulators = ("squared", "linear")
 
     def __init__(
         self,
@@ -226,10 +221,7 @@ class AdadeltaOptimizer(Optimizer):
     """Adadelta (Zeiler, 2012). As in Fluid, the learning rate is not used."""
 
     type = "adadelta"
-    accumulators = {
-        "AvgSquaredGrad": "_avg_squared_grad",
-        "AvgSquaredUpdate": "_avg_squared_update",
-    }
+    accumulators = ("_avg_squared_grad", "_avg_squared_update")
 
     def __init__(
         self,
