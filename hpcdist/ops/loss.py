@@ -33,7 +33,7 @@ def _counted(xp: Any, label: Any, ignore_index: int, normalize: bool) -> Any:
         calls += [
             functools.partial(ignored.sum, dtype=label.dtype, out=count),
             functools.partial(xp.subtract, label.size, count, count),
-            functools.partial(xp.maximum, count, 1e-5, count),
+            functools.partial(xp.maximum, count, 1e-5, out=count),
         ]
     return ignored, count, calls
 
@@ -43,16 +43,16 @@ def _sigmoid_ce_bind(
 ) -> Call:
     """Write max(x, 0) - x label + log(1 + exp(-|x|)), which does not overflow."""
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
-    part = xp.empty(x.shape, x.dtype)
+    part, product = (xp.empty(x.shape, x.dtype) for _ in range(2))
     calls += [
         functools.partial(xp.abs, x, out),
         functools.partial(xp.negative, out, out),
         functools.partial(xp.exp, out, out),
         functools.partial(xp.log1p, out, out),
-        functools.partial(xp.maximum, x, 0, part),
+        functools.partial(xp.multiply, x, label, product),
+        functools.partial(xp.maximum, x, 0, out=part),
+        functools.partial(xp.subtract, part, product, part),  # exact for labels 0 and 1
         functools.partial(xp.add, out, part, out),
-        functools.partial(xp.multiply, x, label, part),
-        functools.partial(xp.subtract, out, part, out),
         functools.partial(xp.copyto, out, 0, where=ignored),
     ]
     if normalize:
@@ -67,7 +67,7 @@ def _sigmoid_ce_grad_bind(
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     calls += [
         functools.partial(xp.negative, x, dx),
-        functools.partial(xp.minimum, dx, 80, dx),  # exp of more overflows
+        functools.partial(xp.minimum, dx, 80, out=dx),  # exp of more overflows
         functools.partial(xp.exp, dx, dx),
         functools.partial(xp.add, dx, 1, dx),
         functools.partial(xp.divide, 1, dx, dx),

@@ -27,7 +27,7 @@ def softmax_calls(xp: Any, x: Any, out: Any, axis: int) -> list[Call]:
     return [
         functools.partial(x.max, axis, per_row, True),
         functools.partial(xp.subtract, x, per_row, out),
-        functools.partial(xp.maximum, out, FLOOR, out),
+        functools.partial(xp.maximum, out, FLOOR, out=out),
         functools.partial(xp.exp, out, out),
         functools.partial(out.sum, axis, None, per_row, True),
         functools.partial(xp.divide, out, per_row, out),
@@ -39,7 +39,7 @@ def negative_log(xp: Any, x: Any, out: Any) -> list[Call]:
     zero = xp.empty(x.shape, bool)
     return [
         functools.partial(xp.equal, x, 0, zero),
-        functools.partial(xp.maximum, x, xp.finfo(x.dtype).smallest_subnormal, out),
+        functools.partial(xp.maximum, x, xp.finfo(x.dtype).smallest_subnormal, out=out),
         functools.partial(xp.log, out, out),
         functools.partial(xp.negative, out, out),
         functools.partial(xp.copyto, out, 1e20, where=zero),
