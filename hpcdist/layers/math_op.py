@@ -13,7 +13,7 @@ from hpcdist.graph.variable import Variable
 
 
 def _append(
-    block: Block, type: str, dtype: Any, inputs: dict[str, Variable], **attrs: Any
+    block: Block, type: str, dtype: Any, inputs: dict[str, Variable], attrs: dict[str, Any]
 ) -> Variable:
     """Append an operator that writes a new variable ``tmp_<n>``."""
     out = block.create_var(names.generate("tmp"), dtype=dtype)
@@ -26,29 +26,22 @@ def _block(var: Variable) -> Block:
 
 
 def _scaled(var: Variable, scale: float, bias: float) -> Variable:
-    inputs = {"X": var}
-    return _append(_block(var), "scale", var.dtype, inputs, scale=scale, bias=bias)
+    attrs = {"scale": scale, "bias": bias}
+    return _append(_block(var), "scale", var.dtype, {"X": var}, attrs)
 
 
 def _filled(like: Variable, value: float, *, whole: bool) -> Variable:
     """Return a constant of shape (1,), or of the whole shape of ``like``."""
     block, dtype = _block(like), like.dtype
+    attrs: dict[str, Any] = {"dtype": dtype, "value": value}
     if whole and -1 in like.shape:
         batch = like.shape.index(-1)
-        out = _append(
-            block,
-            "fill_constant_batch_size_like",
-            dtype,
-            {"Input": like},
-            shape=[1 if d == -1 and i != batch else d for i, d in enumerate(like.shape)],
-            dtype=dtype,
-            value=value,
-            input_dim_idx=batch,
-            output_dim_idx=batch,
-        )
+        attrs["shape"] = [1 if d == -1 and i != batch else d for i, d in enumerate(like.shape)]
+        attrs |= {"input_dim_idx": batch, "output_dim_idx": batch}
+        out = _append(block, "fill_constant_batch_size_like", dtype, {"Input": like}, attrs)
     else:
-        shape = list(like.shape) if whole else [1]
-        out = _append(block, "fill_constant", dtype, {}, shape=shape, dtype=dtype, value=value)
+        attrs["shape"] = list(like.shape) if whole else [1]
+        out = _append(block, "fill_constant", dtype, {}, attrs)
     out.stop_gradient = True
     return out
 
@@ -75,7 +68,7 @@ def _binary(
         x, y = (other, self) if reverse else (self, other)
         dtype = "bool" if compare else self.dtype
         axis = 0 if y.shape and y.shape[0] == -1 else -1
-        return _append(_block(self), type, dtype, {"X": x, "Y": y}, axis=axis)
+        return _append(_block(self), type, dtype, {"X": x, "Y": y}, {"axis": axis})
 
     return method
 
@@ -95,7 +88,7 @@ def _equality(type: str, same: bool) -> Callable[[Variable, Any], Any]:
 def astype(self: Variable, dtype: Any) -> Variable:
     """Return the value converted to another element type."""
     facts = {"in_dtype": self.dtype, "out_dtype": canonical(dtype)}
-    return _append(_block(self), "cast", dtype, {"X": self}, **facts)
+    return _append(_block(self), "cast", dtype, {"X": self}, facts)
 
 
 _add = _binary("elementwise_add", with_number=lambda var, c: _scaled(var, 1.0, c))
