@@ -1,0 +1,86 @@
+"""hpcdist: one training program, on one machine or on many ranks. ``import hpcdist as fluid``."""
+
+from hpcdist import (
+    backward,
+    clip,
+    core,
+    dataset,
+    framework,
+    initializer,
+    layers,
+    optimizer,
+    reader,
+    regularizer,
+    transpiler,
+)
+from hpcdist.backward import append_backward, gradients
+from hpcdist.clip import set_gradient_clip
+from hpcdist.data_feeder import DataFeeder
+from hpcdist.errors import HpcdistError
+from hpcdist.executor.backend import CPUPlace, CUDAPlace
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope, global_scope, scope_guard
+from hpcdist.graph import (
+    Program,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+)
+from hpcdist.graph import names as unique_name
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.launch.progress import progress
+from hpcdist.layers.embedding import embedding_v2 as embedding
+from hpcdist.layers.embedding import one_hot_v2 as one_hot
+from hpcdist.layers.io import data_v2 as data
+from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.reader import batch
+from hpcdist.transpiler import (
+    DistributeTranspiler,
+    DistributeTranspilerConfig,
+    memory_optimize,
+    release_memory,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CPUPlace",
+    "CUDAPlace",
+    "DataFeeder",
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
+    "Executor",
+    "HpcdistError",
+    "ParamAttr",
+    "Parameter",
+    "Program",
+    "Scope",
+    "Variable",
+    "append_backward",
+    "backward",
+    "batch",
+    "clip",
+    "core",
+    "data",
+    "dataset",
+    "default_main_program",
+    "default_startup_program",
+    "embedding",
+    "framework",
+    "global_scope",
+    "gradients",
+    "initializer",
+    "layers",
+    "memory_optimize",
+    "one_hot",
+    "optimizer",
+    "program_guard",
+    "progress",
+    "reader",
+    "regularizer",
+    "release_memory",
+    "scope_guard",
+    "set_gradient_clip",
+    "transpiler",
+    "unique_name",
+]

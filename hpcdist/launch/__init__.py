@@ -1,0 +1,1 @@
+"""Starting a job: who does what, on which rank, and how it ends."""
