@@ -1,0 +1,55 @@
+"""Every gradient rule against finite differences, in float64."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tests
+from hpcdist.graph import define, registry
+from hpcdist.ops.common import grad_by, like_inputs, same
+from tests.support_ops import CASES, Case, Draw, check_gradient
+
+for _module in pkgutil.iter_modules(tests.__path__):
+    if _module.name.startswith("cases_"):
+        importlib.import_module(f"tests.{_module.name}")
+
+
+def _differentiable() -> list[str]:
+    return [type for type in registry.defined() if registry.lookup(type).grad is not None]
+
+
+def test_every_differentiable_operator_has_a_case() -> None:
+    assert sorted(set(_differentiable()) - CASES.keys()) == []
+
+
+@pytest.mark.parametrize("type", sorted(CASES))
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_gradient_is_the_slope(type: str, data: st.DataObject) -> None:
+    check_gradient(type, CASES[type](Draw(data.draw)))
+
+
+def test_checker_shouts_at_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_table", dict(registry._table))
+    slots = "X, Out@GRAD -> X@GRAD"
+    define(
+        "cube",
+        "X -> Out",
+        infer=same,
+        kernel=lambda xp, x, out: xp.power(x, 3, out=out),
+        grad=grad_by("cube_grad", slots),
+    )
+    define(
+        "cube_grad",
+        slots,
+        infer=like_inputs(slots),
+        kernel=lambda xp, x, dout, dx: xp.multiply(2 * x * x, dout, out=dx),  # 3, not 2
+    )
+    with pytest.raises(AssertionError, match="cube: along x_0 the value changes by"):
+        check_gradient("cube", Case({"X": np.array([1.0, 2.0])}))

@@ -1,0 +1,210 @@
+"""Run one operator, compare its gradient with finite differences, and cases to do that with.
+
+``CASES[type]`` is a function ``(Draw) -> Case``. A family of operators adds its own in a module
+``tests/cases_<family>.py`` by ``@case("type")``; `tests/property/test_gradients.py` imports those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import hpcdist.ops  # noqa: F401  (fills the registry)
+from hpcdist.backward import gradients
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.graph import Program, Variable, lookup
+
+Slots = Mapping[str, Any]  # slot -> an array, or a list of arrays
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator with inputs and attributes; ``outputs`` tells how many a list slot gives.
+
+    ``wrt``: the inputs to differentiate by (default: all of a float type);
+    ``targets``: the outputs to differentiate (default: all of a float type that have elements).
+    """
+
+    inputs: Slots
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    wrt: Sequence[str] | None = None
+    targets: Sequence[str] | None = None
+    step: float = 1e-6
+    tolerance: float = 1e-6
+
+
+class Draw:
+    """Draws shapes, attributes and well-behaved numbers for a case."""
+
+    def __init__(self, draw: Callable[[Any], Any]) -> None:
+        self._draw = draw
+        self.rng = np.random.default_rng(self.int(0, 2**32 - 1))
+
+    def int(self, low: int, high: int) -> int:
+        """Return a number in [low, high]."""
+        return self._draw(st.integers(low, high))
+
+    def of(self, *choices: Any) -> Any:
+        """Return one of the choices."""
+        return self._draw(st.sampled_from(choices))
+
+    def bool(self) -> bool:
+        """Return True or False."""
+        return self._draw(st.booleans())
+
+    def shape(self, low: int = 1, high: int = 4, extent: int = 4) -> tuple[int, ...]:
+        """Return a shape of ``low`` to ``high`` dimensions."""
+        return tuple(self._draw(st.lists(st.integers(1, extent), min_size=low, max_size=high)))
+
+    def floats(
+        self,
+        shape: Sequence[int],
+        low: float = -2.0,
+        high: float = 2.0,
+        avoid: Sequence[float] = (),
+    ) -> np.ndarray:
+        """Return float64 numbers in [low, high], away from kinks at the numbers to avoid."""
+        x = self.rng.uniform(low, high, tuple(shape))
+        for kink in avoid:
+            near = np.abs(x - kink) < 0.01
+            x[near] = kink + 0.02
+        return x
+
+    def apart(self, shape: Sequence[int]) -> np.ndarray:
+        """Return numbers at least 0.05 apart from each other: nothing ties for a maximum."""
+        size = int(np.prod(shape))
+        return (self.rng.permutation(size).reshape(tuple(shape)) - size // 2) * 0.1
+
+
+CASES: dict[str, Callable[[Draw], Case]] = {}
+
+
+def case(*types: str) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Case]]:
+    """Enter a function into CASES for these operator types."""
+
+    def enter(make: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
+        for type in types:
+            if type in CASES:
+                raise ValueError(f"operator {type!r} has two cases")
+            CASES[type] = make
+        return make
+
+    return enter
+
+
+class Graph:
+    """A Program of one operator whose inputs are fed."""
+
+    def __init__(self, type: str, given: Case) -> None:
+        self.program = Program()
+        self.block = self.program.global_block()
+        self.feed: dict[str, np.ndarray] = {}
+        self.inputs = {slot: self._feed_slot(slot, v) for slot, v in given.inputs.items()}
+        self.outputs = {
+            slot.name: [
+                self.block.create_var(f"{slot.name}_{i}".lower() + "_out")
+                for i in range(given.outputs.get(slot.name, 1))
+            ]
+            for slot in lookup(type).outputs
+        }
+        self.block.append_op(type, self.inputs, self.outputs, given.attrs)
+        self._executor, self._scope = Executor(), Scope()
+
+    def _feed_slot(self, slot: str, value: Any) -> list[Variable]:
+        values = value if isinstance(value, list) else [value]
+        return [self.add_feed(f"{slot}_{i}".lower(), v) for i, v in enumerate(values)]
+
+    def add_feed(self, name: str, value: np.ndarray) -> Variable:
+        """Create a data variable that holds ``value``."""
+        self.feed[name] = value
+        return self.block.create_var(name, shape=value.shape, dtype=value.dtype, is_data=True)
+
+    def run(self, fetch: Sequence[Any]) -> list[Any]:
+        """Run the Program on what is fed."""
+        return self._executor.run(
+            self.program, feed=self.feed, fetch_list=list(fetch), scope=self._scope
+        )
+
+
+def run_op(
+    type: str, inputs: Slots, attrs: Mapping[str, Any] | None = None, **outputs: int
+) -> dict[str, Any]:
+    """Run one operator and return its outputs by slot; a slot counted in ``outputs`` is a list."""
+    graph = Graph(type, Case(inputs, attrs or {}, outputs))
+    written = {
+        s: [v for v in held if v.name in _inferred(graph)] for s, held in graph.outputs.items()
+    }
+    names = [v for held in written.values() for v in held]
+    values = iter(graph.run(names))
+    result = {slot: [next(values) for _ in held] for slot, held in written.items()}
+    return {s: v if s in outputs or len(v) != 1 else v[0] for s, v in result.items()}
+
+
+def _inferred(graph: Graph) -> set[str]:
+    return {name for op in graph.block.ops for name in op.output_arg_names}
+
+
+def dense(value: Any) -> np.ndarray:
+    """Return a gradient as an array, SelectedRows written out."""
+    return value.to_dense() if hasattr(value, "to_dense") else np.asarray(value)
+
+
+def check_gradient(type: str, given: Case) -> None:
+    """Compare the gradient of a random projection of the outputs with finite differences.
+
+    Every input is moved along a random direction by +-step; an AssertionError names operator and
+    input when the slope is not the gradient's.
+    """
+    graph = Graph(type, given)
+    rng = np.random.default_rng(1)
+    targets = [
+        var
+        for slot, held in graph.outputs.items()
+        if given.targets is None or slot in given.targets
+        for var in held
+        if var.dtype.startswith("float") and 0 not in var.shape
+    ]
+    weights = [
+        graph.add_feed(f"weight_of_{t.name}", rng.uniform(0.5, 1.5, t.shape).astype(t.dtype))
+        for t in targets
+    ]
+    moved = [
+        var
+        for slot, held in graph.inputs.items()
+        if given.wrt is None or slot in given.wrt
+        for var in held
+        if var.dtype.startswith("float")
+    ]
+    assert targets and moved, f"{type}: the case has nothing to differentiate"
+    found = gradients(targets, moved, weights)
+    missing = [v.name for v, g in zip(moved, found) if g is None]
+    assert not missing, f"{type}: no gradient reaches {missing}"
+    grads = [dense(g) for g in graph.run(found)]
+
+    def projection() -> float:
+        outs = graph.run(targets)
+        return float(sum(np.vdot(out, graph.feed[w.name]) for out, w in zip(outs, weights)))
+
+    for var, grad in zip(moved, grads):
+        here = graph.feed[var.name]
+        assert grad.shape == here.shape, (
+            f"{type}: {var.name} {here.shape} has gradient {grad.shape}"
+        )
+        direction = rng.uniform(-1, 1, here.shape).astype(here.dtype)
+        slopes = []
+        for sign in (1, -1):
+            graph.feed[var.name] = here + sign * given.step * direction
+            slopes.append(projection())
+        graph.feed[var.name] = here
+        slope = (slopes[0] - slopes[1]) / (2 * given.step)
+        claimed = float(np.vdot(grad, direction))
+        scale = max(1.0, abs(slope), float(np.abs(grad * direction).sum()))
+        assert abs(slope - claimed) <= given.tolerance * scale, (
+            f"{type}: along {var.name} the value changes by {slope}, its gradient says {claimed}"
+        )
