@@ -151,13 +151,13 @@ def argmin(x: Variable, axis: int = 0) -> Variable:
 
 
 def has_nan(x: Variable) -> Variable:
-    """Return 1 in shape (1,) if any element is not a number."""
-    return LayerHelper("isnan").apply("isnan", {"X": x}, dtype=x.dtype)
+    """Return True in shape (1,) if any element is not a number."""
+    return LayerHelper("isnan").apply("isnan", {"X": x}, dtype="bool")
 
 
 def has_inf(x: Variable) -> Variable:
-    """Return 1 in shape (1,) if any element is infinite."""
-    return LayerHelper("isinf").apply("isinf", {"X": x}, dtype=x.dtype)
+    """Return True in shape (1,) if any element is infinite."""
+    return LayerHelper("isinf").apply("isinf", {"X": x}, dtype="bool")
 
 
 def isfinite(x: Variable) -> Variable:

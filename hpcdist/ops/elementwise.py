@@ -53,13 +53,29 @@ def _views(x: Any, y: Any, axis: int) -> tuple[Any, Any]:
     return x.reshape(x_view), y.reshape(y_view)
 
 
-def _forward(ufunc: str, integer_ufunc: str | None = None) -> Callable[..., Callable[[], Any]]:
+def _forward(ufunc: str) -> Callable[..., Callable[[], Any]]:
     def bind(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
-        x, y = _views(x, y, axis)
-        name = integer_ufunc if integer_ufunc and x.dtype.kind in "iu" else ufunc
-        return functools.partial(getattr(xp, name), x, y, out=out)
+        return functools.partial(getattr(xp, ufunc), *_views(x, y, axis), out=out)
 
     return bind
+
+
+def _truncated_quotient(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+    """Divide and drop the fraction, as C does (and Fluid): -7 / 2 is -3."""
+    x, y = _views(x, y, axis)
+    rest = xp.empty_like(out)
+    return in_sequence(
+        [
+            functools.partial(xp.fmod, x, y, out=rest),
+            functools.partial(xp.subtract, x, rest, out=rest),
+            functools.partial(xp.floor_divide, rest, y, out=out),
+        ]
+    )
+
+
+def _quotient(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+    bind = _truncated_quotient if x.dtype.kind in "iu" else _forward("true_divide")
+    return bind(xp, x, y, out, axis)
 
 
 def _side(xp: Any, grad: Any, view: Shape, full: Shape, write: Write) -> list[Callable[[], Any]]:
@@ -207,12 +223,12 @@ def _define(type: str, forward: Any, grad_bind: Any = None, grad_slots: str = _G
 _define("elementwise_add", _forward("add"), _linear_grad(1))
 _define("elementwise_sub", _forward("subtract"), _linear_grad(-1))
 _define("elementwise_mul", _forward("multiply"), _grad_bind(_mul_grad))
-_define("elementwise_div", _forward("true_divide", "floor_divide"), _div_grad_bind, _DIV_GRAD)
+_define("elementwise_div", _quotient, _div_grad_bind, _DIV_GRAD)
 _define("elementwise_max", _forward("maximum"), _grad_bind(_chosen_grad("greater", "less_equal")))
 _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", "greater_equal")))
 _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
-_define("elementwise_mod", _forward("remainder"))
-_define("elementwise_floordiv", _forward("floor_divide"))
+_define("elementwise_mod", _forward("fmod"))
+_define("elementwise_floordiv", _truncated_quotient)
 
 
 def _comparison_bind(ufunc: str) -> Callable[..., Callable[[], Any]]:

@@ -155,5 +155,5 @@ def _isinf(xp: Any, x: Any, out: Any) -> None:
 
 
 define("isfinite", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isfinite)
-define("isnan", "X -> Out", infer=lambda x: Meta((1,), x.dtype), kernel=_isnan)
-define("isinf", "X -> Out", infer=lambda x: Meta((1,), x.dtype), kernel=_isinf)
+define("isnan", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isnan)
+define("isinf", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isinf)
