@@ -1,11 +1,10 @@
-"""Softmax, losses, metrics, normalizations, dropout and lookups against closed forms in numpy."""
+"""Softmax, losses, metrics, normalizations and lookups against closed forms in numpy."""
 
 import numpy as np
 import pytest
 
 import hpcdist.ops  # noqa: F401  (fills the table of operators)
 from hpcdist.errors import FeedError, GraphError
-from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program
@@ -22,12 +21,10 @@ def program_of(op_type, inputs, outputs, attrs=None):
     return program
 
 
-def run_op(op_type, inputs, outputs, attrs=None, runs=1):
-    """Return the output arrays of the last of ``runs`` runs of one operator."""
-    program, exe, scope = program_of(op_type, inputs, outputs, attrs), Executor(CPUPlace()), Scope()
-    for _ in range(runs):
-        values = exe.run(program, feed=dict(inputs), fetch_list=list(outputs), scope=scope)
-    return values
+def run_op(op_type, inputs, outputs, attrs=None):
+    """Return the output arrays of one operator."""
+    program = program_of(op_type, inputs, outputs, attrs)
+    return Executor().run(program, feed=inputs, fetch_list=outputs, scope=Scope())
 
 
 def probabilities(rng, *shape):
@@ -271,52 +268,6 @@ def test_cos_sim_is_the_cosine_of_rows(rng, rows):
     out, *_ = run_op("cos_sim", {"X": x, "Y": y}, ["Out", "XNorm", "YNorm"])
     lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     np.testing.assert_allclose(out[:, 0], (x * y).sum(1) / lengths, rtol=1e-5)
-
-
-# -- dropout ---------------------------------------------------------------------------------------
-
-ONES = np.ones((200, 50), np.float32)
-
-
-def dropped(runs=1, **attrs):
-    return run_op("dropout", {"X": ONES}, ["Out", "Mask"], {"dropout_prob": 0.25, **attrs}, runs)
-
-
-@pytest.mark.parametrize("how, kept", [("downgrade_in_infer", 1.0), ("upscale_in_train", 1 / 0.75)])
-def test_dropout_clears_the_share_it_is_told_to(how, kept):
-    out, mask = dropped(seed=3, dropout_implementation=how)
-    assert mask.dtype == "uint8"
-    assert abs(mask.mean() - 0.75) < 0.02
-    np.testing.assert_allclose(out, mask * np.float32(kept))
-
-
-def test_dropout_masks_depend_on_seed_stream_and_call_only(monkeypatch):
-    first = dropped(seed=3)[1]
-    np.testing.assert_array_equal(first, dropped(seed=3)[1])
-    others = [dropped(seed=4)[1], dropped(seed=3, stream=1)[1], dropped(seed=3, runs=2)[1]]
-    for other in others:
-        assert 0.2 < (first != other).mean() < 0.5  # independent masks differ in 3/8 of the places
-    np.testing.assert_array_equal(others[2], dropped(seed=3, runs=2)[1])
-    monkeypatch.setenv("HPCDIST_SEED", "3")
-    np.testing.assert_array_equal(first, dropped(seed=0)[1])
-
-
-@pytest.mark.parametrize("how, factor", [("downgrade_in_infer", 0.75), ("upscale_in_train", 1.0)])
-def test_dropout_scales_in_tests_only_if_it_did_not_in_training(how, factor):
-    (out, _) = dropped(is_test=True, dropout_implementation=how)
-    np.testing.assert_array_equal(out, ONES * np.float32(factor))
-
-
-def test_dropout_of_everything_leaves_zeros():
-    out, mask = dropped(dropout_prob=1.0, dropout_implementation="upscale_in_train")
-    assert not out.any()
-    assert not mask.any()
-
-
-@pytest.mark.parametrize("attrs", [{"dropout_prob": 1.5}, {"dropout_implementation": "x"}])
-def test_dropout_refuses_what_it_does_not_know(attrs):
-    with pytest.raises(GraphError, match="dropout_"):
-        dropped(**attrs)
 
 
 # -- lookups ---------------------------------------------------------------------------------------
