@@ -29,6 +29,8 @@ __all__ = [
     "fill_constant_batch_size_like",
     "flatten",
     "gather",
+    "get_tensor_from_selected_rows",
+    "merge_selected_rows",
     "ones",
     "ones_like",
     "reshape",
@@ -310,3 +312,16 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
     helper = LayerHelper("gather")
     inputs = {"X": input, "Index": index}
     return helper.apply("gather", inputs, {"overwrite": overwrite}, dtype=input.dtype)
+
+
+# -- rows of a sparse gradient ---------------------------------------------------------------------
+def merge_selected_rows(x: Variable, name: str | None = None) -> Variable:
+    """Add up the repeated rows of SelectedRows."""
+    helper = LayerHelper("merge_selected_rows", name)
+    return helper.apply("merge_selected_rows", {"X": x}, dtype=x.dtype)
+
+
+def get_tensor_from_selected_rows(x: Variable, name: str | None = None) -> Variable:
+    """Return the values of SelectedRows as a dense value [rows, width]."""
+    helper = LayerHelper("get_tensor_from_selected_rows", name)
+    return helper.apply("get_tensor_from_selected_rows", {"X": x}, dtype=x.dtype)

@@ -20,5 +20,6 @@ from hpcdist.ops import (  # noqa: F401
     reduce,
     shape,
     softmax,
+    sparse,
     tensor,
 )

@@ -11,8 +11,7 @@ from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same, same_buffer
 from hpcdist.ops.selected_rows import SelectedRows
-
-SPARSE = "SELECTED_ROWS"
+from hpcdist.ops.sparse import SPARSE, merge_into
 
 
 # -- sum -----------------------------------------------------------------------------------------
@@ -126,12 +125,9 @@ define(
 
 # -- clip ----------------------------------------------------------------------------------------
 def _clip_rows(xp: Any, x: SelectedRows, out: SelectedRows, low: float, high: float) -> None:
-    """Clip the sums of repeated rows; what is left of ``out`` are rows of zeros."""
-    merged = x.merged()
-    n = len(merged.rows)
-    out.rows[:n], out.rows[n:] = merged.rows, merged.rows[:1]
-    xp.clip(merged.value, low, high, out=out.value[:n])
-    out.value[n:] = 0
+    """Clip the sums of repeated rows."""
+    n = merge_into(x, out)
+    xp.clip(out.value[:n], low, high, out=out.value[:n])
 
 
 def _clip_bind(xp: Any, x: Any, out: Any, min: float, max: float) -> Callable[[], Any]:
