@@ -92,7 +92,7 @@ def polynomial_decay(
             cycles = layers.ceil(step / decay_steps)
             zero = layers.fill_constant([1], "float32", 0.0)
             one = layers.fill_constant([1], "float32", 1.0)
-            with layers.Switch() as switch, switch.case(step == zero):
+            with layers.Switch() as switch, switch.case(layers.math_op.equal(step, zero)):
                 layers.assign(one, cycles)
             period = decay_steps * cycles
         else:

@@ -73,14 +73,17 @@ def _binary(
     return method
 
 
-def _equality(type: str, same: bool) -> Callable[[Variable, Any], Any]:
+equal = _binary("equal", compare=True)
+not_equal = _binary("not_equal", compare=True)
+
+
+def _equality(
+    compare: Callable[[Variable, Any], Any], same: bool
+) -> Callable[[Variable, Any], Any]:
     """Compare with a number as an operator; with anything else by identity, as ``in`` needs."""
-    with_number = _binary(type, compare=True)
 
     def method(self: Variable, other: Any) -> Any:
-        if isinstance(other, Real):
-            return with_number(self, other)
-        return (self is other) is same
+        return compare(self, other) if isinstance(other, Real) else (self is other) is same
 
     return method
 
@@ -112,8 +115,8 @@ _METHODS: dict[str, Any] = {
     "__le__": _binary("less_equal", compare=True),
     "__gt__": _binary("greater_than", compare=True),
     "__ge__": _binary("greater_equal", compare=True),
-    "__eq__": _equality("equal", True),
-    "__ne__": _equality("not_equal", False),
+    "__eq__": _equality(equal, True),
+    "__ne__": _equality(not_equal, False),
     "__hash__": object.__hash__,
     "__neg__": lambda self: _scaled(self, -1.0, 0.0),
     "__array_ufunc__": None,  # numpy leaves `array * variable` to the variable
