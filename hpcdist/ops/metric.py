@@ -19,7 +19,10 @@ def _top_k_infer(x: Meta, k: int) -> Any:
 
 
 def _top_k_bind(xp: Any, x: Any, out: Any, indices: Any, k: int) -> Call:
-    """Write the largest values, descending; among equal ones the first comes first."""
+    """Write the largest values, descending; among equal ones the lower index comes first.
+
+    Which of equal values still get in is not laid down, but the same in every run.
+    """
     if k == 1:
         return in_sequence(
             [
@@ -28,11 +31,14 @@ def _top_k_bind(xp: Any, x: Any, out: Any, indices: Any, k: int) -> Call:
             ]
         )
     negated = xp.empty(x.shape, x.dtype)
+    last = min(k, x.shape[-1] - 1)
 
     def run() -> None:
         xp.negative(x, negated)
-        indices[...] = xp.argsort(negated, axis=-1, kind="stable")[..., :k]
-        out[...] = xp.take_along_axis(x, indices, axis=-1)
+        chosen = xp.sort(xp.argpartition(negated, last, axis=-1)[..., :k], axis=-1)
+        order = xp.argsort(xp.take_along_axis(negated, chosen, -1), axis=-1, kind="stable")
+        indices[...] = xp.take_along_axis(chosen, order, -1)
+        out[...] = xp.take_along_axis(x, indices, -1)
 
     return run
 
