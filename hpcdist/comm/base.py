@@ -66,7 +66,7 @@ class Transport(Protocol):
         ...
 
     def release(self, requests: Sequence[Request]) -> None:
-        """Free persistent requests for good; receives still waiting for a message are cancelled."""
+        """Free requests for good; receives still waiting for a message are cancelled."""
         ...
 
     def isend(self, array: Array, peer: int, tag: int) -> Request:

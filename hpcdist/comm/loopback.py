@@ -129,7 +129,7 @@ class LoopbackTransport:
         deadline_s: float | None = DEADLINE_S,
     ) -> list[int]:
         if not any(request.active for request in requests):
-            raise CommError("waiting for requests none of which has been started")
+            raise CommError(f"{describe()}: none of the requests has been started")
         done: list[int] = []
 
         def some_ended() -> bool:

@@ -56,7 +56,8 @@ class MpiTransport:
             if not request.Test():
                 request.Cancel()
                 request.Wait()
-            request.Free()
+            if request != self._mpi.REQUEST_NULL:
+                request.Free()
 
     def isend(self, array: Array, peer: int, tag: int) -> Request:
         return self._comm.Isend(self._bytes(contiguous(array)), self._checked(peer), tag)

@@ -1,0 +1,29 @@
+"""Ranks of MPI, for tests run under mpirun."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from hpcdist.comm.mpi import MpiTransport
+from tests.transport_cases import Body
+
+
+def run_ranks(size: int, body: Body) -> None:
+    """Run ``body`` on the first ``size`` ranks, as a world of their own; raise on every rank."""
+    world = MpiTransport.world()
+    if world.size < size:
+        pytest.skip(f"needs {size} ranks, got {world.size}")
+    part = world.split(int(world.rank >= size), world.rank)
+    error = b""
+    if world.rank < size:
+        try:
+            body(part)
+        except BaseException:
+            # Printed at once too: the other ranks may now wait for this one.
+            traceback.print_exc()
+            error = traceback.format_exc().encode()
+    failures = {k: e.decode() for k, e in enumerate(world.allgather_bytes(error)) if e}
+    if failures:
+        pytest.fail("\n".join(f"rank {k}: {text}" for k, text in failures.items()))

@@ -1,0 +1,26 @@
+"""Ranks as threads, for tests over the loopback transport."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+def run_threads(bodies: list[Callable[[], None]]) -> None:
+    """Run every body in a thread; raise the first error, after all have ended."""
+    errors: list[BaseException] = []
+
+    def guarded(body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(body,), daemon=True) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), f"a rank hangs; errors of the others: {errors}"
+    if errors:
+        raise errors[0]
