@@ -158,7 +158,8 @@ def _carry(origin: Block, name: str, target: Block) -> None:
     """Declare a variable of the original program on the server, kept from step to step."""
     var = origin.find_var(name)
     if var is not None and not target.has_var(name):
-        target.create_var(name, shape=var.shape, dtype=var.dtype, type=var.type, persistable=True)
+        kept = var.persistable or var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
+        target.create_var(name, shape=var.shape, dtype=var.dtype, type=var.type, persistable=kept)
 
 
 def _add_update(

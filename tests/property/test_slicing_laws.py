@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 from hypothesis import given
@@ -20,7 +21,7 @@ def test_blocks_cover_the_variable_once_in_order(shape, servers, min_block_size)
     assert [s.index for s in slices] == list(range(len(slices)))
     assert slices[0].begin == 0
     assert slices[-1].end == shape[0]
-    assert all(a.end == b.begin for a, b in zip(slices, slices[1:]))
+    assert all(a.end == b.begin for a, b in pairwise(slices))
     assert all(s.shape == (s.end - s.begin, *shape[1:]) for s in slices)
     assert sum(s.size for s in slices) == math.prod(shape)
     assert [s.offset for s in slices] == [s.begin * math.prod(shape[1:]) for s in slices]

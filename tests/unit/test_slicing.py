@@ -51,5 +51,5 @@ def test_a_scalar_is_one_block():
 
 @pytest.mark.parametrize("shape", [(-1, 10), (0,), (5, 0)])
 def test_unknown_and_empty_extents_are_refused(shape):
-    with pytest.raises(ValueError, match="'w'.*every dimension must be at least 1"):
+    with pytest.raises(ValueError, match=r"'w'.*every dimension must be at least 1"):
         cut(shape, 2)
