@@ -75,7 +75,5 @@ def _lamb(
     param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any], norm: Any
 ) -> tuple[Any, ...]:
     *betas, epsilon, decay = constants
-    m, v, power1, power2 = state
-    full = kernels.ONE - power1, kernels.ONE - power2
-    step, m, v = kernels.lamb_rule.py_func(param, g, m, v, *betas, *full, epsilon, decay)
+    step, m, v = kernels.lamb_rule.py_func(param, g, *state[:2], *betas, epsilon, decay)
     return param - kernels.lamb_rate.py_func(lr, norm(param), norm(step)) * step, m, v

@@ -170,11 +170,11 @@ def lars_rule(p, g, v, lr, mu, decay):
 
 
 @jit
-def lamb_rule(p, g, m, v, beta1, rest1, beta2, rest2, full1, full2, epsilon, decay):
-    """Return the step before the layer's rate, and the moments."""
+def lamb_rule(p, g, m, v, beta1, rest1, beta2, rest2, epsilon, decay):
+    """Return the step before the layer's rate, and the moments; Fluid corrects no bias."""
     m = beta1 * m + rest1 * g
     v = beta2 * v + rest2 * g * g
-    return (m / full1) / (np.sqrt(v / full2) + epsilon) + decay * p, m, v
+    return m / (np.sqrt(v) + epsilon) + decay * p, m, v
 
 
 @jit
@@ -381,11 +381,10 @@ def lamb(param, grads, starts, scale, lr, hyper, moment1, moment2, power1, power
     beta1, rest1, beta2, rest2 = hyper[0], hyper[1], hyper[2], hyper[3]
     epsilon, decay = hyper[4], hyper[5]
     g = _gradient(grads, starts, scale, 0, np.empty_like(param))
-    full1, full2 = ONE - power1[0], ONE - power2[0]
     for i in range(len(param)):
         g[i], moment1[i], moment2[i] = lamb_rule(
             param[i], g[i], moment1[i], moment2[i],
-            beta1, rest1, beta2, rest2, full1, full2, epsilon, decay,
+            beta1, rest1, beta2, rest2, epsilon, decay,
         )  # fmt: skip
     rate = lamb_rate(lr[0], _norm(param), _norm(g))
     for i in range(len(param)):
@@ -393,13 +392,13 @@ def lamb(param, grads, starts, scale, lr, hyper, moment1, moment2, power1, power
 
 
 @jit
-def sgd_rows(param, rows, values, scale, lr, hyper):
+def sgd_rows(param, rows, values, scale, lr):
     """Subtract row by row, repeats included; ``values`` is [rows, width], ``param`` flat."""
     rate, width = lr[0], values.shape[1]
     for k in range(len(rows)):
-        if not 0 <= rows[k] * width < len(param):
-            raise IndexError("sparse gradient: a row lies outside the table")
         begin = rows[k] * width
+        if not 0 <= begin < len(param):
+            raise IndexError("sparse gradient: a row lies outside the table")
         p, g = param[begin : begin + width], values[k]
         for i in range(width):
-            p[i] = sgd_rule(p[i], g[i] * scale[0], rate)
+            p[i] = sgd_rule(p[i], g[i] * scale, rate)

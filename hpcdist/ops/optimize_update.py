@@ -1,0 +1,184 @@
+"""How optimizers move a parameter: a table of them, and one pass over memory for each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+
+Step = Callable[[], Any]
+Hyper = Callable[[Mapping[str, Any], Any], Sequence[float]]  # (attrs, float type) -> constants
+
+
+@dataclass(frozen=True)
+class Update:
+    """How one type of optimizer moves a parameter.
+
+    ``state`` maps input slots to output slots (None: only read). ``kernel(attrs)`` names the pass
+    in `optimize_kernels`. ``sparse(attrs)`` says which rows a sparse gradient moves: ``each``
+    listed row on its own, the ``listed`` ones after merging repeats, ``all``; None: it is refused.
+    """
+
+    state: Mapping[str, str | None]
+    attrs: Mapping[str, Any]
+    kernel: Callable[[Mapping[str, Any]], str]
+    hyper: Hyper
+    sparse: Callable[[Mapping[str, Any]], str | None] = lambda attrs: None
+    has_rate: bool = True
+
+
+def _always(value: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda attrs: value
+
+
+def _adam_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+    beta1, beta2 = f(a["beta1"]), f(a["beta2"])
+    return beta1, f(1) - beta1, beta2, f(1) - beta2, a["epsilon"]
+
+
+def _adamax_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+    return f(a["beta1"]), f(1) - f(a["beta1"]), a["beta2"], a["epsilon"]
+
+
+def _rmsprop_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+    return a["decay"], f(1) - f(a["decay"]), a["epsilon"], a["momentum"]
+
+
+def _ftrl_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+    constants = a["l1"], f(2) * f(a["l2"])
+    return constants if a["lr_power"] == -0.5 else (*constants, -a["lr_power"])
+
+
+_ADAM_STATE = {
+    "Moment1": "Moment1Out",
+    "Moment2": "Moment2Out",
+    "Beta1Pow": "Beta1PowOut",
+    "Beta2Pow": "Beta2PowOut",
+}
+_ADAM_ATTRS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+
+UPDATES: dict[str, Update] = {
+    "sgd": Update({}, {}, _always("sgd"), lambda a, f: (), _always("each")),
+    "momentum": Update(
+        {"Velocity": "VelocityOut"},
+        {"mu": 0.9, "use_nesterov": False},
+        lambda a: "nesterov" if a["use_nesterov"] else "momentum",
+        lambda a, f: (a["mu"],),
+        _always("all"),
+    ),
+    "lars_momentum": Update(
+        {"Velocity": "VelocityOut"},
+        {"mu": 0.9, "lars_coeff": 0.001, "lars_weight_decay": 0.0005},
+        _always("lars_momentum"),
+        lambda a, f: (a["mu"], a["lars_coeff"], a["lars_weight_decay"]),
+    ),
+    "adagrad": Update(
+        {"Moment": "MomentOut"},
+        {"epsilon": 1e-6},
+        _always("adagrad"),
+        lambda a, f: (a["epsilon"],),
+        _always("listed"),
+    ),
+    "decayed_adagrad": Update(
+        {"Moment": "MomentOut"},
+        {"decay": 0.95, "epsilon": 1e-6},
+        _always("decayed_adagrad"),
+        lambda a, f: (a["decay"], f(1) - f(a["decay"]), a["epsilon"]),
+    ),
+    "adam": Update(
+        _ADAM_STATE,
+        {**_ADAM_ATTRS, "lazy_mode": False, "min_row_size_to_use_multithread": 1000},
+        _always("adam"),
+        _adam_hyper,
+        lambda a: "listed" if a["lazy_mode"] else "all",
+    ),
+    "adamax": Update(
+        {"Moment": "MomentOut", "InfNorm": "InfNormOut", "Beta1Pow": None},
+        _ADAM_ATTRS,
+        _always("adamax"),
+        _adamax_hyper,
+    ),
+    "rmsprop": Update(
+        {"Moment": "MomentOut", "MeanSquare": "MeanSquareOut", "MeanGrad": "MeanGradOut"},
+        {"epsilon": 1e-6, "decay": 0.95, "momentum": 0.0, "centered": False},
+        lambda a: "centered_rmsprop" if a["centered"] else "rmsprop",
+        _rmsprop_hyper,
+        _always("all"),
+    ),
+    "ftrl": Update(
+        {"SquaredAccumulator": "SquaredAccumOut", "LinearAccumulator": "LinearAccumOut"},
+        {"l1": 0.0, "l2": 0.0, "lr_power": -0.5},
+        lambda a: "sqrt_ftrl" if a["lr_power"] == -0.5 else "ftrl",
+        _ftrl_hyper,
+    ),
+    "adadelta": Update(
+        {"AvgSquaredGrad": "AvgSquaredGradOut", "AvgSquaredUpdate": "AvgSquaredUpdateOut"},
+        {"epsilon": 1e-6, "rho": 0.95},
+        _always("adadelta"),
+        lambda a, f: (a["rho"], f(1) - f(a["rho"]), a["epsilon"]),
+        has_rate=False,
+    ),
+    "lamb": Update(
+        {**_ADAM_STATE, "Beta1Pow": None, "Beta2Pow": None},
+        {**_ADAM_ATTRS, "epsilon": 1e-6, "weight_decay": 0.01},
+        _always("lamb"),
+        lambda a, f: (*_adam_hyper(a, f), a["weight_decay"]),
+    ),
+}
+
+
+def bind_update(
+    xp: Any,
+    type: str,
+    attrs: Mapping[str, Any],
+    param: Any,
+    rate: Any,
+    state: Sequence[Any],
+    grads: Any,
+    contributors: Sequence[int] = (0,),
+    scale: float = 1.0,
+) -> Step:
+    """Return what moves ``param`` by ``scale`` times the sum of rows of ``grads``, in one pass.
+
+    ``grads`` is [anybody, *param.shape], each row contiguous, wherever it lies; the rows of
+    ``contributors`` are added in that order. ``state`` holds the arrays of ``UPDATES[type].state``
+    in order; ``rate`` is the learning rate, one element. Arrays are read and written in place.
+    """
+    from hpcdist.ops import optimize_device, optimize_kernels  # numba takes 0.3 s to import
+
+    update = UPDATES[type]
+    kernel = getattr(optimize_kernels, update.kernel(attrs))
+    hyper = np.array(update.hyper(attrs, param.dtype.type), param.dtype)
+    if xp is not np:
+        rows = [grads[k] for k in contributors]
+        return optimize_device.bind(xp, kernel.__name__, param, rate, state, hyper, rows, scale)
+    stride, rest = divmod(grads.strides[0], grads.itemsize)
+    if rest or not all(row.flags.c_contiguous for row in grads):
+        raise GraphError(f"{type}: the rows of its gradients must be contiguous and aligned")
+    stride = stride if len(grads) > 1 else param.size
+    span = (len(grads) - 1) * stride + param.size
+    flat = np.lib.stride_tricks.as_strided(grads, (span,), (grads.itemsize,))
+    starts = np.array([k * stride for k in contributors], np.int64)
+    arrays = (
+        param.reshape(-1),
+        flat,
+        starts,
+        np.array([scale], param.dtype),
+        rate.reshape(-1),
+        hyper,
+        *(s.reshape(-1) for s in state),
+    )
+    return compiled_call(kernel, *arrays)
+
+
+def compiled_call(kernel: Any, *arrays: Any) -> Step:
+    """Compile a numba kernel for these arrays now, not at the first step, and bind it to them."""
+    from numba import typeof
+
+    kernel.compile(tuple(typeof(a) for a in arrays))
+    return functools.partial(kernel, *arrays)
