@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from hpcdist.errors import CommError
+from hpcdist.ps.shards import SyncShards, Update
+
+
+def test_a_packet_is_due_when_all_trainers_sent_it():
+    shards = SyncShards(trainers=2, packets=2)
+    assert shards.readable
+    assert not shards.begun
+    assert shards.arrived(1, 0) is None
+    assert shards.begun
+    assert shards.readable
+    assert shards.missing() == (0, 0, (0,))
+    assert shards.arrived(0, 0) == Update(0, 0, (0, 1), True)
+    assert not shards.readable
+    assert shards.missing() == (0, 1, (0, 1))
+    assert shards.arrived(0, 1) is None
+    assert shards.missing() == (0, 1, (1,))
+    assert shards.arrived(1, 1) == Update(0, 1, (0, 1), False)
+    assert shards.readable
+    assert not shards.begun
+    assert not shards.finished
+
+
+def test_whoever_closed_takes_part_in_the_steps_it_sent():
+    shards = SyncShards(3, 1)
+    assert shards.closed(2, [1]) == []  # its packet of step 0 is still on the way
+    assert shards.arrived(0, 0) is None
+    assert shards.arrived(1, 0) is None
+    assert shards.missing() == (0, 0, (2,))
+    assert shards.arrived(2, 0) == Update(0, 0, (0, 1, 2), True)
+    assert shards.arrived(0, 0) is None
+    assert shards.arrived(1, 0) == Update(1, 0, (0, 1), True)
+
+
+def test_closing_completes_what_waited_for_the_one_that_left():
+    shards = SyncShards(2, 2)
+    shards.arrived(0, 0)
+    shards.arrived(0, 1)
+    assert shards.closed(1, [0, 0]) == [Update(0, 0, (0,), True), Update(0, 1, (0,), False)]
+    assert not shards.finished
+    assert shards.closed(0, [1, 1]) == []
+    assert shards.finished
+
+
+def test_all_closed_is_not_finished_before_everything_sent_is_applied():
+    shards = SyncShards(2, 1)
+    shards.closed(0, [1])
+    shards.closed(1, [0])
+    assert not shards.finished
+    assert shards.arrived(0, 0) == Update(0, 0, (0,), True)
+    assert shards.finished
+
+
+def test_a_server_without_packets_ends_with_its_trainers():
+    shards = SyncShards(2, 0)
+    assert shards.readable
+    assert not shards.begun
+    assert shards.closed(0, []) == []
+    assert not shards.finished
+    shards.closed(1, [])
+    assert shards.finished
+
+
+def test_what_cannot_be_is_refused():
+    shards = SyncShards(2, 1)
+    shards.arrived(0, 0)
+    with pytest.raises(CommError, match="trainer 0 sent packet 0 twice in step 0"):
+        shards.arrived(0, 0)
+    shards.closed(1, [0])
+    with pytest.raises(CommError, match="trainer 1 sent packet 0 after closing at step 1"):
+        shards.arrived(1, 0)
+    with pytest.raises(CommError, match="trainer 1 closed twice"):
+        shards.closed(1, [0])
+    with pytest.raises(CommError, match="2 packet counts, expected 1"):
+        shards.closed(0, [1, 1])
