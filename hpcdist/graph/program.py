@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +37,15 @@ class Program:
     ``random_seed`` 0 means that initializers draw from the job's seed instead of their own.
     """
 
+    _is_distributed: bool
+    _is_chief: bool
+    _endpoints: Sequence[str]
+    _ps_endpoint: str | None
+    _parameters_on_pservers: Any
+    _fingerprint: str | None
+    _role_startup: Program | None
+    _server_plan: Any
+
     def __init__(self) -> None:
         self.blocks: list[Block] = [Block(self, 0)]
         self.current_block_idx = 0
@@ -48,7 +56,7 @@ class Program:
         self._startup: Program | None = None
         self.main: Program | None = None  # the Program that this one, a startup, initializes
         for name, value in _DISTRIBUTION_FIELDS.items():
-            setattr(self, name, copy.copy(value))
+            setattr(self, name, value)
 
     @property
     def startup(self) -> Program | None:
@@ -129,17 +137,17 @@ class Program:
 
     # -- copies ------------------------------------------------------------------------------
     def clone(self, for_test: bool = False) -> Program:
-        """Return a deep copy; for_test drops backward, optimizer and schedule operators.
+        """Return a deep copy; for_test drops what only training needs, sending included.
 
         Operators with an ``is_test`` attribute get it set.
         """
         new = Program()
         new.random_seed = self.random_seed
         for name in _DISTRIBUTION_FIELDS:
-            setattr(new, name, copy.copy(getattr(self, name)))
+            setattr(new, name, getattr(self, name))
         new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
-        dropped = Role.BACKWARD | Role.OPTIMIZE | Role.LR_SCHED
+        dropped = Role.BACKWARD | Role.OPTIMIZE | Role.RPC | Role.DIST | Role.LR_SCHED
         for old_block, block in zip(self.blocks, new.blocks):
             block.vars = {name: var.copied_to(block) for name, var in old_block.vars.items()}
             for op in old_block.ops:

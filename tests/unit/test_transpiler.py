@@ -389,3 +389,12 @@ def test_learning_rate_multipliers_run_on_every_server():
         filled = {n for op in startup.global_block().ops for n in op.output_arg_names}
         assert "learning_rate_0" in filled
         assert len(names) == 1
+
+
+def test_a_trainers_program_cloned_for_test_does_not_talk():
+    program = transpile(built(regression(momentum, **WIDE))).get_trainer_program()
+    forward = [op.type for op in program.clone(for_test=True).global_block().ops]
+    assert forward == [
+        *("mul", "elementwise_add", "mul", "elementwise_add"),
+        *("elementwise_sub", "square", "mean"),
+    ]
