@@ -16,7 +16,6 @@ from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.tensor import VALUE_ATTRS
-from hpcdist.ops.tensor import VALUE_ATTRS
 
 
 class Initializer:

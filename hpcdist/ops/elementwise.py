@@ -13,6 +13,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import broadcast_axis, grad_by, in_sequence, like_inputs, same_buffer
+from hpcdist.ops.selected_rows import SelectedRows
 
 _AXIS = {"axis": -1}
 Shape = tuple[int, ...]
@@ -58,6 +59,24 @@ def _forward(ufunc: str) -> Callable[..., Callable[[], Any]]:
         return functools.partial(getattr(xp, ufunc), *_views(x, y, axis), out=out)
 
     return bind
+
+
+def _product_infer(x: Meta, y: Meta, axis: int) -> Meta:
+    if x.type != "SELECTED_ROWS":
+        return _infer(x, y, axis)
+    if y.size != 1:
+        raise GraphError(f"SelectedRows can be multiplied by one number only, got shape {y.shape}")
+    return x
+
+
+def _product(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+    if not isinstance(x, SelectedRows):
+        return _forward("multiply")(xp, x, y, out, axis)
+    factor = y.reshape(())
+    steps = [functools.partial(xp.multiply, x.value, factor, out=out.value)]
+    if out.rows is not x.rows:
+        steps.append(functools.partial(xp.copyto, out.rows, x.rows))
+    return in_sequence(steps)
 
 
 def _truncated_quotient(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
@@ -198,12 +217,14 @@ _GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
 _DIV_GRAD = "X, Y, Out, Out@GRAD -> X@GRAD?, Y@GRAD?"
 
 
-def _define(type: str, forward: Any, grad_bind: Any = None, grad_slots: str = _GRAD) -> None:
+def _define(
+    type: str, forward: Any, grad_bind: Any = None, grad_slots: str = _GRAD, infer: Any = _infer
+) -> None:
     define(
         type,
         "X, Y -> Out",
         attrs=_AXIS,
-        infer=_infer,
+        infer=infer,
         bind=forward,
         inplace={"Out": "X"},
         grad=None if grad_bind is None else grad_by(f"{type}_grad", grad_slots),
@@ -222,7 +243,7 @@ def _define(type: str, forward: Any, grad_bind: Any = None, grad_slots: str = _G
 
 _define("elementwise_add", _forward("add"), _linear_grad(1))
 _define("elementwise_sub", _forward("subtract"), _linear_grad(-1))
-_define("elementwise_mul", _forward("multiply"), _grad_bind(_mul_grad))
+_define("elementwise_mul", _product, _grad_bind(_mul_grad), infer=_product_infer)
 _define("elementwise_div", _quotient, _div_grad_bind, _DIV_GRAD)
 _define("elementwise_max", _forward("maximum"), _grad_bind(_chosen_grad("greater", "less_equal")))
 _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", "greater_equal")))
