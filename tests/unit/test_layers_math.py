@@ -1,0 +1,206 @@
+"""Layers of arithmetic and control flow: names, operators and values as Fluid's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcdist import layers
+from hpcdist.errors import GraphError
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.graph import Program, names, program_guard
+
+
+@pytest.fixture
+def programs():
+    main, startup = Program(), Program()
+    with program_guard(main, startup), names.guard():
+        yield main, startup
+
+
+def data(name, shape, dtype="float32"):
+    from hpcdist.graph import default_main_program
+
+    block = default_main_program().global_block()
+    return block.create_var(name, shape=shape, dtype=dtype, is_data=True)
+
+
+def ops(program, block=0):
+    return [op.type for op in program.block(block).ops]
+
+
+def run(programs, feed, fetch, times=1):
+    main, startup = programs
+    exe, scope = Executor(), Scope()
+    exe.run(startup, scope=scope)
+    return [exe.run(main, feed=feed, fetch_list=fetch, scope=scope) for _ in range(times)]
+
+
+# -- signs -----------------------------------------------------------------------------------------
+X = np.array([[1.0, 2.0, 4.0]], "float32")
+
+
+@pytest.mark.parametrize(
+    ("expression", "types", "value"),
+    [
+        (lambda x: x + 1, ["scale"], X + 1),
+        (lambda x: 1 + x, ["scale"], X + 1),
+        (lambda x: x - 1, ["scale"], X - 1),
+        (lambda x: 1 - x, ["scale"], 1 - X),
+        (lambda x: x * 3, ["scale"], X * 3),
+        (lambda x: x / 4, ["scale"], X / 4),
+        (lambda x: -x, ["scale"], -X),
+        (lambda x: x**2, ["fill_constant", "elementwise_pow"], X**2),
+        (lambda x: 1 / x, ["fill_constant_batch_size_like", "elementwise_div"], 1 / X),
+        (lambda x: 2**x, ["fill_constant_batch_size_like", "elementwise_pow"], 2**X),
+        (lambda x: x % 2, ["fill_constant", "elementwise_mod"], X % 2),
+        (lambda x: x // 2, ["fill_constant", "elementwise_floordiv"], X // 2),
+        (lambda x: x < 2, ["fill_constant", "less_than"], X < 2),
+        (lambda x: x >= 2, ["fill_constant", "greater_equal"], X >= 2),
+        (lambda x: x == 2, ["fill_constant", "equal"], X == 2),
+        (lambda x: x != 2, ["fill_constant", "not_equal"], X != 2),
+        (lambda x: x + x, ["elementwise_add"], X + X),
+        (lambda x: x.astype("int64"), ["cast"], X.astype("int64")),
+        (lambda x: np.float32(2) * x, ["scale"], 2 * X),
+    ],
+)
+def test_signs_append_the_operators_of_fluid(programs, expression, types, value):
+    out = expression(data("x", [-1, 3]))
+    assert ops(programs[0]) == types
+    assert out.name == f"tmp_{len(types) - 1}"
+    ((got,),) = run(programs, {"x": X}, [out])
+    assert got.dtype == value.dtype
+    np.testing.assert_allclose(got, value, rtol=1e-6)
+
+
+def test_a_number_of_a_known_shape_is_filled_whole(programs):
+    out = 1 / data("x", [1, 3])
+    assert programs[0].global_block().ops[0].attr("shape") == [1, 3]
+    np.testing.assert_allclose(run(programs, {"x": X}, [out])[0][0], 1 / X)
+
+
+def test_signs_convert_the_right_side_to_the_type_of_the_left(programs):
+    out = data("x", [-1, 3]) + data("i", [-1, 3], "int64")
+    assert ops(programs[0]) == ["cast", "elementwise_add"]
+    ((got,),) = run(programs, {"x": X, "i": np.ones((1, 3), "int64")}, [out])
+    assert got.tolist() == (X + 1).tolist()
+
+
+def test_variables_are_equal_by_identity(programs):
+    x, y = data("x", [1]), data("y", [1])
+    assert x in [y, x]
+    assert x not in [y]
+    assert x != y
+    assert len({x, y, x}) == 2
+    assert ops(programs[0]) == []
+
+
+def test_signs_refuse_what_is_no_number(programs):
+    with pytest.raises(TypeError):
+        data("x", [1]) + "1"
+
+
+# -- layers ----------------------------------------------------------------------------------------
+def test_names_are_those_of_fluid(programs):
+    x = data("x", [-1, 3, 4])
+    made = [
+        (layers.elementwise_mul(x, x), "elementwise_mul_0.tmp_0"),
+        (layers.elementwise_add(x, x, act="relu"), "elementwise_add_0.tmp_1"),
+        (layers.reduce_sum(x), "reduce_sum_0.tmp_0"),
+        (layers.mean(x), "mean_0.tmp_0"),
+        (layers.cast(x, "int64"), "cast_0.tmp_0"),
+        (layers.reshape(x, [0, -1], act="tanh"), "reshape2_0.tmp_2"),
+        (layers.transpose(x, [0, 2, 1]), "transpose_0.tmp_0"),
+        (layers.unsqueeze(x, [1]), "unsqueeze2_0.tmp_0"),
+        (layers.sums([x, x]), "sum_0.tmp_0"),
+        (layers.zeros([1], "float32"), "fill_constant_0.tmp_0"),
+        (layers.argmax(x), "arg_max_0.tmp_0"),
+        (layers.create_tensor("float32"), "create_tensor_0"),
+        (layers.create_parameter([2, 2], "float32"), "create_parameter_0.w_0"),
+        (layers.create_global_var([1], 1.0, "float32"), "_generated_var_0"),
+        (layers.square(x, name="mine"), "mine.tmp_0"),
+    ]
+    assert [var.name for var, _ in made] == [name for _, name in made]
+
+
+def test_what_stops_gradients(programs):
+    x = data("x", [-1, 3])
+    stopping = [
+        layers.fill_constant([1], "float32", 1.0),
+        layers.zeros_like(x),
+        layers.less_than(x, x),
+        layers.argmax(x, axis=1),
+        layers.create_global_var([1], 0.0, "float32"),
+    ]
+    assert all(var.stop_gradient for var in stopping)
+    assert not layers.square(x).stop_gradient
+
+
+def test_assign_of_arrays(programs):
+    values = [np.array([[1, 2]], dtype) for dtype in ("float32", "int32", "int64")]
+    out = [layers.assign(v) for v in values] + [layers.assign([0.5, 1.5])]
+    (got,) = run(programs, {}, out)
+    for have, want in zip(got, [*values, np.array([0.5, 1.5], "float32")]):
+        assert have.dtype == want.dtype
+        np.testing.assert_array_equal(have, want)
+    with pytest.raises(GraphError, match="expected an array of float32, int32, int64, bool"):
+        layers.assign(np.zeros(1, "float16"))
+
+
+def test_bad_arguments_are_refused_when_the_program_is_built(programs):
+    x = data("x", [-1, 3, 4])
+    for wrong, message in (
+        (lambda: layers.clip(x, 1.0, 1.0), "min must be below max"),
+        (lambda: layers.reduce_sum(x, dim=3), "dim 3 is outside"),
+        (lambda: layers.matmul(x, x), "4 columns meet 3 rows"),
+        (lambda: layers.concat([x, layers.mean(x)]), "cannot concat shapes"),
+        (lambda: layers.reshape(x, [0, 0, x]), "must be numbers"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            wrong()
+
+
+def test_split_gives_variables_with_shapes(programs):
+    x = data("x", [-1, 3, 4])
+    assert [v.shape for v in layers.split(x, 2)] == [(-1, 3, 2)] * 2
+    assert [v.shape for v in layers.split(x, [1, -1], dim=1)] == [(-1, 1, 4), (-1, 2, 4)]
+
+
+# -- control flow ----------------------------------------------------------------------------------
+def test_counter_begins_and_steps(programs):
+    counter = layers.autoincreased_step_counter("@C@", begin=5, step=2)
+    assert layers.autoincreased_step_counter("@C@") is counter
+    assert ops(programs[0]) == ["increment"]
+    assert [int(got[0]) for (got,) in run(programs, {}, [counter], 3)] == [6, 8, 10]
+
+
+def test_switch_runs_the_first_case_that_holds(programs):
+    main, _ = programs
+    rate = layers.create_global_var([1], 0.0, "float32", persistable=True, name="rate")
+    step = layers.cast(layers.autoincreased_step_counter(begin=0), "float32")
+    with layers.Switch() as switch:
+        for bound, value in ((2.0, 1.0), (4.0, 0.5)):
+            with switch.case(step < bound):
+                layers.assign(np.array([value], "float32"), rate)
+        with switch.default():
+            layers.assign(np.array([0.25], "float32"), rate)
+    conditions = [op for op in main.global_block().ops if op.type == "conditional_block"]
+    assert [op.attr("sub_block") for op in conditions] == [1, 2, 3]
+    assert all(op.attr("is_scalar_condition") and op.output("Out") == ["rate"] for op in conditions)
+    assert [ops(main, i) for i in (1, 2, 3)] == [["assign_value"]] * 3
+    values = [float(got[0]) for (got,) in run(programs, {}, [rate], 6)]
+    assert values == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_switch_refuses_misuse(programs):
+    x = data("x", [1])
+    switch = layers.Switch()
+    with pytest.raises(GraphError, match="inside"), switch.case(x < 1):
+        pass
+    with layers.Switch() as switch:
+        with pytest.raises(GraphError, match="case before it"), switch.default():
+            pass
+        with pytest.raises(GraphError, match=r"layers\.equal"), switch.case(x == data("y", [1])):
+            pass
+    assert programs[0].current_block_idx == 0
