@@ -152,11 +152,11 @@ def test_activations_survive_large_numbers(type):
     assert np.isfinite(out).all()
 
 
-def test_erf_is_exact_to_fourteen_digits():
+def test_erf_is_exact_to_thirteen_digits():
     from hpcdist.ops.gelu import erf as ours
 
     x = np.linspace(-8, 8, 4001)
-    np.testing.assert_allclose(ours(np, x), erf(x), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(ours(np, x), erf(x), rtol=0, atol=1e-13)
 
 
 # -- sums, scale, clip ---------------------------------------------------------------------------
