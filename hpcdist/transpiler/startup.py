@@ -45,6 +45,7 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     received = [route for route in plan.routes if not route.remote]
     for route in received:
         names = [s.name for s in route.slices]
+        block.create_var(route.parameter, shape=route.shape, dtype=route.dtype, persistable=True)
         if route.cut:
             declare_parts(block, route, names)
         at = {"epmap": list(route.endpoints), "trainer_id": plan.trainer_id}
