@@ -11,7 +11,7 @@ from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import CommError, DeadlineError
 from hpcdist.ps.client import PsClient, ServerPlan
-from hpcdist.ps.messages import Hello
+from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Hello, Kind, specs_payload
 from hpcdist.ps.packets import (
     Packet,
     VarSpec,
@@ -21,6 +21,7 @@ from hpcdist.ps.packets import (
     twin_packets,
 )
 from hpcdist.ps.server import PsServer
+from hpcdist.ps.wire import receive_message
 from tests.transport_cases import Body
 
 RATE = np.float32(0.1)
@@ -302,6 +303,39 @@ class PsTests:
             trained.client.close()
 
         self.run(4, body)
+
+    def test_a_read_waits_for_the_end_of_a_step_that_is_half_applied(self) -> None:
+        def body(t: Transport) -> None:
+            cluster = cluster_of(1, 2)
+            if cluster.role_of(t.rank).kind == PSERVER:
+                Served(t, cluster).serve()
+                return
+            trained = Trained(t, cluster)
+            client, server = trained.client, cluster.servers[1]
+            client.connect(trained.plans)
+            for spec in trained.specs:
+                trained.arrays[spec.name][...] = gradient(spec, 0, 0)
+            client.post_receives()
+            client.send_packet(1)  # big@GRAD alone: c and d of the same server are still old
+            t.wait_all([client._receives[1]], lambda: "waiting for big", 20)
+            c = VarSpec("c", (3,), "float64")
+            got = np.zeros(3)
+            value = t.irecv(got, server, VALUE_TAG)
+            asked = client._post(cluster.endpoints[1], Kind.READ, specs_payload([c]))
+            t.wait_all(asked, lambda: "asking for c", 20)
+            with pytest.raises(DeadlineError):
+                t.wait_all([value], lambda: "waiting for c", 0.2)
+            assert t.iprobe(server, REPLY_TAG) is None
+            client.send_packet(0)
+            client.send_packet(2)
+            client.wait_receives()
+            header, _ = receive_message(t, server, REPLY_TAG, lambda: "waiting for c", 20)
+            assert header.kind is Kind.VALUE
+            t.wait_all([value], lambda: "waiting for c", 20)
+            assert got.tobytes() == expected_values(replace(c, name="c@GRAD"), [1], 1).tobytes()
+            client.close()
+
+        self.run(3, body)
 
     def test_a_read_of_something_else_is_refused(self) -> None:
         def body(t: Transport) -> None:
