@@ -29,7 +29,9 @@ class LayerHelper:
         """The Program that initializes it."""
         return default_startup_program()
 
-    def append_op(self, type: str, inputs: Any = None, outputs: Any = None, attrs: Any = None) -> Any:
+    def append_op(
+        self, type: str, inputs: Any = None, outputs: Any = None, attrs: Any = None
+    ) -> Any:
         """Append an operator to the current block of the main program."""
         return self.main_program.current_block().append_op(type, inputs, outputs, attrs)
 

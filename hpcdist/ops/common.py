@@ -20,7 +20,7 @@ def same(x: Meta, *_: Any, **__: Any) -> Meta:
 
 
 def like_inputs(signature: str) -> Callable[..., Any]:
-    """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, or like ``Out`` without it."""
+    """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, else like the first one."""
     inputs, outputs = parse_signature(signature)
     position = {slot.name: i for i, slot in enumerate(inputs)}
 
