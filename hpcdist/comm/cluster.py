@@ -1,4 +1,4 @@
-"""Who is who in a job: which world rank is which trainer or parameter server, and what it is called."""
+"""Who is who in a job: which world rank is which trainer or server, and what it is called."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def concrete_metas(
         for name in reads(op):
             if name not in metas and not _made_inside(op, name):
                 _declare(block, op, index, name, metas)
-        if is_control(op):
+        if lookup(op.type).infer is None:
             _declare_outputs(op, metas)
             continue
         inputs = {s: [metas[n] for n in names] for s, names in op.inputs.items() if names}

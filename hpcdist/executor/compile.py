@@ -100,12 +100,14 @@ class Compiler:
         self.arrays = dict(given or {})
         self.given = frozenset(self.arrays)
         ops = select_live(self.block.ops, fetches, self._keeps)
+        controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
+        network = control.required(controls[0]) if controls else None
         metas = concrete_metas(self.block, ops, self._known(ops, feeds, fetches))
         views = find_views(ops, metas)
         sent = {_root(views, n) for op in ops if op.type == "send" for n in op.input("X")}
-        controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
-        if controls:
-            self._lay_contiguous(control.required(controls[0]).contiguous(controls, metas), metas)
+        sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
+        if network is not None:
+            self._lay_contiguous(network.contiguous(controls, metas), metas)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
@@ -318,7 +320,7 @@ def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta])
     """Tell whether an operator has nothing left to do: its results are views, or of views."""
     if is_control(op):
         return False
-    results = [n for n in op.output_arg_names if n in metas]
+    results = [n for n in op.output_arg_names if n in metas and metas[n].size]
     if results and all(n in views and views[n].root in op.input_arg_names for n in results):
         return True
     pieces = op.input("X") if op.type == "concat" else []

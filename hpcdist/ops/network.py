@@ -31,9 +31,20 @@ define(
     "X* ->",
     attrs={"endpoint": "", "Fanin": 1, "optimize_blocks": (), "grad_to_block_id": ()},
 )
+
+
+def _remote_lookup_infer(
+    ids: Sequence[Meta], w: Meta, lookup_table_version: str, **_: Any
+) -> tuple[list[Meta]]:
+    """``lookup_table`` takes ids [..., 1], ``lookup_table_v2`` ids of any shape."""
+    lead = [m.shape[:-1] if lookup_table_version == "lookup_table" else m.shape for m in ids]
+    return ([Meta((*shape, w.shape[1]), w.dtype) for shape in lead],)
+
+
 define(
     "distributed_lookup_table",
     "Ids*, W -> Outputs*",
+    infer=_remote_lookup_infer,
     attrs={
         "table_names": (),
         "height_sections": (),

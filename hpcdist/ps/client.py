@@ -22,6 +22,7 @@ from hpcdist.ps.messages import (
     specs_payload,
 )
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
+from hpcdist.ps.rows import RowClient, RowRequest
 from hpcdist.ps.wire import post_message, receive_message
 
 
@@ -38,6 +39,7 @@ class ServerPlan:
     parameters: tuple[Packet, ...]
     gradient_arrays: Mapping[str, Array]
     parameter_arrays: Mapping[str, Array]
+    tables: tuple[VarSpec, ...] = ()  # sparse gradients, pushed by name
 
 
 class PsClient:
@@ -66,6 +68,8 @@ class PsClient:
         self._deadline_s = deadline_s
         self._name = f"trainer {trainer_id} (rank {transport.rank})"
         self._closed = False
+        self._rows = RowClient(transport, cluster, trainer_id, deadline_s)
+        self._pushed: set[tuple[str, str]] = set()  # (endpoint, gradient) in this step
         self.step = 0
         # All below are by packet index, over the plans in the order of their servers.
         self._plans: tuple[ServerPlan, ...] = ()
@@ -159,11 +163,22 @@ class PsClient:
                 f"{self._unstarted() or 'receives are not posted'}"
             )
         self._finish_exchange()
+        self._rows.finish()
+        self._pushed.clear()
         for buffer in self._scattered:
             buffer.scatter()
         self._posted = False
         self._sent = [False] * len(self._sent)
         self.step += 1
+
+    def pull_rows(self, requests: Sequence[RowRequest]) -> None:
+        """Fetch rows of tables as they are after all updates of the steps before this one."""
+        self._rows.pull(requests, self.step)
+
+    def push_rows(self, endpoint: str, gradient: str, rows: Array, values: Array) -> None:
+        """Start sending one of the server's sparse gradients: int64 [n] rows, [n, width] values."""
+        self._rows.push(endpoint, gradient, rows, values, self.step)
+        self._pushed.add((endpoint, gradient))
 
     def read(self, endpoint: str, arrays: Mapping[str, Array]) -> None:
         """Overwrite each array with the server's present value of the variable of that name.
@@ -200,12 +215,19 @@ class PsClient:
         if begun and not self._posted:
             self.post_receives()
         self.wait_sends()
+        self._rows.finish()
         farewells: list[Request] = []
         for endpoint in self._cluster.endpoints:
             counts = [
                 self.step + sent
                 for plan, sent in zip(self._owners, self._sent, strict=True)
                 if plan.endpoint == endpoint
+            ]
+            counts += [
+                self.step + ((endpoint, table.name) in self._pushed)
+                for plan in self._plans
+                if plan.endpoint == endpoint
+                for table in plan.tables
             ]
             farewells += self._post(endpoint, Kind.CLOSE, counts)
         answers = [self._receives[i] for i in begun]
@@ -225,6 +247,7 @@ class PsClient:
                 self._fingerprint,
                 plan.gradients,
                 plan.parameters,
+                plan.tables,
             )
             requests += self._post(plan.endpoint, Kind.HELLO, hello_payload(hello))
         self._transport.wait_all(requests, self._greeting, self._deadline_s)

@@ -29,7 +29,8 @@ GRADIENT_TAG = 1 << 10
 PARAMETER_TAG = 1 << 14
 REQUEST_TAG = 1  # trainer to server: header, then payload
 REPLY_TAG = 2  # server to trainer: header, then payload
-VALUE_TAG = 3  # server to trainer: the values asked for by READ, in the order asked
+VALUE_TAG = 3  # server to trainer: the values asked for by READ or PULL, in the order asked
+ROWS_TAG = 4  # trainer to server: the ids of a PULL, the rows and values of a PUSH
 
 
 class Kind(IntEnum):
@@ -41,6 +42,8 @@ class Kind(IntEnum):
     READ = 4
     VALUE = 5
     CLOSE = 6
+    PULL = 7
+    PUSH = 8
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,9 @@ class Hello:
     """What trainer and server must agree on before the first step.
 
     ``gradients`` are the packets a trainer sends each step, named alike by all trainers;
-    ``parameters[i]`` is the answer to ``gradients[i]``. ``fingerprint`` is equal on ranks that run
-    the same Program.
+    ``parameters[i]`` is the answer to ``gradients[i]``. ``tables`` are the sparse gradients, with
+    the shape of the server's part of the table. ``fingerprint`` is equal on ranks that run the same
+    Program.
     """
 
     trainers: int
@@ -100,6 +104,7 @@ class Hello:
     fingerprint: str
     gradients: tuple[Packet, ...]
     parameters: tuple[Packet, ...]
+    tables: tuple[VarSpec, ...] = ()
 
     def __post_init__(self) -> None:
         if [p.nbytes for p in self.gradients] != [p.nbytes for p in self.parameters]:
@@ -118,6 +123,7 @@ def hello_payload(hello: Hello) -> dict[str, Any]:
         "fingerprint": hello.fingerprint,
         "gradients": [_packet_payload(p) for p in hello.gradients],
         "parameters": [_packet_payload(p) for p in hello.parameters],
+        "tables": specs_payload(hello.tables),
     }
 
 
@@ -130,6 +136,7 @@ def parse_hello(payload: Any) -> Hello:
             str(payload["fingerprint"]),
             tuple(_parse_packet(p) for p in payload["gradients"]),
             tuple(_parse_packet(p) for p in payload["parameters"]),
+            parse_specs(payload["tables"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CommError(f"malformed message: HELLO payload ({error!r})") from error
@@ -163,6 +170,9 @@ def difference(expected: Hello, got: Hello) -> str | None:
         found = _packets_difference(what, ours, theirs)
         if found:
             return found
+    if got.tables != expected.tables:
+        sides = [", ".join(map(str, hello.tables)) for hello in (expected, got)]
+        return f"sparse gradients: expected ({sides[0]}), got ({sides[1]})"
     if got.fingerprint != expected.fingerprint:
         return f"program fingerprint: expected {expected.fingerprint}, got {got.fingerprint}"
     return None

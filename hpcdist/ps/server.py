@@ -24,6 +24,7 @@ from hpcdist.ps.messages import (
     parse_specs,
 )
 from hpcdist.ps.packets import PacketBuffer, VarSpec, aligned_bytes, layout
+from hpcdist.ps.rows import RowServer
 from hpcdist.ps.shards import Shards, SyncShards, Update
 from hpcdist.ps.wire import new_header, post_message, read_payload
 
@@ -39,7 +40,8 @@ class PsServer:
     ``expected`` is what every trainer must announce; an empty fingerprint accepts whichever the
     lowest trainer has. ``arrays`` holds the variables by name, at least all parameters of
     ``expected``; they are read and sent from where they lie, so they must be updated in place.
-    ``gradients[name][k]`` is what trainer k sent: the rows of one strided array.
+    ``gradients[name][k]`` is what trainer k sent: the rows of one strided array. Sparse gradients
+    count as packets behind the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class PsServer:
         self._expected = expected
         self._arrays = arrays
         self._deadline_s = deadline_s
-        trainers, packets = len(cluster.trainers), len(expected.gradients)
+        trainers = len(cluster.trainers)
+        packets = len(expected.gradients) + len(expected.tables)
         self._shards: Shards = shards or SyncShards(trainers, packets)
 
         offsets, nbytes = layout(expected.gradients)
@@ -72,6 +75,11 @@ class PsServer:
         for packet, rows in zip(expected.gradients, self._rows, strict=True):
             self.gradients.update(packet.views(rows))
         self._answers = [PacketBuffer(packet, arrays) for packet in expected.parameters]
+        self._tables = {spec.name: i for i, spec in enumerate(expected.tables)}
+        self._row_server = RowServer(
+            transport, cluster.trainers, expected.tables, arrays, deadline_s
+        )
+        self.rows = self._row_server.gradients
 
         self._staged = {i for i, answer in enumerate(self._answers) if not answer.in_place}
 
@@ -127,6 +135,10 @@ class PsServer:
         step, packet, contributors, begins_step = update
         if begins_step:
             on_step_begin(step)
+        if packet >= len(self._answers):
+            on_packet(packet, contributors)
+            self._answer_reads()
+            return
         # The last step's answer has been received, or its trainer would not be here again; this
         # only lets the transport close the requests.
         self._finish_sends[packet]()
@@ -139,7 +151,7 @@ class PsServer:
             receives, sends = self._receives[packet], self._sends[packet]
             self._transport.start([receives[k] for k in contributors])
             self._transport.start([sends[k] for k in contributors])
-        if self._reads:
+        if self._reads or self._tables:
             self._answer_reads()
 
     def _prepare_exchange(self) -> None:
@@ -195,6 +207,13 @@ class PsServer:
             self._hello(trainer, payload)
         elif header.kind is Kind.READ:
             self._reads.append((trainer, header.step, payload))
+        elif header.kind is Kind.PULL:
+            self._row_server.take_pull(trainer, header, payload)
+        elif header.kind is Kind.PUSH:
+            name = self._row_server.take_push(trainer, payload)
+            update = self._shards.arrived(trainer, len(self._answers) + self._tables[name])
+            if update:
+                self._update(update, on_step_begin, on_packet)
         elif header.kind is Kind.CLOSE:
             self._close(trainer, payload, on_step_begin, on_packet)
         else:
@@ -237,7 +256,7 @@ class PsServer:
     def _close(
         self, trainer: int, payload: Any, on_step_begin: OnStepBegin, on_packet: OnPacket
     ) -> None:
-        sent = payload or [0] * len(self._answers)
+        sent = payload or [0] * (len(self._answers) + len(self._tables))
         if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
             raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")
         self._closed.add(trainer)
@@ -249,6 +268,12 @@ class PsServer:
         """Answer what was asked, unless a step is half applied: values are of whole steps only."""
         while self._reads and self._shards.readable:
             self._answer_read(*self._reads.pop(0))
+        self._row_server.answer(self._tables_reached)
+
+    def _tables_reached(self, step: int) -> bool:
+        """Tell whether all sparse updates of the steps before ``step`` have been applied."""
+        first = len(self._answers)
+        return all(self._shards.applied(first + i) >= step for i in self._tables.values())
 
     def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
         specs = parse_specs(payload)
@@ -299,7 +324,7 @@ class PsServer:
         if not self._shards.begun:
             return f"{self._name} waiting for trainers"
         step, packet, missing = self._shards.missing()
-        names = self._expected.gradients[packet]
+        names = [*map(str, self._expected.gradients), *self._tables][packet]
         return f"{self._name}, step {step}: waiting for {names} from {self._whos(missing)}"
 
     def _unsent(self) -> str:

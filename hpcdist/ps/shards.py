@@ -39,6 +39,10 @@ class Shards(Protocol):
         """Whether something has arrived that still waits for other trainers."""
         ...
 
+    def applied(self, packet: int) -> int:
+        """Return in how many steps a packet has been applied."""
+        ...
+
     def arrived(self, trainer: int, packet: int) -> Update | None:
         """Take the arrival of a packet; return the update that is due now."""
         ...
@@ -83,6 +87,9 @@ class SyncShards:
     @property
     def begun(self) -> bool:
         return any(self._here) or not self.readable
+
+    def applied(self, packet: int) -> int:
+        return self._applied[packet]
 
     def arrived(self, trainer: int, packet: int) -> Update | None:
         here = self._here[packet]

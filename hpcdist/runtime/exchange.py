@@ -11,6 +11,8 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
 
+REMOTE_LOOKUP = "distributed_lookup_table"
+
 
 @dataclass(frozen=True)
 class Block:
@@ -30,6 +32,7 @@ class ServerExchange:
     blocks: tuple[Block, ...]
     gradients: tuple[Packet, ...]
     parameters: tuple[Packet, ...]
+    tables: tuple[VarSpec, ...]  # sparse gradients, by the servers' parts of their tables
 
 
 def packets_of(
@@ -55,17 +58,30 @@ def read_exchange(
     endpoints: Sequence[str],
     trainer_id: int,
 ) -> tuple[ServerExchange, ...]:
-    """Pair every gradient block sent with the parameter block received, server by server."""
+    """Pair every gradient block sent with the parameter block received, server by server.
+
+    The gradient of a table that is looked up remotely has no parameter that comes back.
+    """
     received = {
         op.attrs[ROLE_VAR_ATTR][0]: op.output("Out")
         for op in ops
         if op.type == "recv" and op.attrs.get(ROLE_VAR_ATTR)
     }
+    parts = {op.input("W")[0]: op for op in ops if op.type == REMOTE_LOOKUP}
     blocks: list[Block] = []
+    tables: dict[str, list[VarSpec]] = {}
     for op in ops:
         if op.type != "send":
             continue
         parameter = op.attrs[ROLE_VAR_ATTR][0]
+        if parameter in parts:
+            table = metas[parameter]
+            heights = parts[parameter].attrs["height_sections"]
+            for gradient, height, endpoint in zip(op.input("X"), heights, op.attrs["epmap"]):
+                shape = (height, *table.shape[1:])
+                spec = VarSpec(key_of(gradient, trainer_id), shape, table.dtype)
+                tables.setdefault(endpoint, []).append(spec)
+            continue
         pieces = received.get(parameter, [])
         if len(pieces) != len(op.input("X")):
             raise GraphError(
@@ -74,16 +90,27 @@ def read_exchange(
             )
         for gradient, piece, endpoint in zip(op.input("X"), pieces, op.attrs["epmap"]):
             blocks.append(Block(gradient, key_of(gradient, trainer_id), piece, endpoint))
-    return tuple(_server_exchange(endpoint, blocks, metas) for endpoint in endpoints)
+    return tuple(
+        _server_exchange(endpoint, blocks, metas, tables.get(endpoint, []))
+        for endpoint in endpoints
+    )
 
 
 def _server_exchange(
-    endpoint: str, blocks: Sequence[Block], metas: Mapping[str, Meta]
+    endpoint: str,
+    blocks: Sequence[Block],
+    metas: Mapping[str, Meta],
+    tables: Sequence[VarSpec],
 ) -> ServerExchange:
     own = tuple(block for block in blocks if block.endpoint == endpoint)
     specs = [VarSpec(b.key, metas[b.parameter].shape, metas[b.parameter].dtype) for b in own]
     gradients, parameters = packets_of({b.key: b.parameter for b in own}, specs)
-    return ServerExchange(endpoint, own, gradients, parameters)
+    return ServerExchange(endpoint, own, gradients, parameters, sorted_tables(tables))
+
+
+def sorted_tables(tables: Sequence[VarSpec]) -> tuple[VarSpec, ...]:
+    """Return sparse gradients in the order that both ends number them."""
+    return tuple(sorted(tables, key=lambda spec: spec.name))
 
 
 def contiguous_groups(exchanges: Sequence[ServerExchange]) -> list[list[str]]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import GraphError
@@ -19,10 +21,11 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.ops.optimize import UPDATES
 from hpcdist.ops.optimize import bind_update as fused_pass
+from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.server import PsServer
-from hpcdist.runtime.exchange import packets_of
+from hpcdist.runtime.exchange import packets_of, sorted_tables
 
 Update = Callable[[tuple[int, ...]], None]  # contributors -> update one block
 
@@ -80,10 +83,14 @@ class Server:
 
     def _serve(self, op: Operator, binding: Binding) -> None:
         program = binding.program
-        blocks = []
+        sparse = {pair.partition(":")[0] for pair in op.attrs["sparse_grad_to_param"]}
+        blocks, tables = [], []
         for pair in op.attrs["grad_to_block_id"]:
             gradient, _, block_id = pair.rpartition(":")
-            blocks.append(read_optimize_block(program, int(block_id), gradient))
+            block = read_optimize_block(program, int(block_id), gradient)
+            (tables if gradient in sparse else blocks).append(block)
+        table_arrays = [_array(binding, b.parameter) for b in tables]
+        rows = [VarSpec(b.gradient, a.shape, a.dtype.name) for b, a in zip(tables, table_arrays)]
         arrays = [_array(binding, b.parameter) for b in blocks]
         specs = [VarSpec(b.gradient, a.shape, a.dtype.name) for b, a in zip(blocks, arrays)]
         gradients, parameters = packets_of({b.gradient: b.parameter for b in blocks}, specs)
@@ -97,18 +104,23 @@ class Server:
                 program._fingerprint or "",
                 gradients,
                 parameters,
+                sorted_tables(rows),
             ),
             arrays=_readable(program, binding),
             deadline_s=self._deadline_s,
         )
         schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
-        by_gradient = {b.gradient: b for b in blocks}
+        by_gradient = {b.gradient: b for b in (*blocks, *tables)}
         updates = [
             [
                 bind_update(by_gradient[v.name], server.gradients[v.name], binding)
                 for v in packet.variables
             ]
             for packet in gradients
+        ]
+        updates += [
+            [bind_sparse(by_gradient[spec.name], server.rows[spec.name], binding)]
+            for spec in sorted_tables(rows)
         ]
 
         def on_step_begin(step: int) -> None:
@@ -164,6 +176,29 @@ def _fused(op: Operator, rows: Any, binding: Binding) -> Update:
 
     bound(tuple(range(len(rows))))  # compiled before the first step, not in it
     return lambda contributors: bound(contributors)()
+
+
+def bind_sparse(block: OptimizeBlock, sent: Sequence[Any], binding: Binding) -> Update:
+    """Return what merges the contributors' sparse gradients of a table and updates its rows.
+
+    ``sent[k]`` is the (rows, values) of trainer k. The merge lists all rows in trainer order, their
+    values times 1/contributors; if there are none, nothing changes, whatever the optimizer.
+    """
+    param = _array(binding, block.parameter)
+
+    def update(contributors: tuple[int, ...]) -> None:
+        rows = np.concatenate([sent[k][0] for k in contributors])
+        values = np.concatenate([sent[k][1] for k in contributors])
+        if not len(rows):
+            return
+        if len(contributors) > 1:
+            values *= values.dtype.type(1.0 / len(contributors))
+        merged = SelectedRows(rows, values, len(param))
+        compiler = Compiler(_rest(block), binding.scope, binding.backend, Pool(binding.backend))
+        for call in compiler.compile({}, [], {block.gradient: merged}).steps:
+            call()
+
+    return update
 
 
 def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:

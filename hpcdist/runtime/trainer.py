@@ -13,8 +13,16 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta
+from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient, ServerPlan
-from hpcdist.runtime.exchange import ServerExchange, contiguous_groups, read_exchange
+from hpcdist.runtime.exchange import (
+    REMOTE_LOOKUP,
+    ServerExchange,
+    contiguous_groups,
+    key_of,
+    read_exchange,
+)
+from hpcdist.runtime.lookup import bind_lookup
 
 Call = Callable[[], Any]
 
@@ -41,12 +49,22 @@ class TrainerLink:
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what each network operator does at a step; None where another one does it."""
         if any(op.type == "send" for op in ops):
-            return self._bind_step(ops, binding)
-        return self._bind_startup(ops, binding)
+            calls = self._bind_step(ops, binding)
+        else:
+            calls = self._bind_startup(ops, binding)
+        for i, op in enumerate(ops):
+            if op.type == REMOTE_LOOKUP:
+                ids = [binding.arrays[n] for n in op.input("Ids")]
+                rows = [binding.arrays[n] for n in op.output("Outputs")]
+                calls[i] = bind_lookup(self._current_client, op, ids, rows)
+        return calls
+
+    def _current_client(self) -> PsClient:
+        return self._client or self._reader
 
     def close(self) -> None:
         """Leave the servers: they go on without this trainer, and end after the last one."""
-        (self._client or self._reader).close()
+        self._current_client().close()
 
     def _new_client(self, fingerprint: str) -> PsClient:
         return PsClient(
@@ -68,8 +86,8 @@ class TrainerLink:
         metas = {
             name: Meta(tuple(arrays[name].shape), arrays[name].dtype.name)
             for op in ops
-            if op.type in ("send", "recv")
-            for name in (*op.input("X"), *op.output("Out"))
+            if op.type in ("send", "recv", REMOTE_LOOKUP)
+            for name in (*op.input("X"), *op.output("Out"), *op.input("W"))
             if name in arrays
         }
         exchanges = self._read(ops, metas)
@@ -86,15 +104,17 @@ class TrainerLink:
                 number = first[exchange.endpoint] + packet.tag
                 waiting[number] = len(packet.variables)
                 packet_of.update({(exchange.endpoint, v.name): number for v in packet.variables})
-        key_of = {b.gradient: b.key for exchange in exchanges for b in exchange.blocks}
+        keys = {b.gradient: b.key for exchange in exchanges for b in exchange.blocks}
 
         calls: list[Call | None] = []
         for op in ops:
             call: Call | None = None
-            if op.type == "send":
+            if op.type == "send" and isinstance(arrays[op.input("X")[0]], SelectedRows):
+                call = self._pusher(client, op, arrays)
+            elif op.type == "send":
                 complete = []
                 for name, endpoint in zip(op.input("X"), op.attrs["epmap"]):
-                    number = packet_of[endpoint, key_of[name]]
+                    number = packet_of[endpoint, keys[name]]
                     waiting[number] -= 1
                     if waiting[number] == 0:
                         complete.append(number)
@@ -105,6 +125,18 @@ class TrainerLink:
                 call = client.wait_receives
             calls.append(call)
         return calls
+
+    def _pusher(self, client: PsClient, op: Operator, arrays: Mapping[str, Any]) -> Call:
+        parts = [
+            (endpoint, key_of(name, self._trainer_id), arrays[name])
+            for name, endpoint in zip(op.input("X"), op.attrs["epmap"])
+        ]
+
+        def push() -> None:
+            for endpoint, key, gradient in parts:
+                client.push_rows(endpoint, key, gradient.rows, gradient.value)
+
+        return push
 
     def _connected(
         self,
@@ -144,8 +176,9 @@ class TrainerLink:
             here.doing = ""
 
         calls: list[Call | None] = [None] * len(ops)
-        last_recv = max(i for i, op in enumerate(ops) if op.type in ("recv", "fetch_barrier"))
-        calls[last_recv] = read_all
+        reading = [i for i, op in enumerate(ops) if op.type in ("recv", "fetch_barrier")]
+        if reading:
+            calls[reading[-1]] = read_all
         return calls
 
 
@@ -170,6 +203,7 @@ def _server_plan(exchange: ServerExchange, arrays: Mapping[str, Any]) -> ServerP
         exchange.parameters,
         {b.key: arrays[b.gradient] for b in exchange.blocks},
         {b.parameter: arrays[b.parameter] for b in exchange.blocks},
+        exchange.tables,
     )
 
 

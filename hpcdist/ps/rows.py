@@ -1,0 +1,179 @@
+"""Rows of tables: asked for by index in the forward pass, their gradients sent in the backward.
+
+How many rows there are is different in every step, so each exchange begins with a control message
+(PULL or PUSH), and the arrays follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import CommError
+from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind
+from hpcdist.ps.packets import VarSpec
+from hpcdist.ps.wire import post_message
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """Rows ``ids`` (int64 [n], numbered within the server's part) of a table, wanted in ``out``."""
+
+    endpoint: str
+    table: str
+    ids: Array
+    out: Array  # [n, width], C-contiguous
+
+
+class RowClient:
+    """A trainer's exchange of rows with all servers."""
+
+    def __init__(
+        self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
+    ) -> None:
+        self._transport = transport
+        self._cluster = cluster
+        self._trainer = trainer_id
+        self._deadline_s = deadline_s
+        self._sending: list[Request] = []
+        self._kept: list[Array] = []  # arrays that are being sent
+
+    def pull(self, requests: Sequence[RowRequest], step: int) -> None:
+        """Fill every request's ``out``: all servers are asked first, then all are waited for.
+
+        A request for no rows is made too: its answer says that the server has ended the last step,
+        without which a trainer could push twice in one step.
+        """
+        waiting: list[Request] = []
+        for request in requests:
+            rank = self._cluster.rank_of_endpoint(request.endpoint)
+            waiting.append(self._transport.irecv(request.out, rank, VALUE_TAG))
+            payload = [request.table, len(request.ids)]
+            waiting += self._post(rank, Kind.PULL, step, payload, (request.ids,))
+        tables = ", ".join(sorted({r.table for r in requests}))
+        self._transport.wait_all(
+            waiting,
+            lambda: f"trainer {self._trainer}, step {step}: waiting for rows of {tables}",
+            self._deadline_s,
+        )
+
+    def push(self, endpoint: str, gradient: str, rows: Array, values: Array, step: int) -> None:
+        """Start sending a sparse gradient, of which there may be no rows; it is copied first."""
+        rank = self._cluster.rank_of_endpoint(endpoint)
+        arrays = (np.array(rows), np.array(values)) if len(rows) else ()
+        self._kept += arrays
+        self._sending += self._post(rank, Kind.PUSH, step, [gradient, len(rows)], arrays)
+
+    def finish(self) -> None:
+        """Wait until everything pushed has been taken."""
+        if self._sending:
+            self._transport.wait_all(
+                self._sending,
+                lambda: f"trainer {self._trainer}: sending sparse gradients",
+                self._deadline_s,
+            )
+            self._sending.clear()
+            self._kept.clear()
+
+    def _post(
+        self, rank: int, kind: Kind, step: int, payload: Any, arrays: Sequence[Array]
+    ) -> list[Request]:
+        requests = post_message(
+            self._transport, rank, REQUEST_TAG, kind, self._trainer, step, payload
+        )
+        return requests + [self._transport.isend(a, rank, ROWS_TAG) for a in arrays]
+
+
+class RowServer:
+    """A server's part of every table: receives gradients, answers for rows."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        tables: Sequence[VarSpec],
+        arrays: Any,
+        deadline_s: float,
+    ) -> None:
+        self._transport = transport
+        self._ranks = ranks
+        self._arrays = arrays
+        self._deadline_s = deadline_s
+        self._specs = {spec.name: spec for spec in tables}
+        self._pulls: list[tuple[int, int, str, Array]] = []
+        # gradients[name][k] is (rows, values) that trainer k sent in the step being merged.
+        self.gradients: dict[str, list[tuple[Array, Array]]] = {
+            spec.name: [_no_rows(spec)] * len(ranks) for spec in tables
+        }
+
+    def take_push(self, trainer: int, payload: Any) -> str:
+        """Receive the arrays that a PUSH announces; return the name of the gradient."""
+        name, count = _name_and_count(payload, Kind.PUSH)
+        spec = self._specs.get(name)
+        if spec is None:
+            raise CommError(f"trainer {trainer} sent rows of {name!r}, which is not sparse here")
+        rows = np.empty(count, np.int64)
+        values = np.empty((count, *spec.shape[1:]), spec.dtype)
+        if count:
+            self._receive(trainer, (rows, values), f"rows of {name}")
+            _check_ids(name, rows, spec.shape[0], trainer)
+        self.gradients[name][trainer] = rows, values
+        return name
+
+    def take_pull(self, trainer: int, header: Header, payload: Any) -> None:
+        """Receive the ids that a PULL announces; the answer goes out when the step allows it."""
+        table, count = _name_and_count(payload, Kind.PULL)
+        ids = np.empty(count, np.int64)
+        self._receive(trainer, (ids,), f"ids of {table}")
+        if table not in self._arrays:
+            raise CommError(f"trainer {trainer} asks for rows of {table!r}, which is not here")
+        _check_ids(table, ids, len(self._arrays[table]), trainer)
+        self._pulls.append((trainer, header.step, table, ids))
+
+    def answer(self, up_to_date: Callable[[int], bool]) -> None:
+        """Answer the pulls of steps that ``up_to_date(step)`` says all tables have reached."""
+        waiting = []
+        for pull in self._pulls:
+            trainer, step, table, ids = pull
+            if not up_to_date(step):
+                waiting.append(pull)
+                continue
+            values = np.take(self._arrays[table], ids, axis=0)
+            request = self._transport.isend(values, self._ranks[trainer], VALUE_TAG)
+            self._transport.wait_all(
+                [request], lambda t=trainer: f"sending rows to trainer {t}", self._deadline_s
+            )
+        self._pulls = waiting
+
+    def _receive(self, trainer: int, arrays: Sequence[Array], what: str) -> None:
+        rank = self._ranks[trainer]
+        self._transport.wait_all(
+            [self._transport.irecv(a, rank, ROWS_TAG) for a in arrays],
+            lambda: f"waiting for {what} from trainer {trainer} (rank {rank})",
+            self._deadline_s,
+        )
+
+
+def _no_rows(spec: VarSpec) -> tuple[Array, Array]:
+    return np.empty(0, np.int64), np.empty((0, *spec.shape[1:]), spec.dtype)
+
+
+def _name_and_count(payload: Any, kind: Kind) -> tuple[str, int]:
+    try:
+        name, count = payload
+        return str(name), int(count)
+    except (TypeError, ValueError) as error:
+        raise CommError(f"malformed message: {kind.name} payload {payload!r}") from error
+
+
+def _check_ids(name: str, ids: Array, height: int, trainer: int) -> None:
+    if len(ids) and not (ids.min() >= 0 and ids.max() < height):
+        raise CommError(
+            f"trainer {trainer}: {name} has rows 0..{height - 1} here, "
+            f"asked for {ids.min()}..{ids.max()}"
+        )

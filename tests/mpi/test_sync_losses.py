@@ -1,0 +1,96 @@
+"""The golden runs over parameter servers: each rank a trainer or a server, by the size of the world.
+
+2 ranks: 1 trainer, 1 server; 3: 2 and 1; 4: 2 and 2; 7: 4 and 3.
+"""
+
+import numpy as np
+import pytest
+
+from hpcdist import runtime
+from hpcdist.comm.cluster import PSERVER, Cluster
+from hpcdist.comm.mpi import MpiTransport
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
+from tests.golden.loader import golden
+from tests.golden.loss_runs import ROWS, STEPS, build, fed, tolerance
+from tests.mpi_ranks import run_ranks
+
+SHAPES = {2: (1, 1), 3: (2, 1), 4: (2, 2), 7: (4, 3)}  # world size -> trainers, servers
+RUNS = {n: run for n, run in golden("losses.json")["runs"].items() if run["setting"]["sync"]}
+
+
+def cluster_of(trainers: int, servers: int) -> Cluster:
+    return Cluster(tuple(range(trainers)), tuple(range(trainers, trainers + servers)))
+
+
+def rows_of(feed, trainer, trainers):
+    share = slice(ROWS * trainer // trainers, ROWS * (trainer + 1) // trainers)
+    return {name: value[share] for name, value in feed.items()}
+
+
+def train(transport, cluster, setting, config=None):
+    """Run 20 steps on this rank; return its losses and parameters, none on a server."""
+    role = cluster.role_of(transport.rank)
+    main, startup, loss = build(setting)
+    transpiler = DistributeTranspiler(config or DistributeTranspilerConfig())
+    trainers = len(cluster.trainers)
+    transpiler.transpile(
+        role.index if role.kind != PSERVER else 0,
+        program=main,
+        pservers=",".join(cluster.endpoints),
+        trainers=trainers,
+        startup_program=startup,
+    )
+    runtime.start(transport, cluster)
+    try:
+        exe, scope = Executor(), Scope()
+        if role.kind == PSERVER:
+            program, first = transpiler.get_pserver_programs(cluster.endpoints[role.index])
+            exe.run(first, scope=scope)
+            exe.run(program, scope=scope)
+            return [], {}
+        program = transpiler.get_trainer_program()
+        exe.run(startup, scope=scope)
+        losses = []
+        for step in range(STEPS):
+            feed = rows_of(fed(setting, step), role.index, trainers)
+            losses.append(float(exe.run(program, feed, [loss], scope=scope)[0][0]))
+        names = [p.name for p in main.all_parameters()]
+        values = {n: np.array(scope.find_var(n).get_tensor()) for n in names}
+        exe.close()
+        return losses, values
+    finally:
+        runtime.finish()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_losses_of_the_golden_run(name):
+    run = RUNS[name]
+    setting = run["setting"]
+    size = MpiTransport.world().size
+    if size not in SHAPES:
+        pytest.skip(f"no golden shape for {size} ranks")
+    trainers, servers = SHAPES[size]
+    cluster = cluster_of(trainers, servers)
+    config = DistributeTranspilerConfig()
+    for field, value in setting["config"].items():
+        setattr(config, field, value)
+
+    def body(transport):
+        losses, values = train(transport, cluster, setting, config)
+        gathered = transport.allgather_bytes(np.array(losses, np.float64).tobytes())
+        mine = [np.frombuffer(g, np.float64) for g in gathered][:trainers]
+        near = tolerance(setting)
+        if (trainers, servers) == (2, 2):
+            for got, want in zip(mine, run["trainers"]):
+                np.testing.assert_allclose(got, want["loss"], rtol=near, atol=near)
+        if not setting["clip"] or trainers == 1:
+            np.testing.assert_allclose(np.mean(mine, 0), run["local"]["loss"], rtol=near, atol=near)
+        for parameter, want in run["local"]["params"].items():
+            if values and parameter != "table" and not setting["clip"]:
+                first = values[parameter].reshape(-1)[: len(want["first"])]
+                np.testing.assert_allclose(first, want["first"], rtol=near, atol=near)
+
+    run_ranks(size, body)
