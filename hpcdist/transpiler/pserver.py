@@ -93,7 +93,7 @@ def pserver_program(
     new.random_seed = program.random_seed
     home = new.global_block()
     shards = shards_on(program, plan, anatomy, endpoint)
-    inputs = _declare_arrivals(home, program, plan, endpoint)
+    inputs = _declare_arrivals(home, plan, endpoint)
     schedule = _add_schedule(new, program, anatomy)
     parent = new.num_blocks - 1
     blocks = [_add_update(new, parent, program, plan, shard) for shard in shards]
@@ -111,18 +111,19 @@ def pserver_program(
     return new
 
 
-def _declare_arrivals(home: Block, program: Program, plan: Plan, endpoint: str) -> list[str]:
+def _declare_arrivals(home: Block, plan: Plan, endpoint: str) -> list[str]:
     """Declare parameters and gradients; return the gradients that trainers send here."""
-    arrivals = []
+    arrivals: list[str] = []
     for route, piece in plan.blocks_on(endpoint):
         home.create_var(piece.name, shape=piece.shape, dtype=route.dtype, persistable=True)
     for route, piece in plan.blocks_on(endpoint):
         merged = piece.of(route.gradient)
+        received = received_names(plan, merged)
         kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
-        home.create_var(merged, shape=piece.shape, dtype=route.dtype, type=kind, persistable=True)
-        for name in received_names(plan, merged):
-            home.create_var(name, shape=piece.shape, dtype=route.dtype, type=kind)
-            arrivals.append(name)
+        for name in dict.fromkeys([merged, *received]):
+            var = home.create_var(name, shape=piece.shape, dtype=route.dtype, type=kind)
+            var.persistable = name not in received  # what arrives is not the server's to keep
+        arrivals += received
     return arrivals
 
 

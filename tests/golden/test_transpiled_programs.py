@@ -152,7 +152,9 @@ def one_trainer_sends_plain_gradients(found: dict[str, Any]) -> None:
             assert [op["type"] for op in block["detail"][:2]] == ["sum", "scale"]
             del block["detail"][:2]
         server["main"]["vars"] = [
-            v for v in server["main"]["vars"] if not v["name"].endswith(".trainer_0")
+            {**v, "persistable": v["persistable"] and v["name"] not in serve["X"]}
+            for v in server["main"]["vars"]
+            if not v["name"].endswith(".trainer_0")
         ]
 
 
