@@ -47,7 +47,7 @@ class _Random(Initializer):
     def _prepend(self, type: str, var: Variable, block: Block, **attrs: float) -> Operator:
         if not is_float(var.dtype):
             raise GraphTypeError(
-                f"{type(self).__name__}: {var.name!r} is {var.dtype}, but random values are floats"
+                f"{type}: {var.name!r} is {var.dtype}, but random values are floats"
             )
         seed = self.seed or block.program.random_seed
         facts: dict[str, Any] = {"shape": list(var.shape), "dtype": var.dtype}

@@ -9,23 +9,12 @@ blocks moves as the whole would.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
+
+from hpcdist.ops.jit import jit
 
 ONE = np.float32(1)  # as a literal, it would turn single precision into double
 CHUNK = 1024  # elements whose gradient is formed at once: stays in the first-level cache
-
-
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile with numba; kept on disk beside the package, or in the user's cache directory."""
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no directory can be written: compile in every process
-        return numba.njit(**options)(function)
 
 
 @jit

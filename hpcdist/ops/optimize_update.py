@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +148,7 @@ def bind_update(
     ``contributors`` are added in that order. ``state`` holds the arrays of ``UPDATES[type].state``
     in order; ``rate`` is the learning rate, one element. Arrays are read and written in place.
     """
-    from hpcdist.ops import optimize_device, optimize_kernels  # numba takes 0.3 s to import
+    from hpcdist.ops import jit, optimize_device, optimize_kernels  # numba takes 0.3 s to import
 
     update = UPDATES[type]
     kernel = getattr(optimize_kernels, update.kernel(attrs))
@@ -173,12 +172,4 @@ def bind_update(
         hyper,
         *(s.reshape(-1) for s in state),
     )
-    return compiled_call(kernel, *arrays)
-
-
-def compiled_call(kernel: Any, *arrays: Any) -> Step:
-    """Compile a numba kernel for these arrays now, not at the first step, and bind it to them."""
-    from numba import typeof
-
-    kernel.compile(tuple(typeof(a) for a in arrays))
-    return functools.partial(kernel, *arrays)
+    return jit.bound(kernel, *arrays)
