@@ -280,8 +280,12 @@ class Compiler:
                     copies.append((outputs[slot][i], fresh))
                     outputs[slot][i] = fresh
         outs = arguments(definition.outputs, outputs)
-        make = definition.bind or functools.partial(functools.partial, definition.kernel)
-        call: Step = make(xp, *ins, *outs, **own_attrs(definition, op.attrs))
+        attrs = own_attrs(definition, op.attrs)
+        if definition.bind is not None:
+            call: Step = definition.bind(xp, *ins, *outs, **attrs)
+        else:
+            assert definition.kernel is not None  # control operators are bound elsewhere
+            call = functools.partial(definition.kernel, xp, *ins, *outs, **attrs)
         return functools.partial(_call_and_copy, call, copies) if copies else call
 
     def _bind_conditional(self, op: Operator) -> Step:

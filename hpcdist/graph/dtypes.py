@@ -24,7 +24,7 @@ class VarType:
 def canonical(dtype: Any) -> str:
     """Return ``dtype`` (a name, a numpy type) as one of ``KNOWN``; GraphError otherwise."""
     try:
-        name = np.dtype(dtype).name
+        name = str(np.dtype(dtype).name)
     except TypeError:
         name = str(dtype)
     if name not in KNOWN:

@@ -145,9 +145,8 @@ class RowServer:
                 continue
             values = np.take(self._arrays[table], ids, axis=0)
             request = self._transport.isend(values, self._ranks[trainer], VALUE_TAG)
-            self._transport.wait_all(
-                [request], lambda t=trainer: f"sending rows to trainer {t}", self._deadline_s
-            )
+            words = f"sending rows of {table} to trainer {trainer}"
+            self._transport.wait_all([request], words.__str__, self._deadline_s)
         self._pulls = waiting
 
     def _receive(self, trainer: int, arrays: Sequence[Array], what: str) -> None:

@@ -84,7 +84,8 @@ class Server:
     def _serve(self, op: Operator, binding: Binding) -> None:
         program = binding.program
         sparse = {pair.partition(":")[0] for pair in op.attrs["sparse_grad_to_param"]}
-        blocks, tables = [], []
+        blocks: list[OptimizeBlock] = []
+        tables: list[OptimizeBlock] = []
         for pair in op.attrs["grad_to_block_id"]:
             gradient, _, block_id = pair.rpartition(":")
             block = read_optimize_block(program, int(block_id), gradient)
