@@ -81,7 +81,9 @@ class DistributeTranspiler:
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
         _check_sync(config, sync_mode)
         refuse_unavailable(main)
-        self._plan = make_plan(main, participants, config)
+        plan = make_plan(main, participants, config)
+        trainer_program(main, plan)  # what cannot be rewritten is refused here, not by a getter
+        self._plan = plan
         self._main, self._startup, self._given_startup = main.clone(), startup.clone(), startup
         if config.print_log:
             for record in self.vars_overview.distributed_vars:

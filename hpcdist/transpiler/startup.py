@@ -36,9 +36,7 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     """
     new = startup.clone()
     block = new.global_block()
-    ops = program.global_block().ops
-    updates = [ops[i] for update in dissect(program).updates for i in update.ops]
-    for name in optimizer_vars(updates):
+    for name in optimizer_vars(program, dissect(program)):
         block.ops = [op for op in block.ops if name not in op.output_arg_names]
         if block.has_var(name):
             block.remove_var(name)

@@ -25,12 +25,13 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     block = new.global_block()
     for i in anatomy.clip:
         block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
-    update_ops = [block.ops[i] for update in anatomy.updates for i in update.ops]
     _declare_blocks(block, plan)
     sent = _insert_sends(block, plan, anatomy)
     _append_receives(block, plan, sent)
     _look_up_remotely(block, plan)
-    drop_optimizer_vars(block, update_ops)
+    for name in optimizer_vars(program, anatomy):
+        if block.has_var(name):
+            block.remove_var(name)
     mark(new, plan)
     new._fingerprint = fingerprint(program, plan)
     return new
@@ -224,23 +225,22 @@ def _writes(op: Operator, names: Sequence[str]) -> bool:
     return bool(set(names) & set(op.output_arg_names))
 
 
-def optimizer_vars(update_ops: Sequence[Operator]) -> list[str]:
-    """Return what only updates read: learning rates, accumulators, decay terms, in order."""
-    shared = {name for op in update_ops for name in op.attrs[ROLE_VAR_ATTR]}
-    read = dict.fromkeys(name for op in update_ops for name in op.input_arg_names)
-    return [name for name in read if name not in shared]
+def optimizer_vars(program: Program, anatomy: Anatomy) -> list[str]:
+    """Return what only updates need: learning rates, accumulators, decay terms, in order."""
+    ops = program.global_block().ops
+    updates = [ops[i] for update in anatomy.updates for i in update.ops]
+    moved = {id(op) for op in updates} | {id(ops[i]) for i in anatomy.schedule}
+    needed = {name for op in updates for name in op.attrs[ROLE_VAR_ATTR]}
+    for op in ops:
+        if id(op) not in moved:
+            needed.update(name for inner in _nested(op) for name in inner.input_arg_names)
+            needed.update(name for inner in _nested(op) for name in inner.output_arg_names)
+    read = dict.fromkeys(name for op in updates for name in op.input_arg_names)
+    return [name for name in read if name not in needed]
 
 
-def drop_optimizer_vars(block: Block, update_ops: Sequence[Operator]) -> None:
-    """Remove the variables that only the removed operators used."""
-    used = {name for op in _reachable(block) for name in op.input_arg_names + op.output_arg_names}
-    for name in optimizer_vars(update_ops):
-        if block.has_var(name) and name not in used:
-            block.remove_var(name)
-
-
-def _reachable(block: Block) -> Iterator[Operator]:
-    for op in block.ops:
-        yield op
-        if "sub_block" in op.attrs:
-            yield from _reachable(block.program.block(op.attrs["sub_block"]))
+def _nested(op: Operator) -> Iterator[Operator]:
+    yield op
+    if "sub_block" in op.attrs:
+        for inner in op.block.program.block(op.attrs["sub_block"]).ops:
+            yield from _nested(inner)
