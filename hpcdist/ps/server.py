@@ -106,10 +106,11 @@ class PsServer:
         """
         transport, shards = self._transport, self._shards
         trainers, packets = len(self._ranks), len(self._answers)
+        places = [(k, p) for k in range(trainers) for p in range(packets)]
         transport.start(self._requests)
         # The list is shared: it grows by the step path's receives once all trainers are here.
         wait = transport.waiter_some(self._requests, self._awaited, self._deadline_s)
-        while not shards.finished:
+        while not (self._closed and shards.finished):
             try:
                 arrived = wait()
             except DeadlineError:
@@ -120,8 +121,7 @@ class PsServer:
                 if index < trainers:
                     self._control(index, on_step_begin, on_packet)
                     continue
-                trainer, packet = divmod(index - trainers, packets)
-                update = shards.arrived(trainer, packet)
+                update = shards.arrived(*places[index - trainers])
                 if update:
                     self._update(update, on_step_begin, on_packet)
         for finish in self._finish_sends:

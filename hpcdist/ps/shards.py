@@ -64,11 +64,13 @@ class SyncShards:
 
     def __init__(self, trainers: int, packets: int) -> None:
         self._trainers = trainers
-        self._everyone = tuple(range(trainers))
         self._sent: dict[int, tuple[int, ...]] = {}  # of the trainers that have closed
-        self._here: list[set[int]] = [set() for _ in range(packets)]
         self._applied = [0] * packets  # packet p has been applied in steps 0.._applied[p]-1
         self._step = -1  # the last step begun
+        # Trainers as bits: those whose packet is here, and those it takes to apply the packet.
+        self._here = [0] * packets
+        self._needed = [(1 << trainers) - 1] * packets
+        self._contributors = [tuple(range(trainers))] * packets  # _needed once more, as numbers
 
     @property
     def finished(self) -> bool:
@@ -92,16 +94,15 @@ class SyncShards:
         return self._applied[packet]
 
     def arrived(self, trainer: int, packet: int) -> Update | None:
+        bit = 1 << trainer
         here = self._here[packet]
-        if trainer in here:
-            step = self._applied[packet]
-            raise CommError(f"trainer {trainer} sent packet {packet} twice in step {step}")
-        here.add(trainer)
-        if self._sent:
-            self._check_open(trainer, packet)
-        elif len(here) < self._trainers:
-            return None
-        return self._due(packet)
+        if here & bit or not self._needed[packet] & bit:
+            raise CommError(
+                f"trainer {trainer} sent packet {packet} twice in step {self._applied[packet]}, "
+                f"or after closing"
+            )
+        self._here[packet] = here = here | bit
+        return self._update(packet) if here == self._needed[packet] else None
 
     def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
         if trainer in self._sent:
@@ -112,38 +113,37 @@ class SyncShards:
                 f"expected {len(self._applied)}"
             )
         self._sent[trainer] = tuple(sent)
-        updates = [self._due(packet) for packet in range(len(self._applied))]
-        return [update for update in updates if update]
+        updates = []
+        for packet, here in enumerate(self._here):
+            self._expect(packet)
+            if here and here == self._needed[packet]:
+                updates.append(self._update(packet))
+        return updates
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         waited = [p for p, here in enumerate(self._here) if here]
         behind = [p for p, n in enumerate(self._applied) if n < max(self._applied, default=0)]
         packet = min(behind or waited or [0])
-        missing = set(self._expected(packet)) - self._here[packet]
-        return self._applied[packet], packet, tuple(sorted(missing))
+        missing = [k for k in self._contributors[packet] if not self._here[packet] >> k & 1]
+        return self._applied[packet], packet, tuple(missing)
 
-    def _check_open(self, trainer: int, packet: int) -> None:
-        step = self._applied[packet]
-        if trainer not in self._expected(packet):
-            raise CommError(f"trainer {trainer} sent packet {packet} after closing at step {step}")
-
-    def _due(self, packet: int) -> Update | None:
-        here = self._here[packet]
-        expected = self._expected(packet)
-        if not here or len(here) < len(expected):
-            return None
-        step = self._applied[packet]
+    def _update(self, packet: int) -> Update:
+        """Count the packet's step as applied; return the update that applies it."""
+        step, contributors = self._applied[packet], self._contributors[packet]
+        self._applied[packet] = step + 1
+        self._here[packet] = 0
+        if self._sent:
+            self._expect(packet)
         begins = step > self._step
         if begins:
             self._step = step
-        self._applied[packet] += 1
-        here.clear()
-        return Update(step, packet, expected, begins)
+        return Update(step, packet, contributors, begins)
 
-    def _expected(self, packet: int) -> tuple[int, ...]:
-        if not self._sent:
-            return self._everyone
+    def _expect(self, packet: int) -> None:
+        """Work out who takes part in the packet's next step, now that trainers have closed."""
         step = self._applied[packet]
-        return tuple(
-            k for k in self._everyone if k not in self._sent or self._sent[k][packet] > step
-        )
+        contributors = [
+            k for k in range(self._trainers) if k not in self._sent or self._sent[k][packet] > step
+        ]
+        self._contributors[packet] = tuple(contributors)
+        self._needed[packet] = sum(1 << k for k in contributors)

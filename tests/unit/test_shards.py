@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(CommError, match="trainer 0 sent packet 0 twice in step 0"):
         shards.arrived(0, 0)
     shards.closed(1, [0])
-    with pytest.raises(CommError, match="trainer 1 sent packet 0 after closing at step 1"):
+    with pytest.raises(CommError, match="trainer 1 sent packet 0 .*after closing"):
         shards.arrived(1, 0)
     with pytest.raises(CommError, match="trainer 1 closed twice"):
         shards.closed(1, [0])
