@@ -150,6 +150,11 @@ class NumpyArrayInitializer(Initializer):
                 f"NumpyArrayInitializer: the array has shape {self.value.shape}, "
                 f"but {var.name!r} has {var.shape}"
             )
+        if var.dtype not in VALUE_ATTRS:
+            raise GraphTypeError(
+                f"NumpyArrayInitializer: {var.name!r} is {var.dtype}, "
+                f"expected one of {', '.join(VALUE_ATTRS)}"
+            )
         values = self.value.astype(var.dtype)
         attrs = {"shape": list(var.shape), "dtype": var.dtype, VALUE_ATTRS[var.dtype]: values}
         return block.prepend_op("assign_value", {}, {"Out": var}, attrs)

@@ -106,7 +106,7 @@ class Compiler:
         views = find_views(ops, metas)
         sent = {_root(views, n) for op in ops if op.type == "send" for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
-        if network is not None:
+        if network is not None and self.backend.xp is np:
             self._lay_contiguous(network.contiguous(controls, metas), metas)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
         for name in [n for n in metas if n in fixed and n not in views]:

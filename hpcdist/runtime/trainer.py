@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError
@@ -23,6 +25,7 @@ from hpcdist.runtime.exchange import (
     read_exchange,
 )
 from hpcdist.runtime.lookup import bind_lookup
+from hpcdist.runtime.staging import Staging, in_order
 
 Call = Callable[[], Any]
 
@@ -41,6 +44,7 @@ class TrainerLink:
         self._client: PsClient | None = None  # connected when the first step Program is compiled
         self._exchanges: tuple[ServerExchange, ...] = ()
         self._held: list[int] = []
+        self._copies: dict[str, np.ndarray] = {}  # host copies of device arrays
 
     def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
         """Return the names that must lie side by side because they travel in one message."""
@@ -91,7 +95,9 @@ class TrainerLink:
             if name in arrays
         }
         exchanges = self._read(ops, metas)
-        client = self._connected(exchanges, arrays, binding)
+        staging = Staging(arrays, binding.backend, self._copies)
+        client = self._connected(exchanges, staging, binding)
+        parameters = [b.parameter for exchange in exchanges for b in exchange.blocks]
         first = {}  # endpoint -> number of its first packet, as the client counts them
         count = 0
         for exchange in exchanges:
@@ -118,11 +124,11 @@ class TrainerLink:
                     waiting[number] -= 1
                     if waiting[number] == 0:
                         complete.append(number)
-                call = _sender(client, complete)
+                call = in_order(staging.down(op.input("X")), _sender(client, complete))
             elif op.type == "send_barrier":
                 call = client.post_receives
             elif op.type == "fetch_barrier":
-                call = client.wait_receives
+                call = in_order(client.wait_receives, staging.up(parameters))
             calls.append(call)
         return calls
 
@@ -141,19 +147,19 @@ class TrainerLink:
     def _connected(
         self,
         exchanges: tuple[ServerExchange, ...],
-        arrays: Mapping[str, Any],
+        staging: Staging,
         binding: Binding,
     ) -> PsClient:
         """Connect at the first step Program; later ones must use the very same buffers."""
         if self._client is None:
             client = self._new_client(binding.program._fingerprint or "")
             here.doing = "connecting to the parameter servers"
-            client.connect([_server_plan(exchange, arrays) for exchange in exchanges])
+            client.connect([_server_plan(exchange, staging) for exchange in exchanges])
             here.doing = ""
             self._client = client
             self._exchanges = exchanges
-            self._held = _buffers(exchanges, arrays)
-        elif exchanges != self._exchanges or _buffers(exchanges, arrays) != self._held:
+            self._held = _buffers(exchanges, staging)
+        elif exchanges != self._exchanges or _buffers(exchanges, staging) != self._held:
             raise CommError(
                 f"trainer {self._trainer_id}: a second Program, or a second scope, would train "
                 "with the same parameter servers; use one trainer program in one scope"
@@ -163,11 +169,12 @@ class TrainerLink:
     # -- startup -----------------------------------------------------------------------------
     def _bind_startup(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Read all parameters when the last network operator runs: one request per server."""
+        staging = Staging(binding.arrays, binding.backend, self._copies)
         wanted: dict[str, dict[str, Any]] = {}
         for op in ops:
             if op.type == "recv":
                 for name, endpoint in zip(op.output("Out"), op.attrs["epmap"]):
-                    wanted.setdefault(endpoint, {})[name] = binding.arrays[name]
+                    wanted.setdefault(endpoint, {})[name] = staging.host(name)
 
         def read_all() -> None:
             here.doing = "reading the parameters' first values from the servers"
@@ -178,7 +185,8 @@ class TrainerLink:
         calls: list[Call | None] = [None] * len(ops)
         reading = [i for i, op in enumerate(ops) if op.type in ("recv", "fetch_barrier")]
         if reading:
-            calls[reading[-1]] = read_all
+            received = [name for arrays in wanted.values() for name in arrays]
+            calls[reading[-1]] = in_order(read_all, staging.up(received))
         return calls
 
 
@@ -196,21 +204,21 @@ def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
     return send
 
 
-def _server_plan(exchange: ServerExchange, arrays: Mapping[str, Any]) -> ServerPlan:
+def _server_plan(exchange: ServerExchange, staging: Staging) -> ServerPlan:
     return ServerPlan(
         exchange.endpoint,
         exchange.gradients,
         exchange.parameters,
-        {b.key: arrays[b.gradient] for b in exchange.blocks},
-        {b.parameter: arrays[b.parameter] for b in exchange.blocks},
+        {b.key: staging.host(b.gradient) for b in exchange.blocks},
+        {b.parameter: staging.host(b.parameter) for b in exchange.blocks},
         exchange.tables,
     )
 
 
-def _buffers(exchanges: Sequence[ServerExchange], arrays: Mapping[str, Any]) -> list[int]:
+def _buffers(exchanges: Sequence[ServerExchange], staging: Staging) -> list[int]:
     """Return the addresses that messages leave from and come to."""
     return [
-        arrays[name].ctypes.data
+        staging.host(name).ctypes.data
         for exchange in exchanges
         for block in exchange.blocks
         for name in (block.gradient, block.parameter)

@@ -41,7 +41,6 @@ class DistributeTranspiler:
         self._plan: Plan | None = None
         self._main = Program()
         self._startup = Program()
-        self._given_startup = self._startup
 
     def _set_server_config(self, server_config: ServerRuntimeConfig | None = None) -> None:
         if server_config is None:
@@ -68,6 +67,8 @@ class DistributeTranspiler:
         ``pservers`` are names, separated by commas: nothing binds their ports. ``sync_mode``
         decides for trainers and servers alike, whatever ``config.sync_mode`` says. ``older`` are
         the arguments that became configuration fields: slice_var_up, split_method, min_block_size.
+        From now on a trainer's executor runs `get_trainer_startup_program` when it is given this
+        startup program.
         """
         config = _with_older_arguments(self.config, older)
         main = _program("program", program, default_main_program())
@@ -84,7 +85,8 @@ class DistributeTranspiler:
         plan = make_plan(main, participants, config)
         trainer_program(main, plan)  # what cannot be rewritten is refused here, not by a getter
         self._plan = plan
-        self._main, self._startup, self._given_startup = main.clone(), startup.clone(), startup
+        self._main, self._startup = main.clone(), startup.clone()
+        startup._role_startup = self.get_trainer_startup_program()
         if config.print_log:
             for record in self.vars_overview.distributed_vars:
                 logger.info("%s", record)
@@ -93,13 +95,10 @@ class DistributeTranspiler:
     def get_trainer_program(self, wait_port: bool = True) -> Program:
         """Return the trainer's main program.
 
-        From then on a trainer's executor runs `get_trainer_startup_program` when it is given the
-        startup program that was transpiled. ``wait_port`` is accepted and not needed: trainers wait
-        for the servers when they connect.
+        ``wait_port`` is accepted and not needed: trainers wait for the servers when they connect.
         """
         program = trainer_program(self._main, self._planned())
         program._parameters_on_pservers = self.vars_overview
-        self._given_startup._role_startup = self.get_trainer_startup_program()
         return program
 
     def get_trainer_startup_program(self) -> Program:

@@ -52,7 +52,6 @@ def test_the_given_programs_stay_as_they_are():
     main, startup = built(regression(momentum, **WIDE))
     before = str(main), str(startup)
     transpiler = transpile((main, startup))
-    assert startup._role_startup is None
     transpiler.get_trainer_program()
     transpiler.get_pserver_programs(EP0)
     assert (str(main), str(startup)) == before
