@@ -68,6 +68,8 @@ def _subtract_each(xp: Any, param: Any, rate: Any, factor: Any, gradient: Select
         merged = _scaled(gradient, factor).merged()
         param[merged.rows] -= rate.reshape(-1)[0] * merged.value
         return
+    if not len(gradient.rows):
+        return
     from hpcdist.ops import optimize_kernels
 
     values = gradient.value.reshape(len(gradient.rows), -1)
