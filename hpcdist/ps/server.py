@@ -110,18 +110,19 @@ class PsServer:
         transport.start(self._requests)
         # The list is shared: it grows by the step path's receives once all trainers are here.
         wait = transport.waiter_some(self._requests, self._awaited, self._deadline_s)
+        arrived = shards.arrived
         while not (self._closed and shards.finished):
             try:
-                arrived = wait()
+                ended = wait()
             except DeadlineError:
                 if self._exchange_open():
                     raise
                 continue
-            for index in arrived:
+            for index in ended:
                 if index < trainers:
                     self._control(index, on_step_begin, on_packet)
                     continue
-                update = shards.arrived(*places[index - trainers])
+                update = arrived(*places[index - trainers])
                 if update:
                     self._update(update, on_step_begin, on_packet)
         for finish in self._finish_sends:
@@ -132,9 +133,9 @@ class PsServer:
     # -- the step path --
 
     def _update(self, update: Update, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
-        step, packet, contributors, begins_step = update
+        packet, contributors, begins_step = update
         if begins_step:
-            on_step_begin(step)
+            on_step_begin(self._shards.step)
         if packet >= len(self._answers):
             on_packet(packet, contributors)
             self._answer_reads()

@@ -15,7 +15,6 @@ class Update(NamedTuple):
     a step, before which a learning-rate schedule advances.
     """
 
-    step: int
     packet: int
     contributors: tuple[int, ...]
     begins_step: bool
@@ -23,6 +22,11 @@ class Update(NamedTuple):
 
 class Shards(Protocol):
     """The decisions of a server in one mode of distributed training."""
+
+    @property
+    def step(self) -> int:
+        """The last step begun, -1 before the first."""
+        ...
 
     @property
     def finished(self) -> bool:
@@ -63,14 +67,16 @@ class SyncShards:
     """
 
     def __init__(self, trainers: int, packets: int) -> None:
+        self.step = -1
         self._trainers = trainers
         self._sent: dict[int, tuple[int, ...]] = {}  # of the trainers that have closed
         self._applied = [0] * packets  # packet p has been applied in steps 0.._applied[p]-1
-        self._step = -1  # the last step begun
-        # Trainers as bits: those whose packet is here, and those it takes to apply the packet.
-        self._here = [0] * packets
+        # Trainers as bits: those it takes to apply the packet, and those of them still awaited.
         self._needed = [(1 << trainers) - 1] * packets
-        self._contributors = [tuple(range(trainers))] * packets  # _needed once more, as numbers
+        self._awaited = list(self._needed)
+        # What to answer, made beforehand: this runs in every step, and often on a cold cache.
+        everyone = tuple(range(trainers))
+        self._updates = [_updates(packet, everyone) for packet in range(packets)]
 
     @property
     def finished(self) -> bool:
@@ -88,21 +94,21 @@ class SyncShards:
 
     @property
     def begun(self) -> bool:
-        return any(self._here) or not self.readable
+        return self._awaited != self._needed or not self.readable
 
     def applied(self, packet: int) -> int:
         return self._applied[packet]
 
     def arrived(self, trainer: int, packet: int) -> Update | None:
         bit = 1 << trainer
-        here = self._here[packet]
-        if here & bit or not self._needed[packet] & bit:
+        awaited = self._awaited[packet]
+        if not awaited & bit:
             raise CommError(
                 f"trainer {trainer} sent packet {packet} twice in step {self._applied[packet]}, "
                 f"or after closing"
             )
-        self._here[packet] = here = here | bit
-        return self._update(packet) if here == self._needed[packet] else None
+        self._awaited[packet] = awaited = awaited ^ bit
+        return None if awaited else self._due(packet)
 
     def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
         if trainer in self._sent:
@@ -113,37 +119,43 @@ class SyncShards:
                 f"expected {len(self._applied)}"
             )
         self._sent[trainer] = tuple(sent)
-        updates = []
-        for packet, here in enumerate(self._here):
+        due = []
+        for packet, needed in enumerate(self._needed):
+            here = needed & ~self._awaited[packet]
             self._expect(packet)
-            if here and here == self._needed[packet]:
-                updates.append(self._update(packet))
-        return updates
+            self._awaited[packet] = self._needed[packet] & ~here
+            if here and not self._awaited[packet]:
+                due.append(self._due(packet))
+        return due
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
-        waited = [p for p, here in enumerate(self._here) if here]
+        waited = [p for p, needed in enumerate(self._needed) if self._awaited[p] != needed]
         behind = [p for p, n in enumerate(self._applied) if n < max(self._applied, default=0)]
         packet = min(behind or waited or [0])
-        missing = [k for k in self._contributors[packet] if not self._here[packet] >> k & 1]
+        missing = [k for k in range(self._trainers) if self._awaited[packet] >> k & 1]
         return self._applied[packet], packet, tuple(missing)
 
-    def _update(self, packet: int) -> Update:
+    def _due(self, packet: int) -> Update:
         """Count the packet's step as applied; return the update that applies it."""
-        step, contributors = self._applied[packet], self._contributors[packet]
+        step = self._applied[packet]
         self._applied[packet] = step + 1
-        self._here[packet] = 0
+        update = self._updates[packet][step > self.step]
+        self.step = max(step, self.step)
         if self._sent:
             self._expect(packet)
-        begins = step > self._step
-        if begins:
-            self._step = step
-        return Update(step, packet, contributors, begins)
+        self._awaited[packet] = self._needed[packet]
+        return update
 
     def _expect(self, packet: int) -> None:
         """Work out who takes part in the packet's next step, now that trainers have closed."""
         step = self._applied[packet]
-        contributors = [
+        contributors = tuple(
             k for k in range(self._trainers) if k not in self._sent or self._sent[k][packet] > step
-        ]
-        self._contributors[packet] = tuple(contributors)
+        )
         self._needed[packet] = sum(1 << k for k in contributors)
+        self._updates[packet] = _updates(packet, contributors)
+
+
+def _updates(packet: int, contributors: tuple[int, ...]) -> tuple[Update, Update]:
+    """Return the update that continues a step and the one that begins it."""
+    return Update(packet, contributors, False), Update(packet, contributors, True)

@@ -53,11 +53,13 @@ def worlds(draw):
 def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
     packets, trainers = world
     shards = SyncShards(len(trainers), packets)
-    updates: list[Update] = []
+    updates: list[tuple[int, Update]] = []  # with their steps
+    applied = [0] * packets
 
     def take(due: list[Update]) -> None:
         for update in due:
-            updates.append(update)
+            updates.append((applied[update.packet], update))
+            applied[update.packet] += 1
             for k in update.contributors:
                 trainers[k].answer(update.packet)
 
@@ -80,7 +82,8 @@ def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
         else:
             trainer.told = True
             take(shards.closed(k, trainer.counts))
-        applied = [sum(u.packet == p for u in updates) for p in range(packets)]
+        assert applied == [shards.applied(p) for p in range(packets)]
+        assert shards.step == max(applied) - 1
         if shards.readable and not shards.finished:
             assert len(set(applied)) == 1
 
@@ -92,13 +95,14 @@ def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
         for p in range(packets)
         for step in range(max(counts[p] for counts in everyones))
     }
-    assert {(u.step, u.packet): u.contributors for u in updates} == expected
+    assert {(step, u.packet): u.contributors for step, u in updates} == expected
     assert len(updates) == len(expected)
-    assert [u.step for u in updates] == sorted(u.step for u in updates)
-    begun = [u.step for u in updates if u.begins_step]
-    assert begun == sorted({u.step for u in updates})
-    for before, after in zip([None, *updates], updates, strict=False):
-        assert after.begins_step == (before is None or after.step > before.step)
+    steps = [step for step, _ in updates]
+    assert steps == sorted(steps)
+    begun = [step for step, u in updates if u.begins_step]
+    assert begun == sorted(set(steps))
+    for before, (after, update) in zip([-1, *steps], updates, strict=False):
+        assert update.begins_step == (after > before)
 
 
 variables = st.lists(

@@ -14,12 +14,12 @@ def test_a_packet_is_due_when_all_trainers_sent_it():
     assert shards.begun
     assert shards.readable
     assert shards.missing() == (0, 0, (0,))
-    assert shards.arrived(0, 0) == Update(0, 0, (0, 1), True)
+    assert shards.arrived(0, 0) == Update(0, (0, 1), True)
     assert not shards.readable
     assert shards.missing() == (0, 1, (0, 1))
     assert shards.arrived(0, 1) is None
     assert shards.missing() == (0, 1, (1,))
-    assert shards.arrived(1, 1) == Update(0, 1, (0, 1), False)
+    assert shards.arrived(1, 1) == Update(1, (0, 1), False)
     assert shards.readable
     assert not shards.begun
     assert not shards.finished
@@ -31,16 +31,16 @@ def test_whoever_closed_takes_part_in_the_steps_it_sent():
     assert shards.arrived(0, 0) is None
     assert shards.arrived(1, 0) is None
     assert shards.missing() == (0, 0, (2,))
-    assert shards.arrived(2, 0) == Update(0, 0, (0, 1, 2), True)
+    assert shards.arrived(2, 0) == Update(0, (0, 1, 2), True)
     assert shards.arrived(0, 0) is None
-    assert shards.arrived(1, 0) == Update(1, 0, (0, 1), True)
+    assert shards.arrived(1, 0) == Update(0, (0, 1), True)
 
 
 def test_closing_completes_what_waited_for_the_one_that_left():
     shards = SyncShards(2, 2)
     shards.arrived(0, 0)
     shards.arrived(0, 1)
-    assert shards.closed(1, [0, 0]) == [Update(0, 0, (0,), True), Update(0, 1, (0,), False)]
+    assert shards.closed(1, [0, 0]) == [Update(0, (0,), True), Update(1, (0,), False)]
     assert not shards.finished
     assert shards.closed(0, [1, 1]) == []
     assert shards.finished
@@ -51,7 +51,7 @@ def test_all_closed_is_not_finished_before_everything_sent_is_applied():
     shards.closed(0, [1])
     shards.closed(1, [0])
     assert not shards.finished
-    assert shards.arrived(0, 0) == Update(0, 0, (0,), True)
+    assert shards.arrived(0, 0) == Update(0, (0,), True)
     assert shards.finished
 
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(CommError, match="trainer 0 sent packet 0 twice in step 0"):
         shards.arrived(0, 0)
     shards.closed(1, [0])
-    with pytest.raises(CommError, match="trainer 1 sent packet 0 .*after closing"):
+    with pytest.raises(CommError, match=r"trainer 1 sent packet 0 .*after closing"):
         shards.arrived(1, 0)
     with pytest.raises(CommError, match="trainer 1 closed twice"):
         shards.closed(1, [0])
