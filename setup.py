@@ -9,7 +9,7 @@ readme = Path(__file__).with_name("README.md")
 setup(
     name="hpcdist",
     version="0.1.0",
-    description="Fluid's static graphs trained on many ranks: parameter servers over MPI, under mpirun or Slurm",
+    description="Train Fluid's static graphs on many ranks, with parameter servers over MPI",
     long_description=readme.read_text(encoding="utf-8") if readme.exists() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",

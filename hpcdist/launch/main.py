@@ -1,0 +1,163 @@
+"""Run a script as one rank of a job, or alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import runpy
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from hpcdist import runtime
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.mpi import MpiTransport
+from hpcdist.errors import LaunchError
+from hpcdist.launch import aspaddle, environment, guard, logs, options, report, roles, table
+from hpcdist.launch.abort import Guard
+from hpcdist.launch.logs import Output
+from hpcdist.launch.options import Options
+from hpcdist.launch.report import Peer
+from hpcdist.launch.roles import RankFacts
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script that the command line names; exits like it, with 1 if it fails."""
+    asked = options.parse(argv)
+    try:
+        if asked.deadline is not None:
+            os.environ[runtime.DEADLINE_FLAG] = str(asked.deadline)
+        if guard.launched_size(os.environ) is None:
+            _run_alone(asked)
+        else:
+            transport = MpiTransport.world()
+            guard.check_world(transport.size, os.environ, str(Path(sys.executable).parent))
+            _run_rank(asked, transport) if transport.size > 1 else _run_alone(asked)
+    except LaunchError as error:
+        # Before the script, every rank comes to the same refusal: one of them says it.
+        if guard.launched_rank(os.environ) == 0:
+            Output().announce(str(error))
+        raise SystemExit(1) from None
+
+
+def _run_alone(asked: Options) -> None:
+    roles.refuse_lone_role(os.environ)
+    if problem := _problem_with(asked.script):
+        raise LaunchError(problem)
+    for name, value in environment.alone().items():
+        os.environ.setdefault(name, value)
+    try:
+        _run_script(asked)
+    except Exception as error:
+        logs.flush()
+        Output().announce(report.of_exception(error, asked.script, None, runtime.where()))
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _run_rank(asked: Options, transport: Transport) -> None:
+    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(_own_facts(asked).encode())]
+    cluster = roles.decide(ranks)
+    _refuse_problems(ranks)
+    found = environment.variables(cluster, transport.rank)
+    os.environ.update(found, HPCDIST_RANK=str(transport.rank))
+    if transport.rank == 0 and not asked.quiet:
+        _print_table(asked, cluster, ranks, found)
+    output = Output()
+    role = cluster.role_of(transport.rank)
+    peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
+    ends = Guard(transport, peers, output, asked.script)
+    try:
+        output.direct(transport.rank, role, asked.log_dir, all_output=asked.all_output)
+        runtime.start(transport, cluster, seed=asked.seed)
+        code = 0
+        try:
+            _run_script(asked)
+        except SystemExit as exit:
+            code = _code_of(exit)
+        if code:
+            ends.exit(code)
+        runtime.finish()
+        logs.flush()
+        # Nobody leaves while others train: a rank that is gone is a rank that died.
+        transport.barrier(deadline_s=None)
+    except KeyboardInterrupt:
+        ends.interrupt()
+    except BaseException as error:
+        ends.fail(error)
+
+
+def _own_facts(asked: Options) -> RankFacts:
+    problem = _problem_with(asked.script)
+    if not problem and asked.log_dir is not None:
+        problem = logs.problem_with(asked.log_dir)
+    return RankFacts(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pservers=asked.pservers,
+        role_map=asked.role_map,
+        env={name: os.environ[name] for name in roles.VARIABLES if name in os.environ},
+        problem=problem,
+    )
+
+
+def _problem_with(script: str) -> str:
+    """Return why the script cannot be read here, or an empty string."""
+    try:
+        with open(script, "rb"):
+            return ""
+    except OSError as error:
+        return f"cannot read the script {script!r} in {os.getcwd()}: {error.strerror}"
+
+
+def _refuse_problems(ranks: Sequence[RankFacts]) -> None:
+    troubled = [i for i, facts in enumerate(ranks) if facts.problem]
+    if troubled:
+        first = ranks[troubled[0]]
+        raise LaunchError(
+            f"{first.problem} (ranks {troubled}; rank {troubled[0]} is on {first.host})"
+        )
+
+
+def _print_table(
+    asked: Options, cluster: Cluster, ranks: Sequence[RankFacts], variables: dict[str, str]
+) -> None:
+    hosts = len({facts.host for facts in ranks})
+    roster = (
+        f"hpcdist: {len(ranks)} ranks on {hosts} host{'s' if hosts > 1 else ''}: trainers are "
+        f"ranks {list(cluster.trainers)}, servers are ranks {list(cluster.servers)}"
+    )
+    lines = [
+        table.arguments({**asdict(asked), "script_args": " ".join(asked.script_args)}),
+        f"{roster}; rank 0 finds in its environment:",
+        table.environment(variables),
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _run_script(asked: Options) -> None:
+    """Run the script as ``python script.py`` would, its random numbers seeded."""
+    os.environ["HPCDIST_SEED"] = str(asked.seed)
+    random.seed(asked.seed)
+    np.random.seed(asked.seed)
+    if asked.as_paddle:
+        aspaddle.install()
+    sys.argv = [asked.script, *asked.script_args]
+    sys.path[0] = str(Path(asked.script).resolve().parent)
+    runpy.run_path(asked.script, run_name="__main__")
+
+
+def _code_of(exit: SystemExit) -> int:
+    """Return the code of an exit as Python's interpreter does, printing a message given instead."""
+    if exit.code is None:
+        return 0
+    if isinstance(exit.code, int):
+        return exit.code & 0xFF
+    print(exit.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,58 @@
+"""The one message about how a job failed: who, where, and the user's own calls. Pure."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdist.comm.cluster import Role
+from hpcdist.errors import HpcdistError
+
+PACKAGE = str(Path(__file__).parent.parent) + "/"
+MOST_FRAMES = 12
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rank of this job, as an error message names it."""
+
+    rank: int
+    role: Role
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.role}, pid {self.pid} on {self.host})"
+
+
+def of_exception(error: BaseException, script: str, me: Peer | None, where: str) -> str:
+    """Return the message about an exception that the script did not catch."""
+    who = f"{me} failed{f' at {where}' if where else ''}" if me else "the script failed"
+    return f"{who}\n{user_traceback(error, script)}"
+
+
+def of_deaths(dead: Sequence[Peer], me: Peer, where: str) -> str:
+    """Return the message about ranks that ended without a word, told by one that survives."""
+    names = " and ".join(map(str, dead))
+    return (
+        f"{names} died: killed, out of memory or crashed; "
+        f"rank {me.rank} ({me.role}) was at {where or 'the start'}; the job ends"
+    )
+
+
+def user_traceback(error: BaseException, script: str) -> str:
+    """Return a short traceback: from the script down, and only the user's files if we refused."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    starts = [i for i, frame in enumerate(frames) if frame.filename == script]
+    frames = frames[starts[0] :] if starts else frames
+    if isinstance(error, HpcdistError):
+        frames = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
+    lines = traceback.format_list(frames[-MOST_FRAMES:])
+    if len(frames) > MOST_FRAMES:
+        lines.insert(0, f"  ({len(frames) - MOST_FRAMES} outer calls)\n")
+    lines += traceback.format_exception_only(error)
+    if error.__cause__ is not None:
+        lines += ["caused by ", *traceback.format_exception_only(error.__cause__)]
+    return "".join(lines).rstrip()
