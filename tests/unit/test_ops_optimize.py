@@ -67,10 +67,12 @@ def test_sum_scale_and_update_in_one_pass(type: str, own: dict[str, Any], count:
         np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize(("type", "own"), VARIANTS, ids=NAMES)
+# The rates of the others depend on the norm of the block.
+CUTTABLE = [variant for variant in VARIANTS if variant[0] not in ("lars_momentum", "lamb")]
+
+
+@pytest.mark.parametrize(("type", "own"), CUTTABLE)
 def test_blocks_move_as_the_whole(type: str, own: dict[str, Any]) -> None:
-    if type in ("lars_momentum", "lamb"):
-        pytest.skip("its rate depends on the norm of the whole block")
     n, cut, attrs = 3000, 1217, attrs_of(type, own)
     grads = np.random.default_rng(1).normal(size=(2, n)).astype(np.float32)
     whole, state = arrays_for(type, n)
