@@ -105,10 +105,10 @@ def concrete_metas(
 ) -> dict[str, Meta]:
     """Work out the shape of every value from those ``known`` (fed, or kept in the scope)."""
     metas = dict(known)
-    for index, op in enumerate(ops):
+    for op in ops:
         for name in reads(op):
             if name not in metas and not _made_inside(op, name):
-                _declare(block, op, index, name, metas)
+                _declare(block, op, name, metas)
         if lookup(op.type).infer is None:
             _declare_outputs(op, metas)
             continue
@@ -116,11 +116,11 @@ def concrete_metas(
         try:
             inferred = infer_outputs(op.type, inputs, op.attrs)
         except GraphError as error:
-            raise GraphError(f"op #{index} {op}: {error}") from None
+            raise GraphError(f"{op.place} {op}: {error}") from None
         for slot, found in inferred.items():
             for name, meta in zip(op.output(slot), found):
                 if name != EMPTY:
-                    _enter(metas, name, meta, index, op)
+                    _enter(metas, name, meta, op)
     return metas
 
 
@@ -128,12 +128,12 @@ def _made_inside(op: Operator, name: str) -> bool:
     return any(name in inner.output_arg_names for inner in nested_ops(op)[1:])
 
 
-def _declare(block: Block, op: Operator, index: int, name: str, metas: dict[str, Meta]) -> None:
+def _declare(block: Block, op: Operator, name: str, metas: dict[str, Meta]) -> None:
     var = block.find_var(name)
     if is_control(op) or (var is not None and var.type == "RAW"):
         return  # control operators exchange tokens that have no value
     raise GraphError(
-        f"op #{index} {op} reads {name!r}, which is neither fed, nor computed before it, "
+        f"{op.place} {op} reads {name!r}, which is neither fed, nor computed before it, "
         "nor initialized by a startup program"
     )
 
@@ -146,13 +146,13 @@ def _declare_outputs(op: Operator, metas: dict[str, Meta]) -> None:
                 metas[name] = var.meta
 
 
-def _enter(metas: dict[str, Meta], name: str, meta: Meta, index: int, op: Operator) -> None:
+def _enter(metas: dict[str, Meta], name: str, meta: Meta, op: Operator) -> None:
     if -1 in meta.shape:
-        raise GraphError(f"op #{index} {op}: the shape {meta.shape} of {name!r} is not known")
+        raise GraphError(f"{op.place} {op}: the shape {meta.shape} of {name!r} is not known")
     old = metas.get(name)
     if old is not None and (old.shape, old.dtype) != (meta.shape, meta.dtype):
         raise GraphError(
-            f"op #{index} {op} writes {name!r} as {meta.dtype}{list(meta.shape)}, "
+            f"{op.place} {op} writes {name!r} as {meta.dtype}{list(meta.shape)}, "
             f"but it is {old.dtype}{list(old.shape)}"
         )
     metas[name] = replace(meta, type=old.type, rows=old.rows) if old and meta.rows < 0 else meta

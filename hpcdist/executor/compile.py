@@ -62,7 +62,7 @@ class Compiled:
 
     def _describe(self, calls: Any) -> str:
         index = len(self.steps) - calls.__length_hint__() - 1
-        return f"op #{index} {self.ops[index]}"
+        return f"{self.ops[index].place} {self.ops[index]}"
 
 
 class Pool:

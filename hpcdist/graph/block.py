@@ -121,8 +121,13 @@ class Block:
         if ROLE_VAR_ATTR not in merged and self.program.current_role_var:
             merged[ROLE_VAR_ATTR] = list(self.program.current_role_var)
         op = Operator(self, type, inputs or {}, outputs or {}, merged)
-        self._infer(op)
         self.ops.insert(index, op)
+        try:
+            self._infer(op)
+        except GraphError as error:
+            place = op.place
+            del self.ops[index]
+            raise GraphError(f"{place} {op}: {error}") from None
         self.program.touch()
         return op
 
@@ -147,11 +152,7 @@ class Block:
             slot: [self._var_recursive(name).meta for name in held]
             for slot, held in op.inputs.items()
         }
-        try:
-            inferred = infer_outputs(op.type, inputs, op.attrs)
-        except GraphError as error:
-            raise GraphError(f"block {self.idx}, op #{len(self.ops)} {op}: {error}") from None
-        for slot, metas in inferred.items():
+        for slot, metas in infer_outputs(op.type, inputs, op.attrs).items():
             for name, meta in zip(op.output(slot), metas):
                 var = self.find_var(name)
                 if var is None:

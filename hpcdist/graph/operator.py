@@ -72,6 +72,12 @@ class Operator:
         """Why the operator is there."""
         return Role(self.attrs.get(ROLE_ATTR, 0))
 
+    @property
+    def place(self) -> str:
+        """Where it stands, as `str` of its Program numbers it: ``op #3``, ``block 1, op #0``."""
+        number = f"op #{self.block.ops.index(self)}"
+        return f"block {self.block.idx}, {number}" if self.block.idx else number
+
     def attr(self, name: str) -> Any:
         """Return one attribute; KeyError if the operator does not have it."""
         return self.attrs[name]
@@ -106,7 +112,8 @@ class Operator:
         return f"<Operator {self}>"
 
     def __str__(self) -> str:
-        return f"{_slots(self.outputs)} = {self.type}({_slots(self.inputs)})"
+        results = _slots(self.outputs)
+        return f"{self.type}({_slots(self.inputs)})" + (f" -> {results}" if results else "")
 
 
 def _slots(slots: Mapping[str, Sequence[str]]) -> str:

@@ -1,12 +1,17 @@
-"""Programs as text that people can read, and that ranks can compare."""
+"""Programs as text: one that people read, and one that is exact, for ranks to compare."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.variable import Parameter, Variable
 
 if TYPE_CHECKING:
+    from hpcdist.graph.block import Block
     from hpcdist.graph.operator import Operator
     from hpcdist.graph.program import Program
 
@@ -18,6 +23,7 @@ _ROLE_WORDS = {
     Role.LR_SCHED: "schedule",
     Role.LOSS: "loss",
 }
+_INDENT = "    "
 
 
 def role_text(role: Role) -> str:
@@ -34,21 +40,93 @@ def value_text(value: Any) -> str:
     return repr(value)
 
 
-def op_text(op: Operator) -> str:
-    """Return one operator on one line, its role and own attributes behind it."""
-    attrs = {k: v for k, v in op.attrs.items() if k not in (ROLE_ATTR, ROLE_VAR_ATTR)}
-    inside = ", ".join(f"{k}={value_text(v)}" for k, v in sorted(attrs.items()))
+def op_text(op: Operator, with_details: bool = False) -> str:
+    """Return one operator on one line, behind it what is special about it, and its role.
+
+    Special are attributes other than the defaults of its type; ``with_details`` shows all.
+    """
+    defaults = {} if with_details else default_attrs(op.type)
+    hidden = () if with_details else (ROLE_ATTR, ROLE_VAR_ATTR, "sub_block")
+    attrs = [
+        f"{name}={value_text(value)}"
+        for name, value in sorted(op.attrs.items())
+        if name not in hidden and not (name in defaults and _same(value, defaults[name]))
+    ]
     role = role_text(op.role)
-    return f"{op}" + (f" {{{inside}}}" if inside else "") + (f"  # {role}" if role else "")
+    return f"{op}" + (f" {{{', '.join(attrs)}}}" if attrs else "") + (f"  # {role}" if role else "")
 
 
-def program_text(program: Program, with_details: bool = True) -> str:
-    """Return a Program as text: per block its variables and its operators."""
-    lines: list[str] = []
+def program_text(program: Program, with_details: bool = False) -> str:
+    """Return a Program as text: of each block the variables, then the operators by number.
+
+    The block of a ``conditional_block`` stands below that operator. ``with_details`` shows all
+    attributes, and of parameters how they are trained.
+    """
+    nested = {op.attrs["sub_block"] for b in program.blocks for op in b.ops if _nests(op)}
+    return "\n".join(
+        line
+        for block in program.blocks
+        if block.idx not in nested
+        for line in _block_lines(block, with_details)
+    )
+
+
+def _block_lines(block: Block, with_details: bool) -> Iterator[str]:
+    parent = "" if block.parent_idx < 0 else f" in block {block.parent_idx}"
+    yield f"block {block.idx}{parent}: {len(block.vars)} variables, {len(block.ops)} operators"
+    names = max((len(name) for name in block.vars), default=0)
+    types = max((len(_type_text(var)) for var in block.vars.values()), default=0)
+    for var in block.vars.values():
+        kind = _kind_text(var, with_details)
+        yield f"{_INDENT}{var.name:{names}}  {_type_text(var):{types}}  {kind}".rstrip()
+    digits = len(str(max(0, len(block.ops) - 1)))
+    for number, op in enumerate(block.ops):
+        yield f"{_INDENT}#{number:<{digits}}  {op_text(op, with_details)}"
+        if _nests(op):
+            inner = block.program.block(op.attrs["sub_block"])
+            yield from (f"{_INDENT * 2}{line}" for line in _block_lines(inner, with_details))
+
+
+def _nests(op: Operator) -> bool:
+    return "sub_block" in op.attrs
+
+
+def _type_text(var: Variable) -> str:
+    # Other kinds hold no numbers of their own, except sparse gradients.
+    if var.type not in ("LOD_TENSOR", "SELECTED_ROWS"):
+        return var.type
+    return f"{var.dtype}{list(var.shape)}" + (" sparse" if var.type == "SELECTED_ROWS" else "")
+
+
+def _kind_text(var: Variable, with_details: bool) -> str:
+    if var.is_data:
+        return "data"
+    if not isinstance(var, Parameter):
+        return "persistable" if var.persistable else ""
+    words = ["parameter" if not var.stop_gradient else "parameter, not trainable"]
+    if with_details:
+        facts = ("optimize_attr", "regularizer", "gradient_clip_attr", "is_distributed")
+        words += [f"{f}={getattr(var, f)}" for f in facts if getattr(var, f)]
+    return ", ".join(words)
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+def exact_text(program: Program) -> str:
+    """Return all that a Program computes, nothing shortened: equal text, equal Programs."""
+    lines = [f"random_seed {program.random_seed}"]
     for block in program.blocks:
-        parent = "" if block.parent_idx < 0 else f" (parent {block.parent_idx})"
-        lines.append(f"block {block.idx}{parent}:")
-        if with_details:
-            lines += [f"    var {var}" for var in block.vars.values()]
-        lines += [f"    {op_text(op)}" for op in block.ops]
-    return "\n".join(lines) + "\n"
+        lines.append(f"block {block.idx} {block.parent_idx}")
+        lines += [f"{type(var).__name__} {var} {var.lod_level}" for var in block.vars.values()]
+        for op in block.ops:
+            attrs = [f"{name}={_exact_value(value)}" for name, value in sorted(op.attrs.items())]
+            lines.append(f"{op} {attrs}")
+    return "\n".join(lines)
+
+
+def _exact_value(value: Any) -> str:
+    if hasattr(value, "tobytes") and not isinstance(value, (int, float)):
+        return f"{value.dtype}{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return repr(value)

@@ -160,8 +160,12 @@ class Program:
         return new
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Return the Program as text: variables, then operators, block by block."""
+        """Return the Program as text; with_details shows what `str` leaves out as usual."""
         return program_text(self, with_details=with_details)
+
+    def __repr__(self) -> str:
+        ops = sum(len(block.ops) for block in self.blocks)
+        return f"<Program: {len(self.blocks)} blocks, {ops} operators>"
 
     def __str__(self) -> str:
         return program_text(self)

@@ -113,6 +113,11 @@ def lookup(type: str) -> OpDef:
         raise GraphError(f"unknown operator {type!r}") from None
 
 
+def default_attrs(type: str) -> Mapping[str, Any]:
+    """Return the attributes of an operator type with their defaults; {} for an unknown type."""
+    return _table[type].attrs if type in _table else {}
+
+
 def defined() -> Sequence[str]:
     """Names of all operator types, sorted."""
     return sorted(_table)

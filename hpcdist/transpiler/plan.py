@@ -11,6 +11,7 @@ import numpy as np
 from hpcdist.errors import PlanError
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
@@ -90,7 +91,7 @@ class Plan:
 def fingerprint(program: Program, plan: Plan) -> str:
     """Return a digest that is equal on two ranks if they built the same program and plan."""
     shared = replace(plan, trainer_id=0, current_endpoint="")
-    return hashlib.sha256(f"{program}\n{shared}".encode()).hexdigest()
+    return hashlib.sha256(f"{exact_text(program)}\n{shared}".encode()).hexdigest()
 
 
 def make_plan(

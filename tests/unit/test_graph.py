@@ -1,0 +1,368 @@
+"""The graph: what Programs, Blocks, Operators and Variables tell of themselves, and as text."""
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.errors import GraphError
+from hpcdist.framework import Operator, Parameter, Variable, switch_main_program
+from hpcdist.graph import ROLE_VAR_ATTR, Role
+from hpcdist.graph.printing import exact_text
+
+
+@pytest.fixture
+def programs():
+    """Build into fresh Programs, names counted afresh."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        yield main, startup
+
+
+def classifier(rate=0.1, width=4):
+    """Build x(3) -> fc relu -> dropout -> fc softmax -> loss, minimized by SGD."""
+    x = fluid.layers.data("x", [3])
+    y = fluid.layers.data("y", [1], dtype="int64")
+    hidden = fluid.layers.dropout(fluid.layers.fc(x, width, act="relu"), 0.5)
+    guess = fluid.layers.fc(hidden, 2, act="softmax")
+    loss = fluid.layers.mean(fluid.layers.cross_entropy(guess, y))
+    fluid.optimizer.SGD(rate() if callable(rate) else rate).minimize(loss)
+    return loss
+
+
+def types(program, block=0):
+    return [op.type for op in program.block(block).ops]
+
+
+# -- accessors -------------------------------------------------------------------------------------
+def test_a_program_owns_blocks(programs):
+    program = fluid.Program()
+    assert (program.num_blocks, program.random_seed) == (1, 0)
+    block = program.global_block()
+    assert (block.idx, block.parent_idx, block.program, block.parent) == (0, -1, program, None)
+    inner = program._create_block()
+    assert program.current_block() is inner
+    assert (inner.idx, inner.parent_idx, inner.parent) == (1, 0, block)
+    assert program.block(1) is inner
+    program._rollback()
+    assert program.current_block() is block
+
+
+def test_distribution_fields_have_fluids_values():
+    program = fluid.Program()
+    assert (program._is_distributed, program._is_chief, program._nccl_comm_num) == (False, False, 1)
+    assert not program._use_hierarchical_allreduce
+    assert program._hierarchical_allreduce_inter_nranks == 0
+
+
+def test_a_variable_tells_what_it_is(programs):
+    main, _ = programs
+    x = fluid.layers.data("x", [3, 4], dtype="int64")
+    assert (x.name, x.shape, x.dtype, x.type) == ("x", (-1, 3, 4), "int64", "LOD_TENSOR")
+    assert (x.persistable, x.stop_gradient, x.lod_level, x.is_data) == (False, True, 0, True)
+    assert fluid.data("z", [3, 4]).shape == (3, 4)  # fluid.data adds no batch
+    assert fluid.layers.data("whole", [3], append_batch_size=False).shape == (3,)
+    made = main.global_block().create_var(name="t", shape=[2, -1], dtype=np.float64)
+    assert (made.shape, made.dtype) == ((2, -1), "float64")
+    assert made.block is main.global_block()
+    assert main.global_block().create_var(name="t") is made
+    assert main.global_block().create_var().name == "_generated_var_0"
+
+
+def test_a_parameter_tells_how_it_is_trained(programs):
+    main, _ = programs
+    l2 = fluid.regularizer.L2Decay(0.1)
+    attr = fluid.ParamAttr(name="w", learning_rate=2.0, regularizer=l2)
+    fluid.layers.fc(fluid.layers.data("x", [3]), 2, param_attr=attr)
+    fluid.layers.create_parameter([2], "float32", name="fixed", attr=fluid.ParamAttr(trainable=0))
+    w, b, fixed = main.all_parameters()
+    assert [p.name for p in (w, b)] == ["w", "fc_0.b_0"]
+    assert isinstance(w, Parameter) and w.persistable and w.trainable and not w.is_distributed
+    assert (w.optimize_attr, w.regularizer) == ({"learning_rate": 2.0}, l2)
+    assert w.gradient_clip_attr is None
+    assert (fixed.trainable, fixed.stop_gradient) == (False, True)
+    assert main.global_block().all_parameters() == [w, b, fixed]
+
+
+def test_an_operator_tells_its_slots_and_attributes(programs):
+    main, _ = programs
+    block = main.global_block()
+    for name in ("a", "b"):
+        block.create_var(name, shape=(2, 3))
+    op = block.append_op(type="concat", inputs={"X": ["a", "b"]}, outputs={"Out": "c"})
+    assert isinstance(op, Operator) and op.block is block and op.type == "concat"
+    assert (op.input("X"), op.output("Out"), op.input("Nothing")) == (["a", "b"], ["c"], [])
+    assert (op.input_names, op.output_names) == (["X"], ["Out"])
+    assert (op.input_arg_names, op.output_arg_names) == (["a", "b"], ["c"])
+    assert op.attr("axis") == 0 and op.has_attr("axis") and not op.has_attr("colour")
+    op.all_attrs()["axis"] = 1
+    assert op.attr("axis") == 0, "all_attrs gives a copy"
+    before = main.version
+    op._set_attr("axis", 1)
+    assert op.attr("axis") == 1 and main.version > before
+    op.rename("a", "b")
+    assert op.input("X") == ["b", "b"]
+    with pytest.raises(KeyError):
+        op.attr("colour")
+
+
+def test_operators_are_put_where_asked(programs):
+    main, _ = programs
+    block = main.global_block()
+    block.create_var("x", shape=(2,))
+    block.append_op("relu", {"X": "x"}, {"Out": "y"})
+    block._prepend_op("abs", {"X": "x"}, {"Out": "z"})
+    block._insert_op(1, "square", {"X": "x"}, {"Out": "s"})
+    assert types(main) == ["abs", "square", "relu"]
+    assert [op.place for op in block] == ["op #0", "op #1", "op #2"]
+    assert main.global_block().var("s").op is block.ops[1]
+    block._remove_op(1)
+    assert types(main) == ["abs", "relu"]
+    block._remove_var("s")
+    assert not block.has_var("s")
+
+
+def test_variables_are_found_in_parents(programs):
+    main, _ = programs
+    outer = main.global_block().create_var("outer")
+    inner = main._create_block()
+    own = inner.create_var("own")
+    assert inner.find_var("outer") is outer and inner._var_recursive("own") is own
+    assert not inner.has_var("outer") and outer.block.find_var("own") is None
+    with pytest.raises(GraphError, match="block 1 has no variable 'outer'"):
+        inner.var("outer")
+    with pytest.raises(GraphError, match="no variable 'nowhere' in block 1 or its parents"):
+        inner._var_recursive("nowhere")
+    w = inner.create_parameter(name="w", shape=[2], dtype="float32")
+    assert w.block is main.global_block(), "parameters live in the global block"
+    assert [v.name for v in main.list_vars()] == ["outer", "w", "own"]
+
+
+# -- defaults and names ----------------------------------------------------------------------------
+def test_program_guard_installs_and_restores():
+    before = fluid.default_main_program(), fluid.default_startup_program()
+    main, startup = fluid.Program(), fluid.Program()
+    with pytest.raises(KeyboardInterrupt), fluid.program_guard(main, startup):
+        assert (fluid.default_main_program(), fluid.default_startup_program()) == (main, startup)
+        with fluid.program_guard(fluid.Program()):
+            assert fluid.default_startup_program() is startup
+        assert fluid.default_main_program() is main
+        raise KeyboardInterrupt
+    assert (fluid.default_main_program(), fluid.default_startup_program()) == before
+    other = fluid.Program()
+    assert switch_main_program(other) is before[0]
+    assert switch_main_program(before[0]) is other
+
+
+@pytest.mark.parametrize("arguments", [("main",), (fluid.Program(), 3)])
+def test_program_guard_takes_programs_only(arguments):
+    wrong = pytest.raises(GraphError, match=r"expected a Program, got (str|int)")
+    with wrong, fluid.program_guard(*arguments):
+        pass
+
+
+def test_unique_names_count_per_key_and_afresh_in_a_guard():
+    names = fluid.unique_name
+    with names.guard():
+        assert [names.generate(k) for k in ("fc", "fc", "mean")] == ["fc_0", "fc_1", "mean_0"]
+        with names.guard():
+            assert names.generate("fc") == "fc_0"
+        with names.guard("tower_"):
+            assert names.generate("fc") == "tower_fc_0"
+        assert names.generate("fc") == "fc_2"
+        old = names.switch()
+        assert names.generate("fc") == "fc_0"
+        names.switch(old)
+        assert names.generate("fc") == "fc_3"
+
+
+def test_layers_are_named_as_in_fluid(programs):
+    main, _ = programs
+    classifier()
+    assert [p.name for p in main.all_parameters()] == [
+        f"fc_{i}.{kind}_0" for i in (0, 1) for kind in ("w", "b")
+    ]
+    written = [op.output("Out")[0] for op in main.global_block().ops[:3]]
+    assert written == ["fc_0.tmp_0", "fc_0.tmp_1", "fc_0.tmp_2"]
+    assert {"learning_rate_0", "fc_0.w_0@GRAD"} <= set(main.global_block().vars)
+
+
+# -- roles -----------------------------------------------------------------------------------------
+def test_roles_have_fluids_values(programs):
+    main, _ = programs
+    loss = classifier(lambda: fluid.layers.exponential_decay(0.1, 5, 0.5))
+    ops = main.global_block().ops
+    assert loss.op.attr("op_role") == 256
+    roles = {op.type: op.attr("op_role") for op in ops}
+    wanted = {"mul": 0, "mul_grad": 1, "sgd": 2, "increment": 16, "mean_grad": 1}
+    assert {type: roles[type] for type in wanted} == wanted
+    (start,) = [op for op in ops if op.attr("op_role") == 257]
+    assert (start.type, start.output("Out")) == ("fill_constant", [f"{loss.name}@GRAD"])
+    for op in ops:
+        if op.type == "sgd":
+            assert op.attr(ROLE_VAR_ATTR) == [op.input("Param")[0], op.input("Grad")[0]]
+    done = [op.attr(ROLE_VAR_ATTR) for op in ops if op.type == "mul_grad"]
+    assert done == [["fc_1.w_0", "fc_1.w_0@GRAD"], ["fc_0.w_0", "fc_0.w_0@GRAD"]]
+
+
+def test_role_guards_nest_and_restore(programs):
+    main, _ = programs
+    block = main.global_block()
+    w = block.create_parameter("w", shape=[2])
+
+    def role_of_next():
+        op = block.append_op("relu", {"X": w}, {"Out": "out"})
+        return op.role, op.all_attrs().get(ROLE_VAR_ATTR)
+
+    with main._optimized_guard([w, "w@GRAD"]):
+        assert role_of_next() == (Role.OPTIMIZE, ["w", "w@GRAD"])
+        with main._lr_schedule_guard():
+            assert role_of_next() == (Role.LR_SCHED, None)
+        assert role_of_next() == (Role.OPTIMIZE, ["w", "w@GRAD"])
+    assert role_of_next() == (Role.FORWARD, None)
+
+
+# -- clone -----------------------------------------------------------------------------------------
+def test_clone_is_deep(programs):
+    main, _ = programs
+    classifier()
+    main.random_seed = 7
+    copy = main.clone()
+    assert (str(copy), copy.random_seed) == (str(main), 7)
+    assert all(var.block is copy.global_block() for var in copy.global_block().vars.values())
+    assert [p.name for p in copy.all_parameters()] == [p.name for p in main.all_parameters()]
+    before = str(main)
+    copy.global_block().ops[0].rename("x", "other")
+    copy.global_block().ops[0].attrs["x_num_col_dims"] = 2
+    copy.global_block().create_var("new", shape=[1])
+    copy.global_block().vars["x"].shape = (5, 5)
+    assert str(main) == before
+
+
+def test_clone_for_test_keeps_the_forward_pass_only(programs):
+    main, _ = programs
+    classifier(lambda: fluid.layers.piecewise_decay([2, 4], [0.3, 0.2, 0.1]))
+    before = str(main)
+    test = main.clone(for_test=True)
+    forward = [op.type for op in main.global_block().ops if op.role in (0, Role.LOSS)]
+    assert types(test) == forward and forward[-2:] == ["cross_entropy2", "mean"]
+    assert all(not block.ops for block in test.blocks[1:]), "no case of the schedule is left"
+    (dropout,) = [op for op in test.global_block().ops if op.type == "dropout"]
+    assert dropout.attr("is_test") is True
+    assert str(main) == before
+
+
+def test_clone_for_test_of_a_trainer_program_has_no_messages(programs):
+    main, startup = programs
+    classifier()
+    forward = types(main.clone(for_test=True))
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(0, main, "a:1,b:1", 2, startup_program=startup)
+    trainer = transpiler.get_trainer_program()
+    assert {"send", "recv"} <= set(types(trainer))
+    assert types(trainer.clone(for_test=True)) == forward
+
+
+# -- errors ----------------------------------------------------------------------------------------
+def test_shapes_that_do_not_fit_are_told_with_operator_and_place(programs):
+    main, _ = programs
+    block = main.global_block()
+    block.create_var("x", shape=(-1, 3))
+    block.create_var("w", shape=(4, 2))
+    block.append_op("relu", {"X": "x"}, {"Out": "y"})
+    version = main.version
+    with pytest.raises(GraphError) as caught:
+        block.append_op("mul", {"X": "x", "Y": "w"}, {"Out": "z"})
+    assert str(caught.value).startswith("op #1 mul(X=x, Y=w) -> Out=z: ")
+    assert "(-1, 3)" in str(caught.value) and "(4, 2)" in str(caught.value)
+    assert types(main) == ["relu"] and main.version == version, "nothing is left behind"
+    with pytest.raises(GraphError, match=r"op #0 mul\("):
+        block.prepend_op("mul", {"X": "x", "Y": "w"}, {"Out": "z"})
+    inner = main._create_block()
+    with pytest.raises(GraphError, match=r"block 1, op #0 mul\("):
+        inner.append_op("mul", {"X": "x", "Y": "w"}, {"Out": "z"})
+
+
+def test_unknown_operators_variables_and_dtypes_are_refused(programs):
+    main, _ = programs
+    block = main.global_block()
+    with pytest.raises(GraphError, match="unknown operator 'teleport'"):
+        block.append_op("teleport")
+    with pytest.raises(GraphError, match=r"op #0 relu\(X=ghost\) -> Out=y: .*'ghost'"):
+        block.append_op("relu", {"X": "ghost"}, {"Out": "y"})
+    with pytest.raises(GraphError, match="unknown dtype 'complex1000'"):
+        block.create_var("v", dtype="complex1000")
+    assert not block.ops and not block.vars
+
+
+# -- text ------------------------------------------------------------------------------------------
+def test_a_program_prints_its_variables_and_numbered_operators(programs):
+    main, _ = programs
+    x = fluid.layers.data("x", [3])
+    fluid.layers.mean(fluid.layers.fc(x, 2, act="relu"))
+    assert str(main).splitlines() == [
+        "block 0: 7 variables, 4 operators",
+        "    x             float32[-1, 3]  data",
+        "    fc_0.w_0      float32[3, 2]   parameter",
+        "    fc_0.tmp_0    float32[-1, 2]",
+        "    fc_0.b_0      float32[2]      parameter",
+        "    fc_0.tmp_1    float32[-1, 2]",
+        "    fc_0.tmp_2    float32[-1, 2]",
+        "    mean_0.tmp_0  float32[1]",
+        "    #0  mul(X=x, Y=fc_0.w_0) -> Out=fc_0.tmp_0",
+        "    #1  elementwise_add(X=fc_0.tmp_0, Y=fc_0.b_0) -> Out=fc_0.tmp_1 {axis=1}",
+        "    #2  relu(X=fc_0.tmp_1) -> Out=fc_0.tmp_2",
+        "    #3  mean(X=fc_0.tmp_2) -> Out=mean_0.tmp_0",
+    ]
+    assert repr(main) == "<Program: 1 blocks, 4 operators>"
+    assert repr(x) == "<Variable x: float32[-1, 3] stop_gradient is_data>"
+    assert isinstance(x, Variable)
+
+
+def test_roles_and_nested_blocks_are_shown_where_they_run(programs):
+    main, _ = programs
+    classifier(lambda: fluid.layers.piecewise_decay([2], [0.3, 0.1]))
+    lines = str(main).splitlines()
+    assert sum(line.startswith("block") for line in lines) == 1
+    first = next(i for i, line in enumerate(lines) if "conditional_block" in line)
+    assert lines[first].endswith("# schedule")
+    assert lines[first + 1] == " " * 8 + "block 1 in block 0: 0 variables, 1 operators"
+    assert lines[first + 2].startswith(" " * 12 + "#0  assign(")
+    assert any(line.endswith("# backward+loss") for line in lines)
+    assert any("sgd(" in line and line.endswith("# optimize") for line in lines)
+
+
+def test_details_show_every_attribute_and_how_parameters_are_trained(programs):
+    main, _ = programs
+    l2 = fluid.regularizer.L2Decay(0.1)
+    attr = fluid.ParamAttr(learning_rate=0.5, regularizer=l2)
+    fluid.layers.fc(fluid.layers.data("x", [3]), 2, param_attr=attr)
+    assert "x_num_col_dims" not in str(main)
+    details = main.to_string(throw_on_error=True, with_details=True)
+    assert "x_num_col_dims=1" in details
+    assert "optimize_attr={'learning_rate': 0.5}, regularizer=" in details
+    assert main.to_string(False) == str(main)
+
+
+def test_long_attributes_are_shortened_in_print_but_not_in_what_ranks_compare():
+    def program(last):
+        new = fluid.Program()
+        attrs = {"shape": [10], "dtype": "float32", "fp32_values": [0.0] * 9 + [last]}
+        new.global_block().append_op("assign_value", {}, {"Out": "v"}, attrs)
+        return new
+
+    assert "(10 values)" in str(program(1.0))
+    assert len({exact_text(program(v)) for v in (1.0, 1.0, 2.0)}) == 2
+    middle = program(1.0)
+    middle.global_block().ops[0].attrs["fp32_values"][5] = 3.0
+    assert str(middle) == str(program(1.0))
+    assert exact_text(middle) != exact_text(program(1.0))
+
+
+def test_programs_built_alike_are_equal_in_every_detail():
+    texts = []
+    for width in (4, 4, 5):
+        main = fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
+            classifier(width=width)
+        texts.append(exact_text(main))
+    assert texts[0] == texts[1] != texts[2]
