@@ -32,7 +32,15 @@ class WaitPolicy:
 
 # Chosen by measurement, see docs/protocol.md.
 ROOMY = WaitPolicy(spins=500, yield_s=5e-3)
-CROWDED = WaitPolicy(spins=20, yield_s=1e-3)
+CROWDED = WaitPolicy(spins=3, yield_s=1e-3)
+
+
+_waits: list[Callable[[], str]] = []  # what this process waits for, once it has waited a little
+
+
+def waiting_for() -> str:
+    """Return what this process is waiting for, or an empty string. For the last words of a job."""
+    return _waits[-1]() if _waits else ""
 
 
 def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
@@ -62,7 +70,11 @@ def waiter(
                 result = poll()
                 if result:
                     return result
-            return linger()
+            _waits.append(describe)
+            try:
+                return linger()
+            finally:
+                _waits.pop()
         except failure as error:
             raise CommError(f"{describe()}: {error}") from error
 
