@@ -21,6 +21,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.ops.optimize import UPDATES
 from hpcdist.ops.optimize import bind_update as fused_pass
+from hpcdist.ops.optimize_sparse import bind_sparse_update
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.packets import VarSpec
@@ -163,10 +164,7 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Update:
 
 def _fused(op: Operator, rows: Any, binding: Binding) -> Update:
     """Return merge and update as one pass, bound anew for every set of contributors."""
-    slots = list(UPDATES[op.type].state)
-    state = [_array(binding, op.input(slot)[0]) for slot in slots if op.input(slot)]
-    rate = _array(binding, op.input("LearningRate")[0])
-    param = _array(binding, op.input("Param")[0])
+    param, rate, state = _optimizer_arrays(op, binding)
 
     @functools.cache
     def bound(contributors: tuple[int, ...]) -> Step:
@@ -185,7 +183,8 @@ def bind_sparse(block: OptimizeBlock, sent: Sequence[Any], binding: Binding) -> 
     ``sent[k]`` is the (rows, values) of trainer k. The merge lists all rows in trainer order, their
     values times 1/contributors; if there are none, nothing changes, whatever the optimizer.
     """
-    param = _array(binding, block.parameter)
+    height = len(_array(binding, block.parameter))
+    apply = _sparse_apply(block, binding)
 
     def update(contributors: tuple[int, ...]) -> None:
         rows = np.concatenate([sent[k][0] for k in contributors])
@@ -194,12 +193,37 @@ def bind_sparse(block: OptimizeBlock, sent: Sequence[Any], binding: Binding) -> 
             return
         if len(contributors) > 1:
             values *= values.dtype.type(1.0 / len(contributors))
-        merged = SelectedRows(rows, values, len(param))
-        compiler = Compiler(_rest(block), binding.scope, binding.backend, Pool(binding.backend))
+        apply(SelectedRows(rows, values, height))
+
+    return update
+
+
+def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedRows], None]:
+    """Return what runs the operators behind the merge on a sparse gradient.
+
+    A lone optimizer is bound once. Clip or regularization before it depends on the number of rows,
+    so that block is compiled for every gradient.
+    """
+    backend = binding.backend
+    if len(block.ops) == 1 and block.ops[0].type in UPDATES:
+        op, (param, rate, state) = block.ops[0], _optimizer_arrays(block.ops[0], binding)
+        attrs = own_attrs(lookup(op.type), op.attrs)
+        return bind_sparse_update(backend.xp, op.type, attrs, param, rate, state)
+
+    def apply(merged: SelectedRows) -> None:
+        compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
         for call in compiler.compile({}, [], {block.gradient: merged}).steps:
             call()
 
-    return update
+    return apply
+
+
+def _optimizer_arrays(op: Operator, binding: Binding) -> tuple[Any, Any, list[Any]]:
+    """Return parameter, learning rate and state of an optimizer operator."""
+    names = [op.input(slot)[0] for slot in UPDATES[op.type].state if op.input(slot)]
+    state = [_array(binding, name) for name in names]
+    rate = _array(binding, op.input("LearningRate")[0])
+    return _array(binding, op.input("Param")[0]), rate, state
 
 
 def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
