@@ -61,9 +61,9 @@ class Guard:
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say what failed unless another rank has, and end every rank of the job."""
+        dead = self._dead()
         if self._word.taken():
             text = report.of_exception(error, self._script, self._me, runtime.where())
-            dead = self._dead()
             if dead:
                 text += "\n" + report.of_deaths(dead, self._me, runtime.where())
             self._output.announce(text)
@@ -100,11 +100,11 @@ class Guard:
     def _await_termination(self, read_end: int) -> None:
         while signal.SIGTERM not in os.read(read_end, 64) or not _ours():
             pass
-        # Taken even with nothing to say: a rank that ends after this one must not report this one.
-        if self._word.taken():
-            dead = self._dead()
-            if dead:
-                self._output.announce(report.of_deaths(dead, self._me, runtime.where()))
+        # Looked up before the word is taken, because the ranks that do not get it end at once.
+        # Taken even with nothing to say: no rank must report this one, which is about to end.
+        dead = self._dead()
+        if self._word.taken() and dead:
+            self._output.announce(report.of_deaths(dead, self._me, runtime.where()))
         os._exit(TERMINATED)
 
     def _dead(self) -> list[Peer]:

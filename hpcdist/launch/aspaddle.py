@@ -7,9 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
-from typing import ClassVar
 
 import hpcdist
 from hpcdist.errors import LaunchError
@@ -20,8 +18,6 @@ FLUID = "paddle.fluid"
 
 class _Paddle(ModuleType):
     """The module ``paddle``: its attributes are hpcdist's."""
-
-    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -40,25 +36,27 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != ROOT and not fullname.startswith(ROOT + "."):
+        if fullname == ROOT:
+            return ModuleSpec(ROOT, self, is_package=True)
+        if not fullname.startswith(ROOT + "."):
             return None
-        if fullname != ROOT and not _exists(_alias(fullname)):
+        module = _module(_alias(fullname))
+        if module is None:
             raise ModuleNotFoundError(
                 f"the script imports {fullname}, which hpcdist does not have", name=fullname
             )
-        return ModuleSpec(fullname, self, is_package=True)
+        state = (module, module.__spec__)
+        is_package = hasattr(module, "__path__")
+        return ModuleSpec(fullname, self, loader_state=state, is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        if spec.name == ROOT:
-            return _Paddle(ROOT)
-        module = importlib.import_module(_alias(spec.name))
-        spec.loader_state = module.__spec__
-        return module
+        return _Paddle(ROOT) if spec.name == ROOT else spec.loader_state[0]
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has put the alias's spec on the module, which is still itself.
-        if module.__spec__ is not None and module.__spec__.loader_state is not None:
-            module.__spec__ = module.__spec__.loader_state
+        # The import system has put the alias's spec on the module; give back its own.
+        spec = module.__spec__
+        if spec is not None and spec.loader_state is not None:
+            module.__spec__ = spec.loader_state[1]
 
 
 def install() -> None:
@@ -81,8 +79,13 @@ def _alias(fullname: str) -> str:
     return "hpcdist" + fullname.removeprefix(ROOT)
 
 
-def _exists(name: str) -> bool:
+def _module(name: str) -> ModuleType | None:
+    """Import a module of hpcdist, or find one that a module holds under another name."""
     try:
-        return name in sys.modules or find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+    parent, _, last = name.rpartition(".")
+    held = getattr(sys.modules.get(parent), last, None)
+    return held if isinstance(held, ModuleType) else None

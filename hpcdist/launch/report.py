@@ -29,16 +29,15 @@ class Peer:
 
 def of_exception(error: BaseException, script: str, me: Peer | None, where: str) -> str:
     """Return the message about an exception that the script did not catch."""
-    who = f"{me} failed{f' at {where}' if where else ''}" if me else "the script failed"
-    return f"{who}\n{user_traceback(error, script)}"
+    return f"{me or 'the script'} failed at {where}\n{user_traceback(error, script)}"
 
 
 def of_deaths(dead: Sequence[Peer], me: Peer, where: str) -> str:
     """Return the message about ranks that ended without a word, told by one that survives."""
     names = " and ".join(map(str, dead))
     return (
-        f"{names} died: killed, out of memory or crashed; "
-        f"rank {me.rank} ({me.role}) was at {where or 'the start'}; the job ends"
+        f"{names} died: killed, out of memory or crashed; the job ends\n"
+        f"  rank {me.rank} ({me.role}) was at {where}"
     )
 
 

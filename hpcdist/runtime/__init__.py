@@ -6,6 +6,7 @@ import os
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.waiting import waiting_for
 from hpcdist.executor import control
 from hpcdist.executor.position import here
 from hpcdist.runtime.job import Job
@@ -34,5 +35,6 @@ def finish() -> None:
 
 
 def where() -> str:
-    """Return what this process is doing: step, operator, variable. For error messages."""
-    return str(here)
+    """Return what this process is doing: step, operator, variable, and what it waits for."""
+    waiting = waiting_for()
+    return f"{here} ({waiting})" if waiting else str(here)
