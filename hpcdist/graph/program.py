@@ -28,6 +28,7 @@ _DISTRIBUTION_FIELDS: dict[str, Any] = {
     "_fingerprint": None,  # sha256 of the origin and the plan: ranks compare it
     "_role_startup": None,  # what a trainer runs in place of this startup Program
     "_server_plan": None,  # transpiler facts that a server Program's operators do not carry
+    "_trainer_plan": None,  # and a trainer's
 }
 
 
@@ -45,6 +46,7 @@ class Program:
     _fingerprint: str | None
     _role_startup: Program | None
     _server_plan: Any
+    _trainer_plan: Any
 
     def __init__(self) -> None:
         self.blocks: list[Block] = [Block(self, 0)]

@@ -117,6 +117,20 @@ define(
 )
 
 
+# -- what a server keeps for each trainer ----------------------------------------------------------
+def _ref_by_trainer_id(xp: Any, xs: Sequence[Any], trainer_id: Any, out: Any) -> None:
+    """Copy what belongs to one trainer; ``trainer_id`` is int64 [1]."""
+    xp.copyto(out, xs[int(trainer_id[0])])
+
+
+define(
+    "ref_by_trainer_id",
+    "X*, TrainerId -> Out",
+    infer=lambda xs, trainer_id: xs[0],
+    kernel=_ref_by_trainer_id,
+)
+
+
 # -- tables that live on servers -------------------------------------------------------------------
 def _leave_open(xp: Any, out: Any, shape: Sequence[int], dtype: str) -> None:
     """Write nothing: the values are never read here."""

@@ -65,6 +65,7 @@ class Job:
             self._note_explicit()
             return program._role_startup
         if program._is_distributed:
+            _check_mode(program)
             self._note_explicit()
             return program
         main = program if _trains(program) else program.main
@@ -184,3 +185,12 @@ class Job:
 
 def _trains(program: Program) -> bool:
     return any(op.role & Role.OPTIMIZE for op in program.global_block().ops)
+
+
+def _check_mode(program: Program) -> None:
+    plan = program._server_plan or program._trainer_plan
+    if plan is not None and not plan.mode.lockstep:
+        raise HpcdistError(
+            f"a program transpiled for mode {plan.mode.distributed_mode.name} cannot run yet: "
+            "use transpile(sync_mode=True)"
+        )

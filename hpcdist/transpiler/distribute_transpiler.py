@@ -6,7 +6,7 @@ import copy
 import logging
 from typing import Any
 
-from hpcdist.errors import PlanAssertionError, PlanError, PlanKeyError, PlanTypeError
+from hpcdist.errors import PlanError, PlanKeyError, PlanTypeError
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
@@ -17,6 +17,8 @@ from hpcdist.transpiler.config import (
     ServerRuntimeConfig,
     check_config,
 )
+from hpcdist.transpiler.counters import count_by_trainer
+from hpcdist.transpiler.mode import Mode, choose_mode
 from hpcdist.transpiler.overview import VarsDistributed, vars_distributed
 from hpcdist.transpiler.plan import Plan, make_plan, refuse_unavailable
 from hpcdist.transpiler.pserver import pserver_program
@@ -80,12 +82,17 @@ class DistributeTranspiler:
             check_collective(config, trainer_id, trainers, current_endpoint)
             raise _not_available("mode 'collective'")
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
-        _check_sync(config, sync_mode)
+        mode = self._mode(config, sync_mode)
         refuse_unavailable(main)
-        plan = make_plan(main, participants, config)
+        plan = make_plan(main, participants, config, mode)
+        main, origin_startup = main.clone(), startup.clone()
+        if plan.counter is not None:
+            main, origin_startup = count_by_trainer(
+                main, origin_startup, plan.counter, plan.counters
+            )
         trainer_program(main, plan)  # what cannot be rewritten is refused here, not by a getter
         self._plan = plan
-        self._main, self._startup = main.clone(), startup.clone()
+        self._main, self._startup = main, origin_startup
         startup._role_startup = self.get_trainer_startup_program()
         if config.print_log:
             for record in self.vars_overview.distributed_vars:
@@ -143,9 +150,9 @@ class DistributeTranspiler:
             for route, piece in plan.blocks_on(endpoint):
                 facts: dict[str, Any] = {"shape": piece.shape, "dtype": route.dtype}
                 kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
-                sent = plan.of_trainer(piece.of(route.gradient), plan.trainer_id)
+                gradient = plan.held(route)[route.slices.index(piece)]
                 held["params"].append(Variable(block, piece.name, persistable=True, **facts))
-                held["grads"].append(Variable(block, sent, type=kind, **facts))
+                held["grads"].append(Variable(block, gradient, type=kind, **facts))
             mapping[endpoint] = held
         return mapping
 
@@ -157,8 +164,7 @@ class DistributeTranspiler:
     @property
     def distributed_mode(self) -> DistributedMode:
         """How the servers apply gradients."""
-        self._planned()
-        return DistributedMode.SYNC
+        return self._planned().mode.distributed_mode
 
     @property
     def pserver_endpoints(self) -> list[str]:
@@ -174,6 +180,9 @@ class DistributeTranspiler:
     def trainer_id(self) -> int:
         """Which trainer this is."""
         return self._planned().trainer_id
+
+    def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
+        return choose_mode(config, sync_mode)
 
     def _planned(self, endpoint: str | None = None) -> Plan:
         if self._plan is None:
@@ -203,19 +212,5 @@ def _program(argument: str, given: Any, default: Program) -> Program:
     return default if given is None else given
 
 
-def _check_sync(config: DistributeTranspilerConfig, sync_mode: bool) -> None:
-    if not sync_mode:
-        raise _not_available("sync_mode=False")
-    if config.enable_dc_asgd:
-        raise PlanAssertionError(
-            "config.enable_dc_asgd is for asynchronous training: pass sync_mode=False"
-        )
-    for name in ("runtime_split_send_recv", "half_async", "geo_sgd_mode"):
-        if getattr(config, name):
-            raise PlanError(f"config.{name} is for asynchronous training: sync_mode=False")
-
-
 def _not_available(what: str) -> PlanError:
-    return PlanError(
-        f"{what} is not available yet in this release: use mode 'pserver' with sync_mode=True"
-    )
+    return PlanError(f"{what} is not available yet in this release: use mode 'pserver'")

@@ -18,6 +18,8 @@ from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
+from hpcdist.transpiler.counters import step_counter
+from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.slicing import Slice, slice_variables
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
@@ -55,6 +57,7 @@ class Plan:
     """Who takes part, and a route for each parameter in the order of its first update.
 
     ``order`` are the positions of the routes in the order in which they were dispatched.
+    ``counter`` is the step counter of a schedule whose steps the trainers count.
     """
 
     endpoints: tuple[str, ...]
@@ -63,6 +66,15 @@ class Plan:
     current_endpoint: str
     routes: tuple[Route, ...]
     order: tuple[int, ...]
+    mode: Mode
+    counter: str | None = None
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Each trainer's count of its own steps; empty if servers count or nothing is counted."""
+        if self.counter is None:
+            return ()
+        return tuple(f"{self.counter}.trainer_{trainer}" for trainer in range(self.trainers))
 
     @property
     def dispatched(self) -> list[Route]:
@@ -75,17 +87,31 @@ class Plan:
             for piece in route.on(endpoint):
                 yield route, piece
 
-    def of_trainer(self, gradient: str, trainer: int) -> str:
-        """Return the name of a gradient block as one of several trainers sends it."""
-        return f"{gradient}.trainer_{trainer}" if self.trainers > 1 else gradient
+    @property
+    def merged(self) -> bool:
+        """Whether servers have several trainers' gradients to average."""
+        return self.mode.averaged and self.trainers > 1
+
+    def received(self, gradient: str) -> tuple[str, ...]:
+        """Return the names under which a gradient block comes to its server."""
+        if not self.merged:
+            return (gradient,)
+        return tuple(f"{gradient}.trainer_{trainer}" for trainer in range(self.trainers))
 
     def sent(self, route: Route) -> list[str]:
-        """Return the names under which this trainer sends the blocks of a gradient."""
-        return [self.of_trainer(s.of(route.gradient), self.trainer_id) for s in route.slices]
+        """Return the names under which this trainer's blocks of a gradient come to servers."""
+        whose = self.trainer_id if self.merged else 0
+        return [self.received(s.of(route.gradient))[whose] for s in route.slices]
+
+    def held(self, route: Route) -> list[str]:
+        """Return what the blocks of a gradient are called in the trainer's program."""
+        if self.mode.lockstep:
+            return self.sent(route)
+        return [s.of(route.gradient) for s in route.slices]
 
     def role_gradient(self, route: Route) -> str:
         """Return the gradient that stands in op_role_var: renamed if it is sent in one piece."""
-        return route.gradient if route.cut else self.sent(route)[0]
+        return route.gradient if route.cut else self.held(route)[0]
 
 
 def fingerprint(program: Program, plan: Plan) -> str:
@@ -95,7 +121,7 @@ def fingerprint(program: Program, plan: Plan) -> str:
 
 
 def make_plan(
-    program: Program, participants: Participants, config: DistributeTranspilerConfig
+    program: Program, participants: Participants, config: DistributeTranspilerConfig, mode: Mode
 ) -> Plan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
     anatomy = dissect(program)
@@ -106,6 +132,11 @@ def make_plan(
     for update in anatomy.updates:
         var = block.var(update.parameter)
         sparse = block.var(update.gradient).type == VarType.SELECTED_ROWS
+        if sparse and mode.dc_asgd:
+            raise PlanError(
+                f"config.enable_dc_asgd: the gradient of {var.name!r} is sparse, and its delay "
+                "cannot be compensated; use is_sparse=False for this table"
+            )
         slices = slice_variables([var], servers, config.min_block_size)
         routes.append(
             Route(
@@ -116,7 +147,7 @@ def make_plan(
                 slices,
                 (),
                 sparse,
-                remote=sparse and var.name in remote,
+                remote=sparse and var.name in remote and not mode.geo,
             )
         )
     order = list(range(len(routes)))
@@ -132,6 +163,8 @@ def make_plan(
         participants.current_endpoint,
         tuple(routes),
         tuple(order),
+        mode,
+        None if mode.averaged or mode.geo else step_counter(program, anatomy.schedule),
     )
 
 

@@ -1,8 +1,9 @@
-"""A server's program: what arrives is averaged, and moves the blocks that live here."""
+"""A server's program: what arrives moves the blocks that live here, averaged or one by one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
@@ -10,7 +11,9 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.anatomy import Anatomy, Update, dissect
-from hpcdist.transpiler.config import DistributedMode, ServerRuntimeConfig
+from hpcdist.transpiler.config import ServerRuntimeConfig
+from hpcdist.transpiler.dc_asgd import backups, compensate, declare_backups
+from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, Route, fingerprint
 from hpcdist.transpiler.slicing import Slice
 from hpcdist.transpiler.trainer import mark, rename_role_vars
@@ -20,9 +23,10 @@ from hpcdist.transpiler.trainer import mark, rename_role_vars
 class ServerBlock:
     """One block of a parameter as its server sees it.
 
-    ``block`` is the index of the program's block that updates it, ``gradient`` the averaged
-    gradient it reads, ``received`` the gradients of trainers 0, 1, ... that are averaged; with one
-    trainer that is ``gradient`` itself. Rows ``begin:end`` of ``parameter`` are in ``name``.
+    ``block`` is the index of the program's block that updates it, ``gradient`` what that block
+    reads, ``received`` the names under which it comes: with averaging one for each of trainers 0,
+    1, ...; else ``gradient`` itself, from any trainer. Rows ``begin:end`` of ``parameter`` are in
+    ``name``. ``backups``: with DC-ASGD, ``name`` as trainers 0, 1, ... last read it.
     """
 
     block: int
@@ -33,17 +37,24 @@ class ServerBlock:
     gradient: str
     received: tuple[str, ...]
     sparse: bool
+    backups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What a server holds: its blocks in the order of their updates; ``schedule`` -1 if none."""
+    """What a server holds: its blocks in the order of their updates.
+
+    ``schedule`` is the index of the learning rates' block, -1 if none; ``counters`` are the
+    variables in which trainers 0, 1, ... count their steps for it, none if it counts by itself.
+    """
 
     endpoint: str
     index: int
     trainers: int
     schedule: int
     blocks: tuple[ServerBlock, ...]
+    mode: Mode
+    counters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,8 @@ def pserver_program(
     home = new.global_block()
     shards = shards_on(program, plan, anatomy, endpoint)
     inputs = _declare_arrivals(home, plan, endpoint)
+    if plan.mode.dc_asgd:
+        declare_backups(home, plan, endpoint)
     schedule = _add_schedule(new, program, anatomy)
     parent = new.num_blocks - 1
     blocks = [_add_update(new, parent, program, plan, shard) for shard in shards]
@@ -102,9 +115,20 @@ def pserver_program(
         optimize_blocks = [new.create_block(parent).idx]
     new.current_block_idx = 0
     server = ServerPlan(
-        endpoint, plan.endpoints.index(endpoint), plan.trainers, schedule, tuple(blocks)
+        endpoint,
+        plan.endpoints.index(endpoint),
+        plan.trainers,
+        schedule,
+        tuple(blocks),
+        plan.mode,
+        plan.counters,
     )
-    home.add_op(_listen(home, inputs, server, optimize_blocks, threads))
+    facts = {
+        "pserver_id": server.index,
+        "sparse_grad_to_param": _sparse_pairs(new, server),
+        "dc_asgd": plan.mode.dc_asgd,
+    }
+    home.add_op(listen_op(home, inputs, server, optimize_blocks, threads, **facts))
     mark(new, plan)
     new._server_plan = server
     new._fingerprint = fingerprint(program, plan)
@@ -118,18 +142,14 @@ def _declare_arrivals(home: Block, plan: Plan, endpoint: str) -> list[str]:
         home.create_var(piece.name, shape=piece.shape, dtype=route.dtype, persistable=True)
     for route, piece in plan.blocks_on(endpoint):
         merged = piece.of(route.gradient)
-        received = received_names(plan, merged)
+        received = plan.received(merged)
         kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
         for name in dict.fromkeys([merged, *received]):
             var = home.create_var(name, shape=piece.shape, dtype=route.dtype, type=kind)
-            var.persistable = name not in received  # what arrives is not the server's to keep
+            # What is to be averaged is not the server's to keep.
+            var.persistable = not (plan.mode.averaged and name in received)
         arrivals += received
     return arrivals
-
-
-def received_names(plan: Plan, merged: str) -> tuple[str, ...]:
-    """Return the names under which the trainers send a gradient block, in their order."""
-    return tuple(plan.of_trainer(merged, trainer) for trainer in range(plan.trainers))
 
 
 def _add_schedule(new: Program, program: Program, anatomy: Anatomy) -> int:
@@ -171,8 +191,8 @@ def _add_update(
     block = new.create_block(parent)
     route, piece = shard.route, shard.piece
     merged = piece.of(route.gradient)
-    received = received_names(plan, merged)
-    if plan.trainers > 1:
+    received = plan.received(merged)
+    if plan.merged:
         forward = {ROLE_ATTR: int(Role.FORWARD)}
         mean = {"scale": 1.0 / plan.trainers, "bias": 0.0, "bias_after_scale": True, **forward}
         block.add_op(Operator(block, "sum", {"X": received}, {"Out": merged}, forward))
@@ -185,6 +205,8 @@ def _add_update(
                 for name in names:
                     _declare_local(origin, name, home, shard)
                 slots[slot] = [shard.local(name) for name in names]
+        if plan.mode.dc_asgd and i == shard.update.optimizer:
+            op.inputs["Grad"] = [compensate(block, piece.name, op.input("Grad")[0], plan)]
         block.add_op(op)
     return ServerBlock(
         block.idx,
@@ -195,6 +217,7 @@ def _add_update(
         merged,
         received,
         route.sparse,
+        backups(plan, piece.name) if plan.mode.dc_asgd else (),
     )
 
 
@@ -208,21 +231,23 @@ def _declare_local(origin: Block, name: str, home: Block, shard: Shard) -> None:
         local.lod_level = var.lod_level
 
 
-def _listen(
+def listen_op(
     home: Block,
     inputs: list[str],
     server: ServerPlan,
     optimize_blocks: list[int],
     threads: ServerRuntimeConfig,
+    **facts: Any,
 ) -> Operator:
+    """Return the listen_and_serv of a server, not added; ``facts`` are attributes, or more."""
     attrs = {
         "endpoint": server.endpoint,
-        "pserver_id": server.index,
+        "pserver_id": -1,
         "Fanin": server.trainers,
-        "distributed_mode": int(DistributedMode.SYNC),
+        "distributed_mode": int(server.mode.distributed_mode),
         "optimize_blocks": optimize_blocks,
         "grad_to_block_id": [f"{b.gradient}:{b.block}" for b in server.blocks],
-        "sparse_grad_to_param": _sparse_pairs(home.program, server),
+        "sparse_grad_to_param": [],
         "lr_decay_block_id": server.schedule,
         "rpc_send_thread_num": threads._rpc_send_thread_num,
         "rpc_get_thread_num": threads._rpc_get_thread_num,
@@ -232,15 +257,16 @@ def _listen(
         "prefetch_var_name_to_block_id": [],
         ROLE_ATTR: int(Role.FORWARD),
     }
-    return Operator(home, "listen_and_serv", {"X": inputs}, {}, attrs)
+    return Operator(home, "listen_and_serv", {"X": inputs}, {}, {**attrs, **facts})
 
 
 def _sparse_pairs(program: Program, server: ServerPlan) -> list[str]:
     """Return ``gradient:parameter`` of the updates whose optimizer sees a sparse gradient."""
     pairs = []
     for held in server.blocks:
-        for op in program.block(held.block).ops:
-            gradient = op.input("Grad")
-            if gradient and program.global_block().var(gradient[0]).type == VarType.SELECTED_ROWS:
-                pairs.append(f"{gradient[0]}:{held.name}")
+        block = program.block(held.block)
+        for gradient in (name for op in block.ops for name in op.input("Grad")):
+            var = block.find_var(gradient)
+            if var is not None and var.type == VarType.SELECTED_ROWS:
+                pairs.append(f"{gradient}:{held.name}")
     return pairs

@@ -14,6 +14,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.tensor import VALUE_ATTRS
 from hpcdist.transpiler.anatomy import dissect
+from hpcdist.transpiler.dc_asgd import append_backup_init
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.pserver import Shard, shards_on
 from hpcdist.transpiler.trainer import (
@@ -84,6 +85,8 @@ def pserver_startup(
     shards = shards_on(program, plan, dissect(program), endpoint)
     for op in startup.global_block().ops:
         _initialize(op, home, shards)
+    if plan.mode.dc_asgd:
+        append_backup_init(home, plan, endpoint)
     mark(new, plan)
     return new
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import PlanError
@@ -27,12 +27,16 @@ def trainer_program(program: Program, plan: Plan) -> Program:
         block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
     _declare_blocks(block, plan)
     sent = _insert_sends(block, plan, anatomy)
-    _append_receives(block, plan, sent)
+    if plan.mode.lockstep:
+        _append_receives(block, plan, list(sent.values()))
+    else:
+        _append_receives_as_sent(block, plan, sent)
     _look_up_remotely(block, plan)
     for name in optimizer_vars(program, anatomy):
         if block.has_var(name):
             block.remove_var(name)
     mark(new, plan)
+    new._trainer_plan = plan
     new._fingerprint = fingerprint(program, plan)
     return new
 
@@ -52,8 +56,8 @@ def control_name(number: int) -> str:
 
 
 def control_names_used(plan: Plan) -> int:
-    """Return how many of these names the trainer's main program has: one per send, one barrier."""
-    return len(plan.routes) + 1
+    """Return how many of these names the trainer's main program has: sends' and one barrier's."""
+    return len(plan.routes) + bool(plan.counters) + 1
 
 
 def rpc_op(
@@ -74,7 +78,7 @@ def _declare_blocks(block: Block, plan: Plan) -> None:
         if route.cut:
             declare_parts(block, route, [s.name for s in route.slices])
     for route in plan.routes:
-        names = plan.sent(route)
+        names = plan.held(route)
         if route.cut:
             declare_parts(block, route, names, type=block.var(route.gradient).type)
         elif names[0] != route.gradient:
@@ -97,29 +101,25 @@ def rename_role_vars(op: Operator, old: str, new: str) -> None:
         op.attrs[ROLE_VAR_ATTR] = [new if name == old else name for name in role_vars]
 
 
-def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> list[str]:
-    """Put cuts and sends behind the writers; return the sends' outputs in the order of dispatch."""
+def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> dict[str, str]:
+    """Put cuts and sends behind the writers.
+
+    Return the sends' outputs by parameter, in the order of dispatch.
+    """
     removed = {*anatomy.schedule, *(i for update in anatomy.updates for i in update.ops)}
     behind: dict[int, list[Operator]] = {}
-    sends = []
+    sends = {}
     for route in plan.dispatched:
-        names = plan.sent(route)
-        gradient = plan.role_gradient(route)
-        added = [_split(block, route, names)] if route.cut else []
-        send = rpc_op(
-            block,
-            "send",
-            {"X": names},
-            {},
-            epmap=list(route.endpoints),
-            sections=[],
-            send_varnames=[],
-            merge_add=False,
-            use_send_handler=True,
-            trainer_id=0,
-            op_role_var=[route.parameter, gradient],
-        )
-        sends.append(send)
+        names, gradient = plan.held(route), plan.role_gradient(route)
+        added = []
+        facts: dict[str, Any] = {}
+        if plan.mode.runtime_split:
+            names = [gradient]
+            facts = {"sections": _rows(route), "send_varnames": plan.sent(route)}
+        elif route.cut:
+            added = [_split(block, route, names)]
+        send = send_op(block, names, route.endpoints, [route.parameter, gradient], **facts)
+        sends[route.parameter] = send
         writer = _last_writer(block, gradient)
         # What is dispatched later stands closer behind a common writer, as in Fluid.
         behind[writer] = [*added, send, *behind.get(writer, [])]
@@ -131,18 +131,41 @@ def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> list[str]:
     in_place = [op for op in block.ops if op.type == "send"]
     for number, send in enumerate(in_place):
         send.outputs = {"Out": [control_name(number)]}
-    outputs = [send.output("Out")[0] for send in sends]
-    for name in outputs:
+    outputs = {parameter: send.output("Out")[0] for parameter, send in sends.items()}
+    for name in outputs.values():
         block.create_var(name, dtype="bool")
     return outputs
+
+
+def send_op(
+    block: Block,
+    names: Sequence[str],
+    endpoints: Sequence[str],
+    role_var: Sequence[str],
+    **facts: Any,
+) -> Operator:
+    """Return a send, not added."""
+    attrs = {
+        "epmap": list(endpoints),
+        "sections": [],
+        "send_varnames": [],
+        "merge_add": False,
+        "use_send_handler": True,
+        "trainer_id": 0,
+        ROLE_VAR_ATTR: list(role_var),
+    }
+    return rpc_op(block, "send", {"X": names}, {}, **{**attrs, **facts})
+
+
+def _rows(route: Route) -> list[int]:
+    return [piece.end - piece.begin for piece in route.slices]
 
 
 def _split(block: Block, route: Route, names: Sequence[str]) -> Operator:
     kind, attr = ("split_byref", "sections")
     if route.sparse:
         kind, attr = ("split_selected_rows", "height_sections")
-    rows = [piece.end - piece.begin for piece in route.slices]
-    attrs = {attr: rows, ROLE_ATTR: int(Role.DIST)}
+    attrs = {attr: _rows(route), ROLE_ATTR: int(Role.DIST)}
     return Operator(block, kind, {"X": route.gradient}, {"Out": names}, attrs)
 
 
@@ -154,30 +177,72 @@ def _last_writer(block: Block, name: str) -> int:
 
 
 def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
-    here = {"endpoints": list(plan.endpoints), "trainer_id": plan.trainer_id}
-    barrier = control_name(len(sent))
-    block.create_var(barrier, dtype="bool")
-    block.add_op(
-        rpc_op(block, "send_barrier", {"X": sent}, {"Out": barrier}, half_async=False, **here)
-    )
+    """Receive the parameters between two barriers, once all servers have updated them."""
+    barrier = _append_send_barrier(block, plan, sent)
     received = [route for route in plan.routes if not route.remote]
     for route in received:
-        recv = rpc_op(
-            block,
-            "recv",
-            {"X": barrier},
-            {"Out": [s.name for s in route.slices]},
-            epmap=list(route.endpoints),
-            recv_varnames=[],
-            trainer_id=plan.trainer_id,
-            op_role_var=[route.parameter, plan.role_gradient(route)],
-        )
-        block.add_op(recv)
+        block.add_op(_recv(block, plan, route, barrier))
     names = [s.name for route in received for s in route.slices]
-    block.add_op(rpc_op(block, "fetch_barrier", {"X": barrier}, {"Out": names}, **here))
+    block.add_op(rpc_op(block, "fetch_barrier", {"X": barrier}, {"Out": names}, **_all(plan)))
     for route in received:
         if route.cut:
             block.add_op(concat_op(block, route, Role.DIST))
+
+
+def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) -> None:
+    """Receive each parameter once its gradient is sent; tell the servers that a step is over."""
+    sends = list(sent.values())
+    if plan.counter is not None:
+        sends.append(_append_count(block, plan, control_name(len(sent))))
+    if plan.mode.joint:
+        _append_send_barrier(block, plan, sends)
+    else:
+        block.create_var(control_name(len(sends)), dtype="bool")  # unused, as in Fluid
+    received = [route for route in plan.routes if not route.remote]
+    for route in received:
+        block.add_op(_recv(block, plan, route, sent[route.parameter]))
+    for route in received:
+        if route.cut and not plan.mode.runtime_split:
+            block.add_op(concat_op(block, route, Role.DIST))
+
+
+def _append_count(block: Block, plan: Plan, output: str) -> str:
+    """Tell all servers that this trainer has made a step, for their schedules."""
+    own = plan.counters[plan.trainer_id]
+    names = [own] if plan.mode.runtime_split else []
+    facts = {"merge_add": True, "use_send_handler": False, "send_varnames": names}
+    send = send_op(block, [own], plan.endpoints, [own, own], **facts)
+    send.outputs = {"Out": [output]}
+    block.create_var(output, dtype="bool")
+    block.add_op(send)
+    return output
+
+
+def _append_send_barrier(block: Block, plan: Plan, sent: Sequence[str]) -> str:
+    barrier = control_name(len(sent))
+    block.create_var(barrier, dtype="bool")
+    facts = {"half_async": plan.mode.joint, **_all(plan)}
+    block.add_op(rpc_op(block, "send_barrier", {"X": sent}, {"Out": barrier}, **facts))
+    return barrier
+
+
+def _all(plan: Plan) -> dict[str, Any]:
+    return {"endpoints": list(plan.endpoints), "trainer_id": plan.trainer_id}
+
+
+def _recv(block: Block, plan: Plan, route: Route, after: str) -> Operator:
+    blocks = [s.name for s in route.slices]
+    split = plan.mode.runtime_split
+    return rpc_op(
+        block,
+        "recv",
+        {"X": after},
+        {"Out": [route.parameter] if split else blocks},
+        epmap=list(route.endpoints),
+        recv_varnames=blocks if split else [],
+        trainer_id=plan.trainer_id,
+        op_role_var=[route.parameter, plan.role_gradient(route)],
+    )
 
 
 def concat_op(block: Block, route: Route, role: Role) -> Operator:

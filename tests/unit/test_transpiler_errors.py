@@ -18,6 +18,12 @@ from tests.support_transpiler import built, regression, transpile
 
 NCCL2 = {"mode": "nccl2"}
 COLLECTIVE = {"mode": "collective", "collective_mode": "grad_allreduce"}
+FLEET_SYNC = {
+    "sync_mode": False,
+    "runtime_split_send_recv": True,
+    "half_async": True,
+    "completely_not_async": True,
+}
 TWO = "a:1,b:1"
 
 
@@ -71,8 +77,25 @@ REFUSED = {
     "unknown argument": ({}, {"sections": 3}, TypeError, "sections"),
     "dc_asgd in sync": ({"enable_dc_asgd": True}, {}, AssertionError, "sync_mode=False"),
     "half_async in sync": ({"half_async": True}, {}, ValueError, "sync_mode=False"),
-    "geo in sync": ({"geo_sgd_mode": True}, {}, ValueError, "sync_mode=False"),
-    "async": ({}, {"sync_mode": False}, ValueError, "not available yet"),
+    "split by the runtime in sync": (
+        {"sync_mode": False, "runtime_split_send_recv": True},
+        {},
+        ValueError,
+        "sync_mode=False",
+    ),
+    "geo": ({"geo_sgd_mode": True}, {}, ValueError, "GeoSgdTranspiler"),
+    "averaged without barrier": (
+        {"sync_mode": False, "completely_not_async": True},
+        {"sync_mode": False},
+        ValueError,
+        "runtime_split_send_recv and config.half_async",
+    ),
+    "dc_asgd averaged": (
+        {**FLEET_SYNC, "enable_dc_asgd": True},
+        {"sync_mode": False},
+        AssertionError,
+        "completely_not_async = False",
+    ),
     "nccl2": (NCCL2, {"trainers": TWO, "current_endpoint": "a:1"}, ValueError, "not available"),
     "nccl2, number of trainers": (NCCL2, {"trainers": 2}, AssertionError, "endpoints"),
     "nccl2, negative rank": (NCCL2, {"trainers": TWO, "trainer_id": -1}, ValueError, "0..1"),

@@ -1,0 +1,93 @@
+"""Which of pserver mode's ways of training is asked for, and whether its settings agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcdist.errors import PlanAssertionError, PlanError
+from hpcdist.transpiler.config import DistributedMode, DistributeTranspilerConfig
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How gradients travel and how servers apply them.
+
+    ``distributed_mode`` is what servers are told. ``lockstep``: trainers run barriers of their own
+    after sending and after receiving. ``averaged``: servers average over the trainers' gradients,
+    so each trainer's has a name of its own. ``runtime_split``: whole gradients and parameters
+    stand in send and recv, and the runtime's communicator cuts and joins them; ``joint``: its
+    threads meet at a barrier. ``dc_asgd``: servers compensate the delay of each gradient.
+    ``push_every``: in GEO mode, after how many local steps differences are exchanged.
+    """
+
+    distributed_mode: DistributedMode = DistributedMode.SYNC
+    lockstep: bool = True
+    averaged: bool = True
+    runtime_split: bool = False
+    joint: bool = False
+    dc_asgd: bool = False
+    push_every: int = 0
+
+    @property
+    def geo(self) -> bool:
+        """Whether trainers update by themselves and exchange differences."""
+        return self.distributed_mode == DistributedMode.GEO
+
+
+def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
+    """Return the mode that `transpile(sync_mode=)` asks for; ``config.sync_mode`` has no say."""
+    if config.geo_sgd_mode:
+        raise PlanError("config.geo_sgd_mode: use hpcdist.transpiler.GeoSgdTranspiler")
+    return _sync(config) if sync_mode else _async(config)
+
+
+def geo_mode(config: DistributeTranspilerConfig) -> Mode:
+    """Return the mode of a GeoSgdTranspiler."""
+    for name in ("enable_dc_asgd", "completely_not_async"):
+        if getattr(config, name):
+            raise PlanError(f"config.{name} has no meaning in GEO mode: set it to False")
+    return Mode(
+        DistributedMode.GEO,
+        lockstep=False,
+        averaged=False,
+        runtime_split=True,
+        push_every=config.geo_sgd_need_push_nums,
+    )
+
+
+def _sync(config: DistributeTranspilerConfig) -> Mode:
+    if config.enable_dc_asgd:
+        raise PlanAssertionError(
+            "config.enable_dc_asgd is for asynchronous training: pass sync_mode=False"
+        )
+    for name in ("runtime_split_send_recv", "half_async"):
+        if getattr(config, name):
+            raise PlanError(
+                f"config.{name} is for asynchronous training: pass sync_mode=False to transpile()"
+            )
+    return Mode()
+
+
+def _async(config: DistributeTranspilerConfig) -> Mode:
+    split = config.runtime_split_send_recv
+    joint = split and config.half_async
+    if config.completely_not_async:
+        if not joint:
+            raise PlanError(
+                "config.completely_not_async: the communicator averages over trainers, "
+                "so config.runtime_split_send_recv and config.half_async must be True as well"
+            )
+        if config.enable_dc_asgd:
+            raise PlanAssertionError(
+                "config.enable_dc_asgd is for asynchronous training: "
+                "set config.completely_not_async = False"
+            )
+        return Mode(DistributedMode.SYNC, lockstep=False, runtime_split=True, joint=True)
+    return Mode(
+        DistributedMode.ASYNC if split else DistributedMode.HALF_ASYNC,
+        lockstep=False,
+        averaged=False,
+        runtime_split=split,
+        joint=joint,
+        dc_asgd=config.enable_dc_asgd,
+    )
