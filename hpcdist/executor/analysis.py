@@ -69,24 +69,25 @@ def find_views(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> dict[str, 
     """Find the names that need no buffer: reshapes, pieces to be sent, pieces received.
 
     The pieces of ``split_byref`` are rows of what it splits; when ``concat`` joins only pieces
-    that ``recv`` brings, those are rows of the joined value, so nothing is copied.
+    that ``recv`` brings, those are rows of the joined value, so nothing is copied. What is
+    overwritten later has no view: that shows the value of its own time.
     """
-    written: dict[str, int] = {}
+    written: dict[str, list[int]] = {}
     received: set[str] = set()
-    for op in ops:
-        for name in op.output_arg_names:
-            written[name] = written.get(name, 0) + (op.type != "recv")
+    for index, op in enumerate(ops):
+        for name in writes(op):
+            written.setdefault(name, []).append(index)
         if op.type == "recv":
             received.update(op.output("Out"))
     views: dict[str, View] = {}
-    for op in ops:
+    for index, op in enumerate(ops):
         if op.type == "split_byref":
             views.update(_rows(op.input("X")[0], op.output("Out"), metas))
         elif op.type == "concat" and received.issuperset(op.input("X")):
             views.update(_rows(op.output("Out")[0], op.input("X"), metas))
         for out_slot, in_slot in lookup(op.type).alias.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
-                if written.get(out) == 1 and written.get(source, 0) <= 1 and out != source:
+                if written[out] == [index] and all(i < index for i in written.get(source, ())):
                     views[out] = View(source)
     return views
 

@@ -32,7 +32,7 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
 
 
 def _sum_bind(xp: Any, xs: list[Any], out: Any) -> Callable[[], Any]:
-    """Add in the order given (out may lie in the buffer of one of them: that one comes first).
+    """Add in the order given; out may lie in the buffer of one of them.
 
     SelectedRows alone are put one behind the other; beside dense values they are added to them.
     """
@@ -44,11 +44,14 @@ def _sum_bind(xp: Any, xs: list[Any], out: Any) -> Callable[[], Any]:
             ]
         )
     dense = [x for x in xs if not isinstance(x, SelectedRows)]
-    dense.sort(key=lambda x: not same_buffer(xp, x, out))
     steps: list[Callable[[], Any]] = []
     if len(dense) > 1:
-        steps.append(functools.partial(xp.add, dense[0], dense[1], out=out))
-        steps += [functools.partial(xp.add, out, x, out=out) for x in dense[2:]]
+        needed_later = any(same_buffer(xp, x, out) for x in dense[2:])
+        total = xp.empty_like(out) if needed_later else out
+        steps.append(functools.partial(xp.add, dense[0], dense[1], out=total))
+        steps += [functools.partial(xp.add, total, x, out=total) for x in dense[2:]]
+        if needed_later:
+            steps.append(functools.partial(xp.copyto, out, total))
     elif not same_buffer(xp, dense[0], out):
         steps.append(functools.partial(xp.copyto, out, dense[0]))
     steps += [functools.partial(x.add_to, out) for x in xs if isinstance(x, SelectedRows)]
