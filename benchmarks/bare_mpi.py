@@ -122,7 +122,7 @@ def train(comm: MPI.Comm, case: Case, warmup: int, steps: int) -> None:
     elapsed = time.perf_counter() - begin
     if comm.rank == 0:
         print(
-            json.dumps({"steps_per_s": steps / elapsed, "losses": losses[:10].tolist()}), flush=True
+            json.dumps({"steps_per_s": steps / elapsed, "losses": losses[:50].tolist()}), flush=True
         )
 
 

@@ -45,7 +45,7 @@ def main() -> None:
         optimizer.step()
         losses.append(loss.item())
     elapsed = time.perf_counter() - begin
-    print(json.dumps({"steps_per_s": options.steps / elapsed, "losses": losses[:10]}), flush=True)
+    print(json.dumps({"steps_per_s": options.steps / elapsed, "losses": losses[:50]}), flush=True)
 
 
 if __name__ == "__main__":
