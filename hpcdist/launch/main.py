@@ -18,7 +18,7 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.mpi import MpiTransport
 from hpcdist.errors import LaunchError
-from hpcdist.launch import aspaddle, environment, guard, logs, options, report, roles, table
+from hpcdist.launch import aspaddle, cores, environment, guard, logs, options, report, roles, table
 from hpcdist.launch.abort import Guard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
@@ -69,6 +69,8 @@ def _run_rank(asked: Options, transport: Transport) -> None:
     os.environ.update(found, HPCDIST_RANK=str(transport.rank))
     if transport.rank == 0 and not asked.quiet:
         _print_table(asked, cluster, ranks, found)
+    hosts = [facts.host for facts in ranks]
+    cores.share(transport.rank, hosts, cluster, os.environ, bind=not asked.no_bind)
     output = Output()
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
