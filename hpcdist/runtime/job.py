@@ -22,6 +22,8 @@ from hpcdist.runtime.server import Server
 from hpcdist.runtime.sharing import Share, batched_names, cut_feed, weighted
 from hpcdist.runtime.trainer import TrainerLink
 from hpcdist.transpiler import DistributeTranspiler
+from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.trainer import reading_program
 
 
 class Job:
@@ -48,6 +50,7 @@ class Job:
         self._shared: dict[int, frozenset[str]] = {}  # shared main Programs -> batched names
         self._share: Share | None = None
         self._explicit = False
+        self._plan: Plan | None = None  # the trainer's, once it runs its part of a Program
         self.closed = False
 
     # -- which Program -----------------------------------------------------------------------
@@ -62,12 +65,16 @@ class Job:
 
     def _resolve(self, program: Program) -> Program:
         if program._role_startup is not None and self._link is not None:
+            _check_mode(program._role_startup)
             self._note_explicit()
             return program._role_startup
         if program._is_distributed:
             _check_mode(program)
             self._note_explicit()
+            self._plan = program._trainer_plan
             return program
+        if self._plan is not None and not _trains(program):
+            return reading_program(program, self._plan)
         main = program if _trains(program) else program.main
         if main is None or self._explicit or not _trains(main):
             return program
@@ -96,6 +103,7 @@ class Job:
         if self._server is not None:
             self._serve(transpiler)
         trainer = transpiler.get_trainer_program()
+        self._plan = trainer._trainer_plan
         first = transpiler.get_trainer_startup_program()
         self._resolved[id(main)] = (main, main.version, trainer)
         self._resolved[id(startup)] = (startup, startup.version, first)

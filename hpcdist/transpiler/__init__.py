@@ -7,12 +7,14 @@ from hpcdist.transpiler.config import (
 )
 from hpcdist.transpiler.dispatch import HashName, PSDispatcher, RoundRobin
 from hpcdist.transpiler.distribute_transpiler import DistributeTranspiler
+from hpcdist.transpiler.geo_sgd_transpiler import GeoSgdTranspiler
 from hpcdist.transpiler.memory import memory_optimize, release_memory
 
 __all__ = [
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
     "DistributedMode",
+    "GeoSgdTranspiler",
     "HashName",
     "PSDispatcher",
     "RoundRobin",

@@ -55,7 +55,7 @@ class Anatomy:
 def dissect(program: Program) -> Anatomy:
     """Find the operators that schedule the learning rate, clip gradients, and update parameters.
 
-    PlanError if there is nothing to update, or an optimizer that servers cannot run.
+    PlanError if there is nothing to update, or a parameter without exactly one optimizer.
     """
     ops = program.global_block().ops
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
@@ -78,6 +78,14 @@ def dissect(program: Program) -> Anatomy:
             "before transpile(), and transpile the program that it was called for"
         )
     return Anatomy(schedule, tuple(clip), updates)
+
+
+def refuse_unsupported_optimizers(program: Program, anatomy: Anatomy) -> None:
+    """Refuse optimizers that servers cannot run."""
+    for update in anatomy.updates:
+        kind = program.global_block().ops[update.optimizer].type
+        if kind not in OPTIMIZERS:
+            raise PlanError(f"Not supported optimizer for distributed training: {kind}")
 
 
 def _clip_ops(program: Program, optimizing: list[int]) -> list[int]:
@@ -114,9 +122,6 @@ def _role_vars(op: Operator) -> tuple[str, str]:
 
 def _optimizer(ops: list[Operator], parameter: str, found: list[int]) -> int:
     optimizers = [i for i in found if ops[i].input("Param")]
-    for i in optimizers:
-        if ops[i].type not in OPTIMIZERS:
-            raise PlanError(f"Not supported optimizer for distributed training: {ops[i].type}")
     if len(optimizers) != 1:
         raise PlanError(
             f"parameter {parameter!r} is updated by {len(optimizers)} optimizer operators: "

@@ -90,7 +90,7 @@ class DistributeTranspiler:
             main, origin_startup = count_by_trainer(
                 main, origin_startup, plan.counter, plan.counters
             )
-        trainer_program(main, plan)  # what cannot be rewritten is refused here, not by a getter
+        self._trainer(main, plan)  # what cannot be rewritten is refused here, not by a getter
         self._plan = plan
         self._main, self._startup = main, origin_startup
         startup._role_startup = self.get_trainer_startup_program()
@@ -104,18 +104,18 @@ class DistributeTranspiler:
 
         ``wait_port`` is accepted and not needed: trainers wait for the servers when they connect.
         """
-        program = trainer_program(self._main, self._planned())
+        program = self._trainer(self._main, self._planned())
         program._parameters_on_pservers = self.vars_overview
         return program
 
     def get_trainer_startup_program(self) -> Program:
         """Return the trainer's startup program: it receives the servers' initial values."""
-        return trainer_startup(self._startup, self._main, self._planned())
+        return self._trainer_startup(self._startup, self._main, self._planned())
 
     def get_pserver_program(self, endpoint: str) -> Program:
         """Return the main program of the server at ``endpoint``."""
         plan = self._planned(endpoint)
-        program = pserver_program(self._main, plan, endpoint, self.server_config)
+        program = self._server(self._main, plan, endpoint)
         program._parameters_on_pservers = self.vars_overview
         return program
 
@@ -181,8 +181,18 @@ class DistributeTranspiler:
         """Which trainer this is."""
         return self._planned().trainer_id
 
+    # -- how this mode rewrites --------------------------------------------------------------
     def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
         return choose_mode(config, sync_mode)
+
+    def _trainer(self, main: Program, plan: Plan) -> Program:
+        return trainer_program(main, plan)
+
+    def _trainer_startup(self, startup: Program, main: Program, plan: Plan) -> Program:
+        return trainer_startup(startup, main, plan)
+
+    def _server(self, main: Program, plan: Plan, endpoint: str) -> Program:
+        return pserver_program(main, plan, endpoint, self.server_config)
 
     def _planned(self, endpoint: str | None = None) -> Plan:
         if self._plan is None:

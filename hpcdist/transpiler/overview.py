@@ -115,10 +115,11 @@ def vars_distributed(program: Program, plan: Plan) -> VarsDistributed:
             records.append(
                 VarDistributed(origin, part, cut, piece.index, piece.offset, kind, endpoint)
             )
-    anatomy = dissect(program)
-    for endpoint in plan.endpoints:
-        for shard in shards_on(program, plan, anatomy, endpoint):
-            records += _accumulators(program, shard, endpoint)
+    if not plan.mode.geo:  # where trainers keep the accumulators
+        anatomy = dissect(program)
+        for endpoint in plan.endpoints:
+            for shard in shards_on(program, plan, anatomy, endpoint):
+                records += _accumulators(program, shard, endpoint)
     return VarsDistributed(records)
 
 

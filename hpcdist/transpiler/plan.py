@@ -15,7 +15,7 @@ from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler.anatomy import dissect
+from hpcdist.transpiler.anatomy import dissect, refuse_unsupported_optimizers
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
@@ -125,6 +125,8 @@ def make_plan(
 ) -> Plan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
     anatomy = dissect(program)
+    if not mode.geo:
+        refuse_unsupported_optimizers(program, anatomy)
     block = program.global_block()
     remote = _remote_tables(program)
     servers = len(participants.endpoints) if config.slice_var_up else 1

@@ -41,6 +41,17 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
         block.ops = [op for op in block.ops if name not in op.output_arg_names]
         if block.has_var(name):
             block.remove_var(name)
+    receive_parameters(block, plan, control_names_used(plan))
+    for route in plan.routes:
+        if route.remote:
+            _fake_init(block, route.parameter)
+    mark(new, plan)
+    new._trainer_plan = plan
+    return new
+
+
+def receive_parameters(block: Block, plan: Plan, control: int) -> None:
+    """Append what reads the servers' parameters; ``control`` numbers the barrier's output."""
     received = [route for route in plan.routes if not route.remote]
     for route in received:
         names = [s.name for s in route.slices]
@@ -49,18 +60,13 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
             declare_parts(block, route, names)
         at = {"epmap": list(route.endpoints), "trainer_id": plan.trainer_id}
         block.add_op(rpc_op(block, "recv", {}, {"Out": names}, recv_varnames=[], **at))
-    barrier = control_name(control_names_used(plan))
+    barrier = control_name(control)
     block.create_var(barrier, dtype="bool")
     everywhere = {"endpoints": list(plan.endpoints), "trainer_id": plan.trainer_id}
     block.add_op(rpc_op(block, "fetch_barrier", {}, {"Out": barrier}, **everywhere))
     for route in received:
         if route.cut:
             block.add_op(concat_op(block, route, Role.FORWARD))
-    for route in plan.routes:
-        if route.remote:
-            _fake_init(block, route.parameter)
-    mark(new, plan)
-    return new
 
 
 def _fake_init(block: Block, table: str) -> None:
@@ -88,6 +94,7 @@ def pserver_startup(
     if plan.mode.dc_asgd:
         append_backup_init(home, plan, endpoint)
     mark(new, plan)
+    new._server_plan = server._server_plan
     return new
 
 

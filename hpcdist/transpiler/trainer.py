@@ -41,6 +41,19 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     return new
 
 
+def reading_program(program: Program, plan: Plan) -> Program:
+    """Return what a trainer runs in place of a Program that does not train, such as a test.
+
+    Its look-ups in sparse tables go to the servers: this trainer holds no rows of them.
+    """
+    new = program.clone()
+    for block in new.blocks:
+        _look_up_remotely(block, plan)
+    remote = {route.parameter for route in plan.routes if route.remote}
+    asks = any(remote & set(op.input("W")) for block in new.blocks for op in block.ops)
+    return new if asks else program
+
+
 def mark(program: Program, plan: Plan) -> None:
     """Write on a program what it is part of."""
     program._is_distributed = True
@@ -152,8 +165,9 @@ def send_op(
         "merge_add": False,
         "use_send_handler": True,
         "trainer_id": 0,
-        ROLE_VAR_ATTR: list(role_var),
     }
+    if role_var:
+        attrs[ROLE_VAR_ATTR] = list(role_var)
     return rpc_op(block, "send", {"X": names}, {}, **{**attrs, **facts})
 
 

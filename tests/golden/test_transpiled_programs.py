@@ -13,6 +13,7 @@ import pytest
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,
+    GeoSgdTranspiler,
     HashName,
     PSDispatcher,
 )
@@ -32,11 +33,7 @@ DISPATCHERS = {"HashName": HashName, "LastServer": LastServer}
 
 
 def is_pserver(name: str) -> bool:
-    return (
-        CONFIGS[name]["setting"]["nps"] > 0
-        and not name.startswith("emb_distributed")
-        and not name.startswith("geo")
-    )
+    return CONFIGS[name]["setting"]["nps"] > 0 and not name.startswith("emb_distributed")
 
 
 PSERVER = [name for name in CONFIGS if is_pserver(name)]
@@ -71,7 +68,8 @@ def transpiled(name: str) -> DistributeTranspiler:
     config = DistributeTranspilerConfig()
     for field, value in setting["config"].items():
         setattr(config, field, DISPATCHERS[value] if field == "split_method" else value)
-    transpiler = DistributeTranspiler(config)
+    kind = GeoSgdTranspiler if config.geo_sgd_mode else DistributeTranspiler
+    transpiler = kind(config)
     main, startup = programs_from_golden(found["origin"], setting["random_seed"])
     transpiler.transpile(
         setting["trainer_id"],
@@ -290,6 +288,11 @@ def test_server_startup(name):
     for server in expected(name)["pservers"]:
         program = transpiler.get_startup_program(server["endpoint"])
         assert_same_blocks(program, server["startup"])
+
+
+def test_geo_routes():
+    name = "geo_sgd_mlp"
+    assert transpiled(name).vars_info == CONFIGS[name]["trainer"]["vars_info"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

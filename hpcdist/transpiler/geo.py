@@ -1,0 +1,124 @@
+"""GEO: trainers update by themselves and exchange differences of parameters with the servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.transpiler.config import ServerRuntimeConfig
+from hpcdist.transpiler.plan import LOOKUPS, Plan, Route, fingerprint
+from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, listen_op
+from hpcdist.transpiler.startup import receive_parameters
+from hpcdist.transpiler.trainer import control_name, declare_parts, mark, send_op
+
+PARAM_INIT = "param_init"  # what the startup program "sends" once it has the parameters
+_UNROUTED = ("127.0.0.1:6164",)  # epmap of a send in Fluid by default: the plan has the routes
+
+
+def geo_trainer(program: Program, plan: Plan) -> Program:
+    """Return the trainer's main program: the given one, and a ``send`` that ends the step.
+
+    It names the ids looked up in sparse tables, and for each the table, in send_varnames.
+    """
+    new = program.clone()
+    block = new.global_block()
+    for route in plan.routes:
+        _declare_delta(block, route, route.parameter, route.shape)
+        if route.cut:
+            declare_parts(block, route, [s.name for s in route.slices])
+            for piece in route.slices:
+                _declare_delta(block, route, piece.name, piece.shape)
+    pairs = _looked_up(block, plan)
+    _append_signal(block, control_name(0), [i for i, _ in pairs], [t for _, t in pairs])
+    mark(new, plan)
+    new._trainer_plan = plan
+    new._fingerprint = fingerprint(program, plan)
+    return new
+
+
+def geo_trainer_startup(startup: Program, plan: Plan) -> Program:
+    """Return the trainer's startup program: it receives all parameters, tables included."""
+    new = startup.clone()
+    block = new.global_block()
+    receive_parameters(block, plan, 1)
+    for route in plan.routes:
+        _declare_delta(block, route, route.parameter, route.shape)
+    block.create_var(PARAM_INIT, dtype="bool")
+    _append_signal(block, control_name(2), [PARAM_INIT], [PARAM_INIT])
+    mark(new, plan)
+    new._trainer_plan = plan
+    return new
+
+
+def geo_server(
+    program: Program, plan: Plan, endpoint: str, threads: ServerRuntimeConfig
+) -> Program:
+    """Return what a server runs: a block for each parameter block adds what differs to it."""
+    new = Program()
+    new.random_seed = program.random_seed
+    home = new.global_block()
+    blocks = []
+    for route, piece in plan.blocks_on(endpoint):
+        home.create_var(piece.name, shape=piece.shape, dtype=route.dtype, persistable=True)
+        delta = _declare_delta(home, route, piece.name, piece.shape)
+        block = new.create_block(0)
+        inputs = {"X": [piece.name, delta]}
+        block.add_op(
+            Operator(block, "sum", inputs, {"Out": piece.name}, {ROLE_ATTR: int(Role.FORWARD)})
+        )
+        where = (block.idx, route.parameter, piece.name, piece.begin, piece.end)
+        blocks.append(ServerBlock(*where, delta, (delta,), route.sparse))
+    optimize_blocks = [b.block for b in blocks] or [new.create_block(0).idx]
+    new.current_block_idx = 0
+    index = plan.endpoints.index(endpoint)
+    server = ServerPlan(endpoint, index, plan.trainers, -1, tuple(blocks), plan.mode)
+    pairs = [f"{b.gradient}:{b.name}" for b in blocks if b.sparse]
+    listen = listen_op(home, [], server, optimize_blocks, threads, sparse_grad_to_param=pairs)
+    home.add_op(listen)
+    mark(new, plan)
+    new._server_plan = server
+    new._fingerprint = fingerprint(program, plan)
+    return new
+
+
+def vars_info(plan: Plan) -> dict[str, dict[str, list[str]]]:
+    """Return the routes as Fluid's communicator takes them, everything a string."""
+    return {
+        route.parameter: {
+            "var_names": [s.name for s in route.slices],
+            "sections": [str(s.end - s.begin) for s in route.slices],
+            "epmap": list(route.endpoints),
+            "is_sparse": [str(route.sparse)],
+        }
+        for route in plan.routes
+    }
+
+
+def _declare_delta(block: Block, route: Route, name: str, shape: tuple[int, ...]) -> str:
+    kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
+    return block.create_var(f"{name}.delta", shape=shape, dtype=route.dtype, type=kind).name
+
+
+def _looked_up(block: Block, plan: Plan) -> list[tuple[str, str]]:
+    """Return ids and the sparse table they are looked up in, each pair once."""
+    tables = {route.parameter for route in plan.routes if route.sparse}
+    pairs = (
+        (ids, table)
+        for op in block.ops
+        if op.type in LOOKUPS
+        for ids, table in zip(op.input("Ids"), op.input("W"))
+        if table in tables
+    )
+    return list(dict.fromkeys(pairs))
+
+
+def _append_signal(block: Block, output: str, names: list[str], meaning: list[str]) -> None:
+    facts: dict[str, Any] = {"send_varnames": meaning, ROLE_ATTR: int(Role.FORWARD)}
+    send = send_op(block, names, _UNROUTED, (), **facts)
+    send.outputs = {"Out": [output]}
+    block.create_var(output, dtype="bool")
+    block.add_op(send)
