@@ -73,13 +73,10 @@ class Job:
             self._note_explicit()
             self._plan = program._trainer_plan
             return program
-        if self._plan is not None and not _trains(program):
-            return reading_program(program, self._plan)
         main = program if _trains(program) else program.main
-        if main is None or self._explicit or not _trains(main):
-            return program
-        if main.startup is None:
-            return program
+        if main is None or self._explicit or not _trains(main) or main.startup is None:
+            reads = self._plan is not None and not _trains(program)
+            return reading_program(program, self._plan) if reads else program
         return self._transpile(main, program)
 
     def _note_explicit(self) -> None:
