@@ -20,6 +20,7 @@ from hpcdist.errors import HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope, scope_guard
+from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.graph import (
     Program,
     default_main_program,
@@ -44,11 +45,13 @@ from hpcdist.transpiler import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "BuildStrategy",
     "CPUPlace",
     "CUDAPlace",
     "DataFeeder",
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
+    "ExecutionStrategy",
     "Executor",
     "HpcdistError",
     "ParamAttr",

@@ -45,6 +45,18 @@ class PlanAttributeError(HpcdistError, AttributeError):
     """A configuration has no such field, or a field lacks what it must have."""
 
 
+class FleetError(HpcdistError, ValueError):
+    """A role maker or a strategy cannot be as described, or fleet is called out of turn."""
+
+
+class FleetTypeError(HpcdistError, TypeError):
+    """An argument of fleet's has the wrong type."""
+
+
+class FleetNotImplementedError(HpcdistError, NotImplementedError):
+    """A base class of fleet's was used where one of its kinds is needed."""
+
+
 class DataError(HpcdistError, ValueError):
     """A data set is missing, damaged or malformed."""
 

@@ -15,6 +15,25 @@ from hpcdist.errors import LaunchError
 ROOT = "paddle"
 FLUID = "paddle.fluid"
 
+# Modules that are called otherwise here; an empty string is a package with nothing in it.
+ELSEWHERE = {
+    "paddle.fluid.incubate": "",
+    "paddle.fluid.incubate.fleet": "",
+    "paddle.fluid.incubate.fleet.base": "",
+    "paddle.fluid.incubate.fleet.base.fleet_base": "hpcdist.fleet.fleet_base",
+    "paddle.fluid.incubate.fleet.base.role_maker": "hpcdist.fleet.role_maker",
+    "paddle.fluid.incubate.fleet.collective": "hpcdist.fleet.collective",
+    "paddle.fluid.incubate.fleet.parameter_server": "",
+    "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler": "hpcdist.fleet",
+    "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy": (
+        "hpcdist.fleet.strategy"
+    ),
+    "paddle.distributed": "",
+    "paddle.distributed.fleet": "hpcdist.fleet",
+    "paddle.distributed.fleet.base": "",
+    "paddle.distributed.fleet.base.role_maker": "hpcdist.fleet.role_maker",
+}
+
 
 class _Paddle(ModuleType):
     """The module ``paddle``: its attributes are hpcdist's."""
@@ -40,7 +59,8 @@ class _Finder(MetaPathFinder, Loader):
             return ModuleSpec(ROOT, self, is_package=True)
         if not fullname.startswith(ROOT + "."):
             return None
-        module = _module(_alias(fullname))
+        alias = _alias(fullname)
+        module = _module(alias) if alias else _empty(fullname)
         if module is None:
             raise ModuleNotFoundError(
                 f"the script imports {fullname}, which hpcdist does not have", name=fullname
@@ -74,9 +94,17 @@ def uninstall() -> None:
 
 
 def _alias(fullname: str) -> str:
+    if fullname in ELSEWHERE:
+        return ELSEWHERE[fullname]
     if fullname == FLUID or fullname.startswith(FLUID + "."):
         return "hpcdist" + fullname.removeprefix(FLUID)
     return "hpcdist" + fullname.removeprefix(ROOT)
+
+
+def _empty(fullname: str) -> ModuleType:
+    package = ModuleType(fullname, "An empty package, on the way to a module of hpcdist.")
+    package.__path__ = []
+    return package
 
 
 def _module(name: str) -> ModuleType | None:

@@ -1,0 +1,343 @@
+"""Fleet: one object that knows this process's role and runs the programs that belong to it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from hpcdist.comm.cluster import PSERVER
+from hpcdist.errors import FleetError, FleetTypeError
+from hpcdist.executor import control
+from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.executor import Executor
+from hpcdist.fleet.optimizer import DistributedOptimizer
+from hpcdist.fleet.refusal import refuse_collective
+from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
+from hpcdist.fleet.strategy import DistributedStrategy, SyncStrategy, strategy_of
+from hpcdist.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
+from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
+from hpcdist.optimizer import Optimizer
+from hpcdist.runtime.job import Job
+from hpcdist.transpiler import (
+    DistributedMode,
+    DistributeTranspiler,
+    DistributeTranspilerConfig,
+    GeoSgdTranspiler,
+)
+
+logger = logging.getLogger("hpcdist.fleet")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What `minimize` leaves: the programs of this process's role, and what they came from."""
+
+    origin: Program
+    main: Program
+    startup: Program
+    strategy: DistributedStrategy
+
+
+class Fleet:
+    """Every rank makes the same calls: `init`, build, `distributed_optimizer(...).minimize`.
+
+    Then servers call `init_server` and `run_server`, which returns when all workers have stopped;
+    workers call `init_worker`, run ``startup_program`` and ``main_program``, and `stop_worker`.
+    """
+
+    def __init__(self) -> None:
+        self._given: RoleMakerBase | None = None
+        self._made: Planned | None = None
+        self._executor = Executor(CPUPlace())
+
+    def init(self, role_maker: RoleMakerBase | None = None, is_collective: bool = False) -> None:
+        """Say who this process is; a second call starts over.
+
+        Without a role maker, the environment says it. In a job, what the role maker says must be
+        what the launcher decided, except for the servers' names: they are names only.
+        """
+        if role_maker is None:
+            role_maker = PaddleCloudRoleMaker(is_collective)
+        if not isinstance(role_maker, RoleMakerBase):
+            raise FleetTypeError(
+                f"role_maker: expected a PaddleCloudRoleMaker or another role maker, "
+                f"got {role_maker!r}"
+            )
+        if is_collective or role_maker.is_collective:
+            refuse_collective()
+        role_maker.generate_role()
+        _check_against_job(role_maker)
+        self._given = role_maker
+        self._made = None
+        self._executor = Executor(CPUPlace())
+
+    # -- who is who --------------------------------------------------------------------------
+    @property
+    def _role_maker(self) -> RoleMakerBase:
+        if self._given is None:
+            raise FleetError("fleet does not know who this process is: call fleet.init() first")
+        return self._given
+
+    def is_first_worker(self) -> bool:
+        """Tell whether this process is worker 0."""
+        return self._role_maker.is_first_worker()
+
+    def is_worker(self) -> bool:
+        """Tell whether this process trains."""
+        return self._role_maker.is_worker()
+
+    def is_server(self) -> bool:
+        """Tell whether this process serves."""
+        return self._role_maker.is_server()
+
+    def worker_index(self) -> int:
+        """Return which worker this process is; on a server, which server."""
+        return self._role_maker.worker_index()
+
+    def worker_num(self) -> int:
+        """Return how many workers there are."""
+        return self._role_maker.worker_num()
+
+    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Return the workers' names as a list, or separated by commas."""
+        names = self._role_maker.get_trainer_endpoints()
+        return ",".join(names) if to_string else names
+
+    def server_index(self) -> int:
+        """Return which server this process is; on a worker, which worker."""
+        return self._role_maker.server_index()
+
+    def server_num(self) -> int:
+        """Return how many servers there are."""
+        return len(self._role_maker.get_pserver_endpoints())
+
+    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
+        """Return the servers' names as a list, or separated by commas."""
+        names = self._role_maker.get_pserver_endpoints()
+        return ",".join(names) if to_string else names
+
+    def split_files(self, files: list[str]) -> list[str]:
+        """Return this worker's part: consecutive files, the first workers getting one more."""
+        if not isinstance(files, list):
+            raise FleetTypeError(f"files: expected a list of files, got {files!r}")
+        index, workers = self.worker_index(), self.worker_num()
+        each, over = divmod(len(files), workers)
+        begin = index * each + min(index, over)
+        return files[begin : begin + each + (index < over)]
+
+    # -- what is run -------------------------------------------------------------------------
+    @property
+    def _planned(self) -> Planned:
+        if self._made is None:
+            raise FleetError(
+                "fleet has no programs yet: call "
+                "fleet.distributed_optimizer(optimizer, strategy).minimize(loss) first"
+            )
+        return self._made
+
+    @property
+    def main_program(self) -> Program:
+        """The main program of this process's role."""
+        return self._planned.main
+
+    @property
+    def startup_program(self) -> Program:
+        """The startup program of this process's role."""
+        return self._planned.startup
+
+    def distributed_optimizer(
+        self, optimizer: Optimizer, strategy: Any = None
+    ) -> DistributedOptimizer:
+        """Return an optimizer whose `minimize` also makes the programs of this process's role.
+
+        ``strategy`` comes from StrategyFactory (None: synchronous), or is a
+        DistributeTranspilerConfig, or fleet 2.0's DistributedStrategy.
+        """
+        if not isinstance(optimizer, Optimizer):
+            raise FleetError(f"optimizer: expected an optimizer, got {optimizer!r}")
+        chosen = strategy_given(strategy)
+        _ = self._role_maker
+        return DistributedOptimizer(optimizer, lambda program: self._plan(program, chosen))
+
+    def _plan(self, origin: Program, strategy: DistributedStrategy) -> None:
+        """Make the programs of this role; with no server at all, those that were built."""
+        startup = origin.startup
+        assert startup is not None, "minimize sets it"
+        endpoints = _endpoints(self._role_maker)
+        if not endpoints:
+            logger.info("no servers: this process trains alone")
+            self._made = Planned(origin, origin, startup, strategy)
+            return
+        config = strategy.transpiler_config()
+        geo = strategy.mode == DistributedMode.GEO
+        made = GeoSgdTranspiler(config) if geo else DistributeTranspiler(config)
+        made._set_server_config(strategy.get_server_runtime_config())
+        serves = self.is_server()
+        where = {"current_endpoint": endpoints[self.server_index()]} if serves else {}
+        made.transpile(
+            0 if serves else self.worker_index(),
+            program=origin,
+            pservers=",".join(endpoints),
+            trainers=self.worker_num(),
+            sync_mode=config.sync_mode,
+            startup_program=startup,
+            **where,
+        )
+        if serves:
+            main, first = made.get_pserver_programs(endpoints[self.server_index()])
+        else:
+            main, first = made.get_trainer_program(), made.get_trainer_startup_program()
+        self._made = Planned(origin, main, first, strategy)
+
+    # -- servers -----------------------------------------------------------------------------
+    def init_server(self, model_dir: str | None = None) -> None:
+        """Initialize this server's parameters, from a directory of saved ones if it is given."""
+        self._require(Role.SERVER, "init_server")
+        if model_dir and not os.path.isdir(model_dir):
+            raise FleetError(f"init_server: there is no directory {model_dir!r}")
+        self._executor.run(self.startup_program)
+        if model_dir:
+            _io("init_server(model_dir)").load_persistables(
+                self._executor, model_dir, self.main_program
+            )
+
+    def run_server(self) -> None:
+        """Serve; return when the last worker has stopped."""
+        self._require(Role.SERVER, "run_server")
+        self._executor.run(self.main_program)
+
+    # -- workers -----------------------------------------------------------------------------
+    def init_worker(self) -> None:
+        """Get ready to train; call it before the startup program runs.
+
+        Where a communicator runs, its settings become this process's FLAGS_communicator_*.
+        """
+        self._require(Role.WORKER, "init_worker")
+        strategy = self._planned.strategy
+        flags = strategy.get_trainer_runtime_config().get_communicator_flags()
+        if strategy.mode != DistributedMode.SYNC:
+            os.environ.update({f"FLAGS_{name}": value for name, value in flags.items()})
+
+    def stop_worker(self) -> None:
+        """Leave the servers: they go on without this worker, and end after the last one."""
+        self._require(Role.WORKER, "stop_worker")
+        self._executor.close()
+
+    # -- saving ------------------------------------------------------------------------------
+    def save_persistables(
+        self, executor: Executor, dirname: str, main_program: Program | None = None
+    ) -> None:
+        """Save all persistable variables of a distributed program (default: this role's)."""
+        program = self.main_program if main_program is None else main_program
+        _check_saving("save_persistables", executor, program)
+        if not program._is_distributed and self.server_num():
+            raise FleetError(
+                "save_persistables: main_program is a local program: pass fleet.main_program, "
+                "or save it with fluid.io.save_persistables"
+            )
+        _io("save_persistables").save_persistables(executor, dirname, program, None)
+
+    def save_inference_model(
+        self,
+        executor: Executor,
+        dirname: str,
+        feeded_var_names: Sequence[str],
+        target_vars: Sequence[Variable],
+        main_program: Program | None = None,
+        export_for_deployment: bool = True,
+    ) -> None:
+        """Save what computes ``target_vars``, cut out of the program that was built."""
+        program = self._planned.origin if main_program is None else main_program
+        _check_saving("save_inference_model", executor, program)
+        _io("save_inference_model").save_inference_model(
+            dirname,
+            feeded_var_names,
+            target_vars,
+            executor,
+            program,
+            export_for_deployment=export_for_deployment,
+        )
+
+    def _require(self, role: Role, call: str) -> None:
+        if self.is_server() != (role == Role.SERVER):
+            raise FleetError(
+                f"{call} is for {role.name.lower()}s, but this process is no such thing "
+                f"({self._role_maker.to_string()}): call it under fleet.is_{role.name.lower()}()"
+            )
+
+
+def strategy_given(strategy: Any) -> DistributedStrategy:
+    """Return the strategy that `distributed_optimizer` was given in one of several forms."""
+    if strategy is None:
+        return SyncStrategy()
+    if isinstance(strategy, DistributeTranspilerConfig):
+        return strategy_of(strategy)
+    if isinstance(strategy, DistributedStrategyV2):
+        return strategy.parameter_server()
+    if isinstance(strategy, DistributedStrategy):
+        return strategy
+    raise FleetTypeError(
+        "strategy: expected a strategy of StrategyFactory or a DistributeTranspilerConfig, "
+        f"got {strategy!r}"
+    )
+
+
+def _endpoints(role_maker: RoleMakerBase) -> list[str]:
+    """Return the servers' names as this job knows them."""
+    job = _job()
+    return list(job.cluster.endpoints) if job else role_maker.get_pserver_endpoints()
+
+
+def _job() -> Job | None:
+    """Return the job that this process is a rank of, if any."""
+    installed = control.installed()
+    return installed if isinstance(installed, Job) else None
+
+
+def _check_against_job(role_maker: RoleMakerBase) -> None:
+    """Refuse a role maker that contradicts the launcher."""
+    job = _job()
+    if job is None:
+        return
+    serves = job.role.kind == PSERVER
+    cluster = job.cluster
+    actual = (serves, job.role.index, len(cluster.trainers), len(cluster.servers))
+    servers = role_maker.get_pserver_endpoints()
+    told = (
+        role_maker.is_server(),
+        role_maker.worker_index(),
+        role_maker.worker_num(),
+        len(servers),
+    )
+    if actual != told:
+        raise FleetError(
+            f"this rank is {_described(*actual)}, but the role maker says {_described(*told)}: "
+            "use PaddleCloudRoleMaker(), or start the job with other --pservers or --role-map"
+        )
+
+
+def _described(serves: bool, index: int, workers: int, servers: int) -> str:
+    return f"{'server' if serves else 'worker'} {index} of {workers} workers and {servers} servers"
+
+
+def _io(call: str) -> ModuleType:
+    """Return the module that knows the format of saved variables."""
+    try:
+        return importlib.import_module("hpcdist.io")
+    except ModuleNotFoundError:
+        raise FleetError(
+            f"{call} is not available yet in this release: hpcdist has no io module"
+        ) from None
+
+
+def _check_saving(call: str, executor: Any, program: Any) -> None:
+    if not isinstance(executor, Executor):
+        raise FleetTypeError(f"{call}: executor must be an Executor, got {executor!r}")
+    if not isinstance(program, Program):
+        raise FleetTypeError(f"{call}: main_program must be a Program, got {program!r}")

@@ -1,0 +1,225 @@
+"""Who this process is in a job: a worker or a server, told by the environment or by the user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from hpcdist.comm.cluster import PSERVER, TRAINER
+from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
+
+
+class Role(IntEnum):
+    """What a process does."""
+
+    WORKER = 1
+    SERVER = 2
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One process of a job: its role, its number among those of that role, and all names."""
+
+    role: Role
+    index: int
+    worker_num: int
+    server_endpoints: tuple[str, ...] = ()
+    worker_endpoints: tuple[str, ...] = ()
+
+
+class RoleMakerBase:
+    """Answers who this process is; kinds of role maker say how they find out."""
+
+    is_collective = False
+
+    def __init__(self) -> None:
+        self._found: Placement | None = None
+
+    def _find(self) -> Placement:
+        """Return who this process is; asked once."""
+        raise FleetNotImplementedError(
+            f"{type(self).__name__} does not say who this process is: "
+            "use PaddleCloudRoleMaker or UserDefinedRoleMaker"
+        )
+
+    def generate_role(self) -> None:
+        """Find out who this process is, unless that is known."""
+        if self._found is None:
+            self._found = self._find()
+
+    @property
+    def placement(self) -> Placement:
+        """Who this process is."""
+        self.generate_role()
+        assert self._found is not None
+        return self._found
+
+    def is_worker(self) -> bool:
+        """Tell whether this process trains."""
+        return self.placement.role == Role.WORKER
+
+    def is_server(self) -> bool:
+        """Tell whether this process serves."""
+        return self.placement.role == Role.SERVER
+
+    def is_first_worker(self) -> bool:
+        """Tell whether this process is worker 0."""
+        return self.is_worker() and self.placement.index == 0
+
+    def worker_index(self) -> int:
+        """Return the number of this process among those of its role."""
+        return self.placement.index
+
+    def server_index(self) -> int:
+        """Return the number of this process among those of its role."""
+        return self.placement.index
+
+    def worker_num(self) -> int:
+        """Return how many workers there are."""
+        return self.placement.worker_num
+
+    def server_num(self) -> int:
+        """Return how many servers there are."""
+        return len(self.placement.server_endpoints)
+
+    def get_trainer_endpoints(self) -> list[str]:
+        """Return the workers' names, an empty list where nobody gave them names."""
+        return list(self.placement.worker_endpoints)
+
+    def get_pserver_endpoints(self) -> list[str]:
+        """Return the servers' names in server order."""
+        return list(self.placement.server_endpoints)
+
+    def to_string(self) -> str:
+        """Return who this process is, for people."""
+        who = self.placement
+        return (
+            f"role: {who.role.name.lower()} {who.index} of {who.worker_num} workers and "
+            f"{len(who.server_endpoints)} servers, worker_endpoints: "
+            f"{list(who.worker_endpoints)}, server_endpoints: {list(who.server_endpoints)}"
+        )
+
+
+class PaddleCloudRoleMaker(RoleMakerBase):
+    """Reads TRAINING_ROLE and its companions, which the launcher sets on every rank.
+
+    Without any of them the process is the only worker, and there is no server: a script that is
+    started alone trains alone.
+    """
+
+    def __init__(self, is_collective: bool = False) -> None:
+        super().__init__()
+        self.is_collective = is_collective
+
+    def _find(self) -> Placement:
+        read = collective_placement if self.is_collective else placement
+        return read(os.environ)
+
+
+class UserDefinedRoleMaker(RoleMakerBase):
+    """Is told who this process is: ``current_id`` counts workers and servers apart."""
+
+    def __init__(
+        self,
+        current_id: int = 0,
+        role: int = Role.WORKER,
+        worker_num: int = 0,
+        server_endpoints: list[str] | None = None,
+    ) -> None:
+        super().__init__()
+        servers = _endpoints("server_endpoints", server_endpoints)
+        if role not in tuple(Role):
+            raise FleetTypeError(f"role: expected Role.WORKER or Role.SERVER, got {role!r}")
+        self._found = Placement(
+            Role(role),
+            _number("current_id", current_id, 0, len(servers) if role == Role.SERVER else None),
+            _number("worker_num", worker_num, 1, None),
+            servers,
+        )
+
+
+class UserDefinedCollectiveRoleMaker(RoleMakerBase):
+    """Is told which of the workers of a collective job this process is."""
+
+    is_collective = True
+
+    def __init__(self, current_id: int = 0, worker_endpoints: list[str] | None = None) -> None:
+        super().__init__()
+        workers = _endpoints("worker_endpoints", worker_endpoints)
+        index = _number("current_id", current_id, 0, len(workers))
+        self._found = Placement(Role.WORKER, index, len(workers), (), workers)
+
+
+# -- from the environment ------------------------------------------------------------------------
+def placement(env: Mapping[str, str]) -> Placement:
+    """Return who the process with this environment is, in a job with servers. Pure."""
+    if "TRAINING_ROLE" not in env and "PADDLE_PSERVERS_IP_PORT_LIST" not in env:
+        return Placement(Role.WORKER, 0, 1)
+    servers = tuple(_variable(env, "PADDLE_PSERVERS_IP_PORT_LIST").split(","))
+    workers = _count(env, "PADDLE_TRAINERS_NUM")
+    role = _variable(env, "TRAINING_ROLE")
+    names = env.get("PADDLE_TRAINER_ENDPOINTS")
+    worker_names = tuple(names.split(",")) if names else ()
+    if role == TRAINER:
+        index = _count(env, "PADDLE_TRAINER_ID")
+        if index >= workers:
+            raise FleetError(
+                f"PADDLE_TRAINER_ID: expected 0..{workers - 1} for {workers} workers, got {index}"
+            )
+        return Placement(Role.WORKER, index, workers, servers, worker_names)
+    if role != PSERVER:
+        raise FleetError(f"TRAINING_ROLE: expected {TRAINER} or {PSERVER}, got {role!r}")
+    own = f"{_variable(env, 'POD_IP')}:{_variable(env, 'PADDLE_PORT')}"
+    if own not in servers:
+        raise FleetError(
+            f"this server is POD_IP:PADDLE_PORT = {own}, which is none of "
+            f"PADDLE_PSERVERS_IP_PORT_LIST = {','.join(servers)}"
+        )
+    return Placement(Role.SERVER, servers.index(own), workers, servers, worker_names)
+
+
+def collective_placement(env: Mapping[str, str]) -> Placement:
+    """Return which worker of a collective job the process with this environment is. Pure."""
+    workers = tuple(_variable(env, "PADDLE_TRAINER_ENDPOINTS").split(","))
+    index = _count(env, "PADDLE_TRAINER_ID") if "PADDLE_TRAINER_ID" in env else 0
+    return Placement(Role.WORKER, index, len(workers), (), workers)
+
+
+def _variable(env: Mapping[str, str], name: str) -> str:
+    if not env.get(name):
+        raise FleetError(
+            f"PaddleCloudRoleMaker: the environment variable {name} is not set; "
+            "mpirun -n 4 python -m hpcdist --pservers 2 train.py sets it on every rank"
+        )
+    return env[name]
+
+
+def _count(env: Mapping[str, str], name: str) -> int:
+    text = _variable(env, name)
+    if not text.isdigit():
+        raise FleetError(f"{name}: expected a number, got {text!r}")
+    return int(text)
+
+
+# -- from the user -------------------------------------------------------------------------------
+def _endpoints(argument: str, given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise FleetTypeError(f"{argument}: expected a list of strings, got {given!r}")
+    if not given:
+        raise FleetError(f"{argument}: expected at least one name, got an empty list")
+    if len(set(given)) != len(given):
+        raise FleetError(f"{argument}: each name may stand only once, got {given}")
+    return tuple(given)
+
+
+def _number(argument: str, value: Any, least: int, bound: int | None) -> int:
+    """Check an integer of ``least`` or more, and below ``bound`` if there is one."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise FleetTypeError(f"{argument}: expected an integer, got {value!r}")
+    if value < least or (bound is not None and value >= bound):
+        expected = f"at least {least}" if bound is None else f"{least}..{bound - 1}"
+        raise FleetError(f"{argument}: expected {expected}, got {value}")
+    return value
