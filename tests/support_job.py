@@ -1,4 +1,4 @@
-"""Whole jobs inside the test process: each MPI rank runs a script in its role, as launched ranks do."""
+"""Whole jobs inside the test process: every MPI rank runs a script, as launched ranks do."""
 
 from __future__ import annotations
 

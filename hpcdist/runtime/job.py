@@ -75,8 +75,9 @@ class Job:
             return program
         main = program if _trains(program) else program.main
         if main is None or self._explicit or not _trains(main) or main.startup is None:
-            reads = self._plan is not None and not _trains(program)
-            return reading_program(program, self._plan) if reads else program
+            if self._plan is None or _trains(program):
+                return program
+            return reading_program(program, self._plan)
         return self._transpile(main, program)
 
     def _note_explicit(self) -> None:
