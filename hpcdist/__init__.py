@@ -15,6 +15,7 @@ from hpcdist import (
 )
 from hpcdist.backward import append_backward, gradients
 from hpcdist.clip import set_gradient_clip
+from hpcdist.core import cpu_places, cuda_places, is_compiled_with_cuda
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
@@ -64,6 +65,8 @@ __all__ = [
     "batch",
     "clip",
     "core",
+    "cpu_places",
+    "cuda_places",
     "data",
     "dataset",
     "default_main_program",
@@ -73,6 +76,7 @@ __all__ = [
     "global_scope",
     "gradients",
     "initializer",
+    "is_compiled_with_cuda",
     "layers",
     "memory_optimize",
     "one_hot",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Sequence
 
 from hpcdist.errors import HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
@@ -35,6 +37,18 @@ def get_cuda_device_count() -> int:
         return 0
 
 
+def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
+    """Return a place for each of these GPUs, by default for all that this process sees."""
+    ids = range(get_cuda_device_count()) if device_ids is None else device_ids
+    return [CUDAPlace(i) for i in ids]
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """Return ``device_count`` CPU places, by default as many as CPU_NUM says (1)."""
+    count = int(os.environ.get("CPU_NUM", "1")) if device_count is None else device_count
+    return [CPUPlace()] * count
+
+
 __all__ = [
     "CPUPlace",
     "CUDAPlace",
@@ -42,6 +56,8 @@ __all__ = [
     "Scope",
     "VarDesc",
     "VarType",
+    "cpu_places",
+    "cuda_places",
     "get_cuda_device_count",
     "is_compiled_with_cuda",
 ]

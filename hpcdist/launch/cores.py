@@ -1,4 +1,4 @@
-"""The cores of a host, shared among its ranks: threads of the linear algebra, and who sits where."""
+"""The cores of a host, shared among its ranks: threads of linear algebra, and who sits where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharing a host's cores: one trainer and its server on each, and nothing bound where all have room."""
+"""Sharing a host's cores: a trainer and its server on each, nothing bound where all have room."""
 
 import pytest
 
