@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+import hpcdist
+from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, Role
+from hpcdist.errors import LaunchError
+from hpcdist.launch import aspaddle, environment, guard, logs, options, report, table
+
+FRAME = """\
+    +=======================================================================================+
+    |                        Distributed Envs                      Value                    |
+    +---------------------------------------------------------------------------------------+
+    |                     PADDLE_TRAINERS_NUM                        8                      |
+    |                PADDLE_TRAINER_ENDPOINTS  ... 0.1:58938,127.0.0.1:54203,127.0.0.1:44221|
+    +=======================================================================================+"""
+
+
+# -- environment -------------------------------------------------------------------------------
+def endpoints_of_a_fluid_script(env):
+    """Do what the scripts of Fluid's documentation do."""
+    port = env["PADDLE_PSERVER_PORT"]
+    servers = [":".join([ip, port]) for ip in env["PADDLE_PSERVER_IPS"].split(",")]
+    return servers, env["PADDLE_CURRENT_IP"] + ":" + port
+
+
+@pytest.mark.parametrize("servers", [(2, 3), (0, 3)])
+def test_a_fluid_script_finds_its_role(servers):
+    trainers = tuple(r for r in range(4) if r not in servers)
+    cluster = Cluster(trainers, servers)
+    for rank in range(4):
+        env = environment.variables(cluster, rank)
+        endpoints, current = endpoints_of_a_fluid_script(env)
+        assert endpoints == list(cluster.endpoints)
+        assert env["PADDLE_TRAINERS"] == env["PADDLE_TRAINERS_NUM"] == "2"
+        assert env["TRAINING_ROLE"] == env["PADDLE_TRAINING_ROLE"]
+        if rank in servers:
+            assert env["PADDLE_TRAINING_ROLE"] == "PSERVER"
+            assert endpoints.index(current) == servers.index(rank)
+            assert f"{env['POD_IP']}:{env['PADDLE_PORT']}" == current
+        else:
+            assert env["PADDLE_TRAINING_ROLE"] == "TRAINER"
+            assert env["PADDLE_TRAINER_ID"] == str(trainers.index(rank))
+            names = env["PADDLE_TRAINER_ENDPOINTS"].split(",")
+            assert names[trainers.index(rank)] == env["PADDLE_CURRENT_ENDPOINT"]
+
+
+def test_several_ports_are_named_in_full_only():
+    env = environment.variables(Cluster((0,), (1, 2), ("h:1", "h:2")), 2)
+    assert env["PADDLE_PSERVERS_IP_PORT_LIST"] == "h:1,h:2"
+    assert env["PADDLE_CURRENT_ENDPOINT"] == "h:2"
+    assert "PADDLE_PSERVER_IPS" not in env
+
+
+# -- table -------------------------------------------------------------------------------------
+def test_the_table_is_framed_as_fluids():
+    value = "127.0.0.1:53762,127.0.0.1:58938,127.0.0.1:54203,127.0.0.1:44221"
+    rows = {"PADDLE_TRAINERS_NUM": "8", "PADDLE_TRAINER_ENDPOINTS": value}
+    assert table.environment(rows) == FRAME
+
+
+@pytest.mark.parametrize(("length", "shown"), [(44, "x" * 44), (45, "... " + "x" * 41)])
+def test_long_values_are_shortened_from_45_characters(length, shown):
+    row = table.environment({"N": "x" * length}).splitlines()[3]
+    assert row == f"    |{'N':>40}  {shown:^45}|"
+
+
+def test_arguments_are_sorted():
+    assert table.arguments({"seed": 0, "ips": "a", "log_dir": None}).splitlines() == [
+        "-----------  Configuration Arguments -----------",
+        "ips: a",
+        "log_dir:",
+        "seed: 0",
+        "------------------------------------------------",
+    ]
+
+
+# -- guard -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("env", "size", "rank"),
+    [
+        ({}, None, 0),
+        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"}, 4, 3),
+        ({"PMI_SIZE": "2", "PMI_RANK": "1"}, 2, 1),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}, 4, 2),
+        ({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "3", "SLURM_PROCID": "1"}, 3, 1),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None, 0),
+        ({"OMPI_COMM_WORLD_SIZE": "1", "SLURM_STEP_NUM_TASKS": "4"}, 1, 0),
+    ],
+)
+def test_what_the_launcher_started(env, size, rank):
+    assert guard.launched_size(env) == size
+    assert guard.launched_rank(env) == rank
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_many_worlds_of_one_are_refused_with_advice(name):
+    with pytest.raises(LaunchError, match="4 processes were started") as caught:
+        guard.check_world(1, {name: "4"}, "/venv/bin")
+    for advice in ("/venv/bin/mpirun", "--mpi=pmi2", "--mpi=pmix", "MPI4PY_MPIABI"):
+        assert advice in str(caught.value)
+
+
+def test_a_whole_world_is_accepted():
+    guard.check_world(4, {"PMI_SIZE": "4"}, "")
+    guard.check_world(1, {"PMI_SIZE": "1"}, "")
+    guard.check_world(1, {}, "")
+
+
+# -- options -----------------------------------------------------------------------------------
+def test_what_follows_the_script_is_the_scripts():
+    asked = options.parse(["--pservers", "2", "train.py", "--pservers", "9", "--", "-x", "a"])
+    assert (asked.pservers, asked.script) == (2, "train.py")
+    assert asked.script_args == ("--pservers", "9", "--", "-x", "a")
+
+
+def test_the_environment_gives_defaults(monkeypatch):
+    monkeypatch.setenv("HPCDIST_PSERVERS", "3")
+    monkeypatch.setenv("HPCDIST_ROLE_MAP", "servers-first")
+    asked = options.parse(["train.py"])
+    assert (asked.pservers, asked.role_map) == (3, "servers-first")
+    assert options.parse(["--pservers", "1", "train.py"]).pservers == 1
+
+
+@pytest.mark.parametrize("argv", [[], ["--pservers", "-1", "x"], ["--deadline", "0", "x"]])
+def test_wrong_options_are_refused(argv):
+    with pytest.raises(SystemExit) as caught:
+        options.parse(argv)
+    assert caught.value.code == 2
+
+
+def test_only_one_rank_prints_help(monkeypatch, capsys):
+    for name in [n for n in os.environ if n.startswith(("OMPI_", "PMI"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(SystemExit):
+        options.parse(["--help"])
+    shown = capsys.readouterr().out
+    for word in ("mpirun -n 4", "srun", "--as-paddle", "node:*=1", "PADDLE_TRAINING_ROLE"):
+        assert word in shown
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    with pytest.raises(SystemExit):
+        options.parse(["--help"])
+    assert capsys.readouterr().out == ""
+
+
+# -- logs and reports --------------------------------------------------------------------------
+def test_logs_are_named_as_fluids():
+    assert logs.log_name(Role(TRAINER, 1)) == "workerlog.1"
+    assert logs.log_name(Role(PSERVER, 0)) == "serverlog.0"
+
+
+def test_a_log_directory_that_cannot_be_is_a_problem(tmp_path):
+    assert logs.problem_with(str(tmp_path / "a" / "b")) == ""
+    (tmp_path / "file").write_text("")
+    assert "cannot make the log directory" in logs.problem_with(str(tmp_path / "file" / "b"))
+
+
+PEER = report.Peer(1, Role(TRAINER, 1), "n1", 4711)
+
+
+def raised(script, source):
+    try:
+        exec(compile(source, script, "exec"), {})
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_a_report_says_who_where_and_what():
+    error = raised("train.py", "def f():\n    raise ValueError('bad')\nf()")
+    text = report.of_exception(error, "train.py", PEER, "step 3, mul")
+    lines = text.splitlines()
+    assert lines[0] == "rank 1 (trainer 1, pid 4711 on n1) failed at step 3, mul"
+    assert lines[1].startswith('  File "train.py", line 3')
+    assert lines[-1] == "ValueError: bad"
+    assert "test_launch" not in text
+
+
+def test_a_refusal_shows_no_frames_of_the_package():
+    refusal = raised("t.py", "from hpcdist.launch import role_map as m\nm.parse('x', ['a', 'b'])")
+    text = report.user_traceback(refusal, "t.py")
+    assert "role_map.py" not in text
+    assert 'File "t.py", line 2' in text
+
+
+def test_a_long_traceback_is_cut():
+    source = "def f(n):\n    return n and f(n - 1) or 1 / 0\nf(50)"
+    text = report.user_traceback(raised("t.py", source), "t.py")
+    assert text.count('File "t.py"') <= report.MOST_FRAMES
+    assert "outer calls" in text
+
+
+def test_the_dead_are_named():
+    me = report.Peer(0, Role(TRAINER, 0), "n1", 4710)
+    text = report.of_deaths([PEER], me, "step 13 (waiting for w)")
+    assert "rank 1 (trainer 1, pid 4711 on n1) died" in text
+    assert "rank 0 (trainer 0) was at step 13 (waiting for w)" in text
+
+
+# -- as paddle ---------------------------------------------------------------------------------
+@pytest.fixture
+def paddle():
+    assert "paddle" not in sys.modules
+    aspaddle.install()
+    yield
+    aspaddle.uninstall()
+
+
+@pytest.mark.usefixtures("paddle")
+def test_paddle_is_hpcdist():
+    names: dict[str, object] = {}
+    exec(
+        "import paddle, paddle.fluid as fluid, paddle.fluid.core as core\n"
+        "import paddle.dataset.uci_housing\n"
+        "import paddle.fluid.unique_name as unique_name\n"
+        "from paddle.fluid import layers\n"
+        "from paddle.fluid.transpiler import HashName\n",
+        names,
+    )
+    assert names["fluid"] is hpcdist
+    assert names["core"] is hpcdist.core
+    assert names["layers"] is hpcdist.layers
+    assert names["unique_name"] is hpcdist.unique_name
+    assert names["HashName"] is hpcdist.transpiler.HashName
+    assert names["paddle"].dataset.uci_housing is hpcdist.dataset.uci_housing
+    assert names["paddle"].batch is hpcdist.batch
+    assert names["paddle"].reader.shuffle is hpcdist.reader.shuffle
+    # The modules are still themselves.
+    assert hpcdist.layers.__spec__.name == "hpcdist.layers"
+    assert not hasattr(hpcdist.reader, "__path__")
+
+
+@pytest.mark.usefixtures("paddle")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import paddle.fluid.contrib", "imports paddle.fluid.contrib, which hpcdist does not"),
+        ("import paddle\npaddle.nothing", "uses paddle.nothing, which hpcdist does not have"),
+        ("from paddle.fluid import nothing", "cannot import name 'nothing' from 'hpcdist'"),
+    ],
+)
+def test_what_hpcdist_lacks_is_refused_by_name(source, message):
+    with pytest.raises((ImportError, AttributeError), match=message):
+        exec(source, {})
+
+
+def test_a_real_paddle_is_not_replaced(monkeypatch):
+    monkeypatch.setitem(sys.modules, "paddle", sys)
+    with pytest.raises(LaunchError, match="already imported"):
+        aspaddle.install()
