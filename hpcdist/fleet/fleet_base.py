@@ -178,6 +178,8 @@ class Fleet:
         geo = strategy.mode == DistributedMode.GEO
         made = GeoSgdTranspiler(config) if geo else DistributeTranspiler(config)
         made._set_server_config(strategy.get_server_runtime_config())
+        main: Program | None
+        first: Program | None
         serves = self.is_server()
         where = {"current_endpoint": endpoints[self.server_index()]} if serves else {}
         made.transpile(
@@ -192,7 +194,8 @@ class Fleet:
         if serves:
             main, first = made.get_pserver_programs(endpoints[self.server_index()])
         else:
-            main, first = made.get_trainer_program(), made.get_trainer_startup_program()
+            main, first = origin._on_trainer, startup._on_trainer
+        assert main is not None and first is not None, "transpile leaves them on a trainer"
         self._made = Planned(origin, main, first, strategy)
 
     # -- servers -----------------------------------------------------------------------------

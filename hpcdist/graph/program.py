@@ -26,7 +26,6 @@ _DISTRIBUTION_FIELDS: dict[str, Any] = {
     "_use_hierarchical_allreduce": False,
     "_hierarchical_allreduce_inter_nranks": 0,
     "_fingerprint": None,  # sha256 of the origin and the plan: ranks compare it
-    "_role_startup": None,  # what a trainer runs in place of this startup Program
     "_server_plan": None,  # transpiler facts that a server Program's operators do not carry
     "_trainer_plan": None,  # and a trainer's
 }
@@ -44,7 +43,6 @@ class Program:
     _ps_endpoint: str | None
     _parameters_on_pservers: Any
     _fingerprint: str | None
-    _role_startup: Program | None
     _server_plan: Any
     _trainer_plan: Any
 
@@ -57,6 +55,7 @@ class Program:
         self.version = 0  # grows with every change: compiled forms check it
         self._startup: Program | None = None
         self.main: Program | None = None  # the Program that this one, a startup, initializes
+        self._on_trainer: Program | None = None  # what a trainer runs in place of this Program
         for name, value in _DISTRIBUTION_FIELDS.items():
             setattr(self, name, value)
 

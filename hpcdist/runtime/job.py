@@ -18,8 +18,9 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
+from hpcdist.runtime.joining import How, SharedProgram, loss_weight, pack, unpack
 from hpcdist.runtime.server import Server
-from hpcdist.runtime.sharing import Share, batched_names, cut_feed, weighted
+from hpcdist.runtime.sharing import WEIGHT, Share, cut_feed, weighted
 from hpcdist.runtime.trainer import TrainerLink
 from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.plan import Plan
@@ -47,7 +48,7 @@ class Job:
         self._link = TrainerLink(transport, cluster, index, deadline_s) if trains else None
         self._server = None if trains else Server(transport, cluster, index, deadline_s)
         self._resolved: dict[int, tuple[Program, int, Program]] = {}
-        self._shared: dict[int, frozenset[str]] = {}  # shared main Programs -> batched names
+        self._shared: dict[int, SharedProgram] = {}  # by the id of the main Program
         self._share: Share | None = None
         self._explicit = False
         self._plan: Plan | None = None  # the trainer's, once it runs its part of a Program
@@ -64,14 +65,12 @@ class Job:
         return resolved
 
     def _resolve(self, program: Program) -> Program:
-        if program._role_startup is not None and self._link is not None:
-            _check_mode(program._role_startup)
-            self._note_explicit()
-            return program._role_startup
+        if self._link is not None and program._on_trainer is not None:
+            program = program._on_trainer
         if program._is_distributed:
             _check_mode(program)
             self._note_explicit()
-            self._plan = program._trainer_plan
+            self._plan = program._trainer_plan or self._plan
             return program
         main = program if _trains(program) else program.main
         if main is None or self._explicit or not _trains(main) or main.startup is None:
@@ -90,6 +89,7 @@ class Job:
     def _transpile(self, main: Program, asked: Program) -> Program:
         startup = main.startup
         assert startup is not None
+        shared = SharedProgram(main, len(self.cluster.trainers))
         transpiler = DistributeTranspiler()
         transpiler.transpile(
             self.role.index if self._link is not None else 0,
@@ -105,7 +105,7 @@ class Job:
         first = transpiler.get_trainer_startup_program()
         self._resolved[id(main)] = (main, main.version, trainer)
         self._resolved[id(startup)] = (startup, startup.version, first)
-        self._shared[id(main)] = batched_names(main)
+        self._shared[id(main)] = shared
         return trainer if asked is main else first
 
     def _serve(self, transpiler: DistributeTranspiler) -> None:
@@ -121,45 +121,36 @@ class Job:
     # -- batches -----------------------------------------------------------------------------
     def shared_feed(self, program: Program) -> Callable[[Feed], Feed] | None:
         """Return what cuts a batch down to this trainer's rows, for a Program that is shared."""
-        batched = self._shared.get(id(program))
-        if batched is None:
+        shared = self._shared.get(id(program))
+        if shared is None:
             return None
         index, trainers = self.role.index, len(self.cluster.trainers)
 
         def cut(feed: Feed) -> Feed:
-            rows, self._share = cut_feed(feed, batched, index, trainers)
+            rows, share = cut_feed(feed, shared.batched, index, trainers)
+            weight = 1.0 if share is None else loss_weight(shared.loss, share, trainers)
+            rows[WEIGHT] = np.array([weight], np.float32)
+            self._share = share
             return rows
 
         return cut
 
     def shared_fetch(self, program: Program) -> Callable[[Fetched], list[Any]] | None:
         """Return what joins the trainers' fetched values, for a Program that is shared."""
-        if id(program) not in self._shared:
+        shared = self._shared.get(id(program))
+        if shared is None or len(self.cluster.trainers) == 1:
             return None
-        block = program.global_block()
 
         def join(fetched: Fetched) -> list[Any]:
-            return [self._join(block.vars.get(name), value) for name, value in fetched]
+            hows = [shared.how_joined(name) for name, _ in fetched]
+            values = [value for _, value in fetched]
+            share = self._share
+            if share is None or all(how is How.SAME for how in hows):
+                return values
+            packed = self._trainers.allgather_bytes(pack(values, hows, share))
+            return unpack(packed, values, hows, share)
 
         return join
-
-    def _join(self, var: Any, value: np.ndarray) -> Any:
-        """Make of the trainers' values what one process would have fetched.
-
-        Values of the batch are put together row by row, a scalar is their mean weighted by rows;
-        persistable values are the same everywhere.
-        """
-        share = self._share
-        if share is None or var is None or var.persistable:
-            return value
-        if var.shape[:1] == (-1,):
-            rows = value[: share.counted]
-            parts = self._trainers.allgather_bytes(np.ascontiguousarray(rows).tobytes())
-            return np.frombuffer(b"".join(parts), value.dtype).reshape(-1, *value.shape[1:]).copy()
-        if value.size == 1 and value.dtype.kind == "f":
-            summed = self._trainers.allreduce(value.astype("float64") * share.counted)
-            return (summed / share.total).astype(value.dtype)
-        return value
 
     # -- operators ---------------------------------------------------------------------------
     def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:

@@ -69,8 +69,8 @@ class DistributeTranspiler:
         ``pservers`` are names, separated by commas: nothing binds their ports. ``sync_mode``
         decides for trainers and servers alike, whatever ``config.sync_mode`` says. ``older`` are
         the arguments that became configuration fields: slice_var_up, split_method, min_block_size.
-        From now on a trainer's executor runs `get_trainer_startup_program` when it is given this
-        startup program.
+        From now on a trainer's executor runs `get_trainer_program` and
+        `get_trainer_startup_program` when it is given these programs.
         """
         config = _with_older_arguments(self.config, older)
         main = _program("program", program, default_main_program())
@@ -85,15 +85,16 @@ class DistributeTranspiler:
         mode = self._mode(config, sync_mode)
         refuse_unavailable(main)
         plan = make_plan(main, participants, config, mode)
-        main, origin_startup = main.clone(), startup.clone()
+        origin, origin_startup = main.clone(), startup.clone()
         if plan.counter is not None:
-            main, origin_startup = count_by_trainer(
-                main, origin_startup, plan.counter, plan.counters
+            origin, origin_startup = count_by_trainer(
+                origin, origin_startup, plan.counter, plan.counters
             )
-        self._trainer(main, plan)  # what cannot be rewritten is refused here, not by a getter
+        self._trainer(origin, plan)  # what cannot be rewritten is refused before anything changes
         self._plan = plan
-        self._main, self._startup = main, origin_startup
-        startup._role_startup = self.get_trainer_startup_program()
+        self._main, self._startup = origin, origin_startup
+        main._on_trainer = self.get_trainer_program()
+        startup._on_trainer = self.get_trainer_startup_program()
         if config.print_log:
             for record in self.vars_overview.distributed_vars:
                 logger.info("%s", record)

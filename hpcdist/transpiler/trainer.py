@@ -60,7 +60,6 @@ def mark(program: Program, plan: Plan) -> None:
     program._is_chief = plan.trainer_id == 0
     program._endpoints = list(plan.endpoints)
     program._ps_endpoint = plan.current_endpoint
-    program._role_startup = None
 
 
 def control_name(number: int) -> str:
