@@ -46,10 +46,15 @@ def share_of(total: int, trainer: int, trainers: int) -> Share:
 
 def cut_feed(
     feed: Mapping[str, Any], batched: frozenset[str], trainer: int, trainers: int
-) -> tuple[dict[str, Any], Share]:
-    """Return this trainer's rows of every ``batched`` value (the rest whole), and its share."""
+) -> tuple[dict[str, Any], Share | None]:
+    """Return this trainer's rows of every ``batched`` value (the rest whole), and its share.
+
+    The share is None if nothing that is fed has rows.
+    """
     arrays = {name: np.asarray(value) for name, value in feed.items()}
     sizes = {name: len(arrays[name]) for name in arrays if name in batched}
+    if not sizes:
+        return arrays, None
     if len(set(sizes.values())) != 1:
         raise FeedError(f"cannot share a batch over trainers: its values have rows {sizes}")
     total = next(iter(sizes.values()))
@@ -57,7 +62,6 @@ def cut_feed(
         raise FeedError("cannot share an empty batch over trainers")
     share = share_of(total, trainer, trainers)
     cut = {n: a[share.begin : share.end] if n in batched else a for n, a in arrays.items()}
-    cut[WEIGHT] = np.array([share.weight], np.float32)
     return cut, share
 
 
