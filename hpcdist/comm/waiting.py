@@ -32,7 +32,7 @@ class WaitPolicy:
 
 # Chosen by measurement, see docs/protocol.md.
 ROOMY = WaitPolicy(spins=500, yield_s=5e-3)
-CROWDED = WaitPolicy(spins=3, yield_s=1e-3)
+CROWDED = WaitPolicy(spins=8, yield_s=1e-3)
 
 
 _waits: list[Callable[[], str]] = []  # what this process waits for, once it has waited a little
