@@ -32,7 +32,11 @@ def geo_trainer(program: Program, plan: Plan) -> Program:
             declare_parts(block, route, [s.name for s in route.slices])
             for piece in route.slices:
                 _declare_delta(block, route, piece.name, piece.shape)
-    pairs = _looked_up(block, plan)
+    lookups = _lookups(block, plan)
+    for op in lookups:
+        if "remote_prefetch" in op.attrs:
+            op.attrs["remote_prefetch"] = False
+    pairs = list(dict.fromkeys((op.input("Ids")[0], op.input("W")[0]) for op in lookups))
     _append_signal(block, control_name(0), [i for i, _ in pairs], [t for _, t in pairs])
     mark(new, plan)
     new._trainer_plan = plan
@@ -103,17 +107,10 @@ def _declare_delta(block: Block, route: Route, name: str, shape: tuple[int, ...]
     return block.create_var(f"{name}.delta", shape=shape, dtype=route.dtype, type=kind).name
 
 
-def _looked_up(block: Block, plan: Plan) -> list[tuple[str, str]]:
-    """Return ids and the sparse table they are looked up in, each pair once."""
+def _lookups(block: Block, plan: Plan) -> list[Operator]:
+    """Return the look-ups in sparse tables."""
     tables = {route.parameter for route in plan.routes if route.sparse}
-    pairs = (
-        (ids, table)
-        for op in block.ops
-        if op.type in LOOKUPS
-        for ids, table in zip(op.input("Ids"), op.input("W"))
-        if table in tables
-    )
-    return list(dict.fromkeys(pairs))
+    return [op for op in block.ops if op.type in LOOKUPS and op.input("W")[0] in tables]
 
 
 def _append_signal(block: Block, output: str, names: list[str], meaning: list[str]) -> None:
