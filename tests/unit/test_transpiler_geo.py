@@ -140,6 +140,20 @@ def test_the_signal_names_the_ids_of_sparse_tables():
     assert kinds == {"Param"}
 
 
+def test_tables_may_share_ids():
+    def build():
+        ids = layers.data(name="ids", shape=[1], dtype="int64")
+        rows = [
+            layers.embedding(input=ids, size=[50, 4], param_attr=name, is_sparse=True)
+            for name in ("first", "second")
+        ]
+        optimizer.SGD(learning_rate=0.1).minimize(layers.mean(layers.fc(input=rows, size=1)))
+
+    signal = geo(built(build)).get_trainer_program().global_block().ops[-1]
+    assert signal.input("X") == ["ids", "ids"]
+    assert signal.attrs["send_varnames"] == ["first", "second"]
+
+
 def test_an_optimizer_that_servers_cannot_run_will_do():
     def adadelta():
         return optimizer.Adadelta(learning_rate=0.1)
