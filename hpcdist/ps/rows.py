@@ -135,12 +135,12 @@ class RowServer:
         _check_ids(table, ids, len(self._arrays[table]), trainer)
         self._pulls.append((trainer, header.step, table, ids))
 
-    def answer(self, up_to_date: Callable[[int], bool]) -> None:
-        """Answer the pulls of steps that ``up_to_date(step)`` says all tables have reached."""
+    def answer(self, up_to_date: Callable[[int, int], bool]) -> None:
+        """Answer the pulls that ``up_to_date(trainer, step)`` says the tables are ready for."""
         waiting = []
         for pull in self._pulls:
             trainer, step, table, ids = pull
-            if not up_to_date(step):
+            if not up_to_date(trainer, step):
                 waiting.append(pull)
                 continue
             values = np.take(self._arrays[table], ids, axis=0)

@@ -10,9 +10,8 @@ from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.waiting import DEADLINE_S
 from hpcdist.errors import CommError, DeadlineError
+from hpcdist.ps.exchange import StepExchange
 from hpcdist.ps.messages import (
-    GRADIENT_TAG,
-    PARAMETER_TAG,
     REPLY_TAG,
     REQUEST_TAG,
     VALUE_TAG,
@@ -23,7 +22,7 @@ from hpcdist.ps.messages import (
     parse_hello,
     parse_specs,
 )
-from hpcdist.ps.packets import PacketBuffer, VarSpec, aligned_bytes, layout
+from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.rows import RowServer
 from hpcdist.ps.shards import Shards, SyncShards, Update
 from hpcdist.ps.wire import new_header, post_message, read_payload
@@ -42,6 +41,7 @@ class PsServer:
     ``expected``; they are read and sent from where they lie, so they must be updated in place.
     ``gradients[name][k]`` is what trainer k sent: the rows of one strided array. Sparse gradients
     count as packets behind the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
+    ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class PsServer:
         arrays: Mapping[str, Array],
         deadline_s: float = DEADLINE_S,
         shards: Shards | None = None,
+        own_answers: bool = False,
     ) -> None:
         self._transport = transport
         self._ranks = cluster.trainers
@@ -61,27 +62,27 @@ class PsServer:
         self._expected = expected
         self._arrays = arrays
         self._deadline_s = deadline_s
+        self._own_answers = own_answers
         trainers = len(cluster.trainers)
         packets = len(expected.gradients) + len(expected.tables)
         self._shards: Shards = shards or SyncShards(trainers, packets)
 
-        offsets, nbytes = layout(expected.gradients)
-        arena = aligned_bytes((trainers, nbytes))
-        self._rows = [
-            arena[:, begin : begin + packet.nbytes]
-            for packet, begin in zip(expected.gradients, offsets, strict=True)
-        ]
-        self.gradients: dict[str, Array] = {}
-        for packet, rows in zip(expected.gradients, self._rows, strict=True):
-            self.gradients.update(packet.views(rows))
-        self._answers = [PacketBuffer(packet, arrays) for packet in expected.parameters]
+        self._exchange = StepExchange(
+            transport,
+            cluster.trainers,
+            expected,
+            arrays,
+            own_answers=own_answers,
+            describe=self._unsent,
+            deadline_s=deadline_s,
+        )
+        self.gradients = self._exchange.gradients
+        self._dense = len(expected.gradients)
         self._tables = {spec.name: i for i, spec in enumerate(expected.tables)}
         self._row_server = RowServer(
             transport, cluster.trainers, expected.tables, arrays, deadline_s
         )
         self.rows = self._row_server.gradients
-
-        self._staged = {i for i, answer in enumerate(self._answers) if not answer.in_place}
 
         self._greeted = False
         self._hellos: dict[int, Hello] = {}
@@ -93,10 +94,6 @@ class PsServer:
             transport.recv_init(header, rank, REQUEST_TAG)
             for header, rank in zip(self._headers, self._ranks, strict=True)
         ]
-        self._receives: list[list[Request]] = []  # by packet, then trainer
-        self._sends: list[list[Request]] = []
-        self._start_all: list[Callable[[], None]] = []
-        self._finish_sends: list[Callable[[], object]] = []
 
     def serve(self, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
         """Run until all trainers have closed; the callbacks update ``arrays`` in place.
@@ -105,7 +102,7 @@ class PsServer:
         packet ``index`` and updates its parameters.
         """
         transport, shards = self._transport, self._shards
-        trainers, packets = len(self._ranks), len(self._answers)
+        trainers, packets = len(self._ranks), self._dense
         places = [(k, p) for k in range(trainers) for p in range(packets)]
         transport.start(self._requests)
         # The list is shared: it grows by the step path's receives once all trainers are here.
@@ -125,65 +122,31 @@ class PsServer:
                 update = arrived(*places[index - trainers])
                 if update:
                     self._update(update, on_step_begin, on_packet)
-        for finish in self._finish_sends:
-            finish()
-        for requests in (self._requests, *self._sends):
-            transport.release(requests)
+        self._exchange.close()
+        transport.release(self._requests)
 
     # -- the step path --
 
     def _update(self, update: Update, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
-        packet, contributors, begins_step = update
+        packet, contributors, begins_step, answers = update
         if begins_step:
             on_step_begin(self._shards.step)
-        if packet >= len(self._answers):
+        exchange = self._exchange
+        if packet >= self._dense:
             on_packet(packet, contributors)
-            self._answer_reads()
-            return
-        # The last step's answer has been received, or its trainer would not be here again; this
-        # only lets the transport close the requests.
-        self._finish_sends[packet]()
-        on_packet(packet, contributors)
-        if packet in self._staged:
-            self._answers[packet].gather()
-        if len(contributors) == len(self._ranks):
-            self._start_all[packet]()
-        else:
-            receives, sends = self._receives[packet], self._sends[packet]
-            self._transport.start([receives[k] for k in contributors])
-            self._transport.start([sends[k] for k in contributors])
+        elif contributors:
+            exchange.settle(packet)
+            on_packet(packet, contributors)
+            if len(contributors) == len(self._ranks) and not self._own_answers:
+                exchange.answer_all(packet)
+                answers = ()
+            else:
+                exchange.receive(packet, contributors)
+        for answered, trainers in answers:
+            if answered < self._dense:
+                exchange.answer(answered, trainers)
         if self._reads or self._tables:
             self._answer_reads()
-
-    def _prepare_exchange(self) -> None:
-        """Make the persistent requests of the step path and post its receives."""
-        transport = self._transport
-        for packet, rows, answer in zip(
-            self._expected.gradients, self._rows, self._answers, strict=True
-        ):
-            self._receives.append(
-                [
-                    transport.recv_init(rows[k], rank, GRADIENT_TAG + packet.tag)
-                    for k, rank in enumerate(self._ranks)
-                ]
-            )
-            self._sends.append(
-                [
-                    transport.send_init(answer.bytes, rank, PARAMETER_TAG + packet.tag)
-                    for rank in self._ranks
-                ]
-            )
-        self._start_all = [
-            transport.starter(receives + sends)
-            for receives, sends in zip(self._receives, self._sends, strict=True)
-        ]
-        self._finish_sends = [
-            transport.waiter_all(sends, self._unsent, self._deadline_s) for sends in self._sends
-        ]
-        by_trainer = [list(column) for column in zip(*self._receives, strict=True)]
-        for trainer in sorted(set(self._hellos) - self._closed) if by_trainer else []:
-            transport.start(by_trainer[trainer])
-        self._requests += [request for column in by_trainer for request in column]
 
     # -- control messages --
 
@@ -212,7 +175,7 @@ class PsServer:
             self._row_server.take_pull(trainer, header, payload)
         elif header.kind is Kind.PUSH:
             name = self._row_server.take_push(trainer, payload)
-            update = self._shards.arrived(trainer, len(self._answers) + self._tables[name])
+            update = self._shards.arrived(trainer, self._dense + self._tables[name])
             if update:
                 self._update(update, on_step_begin, on_packet)
         elif header.kind is Kind.CLOSE:
@@ -248,7 +211,7 @@ class PsServer:
                 break
         kind = Kind.REFUSED if refusal else Kind.HELLO_OK
         if not refusal:
-            self._prepare_exchange()
+            self._requests += self._exchange.open(sorted(set(self._hellos) - self._closed))
         for trainer in sorted(self._hellos):
             self._reply(trainer, kind, 0, refusal)
         if refusal:
@@ -257,7 +220,7 @@ class PsServer:
     def _close(
         self, trainer: int, payload: Any, on_step_begin: OnStepBegin, on_packet: OnPacket
     ) -> None:
-        sent = payload or [0] * (len(self._answers) + len(self._tables))
+        sent = payload or [0] * (self._dense + len(self._tables))
         if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
             raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")
         self._closed.add(trainer)
@@ -271,10 +234,10 @@ class PsServer:
             self._answer_read(*self._reads.pop(0))
         self._row_server.answer(self._tables_reached)
 
-    def _tables_reached(self, step: int) -> bool:
-        """Tell whether all sparse updates of the steps before ``step`` have been applied."""
-        first = len(self._answers)
-        return all(self._shards.applied(first + i) >= step for i in self._tables.values())
+    def _tables_reached(self, trainer: int, step: int) -> bool:
+        """Tell whether all tables are as a trainer must see them in ``step``."""
+        reached, first = self._shards.reached, self._dense
+        return all(reached(trainer, first + i, step) for i in self._tables.values())
 
     def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
         specs = parse_specs(payload)

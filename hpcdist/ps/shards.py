@@ -9,15 +9,17 @@ from hpcdist.errors import CommError
 
 
 class Update(NamedTuple):
-    """A packet to apply now: merge the contributors' gradients, update, answer the contributors.
+    """A packet to apply now: merge the contributors' gradients, update, answer.
 
-    ``contributors`` are trainers in ascending order; ``begins_step`` is true on the first update of
-    a step, before which a learning-rate schedule advances.
+    ``contributors`` are trainers in ascending order, none if there is nothing to apply;
+    ``begins_step`` is true on the first update of a step, before which a learning-rate schedule
+    advances. ``answers`` are (packet, trainers) to be answered then.
     """
 
     packet: int
     contributors: tuple[int, ...]
     begins_step: bool
+    answers: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class Shards(Protocol):
@@ -43,8 +45,8 @@ class Shards(Protocol):
         """Whether something has arrived that still waits for other trainers."""
         ...
 
-    def applied(self, packet: int) -> int:
-        """Return in how many steps a packet has been applied."""
+    def reached(self, trainer: int, packet: int, step: int) -> bool:
+        """Return whether a packet is as ``trainer`` must see it in ``step``."""
         ...
 
     def arrived(self, trainer: int, packet: int) -> Update | None:
@@ -96,8 +98,8 @@ class SyncShards:
     def begun(self) -> bool:
         return self._awaited != self._needed or not self.readable
 
-    def applied(self, packet: int) -> int:
-        return self._applied[packet]
+    def reached(self, trainer: int, packet: int, step: int) -> bool:
+        return self._applied[packet] >= step
 
     def arrived(self, trainer: int, packet: int) -> Update | None:
         bit = 1 << trainer
@@ -158,4 +160,5 @@ class SyncShards:
 
 def _updates(packet: int, contributors: tuple[int, ...]) -> tuple[Update, Update]:
     """Return the update that continues a step and the one that begins it."""
-    return Update(packet, contributors, False), Update(packet, contributors, True)
+    answers = ((packet, contributors),)
+    return Update(packet, contributors, False, answers), Update(packet, contributors, True, answers)

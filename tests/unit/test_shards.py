@@ -6,6 +6,11 @@ from hpcdist.errors import CommError
 from hpcdist.ps.shards import SyncShards, Update
 
 
+def due(packet, contributors, begins_step):
+    """Return the update that answers whom it comes from."""
+    return Update(packet, contributors, begins_step, ((packet, contributors),))
+
+
 def test_a_packet_is_due_when_all_trainers_sent_it():
     shards = SyncShards(trainers=2, packets=2)
     assert shards.readable
@@ -14,12 +19,12 @@ def test_a_packet_is_due_when_all_trainers_sent_it():
     assert shards.begun
     assert shards.readable
     assert shards.missing() == (0, 0, (0,))
-    assert shards.arrived(0, 0) == Update(0, (0, 1), True)
+    assert shards.arrived(0, 0) == due(0, (0, 1), True)
     assert not shards.readable
     assert shards.missing() == (0, 1, (0, 1))
     assert shards.arrived(0, 1) is None
     assert shards.missing() == (0, 1, (1,))
-    assert shards.arrived(1, 1) == Update(1, (0, 1), False)
+    assert shards.arrived(1, 1) == due(1, (0, 1), False)
     assert shards.readable
     assert not shards.begun
     assert not shards.finished
@@ -31,16 +36,16 @@ def test_whoever_closed_takes_part_in_the_steps_it_sent():
     assert shards.arrived(0, 0) is None
     assert shards.arrived(1, 0) is None
     assert shards.missing() == (0, 0, (2,))
-    assert shards.arrived(2, 0) == Update(0, (0, 1, 2), True)
+    assert shards.arrived(2, 0) == due(0, (0, 1, 2), True)
     assert shards.arrived(0, 0) is None
-    assert shards.arrived(1, 0) == Update(0, (0, 1), True)
+    assert shards.arrived(1, 0) == due(0, (0, 1), True)
 
 
 def test_closing_completes_what_waited_for_the_one_that_left():
     shards = SyncShards(2, 2)
     shards.arrived(0, 0)
     shards.arrived(0, 1)
-    assert shards.closed(1, [0, 0]) == [Update(0, (0,), True), Update(1, (0,), False)]
+    assert shards.closed(1, [0, 0]) == [due(0, (0,), True), due(1, (0,), False)]
     assert not shards.finished
     assert shards.closed(0, [1, 1]) == []
     assert shards.finished
@@ -51,7 +56,7 @@ def test_all_closed_is_not_finished_before_everything_sent_is_applied():
     shards.closed(0, [1])
     shards.closed(1, [0])
     assert not shards.finished
-    assert shards.arrived(0, 0) == Update(0, (0,), True)
+    assert shards.arrived(0, 0) == due(0, (0,), True)
     assert shards.finished
 
 

@@ -1,0 +1,102 @@
+"""What an asynchronous server decides, without I/O: every packet is due when it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdist.errors import CommError
+from hpcdist.ps.shards import Update
+
+
+class AsyncShards:
+    """Asynchronous mode: a gradient is applied on arrival, by itself, and answered.
+
+    With ``max_staleness`` s the mode is stale-synchronous: a trainer that is s steps ahead of the
+    slowest that has not closed gets its answer when that one has caught up (Ho et al., "More
+    Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013).
+
+    ``staleness[k]`` is how many updates of other trainers came between what trainer k read and
+    what it sent, at its last arrival: the largest over its packets of that step.
+    """
+
+    def __init__(self, trainers: int, packets: int, max_staleness: int | None = None) -> None:
+        self.step = -1
+        self.staleness = [0] * trainers
+        self._trainers = trainers
+        self._packets = packets
+        self._max_staleness = max_staleness
+        self._counts = [[0] * packets for _ in range(trainers)]  # how often k has sent p
+        self._versions = [0] * packets  # updates applied to p
+        self._seen = [[0] * packets for _ in range(trainers)]  # the version k was answered with
+        self._sent: dict[int, tuple[int, ...]] = {}  # of the trainers that have closed
+        self._held: list[tuple[int, int]] = []  # (packet, trainer) to be answered later
+
+    @property
+    def finished(self) -> bool:
+        return len(self._sent) == self._trainers and all(
+            count >= sent
+            for k, wanted in self._sent.items()
+            for count, sent in zip(self._counts[k], wanted)
+        )
+
+    @property
+    def readable(self) -> bool:
+        return True
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._held)
+
+    def reached(self, trainer: int, packet: int, step: int) -> bool:
+        """A trainer sees its own updates of the steps before ``step``."""
+        return self._counts[trainer][packet] >= step
+
+    def arrived(self, trainer: int, packet: int) -> Update:
+        counts = self._counts[trainer]
+        step = counts[packet]
+        if trainer in self._sent and self._sent[trainer][packet] <= step:
+            raise CommError(f"trainer {trainer} sent packet {packet} after closing")
+        counts[packet] = step + 1
+        missed = self._versions[packet] - self._seen[trainer][packet]
+        begins = step == max(counts) - 1 and sum(c > step for c in counts) == 1
+        self.staleness[trainer] = missed if begins else max(self.staleness[trainer], missed)
+        self._versions[packet] += 1
+        self.step = max(self.step, step)
+        self._held.append((packet, trainer))
+        return Update(packet, (trainer,), False, self._released())
+
+    def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
+        if trainer in self._sent:
+            raise CommError(f"trainer {trainer} closed twice")
+        if len(sent) != self._packets:
+            raise CommError(
+                f"trainer {trainer} closed with {len(sent)} packet counts, expected {self._packets}"
+            )
+        self._sent[trainer] = tuple(sent)
+        released = self._released()
+        return [Update(-1, (), False, released)] if released else []
+
+    def missing(self) -> tuple[int, int, tuple[int, ...]]:
+        slowest = self._slowest()
+        packet = self._held[0][0] if self._held else 0
+        behind = [k for k in self._open() if min(self._counts[k]) <= slowest]
+        return slowest, packet, tuple(behind)
+
+    def _released(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Take the answers that may go out now from those held back."""
+        if self._max_staleness is None:
+            due, self._held = self._held, []
+        else:
+            limit = self._slowest() + self._max_staleness
+            due = [(p, k) for p, k in self._held if self._counts[k][p] <= limit]
+            self._held = [held for held in self._held if held not in due]
+        for packet, trainer in due:
+            self._seen[trainer][packet] = self._versions[packet]
+        return tuple((packet, (trainer,)) for packet, trainer in due)
+
+    def _slowest(self) -> int:
+        """Return the number of whole steps of the slowest trainer that is still there."""
+        return min((min(self._counts[k], default=0) for k in self._open()), default=1 << 62)
+
+    def _open(self) -> list[int]:
+        return [k for k in range(self._trainers) if k not in self._sent]

@@ -1,0 +1,128 @@
+"""A server's persistent requests of the step path: gradients in, parameters out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG, Hello
+from hpcdist.ps.packets import PacketBuffer, aligned_bytes, layout
+
+
+class StepExchange:
+    """What every trainer sends in a step, and what it is answered.
+
+    Gradients of trainer k arrive in row k of one arena: ``gradients[name]`` is [trainers, *shape].
+    Answers leave from the parameters themselves, so these must not change while an answer is under
+    way; with ``own_answers`` every trainer has a copy that its answer leaves from, and a slow one
+    keeps nobody waiting.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        expected: Hello,
+        arrays: Mapping[str, Array],
+        *,
+        own_answers: bool,
+        describe: Callable[[], str],
+        deadline_s: float,
+    ) -> None:
+        self._transport = transport
+        self._ranks = ranks
+        self._expected = expected
+        self._own_answers = own_answers
+        self._describe = describe
+        self._deadline_s = deadline_s
+        offsets, nbytes = layout(expected.gradients)
+        arena = aligned_bytes((len(ranks), nbytes))
+        self._rows = [
+            arena[:, begin : begin + packet.nbytes]
+            for packet, begin in zip(expected.gradients, offsets, strict=True)
+        ]
+        self.gradients: dict[str, Array] = {}
+        for packet, rows in zip(expected.gradients, self._rows, strict=True):
+            self.gradients.update(packet.views(rows))
+        self._live = [PacketBuffer(packet, arrays) for packet in expected.parameters]
+        self._staged = {i for i, buffer in enumerate(self._live) if not buffer.in_place}
+        self._copies: list[Array] = []  # by packet: [trainers, bytes]
+        self._receives: list[list[Request]] = []  # by packet, then trainer
+        self._sends: list[list[Request]] = []
+        self._start_all: list[Callable[[], None]] = []
+        self._finish_all: list[Callable[[], object]] = []
+
+    def open(self, trainers: Sequence[int]) -> list[Request]:
+        """Make all requests, post the receives of ``trainers``; return them trainer by trainer."""
+        transport = self._transport
+        for packet, rows, live in zip(
+            self._expected.gradients, self._rows, self._live, strict=True
+        ):
+            copies = aligned_bytes((len(self._ranks), live.bytes.nbytes))
+            self._copies.append(copies)
+            self._receives.append(
+                [
+                    transport.recv_init(rows[k], rank, GRADIENT_TAG + packet.tag)
+                    for k, rank in enumerate(self._ranks)
+                ]
+            )
+            self._sends.append(
+                [
+                    transport.send_init(
+                        copies[k] if self._own_answers else live.bytes,
+                        rank,
+                        PARAMETER_TAG + packet.tag,
+                    )
+                    for k, rank in enumerate(self._ranks)
+                ]
+            )
+        self._start_all = [
+            transport.starter(receives + sends)
+            for receives, sends in zip(self._receives, self._sends, strict=True)
+        ]
+        self._finish_all = [
+            transport.waiter_all(sends, self._describe, self._deadline_s) for sends in self._sends
+        ]
+        by_trainer = [list(column) for column in zip(*self._receives, strict=True)]
+        for trainer in trainers if by_trainer else []:
+            transport.start(by_trainer[trainer])
+        return [request for column in by_trainer for request in column]
+
+    def settle(self, packet: int) -> None:
+        """Wait until the last answers have left, before their parameters change.
+
+        Where answers leave from the parameters, they have been received, or their trainers would
+        not have sent again; this only lets the transport close the requests.
+        """
+        if not self._own_answers:
+            self._finish_all[packet]()
+
+    def answer_all(self, packet: int) -> None:
+        """Answer every trainer, and take its next gradients."""
+        if packet in self._staged:
+            self._live[packet].gather()
+        self._start_all[packet]()
+
+    def receive(self, packet: int, trainers: Sequence[int]) -> None:
+        """Take the next gradients of these trainers."""
+        self._transport.start([self._receives[packet][k] for k in trainers])
+
+    def answer(self, packet: int, trainers: Sequence[int]) -> None:
+        """Answer these trainers with the parameters as they are now."""
+        sends = [self._sends[packet][k] for k in trainers]
+        if packet in self._staged:
+            self._live[packet].gather()
+        if self._own_answers:
+            self._transport.wait_all(sends, self._describe, self._deadline_s)
+            for k in trainers:
+                np.copyto(self._copies[packet][k], self._live[packet].bytes)
+        self._transport.start(sends)
+
+    def close(self) -> None:
+        """Wait until all answers have left, and free the requests of the sends."""
+        for finish in self._finish_all:
+            finish()
+        for sends in self._sends:
+            self._transport.release(sends)
