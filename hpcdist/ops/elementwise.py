@@ -56,7 +56,10 @@ def _views(x: Any, y: Any, axis: int) -> tuple[Any, Any]:
 
 def _forward(ufunc: str) -> Callable[..., Callable[[], Any]]:
     def bind(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
-        return functools.partial(getattr(xp, ufunc), *_views(x, y, axis), out=out)
+        x_view, y_view = _views(x, y, axis)
+        if y.size == 1:
+            y_view = y.reshape(())  # numpy's fast path: no broadcasting to set up
+        return functools.partial(getattr(xp, ufunc), x_view, y_view, out=out)
 
     return bind
 
