@@ -45,8 +45,18 @@ def regression(*hidden: int) -> Callable[[], list[Any]]:
 def classifier() -> list[Any]:
     x, label = layers.data("x", [FEATURES]), layers.data("label", [1], dtype="int64")
     guess = layers.fc(x, CLASSES, act="softmax")
-    loss = layers.mean(layers.cross_entropy(guess, label))
-    return [loss, layers.accuracy(guess, label), guess]
+    cost = layers.cross_entropy(guess, label)
+    correct, total = (layers.create_tensor("int32") for _ in range(2))
+    accuracy = layers.accuracy(guess, label, correct=correct, total=total)
+    worst, shares = layers.reduce_max(cost), layers.reduce_mean(guess, dim=0)
+    return [layers.mean(cost), accuracy, correct, total, worst, shares, guess]
+
+
+def summed() -> list[Any]:
+    x, y = layers.data("x", [FEATURES]), layers.data("y", [1])
+    cost = layers.square_error_cost(layers.fc(x, 1), y)
+    loss = layers.scale(layers.reduce_sum(cost), 0.1)
+    return [loss, layers.reduce_min(cost)]
 
 
 def embedded() -> list[Any]:
@@ -77,6 +87,7 @@ MODELS = {
     "adam": Model(regression(6), adam_with_decay, near=5e-5),
     "softmax": Model(classifier, sgd),
     "sparse": Model(embedded, sgd),
+    "sum": Model(summed, sgd),
 }
 
 
@@ -127,3 +138,15 @@ def assert_close(got, wanted, near, where):
     assert [(v.shape, v.dtype) for v in got] == [(v.shape, v.dtype) for v in wanted], where
     for index, pair in enumerate(zip(got, wanted)):
         np.testing.assert_allclose(*pair, rtol=near, atol=near, err_msg=f"{where}, fetch {index}")
+
+
+def test_a_loss_that_trainers_cannot_share_is_refused_everywhere():
+    def root_of_mean() -> list[Any]:
+        return [layers.sqrt(regression()()[0])]
+
+    for outcome in run_job(1, 1, lambda role: train(Model(root_of_mean, sgd))):
+        assert not outcome.error, "one trainer shares with nobody"
+    outcomes = run_job(2, 1, lambda role: train(Model(root_of_mean, sgd)))
+    for outcome in outcomes:
+        assert "PlanError" in outcome.error_types
+        assert "'sqrt_0.tmp_0' is none of these" in outcome.error

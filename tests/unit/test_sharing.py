@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import FeedError
-from hpcdist.runtime.sharing import WEIGHT, cut_feed, share_of
+from hpcdist.runtime.joining import How, loss_weight
+from hpcdist.runtime.sharing import cut_feed, share_of
 
 
 @pytest.mark.parametrize("trainers", [1, 2, 3, 4])
@@ -20,15 +21,20 @@ def test_every_row_counts_once(total, trainers):
 def test_mean_over_trainers_of_weighted_means_is_the_mean(total):
     rows = np.arange(total, dtype=np.float32) ** 2
     parts = [cut_feed({"x": rows}, frozenset({"x"}), k, 3) for k in range(3)]
-    means = [cut["x"].mean() * cut[WEIGHT][0] for cut, _ in parts]
+    means = [cut["x"].mean() * loss_weight(How.MEAN, share, 3) for cut, share in parts]
     assert np.mean(means) == pytest.approx(rows.mean())
+    sums = [cut["x"].sum() * loss_weight(How.SUM, share, 3) for cut, share in parts]
+    assert np.mean(sums) == pytest.approx(rows.sum())
 
 
 def test_values_without_a_batch_stay_whole():
     feed = {"x": np.zeros((4, 2)), "rate": np.ones(3)}
-    cut, _ = cut_feed(feed, frozenset({"x"}), 1, 2)
+    cut, share = cut_feed(feed, frozenset({"x"}), 1, 2)
     assert cut["x"].shape == (2, 2)
     assert cut["rate"].shape == (3,)
+    assert loss_weight(How.SAME, share, 2) == 1.0
+    whole, share = cut_feed(feed, frozenset({"y"}), 1, 2)
+    assert share is None and whole["x"].shape == (4, 2)
 
 
 def test_rows_that_do_not_match_are_refused():
