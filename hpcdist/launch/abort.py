@@ -111,7 +111,7 @@ class Guard:
         return [
             peer
             for peer in self._peers
-            if peer.host == self._me.host and peer.pid != self._me.pid and not _lives(peer.pid)
+            if peer.host == self._me.host and peer.pid != self._me.pid and not lives(peer.pid)
         ]
 
 
@@ -131,7 +131,7 @@ def _forget_termination() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     """Tell whether a process of this host exists and is not a zombie."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         # The state follows the command's name, which may itself hold parentheses.

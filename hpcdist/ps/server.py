@@ -285,10 +285,14 @@ class PsServer:
         if self._hellos and not self._greeted:
             absent = sorted(set(range(len(self._ranks))) - set(self._hellos) - self._closed)
             return f"{self._name} waiting for the first message (HELLO) of {self._whos(absent)}"
-        if not self._shards.begun:
+        if not self._greeted:
             return f"{self._name} waiting for trainers"
+        packets = [*map(str, self._expected.gradients), *self._tables]
+        if not self._shards.begun:
+            step = self._shards.step + 1
+            return f"{self._name}: waiting for step {step}, for {', '.join(packets)}"
         step, packet, missing = self._shards.missing()
-        names = [*map(str, self._expected.gradients), *self._tables][packet]
+        names = packets[packet]
         return f"{self._name}, step {step}: waiting for {names} from {self._whos(missing)}"
 
     def _unsent(self) -> str:

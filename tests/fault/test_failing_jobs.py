@@ -1,0 +1,124 @@
+"""However one rank fails, all end within seconds, one message says which, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.jobs import TRAIN, Job, needs_mpirun
+
+pytestmark = needs_mpirun
+
+PSERVERS = ("--quiet", "--pservers", "2")
+LIMIT_S = 10
+
+
+def only_message(ended):
+    assert len(ended.messages) == 1, ended.err
+    return ended.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("rank", "role", "survivor"),
+    [(1, "trainer 1", "waiting for"), (3, "server 1", "step"), (0, "trainer 0", "waiting for")],
+)
+def test_a_killed_rank_is_named_by_a_survivor(tmp_path, rank, role, survivor):
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS)
+    job.await_step(0, 5)
+    pid = job.pid(rank)
+    os.kill(pid, signal.SIGKILL)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    assert f"rank {rank} ({role}, pid {pid} on " in only_message(ended)
+    told = ended.err.split("the job ends\n")[1].splitlines()[0]
+    assert survivor in told
+    assert "fc_0." in told
+
+
+def test_an_exception_on_one_rank_ends_all(tmp_path):
+    script = TRAIN + "train(5)\nif RANK == 1:\n    raise ValueError('bad luck')\ntrain(100_000)"
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert ended.code != 0
+    assert only_message(ended).startswith("hpcdist: rank 1 (trainer 1, pid ")
+    assert "failed at step 5" in ended.messages[0]
+    assert "ValueError: bad luck" in ended.err
+    assert 'File "train.py"' in ended.err
+
+
+def test_the_same_error_on_every_rank_is_told_once(tmp_path):
+    ended = Job(tmp_path, "raise ValueError('the same')", *PSERVERS).end()
+    only_message(ended)
+    assert ended.err.count("ValueError: the same") == 1
+
+
+def test_an_error_of_the_program_names_the_feed(tmp_path):
+    script = TRAIN + "train(2)\nif RANK == 0: rows = rows[:, :4]\ntrain(3)"
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert ended.code != 0
+    assert "rank 0 (trainer 0" in only_message(ended)
+    assert "feed 'y'" in ended.err
+
+
+def test_a_rank_with_another_program_is_refused(tmp_path):
+    other = TRAIN.replace("size=1), y", "size=1 + (RANK == 1)), y")
+    ended = Job(tmp_path, other + "train(5)", *PSERVERS).end()
+    assert ended.code != 0
+    assert "trainer 1" in only_message(ended) + ended.err
+
+
+def test_a_stuck_rank_meets_the_deadline(tmp_path):
+    script = TRAIN + "train(3)\nif RANK == 1: time.sleep(1000)\ntrain(100_000)"
+    job = Job(tmp_path, script, *PSERVERS, "--deadline", "1500")
+    job.await_step(0, 2)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    only_message(ended)
+    assert "FLAGS_rpc_deadline" in ended.err
+    told = next(line for line in ended.err.splitlines() if "DeadlineError" in line)
+    for what in ("step 3", "fc_0.", "1.5 s"):
+        assert what in told
+
+
+def test_an_exit_code_ends_all_and_is_passed_on(tmp_path):
+    script = TRAIN + "train(2)\nif RANK == 1: sys.exit(7)\ntrain(100_000)"
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert ended.code == 7
+    assert "ended with exit code 7" in only_message(ended)
+
+
+def test_an_exit_without_a_code_is_a_normal_end(tmp_path):
+    ended = Job(tmp_path, TRAIN + "print(train(3))\nsys.exit()", *PSERVERS).end()
+    assert (ended.code, ended.messages) == (0, [])
+    assert float(ended.out) > 0
+
+
+def test_a_rank_that_leaves_by_the_back_door_is_named(tmp_path):
+    script = TRAIN + "train(2)\nif RANK == 1: os._exit(0)\ntrain(100_000)"
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert "rank 1 (trainer 1" in only_message(ended)
+    assert "rank 2" not in only_message(ended)
+
+
+def test_a_script_that_forks_may_terminate_its_children(tmp_path):
+    script = TRAIN + (
+        "import multiprocessing as mp\n"
+        "if RANK == 0:\n"
+        "    child = mp.get_context('fork').Process(target=time.sleep, args=(60,))\n"
+        "    child.start(); time.sleep(0.3); child.terminate(); child.join()\n"
+        "    print('child', child.exitcode)\n"
+        "train(3)\n"
+    )
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert (ended.code, ended.messages) == (0, [])
+    assert f"child {-signal.SIGTERM}" in ended.out
+
+
+def test_terminating_mpirun_ends_quietly(tmp_path):
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS)
+    job.await_step(0, 3)
+    os.kill(job.pid_of_mpirun, signal.SIGTERM)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    assert ended.messages == []

@@ -1,0 +1,210 @@
+"""What a user sees of a job: its output, its logs, its refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import TRAIN, Job, needs_mpirun
+
+pytestmark = needs_mpirun
+
+PSERVERS = ("--quiet", "--pservers", "2")
+
+
+def test_four_ranks_train_as_one_does(tmp_path):
+    losses = []
+    for ranks, options in ((1, ()), (4, PSERVERS), (3, ("--pservers", "1", "--quiet"))):
+        directory = tmp_path / str(ranks)
+        directory.mkdir()
+        script = TRAIN.replace("size=1)", "size=1, param_attr=CONSTANT)").replace(
+            "x = fluid",
+            "CONSTANT = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.5))\nx = fluid",
+        )
+        ended = Job(directory, script + "print(train(20))", *options, ranks=ranks).end()
+        assert (ended.code, ended.messages) == (0, [])
+        losses.append(float(ended.out))
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+
+
+def test_only_rank_0_speaks_on_stdout_and_the_table_goes_to_stderr(tmp_path):
+    script = "import os\nprint('I am', os.environ['PADDLE_TRAINING_ROLE'])"
+    ended = Job(tmp_path, script, "--pservers", "1", ranks=3).end()
+    assert ended.out == "I am TRAINER\n"
+    assert "Configuration Arguments" in ended.err
+    assert "|                    PADDLE_TRAINING_ROLE                     TRAINER" in ended.err
+    ended = Job(tmp_path, script, "--pservers", "1", "--quiet", "--all-output", ranks=3).end()
+    assert sorted(ended.out.splitlines()) == ["I am PSERVER"] + ["I am TRAINER"] * 2
+    assert "Distributed Envs" not in ended.err
+
+
+def test_logs_hold_each_ranks_output_and_errors_reach_the_terminal(tmp_path):
+    script = (
+        "import os, sys\n"
+        "print('out of', os.environ['HPCDIST_RANK'])\n"
+        "print('err of', os.environ['HPCDIST_RANK'], file=sys.stderr)\n"
+        "if sys.argv[1:] == ['fail'] and os.environ['HPCDIST_RANK'] == '2': 1 / 0\n"
+    )
+    options = ("--pservers", "1", "--role-map", "servers-first", "--quiet", "--log-dir", "logs")
+    ended = Job(tmp_path, script, *options, ranks=3).end()
+    assert (ended.code, ended.out, ended.err) == (0, "out of 0\n", "err of 0\n")
+    logs = {file.name: file.read_text() for file in (tmp_path / "logs").iterdir()}
+    assert logs == {
+        "serverlog.0": "out of 0\nerr of 0\n",
+        "workerlog.0": "out of 1\nerr of 1\n",
+        "workerlog.1": "out of 2\nerr of 2\n",
+    }
+    ended = Job(tmp_path, script, *options, ranks=3, args=["fail"]).end()
+    assert ended.code != 0
+    assert "rank 2 (trainer 1" in ended.messages[0]
+    assert "ZeroDivisionError" in ended.err
+    assert "ZeroDivisionError" in (tmp_path / "logs" / "workerlog.1").read_text()
+
+
+def test_random_numbers_are_equal_on_all_ranks(tmp_path):
+    script = "import random, numpy as np, os\nprint(random.random(), np.random.rand())"
+    options = ("--pservers", "1", "--quiet", "--all-output")
+    outs = [
+        Job(tmp_path, script, *options, "--seed", seed, ranks=3).end().out.splitlines()
+        for seed in ("5", "5", "6")
+    ]
+    assert [len(set(lines)) for lines in outs] == [1, 1, 1]
+    assert outs[0] == outs[1] != outs[2]
+
+
+def test_arguments_and_modules_beside_the_script_are_found(tmp_path):
+    (tmp_path / "beside.py").write_text("NAME = 'beside'")
+    script = "import sys, beside\nprint(beside.NAME, sys.argv, __name__)"
+    ended = Job(tmp_path, script, mpirun=False, args=["--pservers", "9", "-x"]).end()
+    assert ended.out == "beside ['train.py', '--pservers', '9', '-x'] __main__\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "collective mode is not available yet; pass --pservers P"),
+        (("--pservers", "2"), "2 servers leave no trainer among 2 ranks"),
+        (("--pservers", "1", "--log-dir", "train.py/x"), "cannot make the log directory"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_once(tmp_path, options, message):
+    ended = Job(tmp_path, "print('ran')", *options, ranks=2).end()
+    assert ended.code == 1
+    assert ended.out == ""
+    assert len(ended.messages) == 1
+    assert message in ended.messages[0]
+
+
+def test_a_missing_script_is_told_once(tmp_path):
+    job = Job(tmp_path, "", "--pservers", "1", "nowhere.py", ranks=2)
+    ended = job.end()
+    assert ended.code == 1
+    assert len(ended.messages) == 1
+    assert "cannot read the script 'nowhere.py'" in ended.messages[0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_world_of_one_where_four_were_started_is_refused(tmp_path, rank):
+    """The ranks of a job whose mpirun or srun does not belong to this python's MPI."""
+    env = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": str(rank)}
+    job = Job(tmp_path, "print('ran')", "--pservers", "2", mpirun=False, env=env)
+    ended = job.end()
+    assert (ended.code, ended.out) == (1, "")
+    assert len(ended.messages) == (1 if rank == 0 else 0)
+    if rank == 0:
+        assert "4 processes were started, but each has an MPI world of one rank" in ended.err
+        assert "srun --mpi=pmi2" in ended.err
+
+
+def test_a_role_given_to_a_lone_process_is_refused(tmp_path):
+    env = {"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_PSERVER_IPS": "a,b", "PADDLE_TRAINERS": "2"}
+    ended = Job(tmp_path, "print('ran')", mpirun=False, env=env).end()
+    assert (ended.code, ended.out) == (1, "")
+    assert "mpirun -n 4 python -m hpcdist --pservers 2" in ended.messages[0]
+
+
+def test_a_script_alone_needs_no_mpi(tmp_path):
+    script = TRAIN + "print(train(3) > 0, 'mpi4py.MPI' in sys.modules)"
+    ended = Job(tmp_path, script, mpirun=False).end()
+    assert (ended.code, ended.out) == (0, "True False\n")
+
+
+# The quick start of Fluid's documentation, word for word but for its data set.
+QUICK_START = """
+import os
+import paddle
+import paddle.fluid as fluid
+
+# train reader
+BATCH_SIZE = 20
+EPOCH_NUM = 30
+BATCH_SIZE = 8
+
+train_reader = paddle.batch(
+    paddle.reader.shuffle(
+        READER, buf_size=500),
+    batch_size=BATCH_SIZE)
+
+def train():
+    y = fluid.layers.data(name='y', shape=[1], dtype='float32')
+    x = fluid.layers.data(name='x', shape=[13], dtype='float32')
+    y_predict = fluid.layers.fc(input=x, size=1, act=None)
+    loss = fluid.layers.square_error_cost(input=y_predict, label=y)
+    avg_loss = fluid.layers.mean(loss)
+    opt = fluid.optimizer.SGD(learning_rate=0.001)
+    opt.minimize(avg_loss)
+    place = fluid.CPUPlace()
+    feeder = fluid.DataFeeder(place=place, feed_list=[x, y])
+    exe = fluid.Executor(place)
+    # fetch distributed training environment setting
+    training_role = os.getenv("PADDLE_TRAINING_ROLE", None)
+    port = os.getenv("PADDLE_PSERVER_PORT", "6174")
+    pserver_ips = os.getenv("PADDLE_PSERVER_IPS", "")
+    trainer_id = int(os.getenv("PADDLE_TRAINER_ID", "0"))
+    eplist = []
+    for ip in pserver_ips.split(","):
+        eplist.append(':'.join([ip, port]))
+    pserver_endpoints = ",".join(eplist)
+    trainers = int(os.getenv("PADDLE_TRAINERS"))
+    current_endpoint = os.getenv("PADDLE_CURRENT_IP", "") + ":" + port
+    t = fluid.DistributeTranspiler()
+    t.transpile(
+        trainer_id = trainer_id,
+        pservers = pserver_endpoints,
+        trainers = trainers)
+    if training_role == "PSERVER":
+        pserver_prog = t.get_pserver_program(current_endpoint)
+        startup_prog = t.get_startup_program(current_endpoint, pserver_prog)
+        exe.run(startup_prog)
+        exe.run(pserver_prog)
+    elif training_role == "TRAINER":
+        trainer_prog = t.get_trainer_program()
+        exe.run(fluid.default_startup_program())
+        for epoch in range(EPOCH_NUM):
+            for batch_id, batch_data in enumerate(train_reader()):
+                avg_loss_value, = exe.run(trainer_prog,
+                                      feed=feeder.feed(batch_data),
+                                      fetch_list=[avg_loss])
+                if (batch_id + 1) % 10 == 0:
+                    print("Epoch: {0}, Batch: {1}, loss: {2}".format(
+                        epoch, batch_id, avg_loss_value[0]))
+        # destory the resource of current trainer node in pserver server node
+        exe.close()
+    else:
+        raise AssertionError("PADDLE_TRAINING_ROLE should be one of [TRAINER, PSERVER]")
+
+train()
+"""
+MADE_UP = """lambda: (
+    (row[:13], row[12:13] * 3 + 20)
+    for row in __import__('numpy').random.RandomState(1).rand(400, 13).astype('float32'))"""
+
+
+@pytest.mark.parametrize("role_map", ["servers-last", "servers-first", "t,s,s,t"])
+def test_fluids_quick_start_runs_unmodified(tmp_path, role_map):
+    script = QUICK_START.replace("READER", MADE_UP)
+    options = (*PSERVERS, "--role-map", role_map, "--as-paddle", "--all-output")
+    ended = Job(tmp_path, script, *options).end()
+    assert (ended.code, ended.messages) == (0, [])
+    losses = [float(line.rpartition(" ")[2]) for line in ended.out.splitlines()]
+    assert len(losses) == 2 * 30 * 5  # two trainers, 30 epochs, every tenth of 50 batches
+    assert losses[-1] < losses[0] / 20

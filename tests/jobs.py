@@ -1,0 +1,147 @@
+"""Whole jobs, started as users start them: ``mpirun -n N python -m hpcdist script``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcdist.launch.abort import lives
+from hpcdist.launch.guard import launched_size
+
+ROOT = Path(__file__).parent.parent
+BESIDE_PYTHON = Path(sys.executable).parent / "mpirun"
+MPIRUN = str(BESIDE_PYTHON) if BESIDE_PYTHON.exists() else shutil.which("mpirun")
+
+needs_mpirun = pytest.mark.skipif(
+    MPIRUN is None or launched_size(os.environ) is not None,
+    reason="starts mpirun itself: needs one, and a process that mpirun has not started",
+)
+
+# Trains a linear model on data of its own; writes its process id and how far it is.
+TRAIN = """
+import os, sys, time
+import numpy as np
+import hpcdist as fluid
+
+RANK = int(os.environ.get("HPCDIST_RANK", "0"))
+with open(f"pid.{RANK}", "w") as f:
+    f.write(str(os.getpid()))
+x = fluid.data(name="x", shape=[None, 4], dtype="float32")
+y = fluid.data(name="y", shape=[None, 1], dtype="float32")
+loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+fluid.optimizer.SGD(0.01).minimize(loss)
+exe = fluid.Executor(fluid.CPUPlace())
+exe.run(fluid.default_startup_program())
+rows = np.random.RandomState(3).rand(8, 5).astype("float32")
+
+def train(steps, every_s=0.0):
+    for step in range(steps):
+        value = exe.run(feed={"x": rows[:, :4], "y": rows[:, 4:]}, fetch_list=[loss])[0]
+        with open(f"step.{RANK}", "w") as f:
+            f.write(str(step))
+        time.sleep(every_s)
+    return float(value[0])
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def messages(self) -> list[str]:
+        """The errors that hpcdist itself printed, first lines only."""
+        lines = self.err.replace("\0", "").splitlines()  # Open MPI ends its own with a NUL
+        return [line for line in lines if line.startswith("hpcdist: ")]
+
+
+class Job:
+    """A running job, in a directory of its own."""
+
+    def __init__(
+        self,
+        directory: Path,
+        script: str,
+        *options: str,
+        ranks: int = 4,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        mpirun: bool = True,
+    ) -> None:
+        self.directory = directory
+        (directory / "train.py").write_text(script)
+        start = [MPIRUN, "-n", str(ranks)] if mpirun else []
+        command = [*start, sys.executable, "-m", "hpcdist", *options, "train.py", *args]
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env=clean_environment() | dict(env or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    @property
+    def pid_of_mpirun(self) -> int:
+        return self._process.pid
+
+    def pid(self, rank: int) -> int:
+        """Return the process id that the script has written on a rank."""
+        return int((self.directory / f"pid.{rank}").read_text())
+
+    def await_step(self, rank: int, step: int, within_s: float = 40) -> None:
+        """Wait until a rank's script has made so many steps."""
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            file = self.directory / f"step.{rank}"
+            if file.exists() and int(file.read_text() or "0") >= step:
+                return
+            if self._process.poll() is not None:
+                pytest.fail(f"the job ended too early: {self._process.communicate()}")
+            time.sleep(0.05)
+        self._process.kill()
+        pytest.fail(f"rank {rank} did not come to step {step} within {within_s} s")
+
+    def end(self, within_s: float = 60) -> Ended:
+        """Wait for the end of the job; fail if it does not come, or leaves a process behind."""
+        waited_from = time.monotonic()
+        try:
+            out, err = self._process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            pytest.fail(f"the job has not ended within {within_s} s: {self._process.communicate()}")
+        seconds = time.monotonic() - waited_from
+        pids = [int(file.read_text()) for file in self.directory.glob("pid.*")]
+        while any(map(lives, pids)) and time.monotonic() - waited_from < within_s:
+            time.sleep(0.05)
+        left = [pid for pid in pids if lives(pid)]
+        assert not left, f"processes {left} of {pids} were left behind"
+        return Ended(self._process.returncode, out, err, seconds)
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without what another launcher, or another job, has put there."""
+    foreign = ("OMPI_", "PMI", "PMIX", "PRTE_", "SLURM_", "PADDLE_", "HPCDIST_", "TRAINING_ROLE")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
