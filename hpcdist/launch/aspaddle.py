@@ -112,8 +112,8 @@ def _module(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, but not what it imports
     parent, _, last = name.rpartition(".")
     held = getattr(sys.modules.get(parent), last, None)
     return held if isinstance(held, ModuleType) else None

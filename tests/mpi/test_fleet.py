@@ -1,0 +1,183 @@
+"""Fleet over MPI: the same numbers as the transpiler, and servers that end with their workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.comm.cluster import PSERVER
+from hpcdist.fleet import Fleet
+from hpcdist.fleet.role_maker import Role, UserDefinedRoleMaker
+from hpcdist.graph import names
+from hpcdist.transpiler import DistributeTranspiler
+from tests.jobs import Job, needs_mpirun
+from tests.support_job import run_job
+
+SHAPES = [(1, 1), (2, 1), (2, 2), (1, 3)]  # trainers, servers
+STEPS, ROWS, FEATURES = 6, 12, 5
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet_fit_a_line.py"
+
+
+def net():
+    """Return the loss of a small net, in the default programs."""
+    x, y = fluid.layers.data("x", [FEATURES]), fluid.layers.data("y", [1])
+    hidden = fluid.layers.fc(x, 4, act="tanh")
+    guess = fluid.layers.fc(hidden, 1)
+    return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+
+
+def rows_of(step, worker, workers):
+    random = np.random.RandomState(step)
+    x = random.uniform(-1, 1, [ROWS, FEATURES]).astype("float32")
+    return {"x": x[worker::workers], "y": x.sum(1, keepdims=True)[worker::workers]}
+
+
+def trained(main, startup, loss, worker, workers, exe=None):
+    exe = exe or fluid.Executor()
+    exe.run(startup)
+    fed = (rows_of(step, worker, workers) for step in range(STEPS))
+    return [float(exe.run(main, feed=feed, fetch_list=[loss])[0][0]) for feed in fed]
+
+
+def own_programs():
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    return fluid.program_guard(main, startup)
+
+
+def by_fleet(trainers, servers, as_given=False):
+    """Return a script that trains with fleet; as_given runs the programs as they were built."""
+
+    def script(role):
+        fleet = Fleet()
+        kind = Role.SERVER if role.kind == PSERVER else Role.WORKER
+        called = [f"10.0.0.{k}:7000" for k in range(servers)]
+        fleet.init(UserDefinedRoleMaker(role.index, kind, trainers, called))
+        with own_programs(), names.guard():
+            loss = net()
+            optimizer = fluid.optimizer.Momentum(0.1, 0.9)
+            fleet.distributed_optimizer(optimizer).minimize(loss)
+            if fleet.is_server():
+                fleet.init_server()
+                fleet.run_server()
+                return "served"
+            fleet.init_worker()
+            programs = fleet.main_program, fleet.startup_program
+            if as_given:
+                programs = fluid.default_main_program(), fluid.default_startup_program()
+            losses = trained(*programs, loss, fleet.worker_index(), fleet.worker_num())
+            fleet.stop_worker()
+            return losses
+
+    return script
+
+
+def by_transpiler(trainers, servers):
+    def script(role):
+        with own_programs(), names.guard():
+            loss = net()
+            fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+            transpiler = DistributeTranspiler()
+            called = [f"ps{k}:6174" for k in range(servers)]
+            serves = role.kind == PSERVER
+            transpiler.transpile(
+                0 if serves else role.index, pservers=",".join(called), trainers=trainers
+            )
+            exe = fluid.Executor()
+            if serves:
+                main, startup = transpiler.get_pserver_programs(called[role.index])
+                exe.run(startup)
+                exe.run(main)
+                return "served"
+            main, startup = transpiler.get_trainer_program(), fluid.default_startup_program()
+            losses = trained(main, startup, loss, role.index, trainers, exe)
+            exe.close()
+            return losses
+
+    return script
+
+
+def in_one_process():
+    """Return the losses of one process on whole batches."""
+    with own_programs(), names.guard(), fluid.scope_guard(fluid.Scope()):
+        loss = net()
+        fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+        main, startup = fluid.default_main_program(), fluid.default_startup_program()
+        return trained(main, startup, loss, 0, 1)
+
+
+def results(outcomes):
+    for outcome in outcomes:
+        assert not outcome.error, f"{outcome.role}: {outcome.trace}"
+    return [outcome.value for outcome in outcomes]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+def test_synchronous_fleet_trains_as_the_transpiler(trainers, servers):
+    shape = trainers, servers
+    expected = results(run_job(*shape, by_transpiler(*shape)))
+    found = results(run_job(*shape, by_fleet(*shape)))
+    assert found == expected
+    assert found[trainers:] == ["served"] * servers
+    # Equal shares: the mean over workers is the loss of one process on the whole batch.
+    assert np.allclose(np.mean(found[:trainers], axis=0), in_one_process(), atol=2e-6)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_programs_that_were_built_train_too():
+    expected = results(run_job(1, 1, by_fleet(1, 1)))
+    assert results(run_job(1, 1, by_fleet(1, 1, as_given=True))) == expected
+
+
+@pytest.mark.mpi(min_size=2)
+def test_one_worker_trains_as_one_process():
+    assert results(run_job(1, 1, by_fleet(1, 1)))[0] == in_one_process()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ((0, Role.SERVER, 1, ["a:1"]), "role maker says server 0 of 1 workers and 1 servers"),
+        ((0, Role.WORKER, 2, ["a:1"]), "role maker says worker 0 of 2 workers and 1 servers"),
+        ((0, Role.WORKER, 1, ["a:1", "b:1"]), "role maker says worker 0 of 1 workers and 2"),
+    ],
+)
+def test_a_role_maker_that_contradicts_the_launcher(told, message):
+    def script(role):
+        if role.kind == PSERVER:
+            return "not asked"
+        with pytest.raises(ValueError, match="this rank is worker 0 of 1 workers and 1 servers"):
+            Fleet().init(UserDefinedRoleMaker(*told))
+        with pytest.raises(ValueError, match=message):
+            Fleet().init(UserDefinedRoleMaker(*told))
+        return "refused"
+
+    # The worker leaves without a word: nobody is connected.
+    assert results(run_job(1, 1, script)) == ["refused", "not asked"]
+
+
+# -- as users start it -------------------------------------------------------------------------
+def losses_by_worker(job):
+    ended = job.end()
+    assert ended.code == 0, ended.err
+    losses: dict[int, list[float]] = {}
+    for line in ended.out.splitlines():
+        words = line.split()
+        losses.setdefault(int(words[1]), []).append(float(words[-1]))
+    return losses
+
+
+@needs_mpirun
+def test_a_script_of_fluid_1_8_from_the_command_line(tmp_path):
+    script, options = EXAMPLE.read_text(), ("--quiet", "--all-output", "--as-paddle")
+    spread = losses_by_worker(Job(tmp_path, script, *options, "--pservers", "2"))
+    assert sorted(spread) == [0, 1] and all(len(losses) == 20 for losses in spread.values())
+    (alone,) = losses_by_worker(Job(tmp_path, script, *options, mpirun=False)).values()
+    assert alone[-1] < alone[0] / 5
+    # Equal shares: the mean over workers is the loss of one process on the whole batch.
+    assert np.allclose(np.mean([spread[0], spread[1]], axis=0), alone, atol=2e-6)
