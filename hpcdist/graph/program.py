@@ -41,6 +41,7 @@ class Program:
     _is_chief: bool
     _endpoints: Sequence[str]
     _ps_endpoint: str | None
+    _distributed_lookup_table: str | None
     _parameters_on_pservers: Any
     _fingerprint: str | None
     _server_plan: Any

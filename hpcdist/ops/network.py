@@ -143,3 +143,20 @@ define(
     infer=lambda shape, dtype: Meta(tuple(shape), dtype),
     kernel=_leave_open,
 )
+
+
+# -- distributed tables: row r lives on server r % servers -----------------------------------------
+# Numbers of rows vary from step to step, so the runtime runs these, between buffers of its own.
+define("split_ids", "Ids* -> Out*")
+define("prefetch", "X* -> Out*", attrs={"epmap": (), "trainer_id": 0})
+
+
+def _merge_ids_infer(
+    ids: Sequence[Meta], rows: Sequence[Meta], xs: Sequence[Meta]
+) -> tuple[list[Meta]]:
+    return ([Meta((*i.shape[:-1], xs[0].shape[-1]), xs[0].dtype) for i in ids],)
+
+
+define("merge_ids", "Ids*, Rows*, X* -> Out*", infer=_merge_ids_infer)
+define("lookup_sparse_table", "W, Ids -> Out", attrs={"padding_idx": -1})
+define("save", "X ->", attrs={"file_path": ""})

@@ -191,3 +191,8 @@ def _check_mode(program: Program) -> None:
             f"a program transpiled for mode {plan.mode.distributed_mode.name} cannot run yet: "
             "use transpile(sync_mode=True)"
         )
+    if plan is not None and plan.table is not None:
+        raise HpcdistError(
+            "a program with a distributed table cannot run yet: "
+            "use embedding(is_sparse=True) without is_distributed"
+        )

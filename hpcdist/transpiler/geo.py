@@ -12,8 +12,9 @@ from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.plan import LOOKUPS, Plan, Route, fingerprint
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, listen_op
+from hpcdist.transpiler.rpc import control_name, send_op
 from hpcdist.transpiler.startup import receive_parameters
-from hpcdist.transpiler.trainer import control_name, declare_parts, mark, send_op
+from hpcdist.transpiler.trainer import declare_parts, mark
 
 PARAM_INIT = "param_init"  # what the startup program "sends" once it has the parameters
 _UNROUTED = ("127.0.0.1:6164",)  # epmap of a send in Fluid by default: the plan has the routes

@@ -15,7 +15,7 @@ from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler.anatomy import dissect, refuse_unsupported_optimizers
+from hpcdist.transpiler.anatomy import Anatomy, dissect, refuse_unsupported_optimizers
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
@@ -53,6 +53,17 @@ class Route:
 
 
 @dataclass(frozen=True)
+class Table:
+    """The distributed table: it has no route, each of its rows has."""
+
+    parameter: str
+    gradient: str
+    shape: tuple[int, ...]
+    dtype: str
+    learning_rate: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """Who takes part, and a route for each parameter in the order of its first update.
 
@@ -68,6 +79,7 @@ class Plan:
     order: tuple[int, ...]
     mode: Mode
     counter: str | None = None
+    table: Table | None = None
 
     @property
     def counters(self) -> tuple[str, ...]:
@@ -130,8 +142,11 @@ def make_plan(
     block = program.global_block()
     remote = _remote_tables(program)
     servers = len(participants.endpoints) if config.slice_var_up else 1
+    table = _distributed_table(program, anatomy, mode)
     routes = []
     for update in anatomy.updates:
+        if table is not None and update.parameter == table.parameter:
+            continue
         var = block.var(update.parameter)
         sparse = block.var(update.gradient).type == VarType.SELECTED_ROWS
         if sparse and mode.dc_asgd:
@@ -167,6 +182,7 @@ def make_plan(
         tuple(order),
         mode,
         None if mode.averaged or mode.geo else step_counter(program, anatomy.schedule),
+        table,
     )
 
 
@@ -221,15 +237,35 @@ def is_remote_lookup(op: Operator) -> bool:
     return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not _distributed(op)
 
 
-def refuse_unavailable(program: Program) -> None:
-    """Refuse what this release cannot distribute yet."""
-    for block in program.blocks:
-        for op in block.ops:
-            if op.type in LOOKUPS and _distributed(op):
-                raise PlanError(
-                    f"table {op.input('W')[0]!r} has is_distributed=True: "
-                    "not available yet in this release, use is_sparse=True without it"
-                )
+def is_distributed_lookup(op: Operator) -> bool:
+    """Tell whether an operator looks up rows of a distributed table."""
+    return op.type in LOOKUPS and _distributed(op)
+
+
+def _distributed_table(program: Program, anatomy: Anatomy, mode: Mode) -> Table | None:
+    block = program.global_block()
+    lookups = [op for b in program.blocks for op in b.ops if is_distributed_lookup(op)]
+    names = sorted({op.input("W")[0] for op in lookups})
+    if not names:
+        return None
+    if len(names) > 1:
+        raise PlanError(f"only one table can have is_distributed=True, got {names}")
+    name = names[0]
+    if mode.geo or mode.dc_asgd or (mode.averaged and not mode.lockstep):
+        raise PlanError(
+            f"table {name!r} has is_distributed=True: available in synchronous and asynchronous "
+            "training only, not in GEO mode, with DC-ASGD or completely_not_async"
+        )
+    if any(op.type != "lookup_table" for op in lookups):
+        raise PlanError(f"table {name!r} has is_distributed=True: use fluid.layers.embedding")
+    found = [update for update in anatomy.updates if update.parameter == name]
+    if not found or block.var(found[0].gradient).type != VarType.SELECTED_ROWS:
+        raise PlanError(
+            f"table {name!r} has is_distributed=True: it must be trained, with is_sparse=True"
+        )
+    (rate,) = block.ops[found[0].optimizer].input("LearningRate")
+    var = block.var(name)
+    return Table(name, found[0].gradient, var.shape, var.dtype, rate)
 
 
 def _distributed(op: Operator) -> bool:

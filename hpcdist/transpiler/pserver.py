@@ -13,6 +13,7 @@ from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.anatomy import Anatomy, Update, dissect
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.dc_asgd import backups, compensate, declare_backups
+from hpcdist.transpiler.distributed_table import ServerTable, add_table
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, Route, fingerprint
 from hpcdist.transpiler.slicing import Slice
@@ -55,6 +56,7 @@ class ServerPlan:
     blocks: tuple[ServerBlock, ...]
     mode: Mode
     counters: tuple[str, ...] = ()
+    table: ServerTable | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def shards_on(program: Program, plan: Plan, anatomy: Anatomy, endpoint: str) -> 
     routes = {route.parameter: route for route in plan.routes}
     shards = []
     for update in sorted(anatomy.updates, key=lambda u: u.optimizer):
+        if update.parameter not in routes:  # the distributed table
+            continue
         route = routes[update.parameter]
         pieces = route.on(endpoint)
         written = {name for i in update.ops for name in ops[i].output_arg_names}
@@ -111,23 +115,35 @@ def pserver_program(
     parent = new.num_blocks - 1
     blocks = [_add_update(new, parent, program, plan, shard) for shard in shards]
     optimize_blocks = ([schedule] if schedule >= 0 else []) + [block.block for block in blocks]
+    index = plan.endpoints.index(endpoint)
+    table = None
+    if plan.table is not None:
+        table = add_table(home, parent, plan, plan.table, index)
+        rate = program.global_block().var(plan.table.learning_rate)
+        if not home.has_var(rate.name):
+            home.add_var(rate.copied_to(home))
+        optimize_blocks.append(table.update)
     if not optimize_blocks:
         optimize_blocks = [new.create_block(parent).idx]
     new.current_block_idx = 0
     server = ServerPlan(
         endpoint,
-        plan.endpoints.index(endpoint),
+        index,
         plan.trainers,
         schedule,
         tuple(blocks),
         plan.mode,
         plan.counters,
+        table,
     )
-    facts = {
+    facts: dict[str, Any] = {
         "pserver_id": server.index,
         "sparse_grad_to_param": _sparse_pairs(new, server),
         "dc_asgd": plan.mode.dc_asgd,
     }
+    if table is not None:
+        facts["checkpint_block_id"] = table.save
+        facts["prefetch_var_name_to_block_id"] = [f"{table.ids}:{table.lookup}"]
     home.add_op(listen_op(home, inputs, server, optimize_blocks, threads, **facts))
     mark(new, plan)
     new._server_plan = server
@@ -246,7 +262,7 @@ def listen_op(
         "Fanin": server.trainers,
         "distributed_mode": int(server.mode.distributed_mode),
         "optimize_blocks": optimize_blocks,
-        "grad_to_block_id": [f"{b.gradient}:{b.block}" for b in server.blocks],
+        "grad_to_block_id": _gradient_blocks(server),
         "sparse_grad_to_param": [],
         "lr_decay_block_id": server.schedule,
         "rpc_send_thread_num": threads._rpc_send_thread_num,
@@ -258,6 +274,14 @@ def listen_op(
         ROLE_ATTR: int(Role.FORWARD),
     }
     return Operator(home, "listen_and_serv", {"X": inputs}, {}, {**attrs, **facts})
+
+
+def _gradient_blocks(server: ServerPlan) -> list[str]:
+    """Return ``gradient:block`` of all updates."""
+    pairs = [(held.gradient, held.block) for held in server.blocks]
+    if server.table is not None:
+        pairs.append((server.table.gradient, server.table.update))
+    return [f"{gradient}:{block}" for gradient, block in pairs]
 
 
 def _sparse_pairs(program: Program, server: ServerPlan) -> list[str]:

@@ -15,16 +15,16 @@ from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.tensor import VALUE_ATTRS
 from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.dc_asgd import append_backup_init
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.distributed_table import rows_on_each
+from hpcdist.transpiler.plan import Plan, Table
 from hpcdist.transpiler.pserver import Shard, shards_on
+from hpcdist.transpiler.rpc import control_name, rpc_op
 from hpcdist.transpiler.trainer import (
     concat_op,
-    control_name,
     control_names_used,
     declare_parts,
     mark,
     optimizer_vars,
-    rpc_op,
 )
 
 RANDOM = ("uniform_random", "gaussian_random", "truncated_gaussian_random")
@@ -45,6 +45,8 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     for route in plan.routes:
         if route.remote:
             _fake_init(block, route.parameter)
+    if plan.table is not None:
+        _fake_init(block, plan.table.parameter)
     mark(new, plan)
     new._trainer_plan = plan
     return new
@@ -90,7 +92,10 @@ def pserver_startup(
         home.add_var(var.copied_to(home))
     shards = shards_on(program, plan, dissect(program), endpoint)
     for op in startup.global_block().ops:
-        _initialize(op, home, shards)
+        if plan.table is not None and plan.table.parameter in op.output_arg_names:
+            _initialize_table(op, home, plan, plan.table, endpoint)
+        else:
+            _initialize(op, home, shards)
     if plan.mode.dc_asgd:
         append_backup_init(home, plan, endpoint)
     mark(new, plan)
@@ -116,6 +121,23 @@ def _initialize(op: Operator, home: Block, shards: list[Shard]) -> None:
             if shard is not None and not shard.piece.whole:
                 _cut(copied, op, name, shard, home.var(local).shape)
             home.add_op(copied)
+
+
+def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpoint: str) -> None:
+    """Fill the rows of a server that nobody has asked for yet: each server's are other numbers."""
+    height = rows_on_each(plan, table)
+    copied = op.copied_to(home)
+    copied.attrs["shape"] = [height, *table.shape[1:]]
+    size = math.prod(copied.attrs["shape"])
+    if op.type in RANDOM:
+        copied.attrs["offset"] = size * plan.endpoints.index(endpoint)
+        copied.attrs["full_size"] = size * len(plan.endpoints)
+    elif op.type != "fill_constant":
+        raise PlanError(
+            f"initializer {op} cannot fill the rows of a distributed table, which have no order: "
+            "use a constant or random initializer"
+        )
+    home.add_op(copied)
 
 
 def _cut(copied: Operator, op: Operator, name: str, shard: Shard, shape: tuple[int, ...]) -> None:

@@ -11,7 +11,11 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.anatomy import Anatomy, dissect
+from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
 from hpcdist.transpiler.plan import Plan, Route, fingerprint, is_remote_lookup
+from hpcdist.transpiler.rpc import control_name, rpc_op, send_op
+
+ASKING = ("distributed_lookup_table", "prefetch")  # operators that ask servers for rows
 
 
 def trainer_program(program: Program, plan: Plan) -> Program:
@@ -32,6 +36,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     else:
         _append_receives_as_sent(block, plan, sent)
     _look_up_remotely(block, plan)
+    fetch_rows(block, plan)
     for name in optimizer_vars(program, anatomy):
         if block.has_var(name):
             block.remove_var(name)
@@ -49,8 +54,8 @@ def reading_program(program: Program, plan: Plan) -> Program:
     new = program.clone()
     for block in new.blocks:
         _look_up_remotely(block, plan)
-    remote = {route.parameter for route in plan.routes if route.remote}
-    asks = any(remote & set(op.input("W")) for block in new.blocks for op in block.ops)
+        fetch_rows(block, plan)
+    asks = any(op.type in ASKING for block in new.blocks for op in block.ops)
     return new if asks else program
 
 
@@ -60,23 +65,12 @@ def mark(program: Program, plan: Plan) -> None:
     program._is_chief = plan.trainer_id == 0
     program._endpoints = list(plan.endpoints)
     program._ps_endpoint = plan.current_endpoint
-
-
-def control_name(number: int) -> str:
-    """Return the name of a value that only orders operators."""
-    return f"__control_var@{number}"
+    program._distributed_lookup_table = plan.table.parameter if plan.table else None
 
 
 def control_names_used(plan: Plan) -> int:
     """Return how many of these names the trainer's main program has: sends' and one barrier's."""
-    return len(plan.routes) + bool(plan.counters) + 1
-
-
-def rpc_op(
-    block: Block, type: str, inputs: dict[str, Any], outputs: dict[str, Any], **attrs: Any
-) -> Operator:
-    """Return an operator that talks to servers, not added to the block."""
-    return Operator(block, type, inputs, outputs, {ROLE_ATTR: int(Role.RPC), **attrs})
+    return len(plan.routes) + (plan.table is not None) + bool(plan.counters) + 1
 
 
 def declare_parts(block: Block, route: Route, names: Sequence[str], **facts: Any) -> None:
@@ -135,39 +129,23 @@ def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> dict[str, str]:
         writer = _last_writer(block, gradient)
         # What is dispatched later stands closer behind a common writer, as in Fluid.
         behind[writer] = [*added, send, *behind.get(writer, [])]
+    if plan.table is not None:
+        split, push = push_rows(block, plan, plan.table)
+        behind.setdefault(_last_writer(block, plan.table.gradient), []).extend([split, push])
+        if plan.mode.lockstep:
+            sends[plan.table.parameter] = push
     ops = block.ops
     block.ops = []
     for i, op in enumerate(ops):
         for kept in ([] if i in removed else [op]) + behind.get(i, []):
             block.add_op(kept)
-    in_place = [op for op in block.ops if op.type == "send"]
+    in_place = [op for op in block.ops if any(op is send for send in sends.values())]
     for number, send in enumerate(in_place):
         send.outputs = {"Out": [control_name(number)]}
     outputs = {parameter: send.output("Out")[0] for parameter, send in sends.items()}
     for name in outputs.values():
         block.create_var(name, dtype="bool")
     return outputs
-
-
-def send_op(
-    block: Block,
-    names: Sequence[str],
-    endpoints: Sequence[str],
-    role_var: Sequence[str],
-    **facts: Any,
-) -> Operator:
-    """Return a send, not added."""
-    attrs = {
-        "epmap": list(endpoints),
-        "sections": [],
-        "send_varnames": [],
-        "merge_add": False,
-        "use_send_handler": True,
-        "trainer_id": 0,
-    }
-    if role_var:
-        attrs[ROLE_VAR_ATTR] = list(role_var)
-    return rpc_op(block, "send", {"X": names}, {}, **{**attrs, **facts})
 
 
 def _rows(route: Route) -> list[int]:
@@ -209,8 +187,8 @@ def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) 
         sends.append(_append_count(block, plan, control_name(len(sent))))
     if plan.mode.joint:
         _append_send_barrier(block, plan, sends)
-    else:
-        block.create_var(control_name(len(sends)), dtype="bool")  # unused, as in Fluid
+    for number in range(len(sends), control_names_used(plan)):  # also those not used, as in Fluid
+        block.create_var(control_name(number), dtype="bool")
     received = [route for route in plan.routes if not route.remote]
     for route in received:
         block.add_op(_recv(block, plan, route, sent[route.parameter]))

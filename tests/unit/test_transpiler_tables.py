@@ -67,14 +67,6 @@ def test_ids_that_depend_on_the_same_table_are_refused():
         transpile(built(build))
 
 
-def test_a_distributed_table_is_not_available_yet():
-    def build():
-        minimized(table(ids_input("ids"), is_sparse=True, is_distributed=True))
-
-    with pytest.raises(ValueError, match="'table' has is_distributed=True: not available yet"):
-        transpile(built(build))
-
-
 def test_a_learning_rate_that_the_forward_pass_reads_stays_on_the_trainer():
     def build(also_read):
         x = layers.data(name="x", shape=[3], dtype="float32")
