@@ -68,7 +68,7 @@ def fetch_rows(block: Block, plan: Plan) -> None:
     for question, answer in zip(asked, answered):
         block.create_var(question, shape=id_var.shape, dtype=id_var.dtype)
         block.create_var(answer, shape=row_var.shape, dtype=row_var.dtype)
-    where = {"epmap": list(plan.endpoints), "trainer_id": plan.trainer_id}
+    where = {"epmap": list(plan.endpoints), "trainer_id": 0}  # always 0, as in Fluid
     forward = {ROLE_ATTR: int(Role.FORWARD)}
     merged = {"Ids": ids, "Rows": asked, "X": answered}
     for op in (
@@ -93,7 +93,8 @@ def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operato
         {"Out": names},
         {ROLE_ATTR: int(Role.DIST)},
     )
-    return split, send_op(block, names, plan.endpoints, [table.parameter, table.gradient])
+    role_var = [table.parameter, table.gradient]
+    return split, send_op(block, names, plan.endpoints, role_var, trainer_id=plan.trainer_id)
 
 
 # -- the server ------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_all_look_ups_become_one_question_to_every_server():
     assert split.output("Out") == prefetch.input("X") == merge.input("Rows")
     assert len(split.output("Out")) == 3
     assert prefetch.attrs["epmap"] == transpiler.pserver_endpoints
-    assert prefetch.attrs["trainer_id"] == 1
+    assert prefetch.attrs["trainer_id"] == 0
     assert merge.output("Out") == ["embedding_0.tmp_0", "embedding_1.tmp_0"]
 
 
@@ -77,6 +77,7 @@ def test_what_a_trainer_pushes_is_what_servers_add(mode):
     (split,) = [op for op in of_type(program, "split_ids") if "table@GRAD" in op.input("Ids")]
     assert split.output("Out") == push.input("X")
     assert push.attrs["epmap"] == transpiler.pserver_endpoints
+    assert push.attrs["trainer_id"] == 1
     for k, (endpoint, sent) in enumerate(zip(push.attrs["epmap"], push.input("X"))):
         server = transpiler.get_pserver_program(endpoint)
         held = server._server_plan.table
