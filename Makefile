@@ -71,14 +71,14 @@ format: $(READY)
 env: $(READY)
 
 $(READY): setup.py pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo \
-	  "hpcdist needs Python >= 3.10; name one with: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo \
-	  "$(PYTHON) cannot make environments: install its venv module (Debian, Ubuntu: apt-get install" \
-	  "python3-venv) or name another Python with: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(if $(filter system,$(MPI)),command -v mpirun >/dev/null || { echo \
-	  "MPI=system, but there is no mpirun on PATH: load your MPI's module, or leave MPI=system out" >&2; exit 1; },:)
-	@echo "making $(VENV) with hpcdist[$(EXTRAS)] (once, about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "hpcdist needs Python >= 3.10: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make environments: install its venv module (Debian and Ubuntu:" >&2; \
+	  echo "apt-get install python3-venv) or name another: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@[ $(MPI) != system ] || command -v mpirun >/dev/null || { \
+	  echo "MPI=system, but no mpirun is on PATH: load your MPI's module, or drop MPI=system" >&2; exit 1; }
+	@echo "making $(VENV) with hpcdist[$(EXTRAS)]: once, about a minute"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
