@@ -9,9 +9,9 @@ Every worker trains on its rows of each batch; servers end when all workers have
 import numpy as np
 import paddle.fluid as fluid
 import paddle.fluid.incubate.fleet.base.role_maker as role_maker
-from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
-from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy import (
+from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import (
     StrategyFactory,
+    fleet,
 )
 
 FEATURES, ROWS, STEPS = 13, 24, 20
