@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,13 @@ class Job:
         left = [pid for pid in pids if lives(pid)]
         assert not left, f"processes {left} of {pids} were left behind"
         return Ended(self._process.returncode, out, err, seconds)
+
+
+@cache
+def kills_survivors() -> bool:
+    """Tell whether mpirun is MPICH's, which kills all ranks at once when one has died."""
+    version = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, check=True)
+    return "HYDRA" in version.stdout
 
 
 def clean_environment() -> dict[str, str]:

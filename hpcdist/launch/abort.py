@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -14,11 +16,14 @@ from typing import NoReturn
 
 from hpcdist import runtime
 from hpcdist.comm.base import Transport
+from hpcdist.comm.waiting import waiting_for
 from hpcdist.launch import report
 from hpcdist.launch.logs import Output
 from hpcdist.launch.report import Peer
 
 TERMINATED = 128 + signal.SIGTERM
+PATIENCE_MS = 2000  # how long the launcher may take to end this rank after another's death
+HESITATION_S = 0.1  # how long a rank that waits for nothing keeps silent about another's death
 
 
 class LastWord:
@@ -52,12 +57,15 @@ class Guard:
     ) -> None:
         """Collective: every rank makes one before its script begins."""
         self._transport = transport
-        self._peers = peers
-        self._me = peers[transport.rank]
+        self._me = me = peers[transport.rank]
+        # Those whose death can be seen: on this host, and not in a container of their own.
+        self._neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
         self._output = output
         self._script = script
         self._word = LastWord(transport)
-        self._watch_termination()
+        self._spoken = False
+        self._armed = True
+        self._watch()
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say what failed unless another rank has, and end every rank of the job."""
@@ -85,34 +93,59 @@ class Guard:
         self._transport.abort(code)
         os._exit(code)
 
-    def _watch_termination(self) -> None:
-        """When a rank dies, mpirun sends SIGTERM to the others: have them look who it was.
+    def disarm(self) -> None:
+        """Call it before the ranks leave: from here on, a rank that ends has not died."""
+        self._armed = False
 
-        A thread does it: this rank may be inside a call of MPI's, where no Python handler runs.
+    def _watch(self) -> None:
+        """Have a thread wait for the death of a rank of this host, and for SIGTERM.
+
+        A thread, because this rank may be inside a call of MPI's, where no Python handler runs.
         """
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.signal(signal.SIGTERM, _leave_it_to_the_thread)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_forget_termination)
-        threading.Thread(target=self._await_termination, args=(read_end,), daemon=True).start()
+        threading.Thread(target=self._await_the_end, args=(read_end,), daemon=True).start()
 
-    def _await_termination(self, read_end: int) -> None:
-        while signal.SIGTERM not in os.read(read_end, 64) or not _ours():
-            pass
+    def _await_the_end(self, read_end: int) -> None:
+        poll = select.poll()
+        poll.register(read_end, select.POLLIN)
+        for peer in self._neighbours:
+            with contextlib.suppress(OSError):  # an old kernel, or too many open files
+                poll.register(os.pidfd_open(peer.pid), select.POLLIN)
+        patience_ms = None
+        while True:
+            woken = [fd for fd, _ in poll.poll(patience_ms)]
+            if read_end in woken:
+                if signal.SIGTERM in os.read(read_end, 64) and _ours():
+                    break
+            elif not woken:
+                self._end(TERMINATED)
+            for fd in set(woken) - {read_end}:
+                poll.unregister(fd)
+                if self._armed:
+                    self._speak_of_the_dead()
+                    # Launchers end the other ranks too, and report the death that came first.
+                    patience_ms = PATIENCE_MS
+        self._speak_of_the_dead()
+        os._exit(TERMINATED)
+
+    def _speak_of_the_dead(self) -> None:
+        # A rank that waits can say for what; one that computes lets such a rank speak first.
+        hurry = time.monotonic() + HESITATION_S
+        while not waiting_for() and time.monotonic() < hurry:
+            time.sleep(HESITATION_S / 20)
         # Looked up before the word is taken, because the ranks that do not get it end at once.
         # Taken even with nothing to say: no rank must report this one, which is about to end.
         dead = self._dead()
-        if self._word.taken() and dead:
+        if self._word.taken() and dead and not self._spoken:
+            self._spoken = True
             self._output.announce(report.of_deaths(dead, self._me, runtime.where()))
-        os._exit(TERMINATED)
 
     def _dead(self) -> list[Peer]:
-        return [
-            peer
-            for peer in self._peers
-            if peer.host == self._me.host and peer.pid != self._me.pid and not lives(peer.pid)
-        ]
+        return [peer for peer in self._neighbours if not lives(peer.pid)]
 
 
 def _leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:

@@ -87,6 +87,7 @@ def _run_rank(asked: Options, transport: Transport) -> None:
             ends.exit(code)
         runtime.finish()
         logs.flush()
+        ends.disarm()
         # Nobody leaves while others train: a rank that is gone is a rank that died.
         transport.barrier(deadline_s=None)
     except KeyboardInterrupt:
