@@ -139,8 +139,11 @@ class Compiler:
         made: set[str] = set()
         for op in ops:
             for name in reads(op):
-                if name not in known and name not in made and self._keeps(name):
-                    known[name] = _meta_of(self._initialized(name))
+                if name in known or name in made or not self._keeps(name):
+                    continue
+                if op.type == "listen_and_serv" and self._held(name) is None:
+                    continue  # a gradient that trainers will bring
+                known[name] = _meta_of(self._initialized(name))
             made.update(writes(op))
         for name in fetches:
             if name not in made and name not in known:
@@ -149,14 +152,18 @@ class Compiler:
                 known[name] = _meta_of(self._initialized(name))
         return known
 
-    def _initialized(self, name: str) -> Any:
+    def _held(self, name: str) -> Any:
         found = self.scope.find_var(name)
-        if found is None or found.value is None:
+        return None if found is None else found.value
+
+    def _initialized(self, name: str) -> Any:
+        value = self._held(name)
+        if value is None:
             raise GraphError(
                 f"variable {name!r} is not initialized: run the startup program first "
                 "(exe.run(fluid.default_startup_program()))"
             )
-        return found.value
+        return value
 
     # -- arrays ------------------------------------------------------------------------------
     def _fix(self, name: str, meta: Meta) -> None:

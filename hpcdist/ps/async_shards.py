@@ -16,7 +16,7 @@ class AsyncShards:
     Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013).
 
     ``staleness[k]`` is how many updates of other trainers came between what trainer k read and
-    what it sent, at its last arrival: the largest over its packets of that step.
+    what it sent, for the packet that arrived last.
     """
 
     def __init__(self, trainers: int, packets: int, max_staleness: int | None = None) -> None:
@@ -58,8 +58,7 @@ class AsyncShards:
             raise CommError(f"trainer {trainer} sent packet {packet} after closing")
         counts[packet] = step + 1
         missed = self._versions[packet] - self._seen[trainer][packet]
-        begins = step == max(counts) - 1 and sum(c > step for c in counts) == 1
-        self.staleness[trainer] = missed if begins else max(self.staleness[trainer], missed)
+        self.staleness[trainer] = missed
         self._versions[packet] += 1
         self.step = max(self.step, step)
         self._held.append((packet, trainer))

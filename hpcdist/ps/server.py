@@ -33,6 +33,9 @@ OnPacket = Callable[
 ]  # (packet index, contributors): update its variables
 
 
+_DIFFER = "the ranks have built different programs"
+
+
 class PsServer:
     """Serves the trainers of a cluster, from their HELLO until the last has closed.
 
@@ -259,10 +262,10 @@ class PsServer:
     def _unreadable(self, spec: VarSpec) -> str | None:
         array = self._arrays.get(spec.name)
         if array is None:
-            return f"{self._name} has no variable {spec.name}"
+            return f"{self._name} has no variable {spec.name}: {_DIFFER}"
         if array.shape != spec.shape or array.dtype.name != spec.dtype:
             got = f"{array.dtype}{list(array.shape)}"
-            return f"{self._name} holds {spec.name} as {got}, expected {spec}"
+            return f"{self._name} holds {spec.name} as {got}, expected {spec}: {_DIFFER}"
         return None
 
     def _reply(self, trainer: int, kind: Kind, step: int, payload: Any) -> None:

@@ -34,6 +34,14 @@ def finish() -> None:
         _job = None
 
 
+def staleness() -> int:
+    """Return how many updates of other trainers the last step's gradients had not seen.
+
+    0 in synchronous mode, on servers, and in a process that trains alone.
+    """
+    return 0 if _job is None else _job.staleness
+
+
 def where() -> str:
     """Return what this process is doing: step, operator, variable, and what it waits for."""
     waiting = waiting_for()

@@ -13,6 +13,10 @@ from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
 
 REMOTE_LOOKUP = "distributed_lookup_table"
 
+# Asynchronous trainers number their steps; the answer says how stale what they had read was.
+STEP = VarSpec("@STEP@", (1,), "int64")
+STALENESS = "@STALENESS@"
+
 
 @dataclass(frozen=True)
 class Block:
@@ -36,15 +40,23 @@ class ServerExchange:
 
 
 def packets_of(
-    keys: Mapping[str, str], specs: Sequence[VarSpec]
+    keys: Mapping[str, str], specs: Sequence[VarSpec], *, numbered: bool
 ) -> tuple[tuple[Packet, ...], tuple[Packet, ...]]:
     """Return the gradient packets, and their twins of parameters, of one server.
 
     ``keys`` maps gradient keys to parameter names. Trainers see gradients in backward order,
-    servers by block; both sort by key, so both number the packets alike.
+    servers by block; both sort by key, so both number the packets alike. ``numbered`` adds the
+    number of the step, which is answered with the staleness.
     """
+    if numbered:
+        keys, specs = {**keys, STEP.name: STALENESS}, [*specs, STEP]
     gradients = plan_packets(sorted(specs, key=lambda spec: spec.name))
     return gradients, twin_packets(gradients, keys)
+
+
+def is_counter(op: Operator) -> bool:
+    """Tell whether a send carries a trainer's step counter for a schedule on the servers."""
+    return op.type == "send" and op.attrs[ROLE_VAR_ATTR][0] == op.input("X")[0]
 
 
 def key_of(gradient: str, trainer_id: int) -> str:
@@ -57,10 +69,13 @@ def read_exchange(
     metas: Mapping[str, Meta],
     endpoints: Sequence[str],
     trainer_id: int,
+    *,
+    numbered: bool,
 ) -> tuple[ServerExchange, ...]:
     """Pair every gradient block sent with the parameter block received, server by server.
 
-    The gradient of a table that is looked up remotely has no parameter that comes back.
+    The gradient of a table that is looked up remotely has no parameter that comes back. A step
+    counter that is sent for a schedule is left out: servers count the steps that arrive.
     """
     received = {
         op.attrs[ROLE_VAR_ATTR][0]: op.output("Out")
@@ -71,7 +86,7 @@ def read_exchange(
     blocks: list[Block] = []
     tables: dict[str, list[VarSpec]] = {}
     for op in ops:
-        if op.type != "send":
+        if op.type != "send" or is_counter(op):
             continue
         parameter = op.attrs[ROLE_VAR_ATTR][0]
         if parameter in parts:
@@ -91,7 +106,7 @@ def read_exchange(
         for gradient, piece, endpoint in zip(op.input("X"), pieces, op.attrs["epmap"]):
             blocks.append(Block(gradient, key_of(gradient, trainer_id), piece, endpoint))
     return tuple(
-        _server_exchange(endpoint, blocks, metas, tables.get(endpoint, []))
+        _server_exchange(endpoint, blocks, metas, tables.get(endpoint, []), numbered)
         for endpoint in endpoints
     )
 
@@ -101,10 +116,12 @@ def _server_exchange(
     blocks: Sequence[Block],
     metas: Mapping[str, Meta],
     tables: Sequence[VarSpec],
+    numbered: bool,
 ) -> ServerExchange:
     own = tuple(block for block in blocks if block.endpoint == endpoint)
     specs = [VarSpec(b.key, metas[b.parameter].shape, metas[b.parameter].dtype) for b in own]
-    gradients, parameters = packets_of({b.key: b.parameter for b in own}, specs)
+    keys = {b.key: b.parameter for b in own}
+    gradients, parameters = packets_of(keys, specs, numbered=numbered)
     return ServerExchange(endpoint, own, gradients, parameters, sorted_tables(tables))
 
 
@@ -120,6 +137,6 @@ def contiguous_groups(exchanges: Sequence[ServerExchange]) -> list[list[str]]:
         local = {b.key: b.gradient for b in exchange.blocks}
         for gradient, parameter in zip(exchange.gradients, exchange.parameters):
             if len(gradient.variables) > 1:
-                groups.append([local[v.name] for v in gradient.variables])
-                groups.append([v.name for v in parameter.variables])
+                groups.append([local[v.name] for v in gradient.variables if v.name in local])
+                groups.append([v.name for v in parameter.variables if v.name != STALENESS])
     return groups

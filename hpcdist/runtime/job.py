@@ -173,6 +173,11 @@ class Job:
         assert self._link is not None
         return self._link.bind(ops, binding)
 
+    @property
+    def staleness(self) -> int:
+        """How stale this trainer's last gradients were; 0 on a server."""
+        return 0 if self._link is None else self._link.staleness
+
     def close(self) -> None:
         """Leave the servers; they end when the last trainer has left. Harmless on a server."""
         if self._link is not None and not self.closed:
@@ -186,10 +191,10 @@ def _trains(program: Program) -> bool:
 
 def _check_mode(program: Program) -> None:
     plan = program._server_plan or program._trainer_plan
-    if plan is not None and not plan.mode.lockstep:
+    if plan is not None and (plan.mode.runtime_split or plan.mode.geo):
         raise HpcdistError(
-            f"a program transpiled for mode {plan.mode.distributed_mode.name} cannot run yet: "
-            "use transpile(sync_mode=True)"
+            f"a program transpiled for {'GEO mode' if plan.mode.geo else 'a communicator'} cannot "
+            "run yet: use transpile(sync_mode=...) without runtime_split_send_recv and GEO"
         )
     if plan is not None and plan.table is not None:
         raise HpcdistError(

@@ -23,12 +23,18 @@ from hpcdist.ops.optimize import UPDATES
 from hpcdist.ops.optimize import bind_update as fused_pass
 from hpcdist.ops.optimize_sparse import bind_sparse_update
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ps.async_shards import AsyncShards
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.server import PsServer
-from hpcdist.runtime.exchange import packets_of, sorted_tables
+from hpcdist.ps.shards import Shards, SyncShards
+from hpcdist.runtime.async_server import OnPacket, bind_counters, bind_step_number, followed_by
+from hpcdist.runtime.exchange import STALENESS, STEP, packets_of, sorted_tables
+from hpcdist.transpiler.config import DistributedMode
+from hpcdist.transpiler.mode import Mode
 
 Update = Callable[[tuple[int, ...]], None]  # contributors -> update one block
+TRAINER_ID = "@TRAINER_ID@"
 
 
 @dataclass(frozen=True)
@@ -84,46 +90,43 @@ class Server:
 
     def _serve(self, op: Operator, binding: Binding) -> None:
         program = binding.program
-        sparse = {pair.partition(":")[0] for pair in op.attrs["sparse_grad_to_param"]}
-        blocks: list[OptimizeBlock] = []
-        tables: list[OptimizeBlock] = []
-        for pair in op.attrs["grad_to_block_id"]:
-            gradient, _, block_id = pair.rpartition(":")
-            block = read_optimize_block(program, int(block_id), gradient)
-            (tables if gradient in sparse else blocks).append(block)
-        table_arrays = [_array(binding, b.parameter) for b in tables]
-        rows = [VarSpec(b.gradient, a.shape, a.dtype.name) for b, a in zip(tables, table_arrays)]
-        arrays = [_array(binding, b.parameter) for b in blocks]
-        specs = [VarSpec(b.gradient, a.shape, a.dtype.name) for b, a in zip(blocks, arrays)]
-        gradients, parameters = packets_of({b.gradient: b.parameter for b in blocks}, specs)
+        mode = program._server_plan.mode if program._server_plan is not None else Mode()
+        is_async = mode.distributed_mode != DistributedMode.SYNC
+        blocks, tables = read_blocks(op, program)
+        keys = {b.gradient: b.parameter for b in blocks}
+        gradients, parameters = packets_of(keys, _specs(blocks, binding), numbered=is_async)
+        sparse = sorted_tables(_specs(tables, binding))
+        trainers = len(self._cluster.trainers)
+        packets = len(gradients) + len(sparse)
+        shards: Shards = SyncShards(trainers, packets)
+        arrays = _readable(program, binding)
+        if is_async:
+            shards = AsyncShards(trainers, packets, mode.max_staleness)
+            arrays[STALENESS] = np.zeros(1, np.int64)
         server = PsServer(
             self._transport,
             self._cluster,
             self._index,
             expected=Hello(
-                len(self._cluster.trainers),
-                True,
-                program._fingerprint or "",
-                gradients,
-                parameters,
-                sorted_tables(rows),
+                trainers, not is_async, program._fingerprint or "", gradients, parameters, sparse
             ),
-            arrays=_readable(program, binding),
+            arrays=arrays,
             deadline_s=self._deadline_s,
+            shards=shards,
+            own_answers=is_async,
         )
         schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
         by_gradient = {b.gradient: b for b in (*blocks, *tables)}
-        updates = [
-            [
-                bind_update(by_gradient[v.name], server.gradients[v.name], binding)
-                for v in packet.variables
-            ]
-            for packet in gradients
-        ]
-        updates += [
-            [bind_sparse(by_gradient[spec.name], server.rows[spec.name], binding)]
-            for spec in sorted_tables(rows)
-        ]
+        of_variable = {
+            name: bind_update(block, server.gradients[name], binding)
+            for name, block in by_gradient.items()
+            if name in server.gradients
+        }
+        if isinstance(shards, AsyncShards):
+            of_variable[STEP.name] = bind_step_number(server, shards, arrays[STALENESS])
+        updates = [[of_variable[v.name] for v in packet.variables] for packet in gradients]
+        for spec in sparse:
+            updates.append([bind_sparse(by_gradient[spec.name], server.rows[spec.name], binding)])
 
         def on_step_begin(step: int) -> None:
             here.step = step + 1
@@ -134,10 +137,31 @@ class Server:
             for update in updates[index]:
                 update(contributors)
 
+        apply: OnPacket = on_packet
+        if is_async:
+            apply = followed_by(on_packet, bind_counters(program, schedule, packets, binding))
         self.served = True
         here.doing = f"serving as {op.attrs['endpoint']}"
-        server.serve(on_step_begin, on_packet)
+        server.serve(on_step_begin, apply)
         here.doing = ""
+
+
+def read_blocks(op: Operator, program: Program) -> tuple[list[OptimizeBlock], list[OptimizeBlock]]:
+    """Return the optimize blocks that listen_and_serv names: of dense, of sparse gradients."""
+    sparse = {pair.partition(":")[0] for pair in op.attrs["sparse_grad_to_param"]}
+    blocks: list[OptimizeBlock] = []
+    tables: list[OptimizeBlock] = []
+    for pair in op.attrs["grad_to_block_id"]:
+        gradient, _, block_id = pair.rpartition(":")
+        block = read_optimize_block(program, int(block_id), gradient)
+        (tables if gradient in sparse else blocks).append(block)
+    return blocks, tables
+
+
+def _specs(blocks: Sequence[OptimizeBlock], binding: Binding) -> list[VarSpec]:
+    """Return the gradients of blocks, shaped like their parameters here."""
+    arrays = [_array(binding, b.parameter) for b in blocks]
+    return [VarSpec(b.gradient, a.shape, a.dtype.name) for b, a in zip(blocks, arrays)]
 
 
 def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Update:
@@ -151,13 +175,19 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Update:
     if len(block.ops) == 1 and block.ops[0].type in UPDATES:
         return _fused(block.ops[0], rows, binding)
     merged = backend.xp.empty(rows.shape[1:], rows.dtype)
+    sender = np.zeros(1, np.int64)  # DC-ASGD compensates for what this trainer had read
     compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
-    steps = compiler.compile({}, [], {block.gradient: merged}).steps
+    steps = compiler.compile({}, [], {block.gradient: merged, TRAINER_ID: sender}).steps
+    backups = _backups(block, binding)
+    param = _array(binding, block.parameter)
 
     def generic(contributors: tuple[int, ...]) -> None:
+        sender[0] = contributors[0]
         merge_rows(rows, contributors, merged)
         for call in steps:
             call()
+        if backups:
+            backups[contributors[0]][...] = param
 
     return generic
 
@@ -233,6 +263,13 @@ def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
         out += rows[trainer]
     if len(contributors) > 1:
         out *= out.dtype.type(1.0 / len(contributors))
+
+
+def _backups(block: OptimizeBlock, binding: Binding) -> list[Any]:
+    """Return, with DC-ASGD, the parameter as each trainer last read it; else nothing."""
+    plan = binding.program._server_plan
+    names = [b.backups for b in plan.blocks if b.name == block.parameter] if plan else []
+    return [_array(binding, name) for name in names[0]] if names else []
 
 
 def _rest(block: OptimizeBlock) -> Block:

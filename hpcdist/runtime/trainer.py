@@ -19,8 +19,11 @@ from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient, ServerPlan
 from hpcdist.runtime.exchange import (
     REMOTE_LOOKUP,
+    STALENESS,
+    STEP,
     ServerExchange,
     contiguous_groups,
+    is_counter,
     key_of,
     read_exchange,
 )
@@ -44,11 +47,18 @@ class TrainerLink:
         self._client: PsClient | None = None  # connected when the first step Program is compiled
         self._exchanges: tuple[ServerExchange, ...] = ()
         self._held: list[int] = []
+        self._step = np.zeros(1, np.int64)  # of the exchange, sent where steps are numbered
+        self._staleness = {e: np.zeros(1, np.int64) for e in cluster.endpoints}
         self._copies: dict[str, np.ndarray] = {}  # host copies of device arrays
 
     def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
         """Return the names that must lie side by side because they travel in one message."""
-        return contiguous_groups(self._read(ops, metas))
+        return contiguous_groups(self._read(ops, metas, numbered=_is_async(ops)))
+
+    @property
+    def staleness(self) -> int:
+        """How many updates of others the last step's gradients had missed, at most; 0 if sync."""
+        return max((int(array[0]) for array in self._staleness.values()), default=0)
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what each network operator does at a step; None where another one does it."""
@@ -70,19 +80,21 @@ class TrainerLink:
         """Leave the servers: they go on without this trainer, and end after the last one."""
         self._current_client().close()
 
-    def _new_client(self, fingerprint: str) -> PsClient:
+    def _new_client(self, fingerprint: str, *, sync_mode: bool = True) -> PsClient:
         return PsClient(
             self._transport,
             self._cluster,
             self._trainer_id,
             fingerprint=fingerprint,
+            sync_mode=sync_mode,
             deadline_s=self._deadline_s,
         )
 
     def _read(
-        self, ops: Sequence[Operator], metas: Mapping[str, Meta]
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], *, numbered: bool
     ) -> tuple[ServerExchange, ...]:
-        return read_exchange(ops, metas, self._cluster.endpoints, self._trainer_id)
+        endpoints = self._cluster.endpoints
+        return read_exchange(ops, metas, endpoints, self._trainer_id, numbered=numbered)
 
     # -- the step ----------------------------------------------------------------------------
     def _bind_step(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
@@ -94,9 +106,10 @@ class TrainerLink:
             for name in (*op.input("X"), *op.output("Out"), *op.input("W"))
             if name in arrays
         }
-        exchanges = self._read(ops, metas)
+        numbered = _is_async(ops)
+        exchanges = self._read(ops, metas, numbered=numbered)
         staging = Staging(arrays, binding.backend, self._copies)
-        client = self._connected(exchanges, staging, binding)
+        client = self._connected(exchanges, staging, binding, sync_mode=not numbered)
         parameters = [b.parameter for exchange in exchanges for b in exchange.blocks]
         first = {}  # endpoint -> number of its first packet, as the client counts them
         count = 0
@@ -108,29 +121,43 @@ class TrainerLink:
         for exchange in exchanges:
             for packet in exchange.gradients:
                 number = first[exchange.endpoint] + packet.tag
-                waiting[number] = len(packet.variables)
+                waiting[number] = sum(v.name != STEP.name for v in packet.variables)
                 packet_of.update({(exchange.endpoint, v.name): number for v in packet.variables})
         keys = {b.gradient: b.key for exchange in exchanges for b in exchange.blocks}
 
         calls: list[Call | None] = []
+        started: set[int] = set()
         for op in ops:
             call: Call | None = None
             if op.type == "send" and isinstance(arrays[op.input("X")[0]], SelectedRows):
                 call = self._pusher(client, op, arrays)
-            elif op.type == "send":
+            elif op.type == "send" and not is_counter(op):
                 complete = []
                 for name, endpoint in zip(op.input("X"), op.attrs["epmap"]):
                     number = packet_of[endpoint, keys[name]]
                     waiting[number] -= 1
                     if waiting[number] == 0:
                         complete.append(number)
+                started.update(complete)
                 call = in_order(staging.down(op.input("X")), _sender(client, complete))
             elif op.type == "send_barrier":
                 call = client.post_receives
             elif op.type == "fetch_barrier":
                 call = in_order(client.wait_receives, staging.up(parameters))
             calls.append(call)
+        if numbered:
+            alone = [number for number, lacking in waiting.items() if lacking == 0]
+            alone = [n for n in alone if n not in started]
+            last = max(i for i, op in enumerate(ops) if op.type in ("recv", "send"))
+            end = functools.partial(self._end_step, client)
+            calls[last] = in_order(calls[last], _sender(client, alone), end, staging.up(parameters))
         return calls
+
+    def _end_step(self, client: PsClient) -> None:
+        """Asynchronous: take the answers, which hold what all trainers have sent by now."""
+        client.post_receives()
+        client.wait_receives()
+        self._step += 1
 
     def _pusher(self, client: PsClient, op: Operator, arrays: Mapping[str, Any]) -> Call:
         parts = [
@@ -149,12 +176,14 @@ class TrainerLink:
         exchanges: tuple[ServerExchange, ...],
         staging: Staging,
         binding: Binding,
+        *,
+        sync_mode: bool,
     ) -> PsClient:
         """Connect at the first step Program; later ones must use the very same buffers."""
         if self._client is None:
-            client = self._new_client(binding.program._fingerprint or "")
+            client = self._new_client(binding.program._fingerprint or "", sync_mode=sync_mode)
             here.doing = "connecting to the parameter servers"
-            client.connect([_server_plan(exchange, staging) for exchange in exchanges])
+            client.connect([self._server_plan(exchange, staging) for exchange in exchanges])
             here.doing = ""
             self._client = client
             self._exchanges = exchanges
@@ -165,6 +194,18 @@ class TrainerLink:
                 "with the same parameter servers; use one trainer program in one scope"
             )
         return self._client
+
+    def _server_plan(self, exchange: ServerExchange, staging: Staging) -> ServerPlan:
+        gradients = {b.key: staging.host(b.gradient) for b in exchange.blocks}
+        parameters = {b.parameter: staging.host(b.parameter) for b in exchange.blocks}
+        return ServerPlan(
+            exchange.endpoint,
+            exchange.gradients,
+            exchange.parameters,
+            gradients | {STEP.name: self._step},
+            parameters | {STALENESS: self._staleness[exchange.endpoint]},
+            exchange.tables,
+        )
 
     # -- startup -----------------------------------------------------------------------------
     def _bind_startup(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
@@ -204,15 +245,9 @@ def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
     return send
 
 
-def _server_plan(exchange: ServerExchange, staging: Staging) -> ServerPlan:
-    return ServerPlan(
-        exchange.endpoint,
-        exchange.gradients,
-        exchange.parameters,
-        {b.key: staging.host(b.gradient) for b in exchange.blocks},
-        {b.parameter: staging.host(b.parameter) for b in exchange.blocks},
-        exchange.tables,
-    )
+def _is_async(ops: Sequence[Operator]) -> bool:
+    """Tell whether a trainer's step has no barriers: servers answer it by itself."""
+    return not any(op.type == "send_barrier" for op in ops)
 
 
 def _buffers(exchanges: Sequence[ServerExchange], staging: Staging) -> list[int]:

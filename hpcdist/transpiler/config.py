@@ -30,12 +30,15 @@ class DistributeTranspilerConfig:
 
     ``split_method`` None means RoundRobin. ``sync_mode`` and ``runtime_split_send_recv`` exclude
     each other. ``wait_port`` is kept for scripts that set it: no ports are opened here.
+    ``max_staleness`` (not in Fluid): asynchronous trainers wait when they are so many steps ahead
+    of the slowest; None lets them run.
     """
 
     slice_var_up: bool = True
     split_method: type[PSDispatcher] | None = None
     min_block_size: int = SMALLEST_BLOCK
     enable_dc_asgd: bool = False
+    max_staleness: int | None = None
     mode: str = "pserver"
     print_log: bool = False
     wait_port: bool = True
@@ -104,6 +107,14 @@ def check_config(config: Any) -> None:
     for name in ("nccl_comm_num", "geo_sgd_need_push_nums"):
         if getattr(config, name) < 1:
             raise PlanError(f"config.{name}: expected at least 1, got {getattr(config, name)}")
+    staleness = config.max_staleness
+    if staleness is not None:
+        if not isinstance(staleness, int) or isinstance(staleness, bool):
+            raise PlanTypeError(f"config.max_staleness: expected an integer, got {staleness!r}")
+        if staleness < 0:
+            raise PlanError(f"config.max_staleness: expected at least 0, got {staleness}")
+        if config.enable_dc_asgd:
+            raise PlanError("config.max_staleness and config.enable_dc_asgd exclude each other")
     dispatcher_class(config)
 
 

@@ -17,6 +17,7 @@ class Mode:
     so each trainer's has a name of its own. ``runtime_split``: whole gradients and parameters
     stand in send and recv, and the runtime's communicator cuts and joins them; ``joint``: its
     threads meet at a barrier. ``dc_asgd``: servers compensate the delay of each gradient.
+    ``max_staleness``: how many steps ahead of the slowest a trainer may be, None any number.
     ``push_every``: in GEO mode, after how many local steps differences are exchanged.
     """
 
@@ -27,6 +28,7 @@ class Mode:
     joint: bool = False
     dc_asgd: bool = False
     push_every: int = 0
+    max_staleness: int | None = None
 
     @property
     def geo(self) -> bool:
@@ -90,4 +92,5 @@ def _async(config: DistributeTranspilerConfig) -> Mode:
         runtime_split=split,
         joint=joint,
         dc_asgd=config.enable_dc_asgd,
+        max_staleness=config.max_staleness,
     )
