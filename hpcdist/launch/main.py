@@ -69,8 +69,8 @@ def _run_rank(asked: Options, transport: Transport) -> None:
     os.environ.update(found, HPCDIST_RANK=str(transport.rank))
     if transport.rank == 0 and not asked.quiet:
         _print_table(asked, cluster, ranks, found)
-    hosts = [facts.host for facts in ranks]
-    cores.share(transport.rank, hosts, cluster, os.environ, bind=not asked.no_bind)
+    host = ranks[transport.rank].host
+    cores.share(sum(facts.host == host for facts in ranks), os.environ)
     output = Output()
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]

@@ -43,7 +43,6 @@ class Options:
     all_output: bool
     quiet: bool
     as_paddle: bool
-    no_bind: bool
     seed: int
     deadline: int | None
     script: str
@@ -100,11 +99,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         "--as-paddle",
         action="store_true",
         help="let `import paddle` and `import paddle.fluid` mean hpcdist",
-    )
-    parser.add_argument(
-        "--no-bind",
-        action="store_true",
-        help="where ranks outnumber cores, do not keep each on one core",
     )
     parser.add_argument(
         "--seed",
