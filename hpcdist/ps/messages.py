@@ -174,9 +174,9 @@ def difference(expected: Hello, got: Hello) -> str | None:
         sides = [", ".join(map(str, hello.tables)) for hello in (expected, got)]
         return f"sparse gradients: expected ({sides[0]}), got ({sides[1]})"
     if got.fingerprint != expected.fingerprint:
-        ours, theirs = expected.fingerprint[:8], got.fingerprint[:8]
         return (
-            f"program fingerprint: expected {ours}, got {theirs}; layers, optimizer, regularizer "
+            f"program fingerprint: expected {expected.fingerprint[:8]}, "
+            f"got {got.fingerprint[:8]}; layers, optimizer, regularizer "
             "and the arguments of transpile must be the same on all ranks"
         )
     return None
