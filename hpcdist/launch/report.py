@@ -37,7 +37,7 @@ def of_deaths(dead: Sequence[Peer], me: Peer, where: str) -> str:
     names = " and ".join(map(str, dead))
     return (
         f"{names} died: killed, out of memory or crashed; the job ends\n"
-        f"  rank {me.rank} ({me.role}) was at {where}"
+        f"  rank {me.rank} was here: {where}"
     )
 
 

@@ -43,6 +43,5 @@ def staleness() -> int:
 
 
 def where() -> str:
-    """Return what this process is doing: step, operator, variable, and what it waits for."""
-    waiting = waiting_for()
-    return f"{here} ({waiting})" if waiting else str(here)
+    """Return what this process waits for or is doing: step, operator, variable."""
+    return waiting_for() or str(here)

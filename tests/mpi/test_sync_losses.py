@@ -1,4 +1,4 @@
-"""The golden runs over parameter servers: each rank a trainer or a server, by the size of the world.
+"""The golden runs over parameter servers: a rank trains or serves, by the size of the world.
 
 2 ranks: 1 trainer, 1 server; 3: 2 and 1; 4: 2 and 2; 7: 4 and 3.
 """

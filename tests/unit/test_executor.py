@@ -86,7 +86,7 @@ def test_setting_a_tensor_is_seen_by_compiled_programs(ready):
 
 
 def test_scopes_are_apart(ready):
-    exe, main, scope = ready
+    exe, main, _ = ready
     with pytest.raises(GraphError, match="'w' is not initialized: run the startup program"):
         exe.run(main, feed={"x": x_of(2)}, fetch_list=["loss"], scope=Scope())
 
@@ -94,7 +94,10 @@ def test_scopes_are_apart(ready):
 @pytest.mark.parametrize(
     ("feed", "message"),
     [
-        ({"x": np.zeros((2, 4), np.float32)}, r"'x': expected float32\[-1, 3\], got shape \[2, 4\]"),
+        (
+            {"x": np.zeros((2, 4), np.float32)},
+            r"'x': expected float32\[-1, 3\], got shape \[2, 4\]",
+        ),
         ({"x": np.zeros((2, 3))}, r"got float64\[2, 3\]; convert it with .astype\('float32'\)"),
         ({"z": np.zeros(3, np.float32)}, r"'z': the program has no such variable.*\['x'\]"),
         ({"x": [[1, 2], [3]]}, "'x': not an array of float32"),

@@ -196,9 +196,9 @@ def test_a_long_traceback_is_cut():
 
 def test_the_dead_are_named():
     me = report.Peer(0, Role(TRAINER, 0), "n1", 4710)
-    text = report.of_deaths([PEER], me, "step 13 (waiting for w)")
+    text = report.of_deaths([PEER], me, "step 13: waiting for w")
     assert "rank 1 (trainer 1, pid 4711 on n1) died" in text
-    assert "rank 0 (trainer 0) was at step 13 (waiting for w)" in text
+    assert "rank 0 was here: step 13: waiting for w" in text
 
 
 # -- as paddle ---------------------------------------------------------------------------------
