@@ -65,8 +65,11 @@ class Job:
         return resolved
 
     def _resolve(self, program: Program) -> Program:
-        if self._link is not None and program._on_trainer is not None:
-            program = program._on_trainer
+        if program._on_trainer is not None:
+            self._note_explicit()
+            # A server may run the startup as it stands; that it cannot train, bind says.
+            if self._link is not None or _trains(program):
+                program = program._on_trainer
         if program._is_distributed:
             _check_mode(program)
             self._note_explicit()
