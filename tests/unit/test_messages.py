@@ -110,7 +110,11 @@ def other(specs):
         (HELLO, None),
         (replace(HELLO, trainers=3), "number of trainers: expected 2, got 3"),
         (replace(HELLO, sync_mode=False), "sync_mode: expected True, got False"),
-        (replace(HELLO, fingerprint="g"), "program fingerprint: expected f, got g"),
+        (
+            replace(HELLO, fingerprint="g"),
+            "program fingerprint: expected f, got g; layers, optimizer, regularizer and the "
+            "arguments of transpile must be the same on all ranks",
+        ),
         (
             other([replace(SPECS[0], dtype="float64"), SPECS[1]]),
             "gradient w@GRAD: expected w@GRAD float32[13, 1], got w@GRAD float64[13, 1]",
