@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,12 @@ from hpcdist.executor.scope import Scope, scope_guard
 
 Script = Callable[[Role], Any]
 
-_abandoned: list[Any] = []  # jobs that failed: messages may still come into their arrays
+_abandoned: list[Any] = []  # of ranks that failed: messages may still come into their arrays
+_SIGNAL = signal.SIGUSR1
+
+
+class Aborted(BaseException):
+    """Another rank of the job failed: what would end this process under the launcher."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,13 @@ class Outcome:
     trace: str = ""
 
 
-def run_job(trainers: int, servers: int, script: Script, deadline_s: float = 30) -> list[Outcome]:
+def run_job(
+    trainers: int, servers: int, script: Script, deadline_s: float = 30, aborts: bool = False
+) -> list[Outcome]:
     """Run ``script`` on the first ranks as trainers, then servers; return how it ended on each.
 
     All ranks of the world call this, and all get all outcomes; skips where there are too few.
+    With ``aborts`` the first rank that fails ends the others, as it does under the launcher.
     """
     world = MpiTransport.world()
     size = trainers + servers
@@ -50,7 +60,8 @@ def run_job(trainers: int, servers: int, script: Script, deadline_s: float = 30)
     if world.rank < size:
         with pytest.MonkeyPatch.context() as patch, scope_guard(Scope()):
             patch.setenv(runtime.DEADLINE_FLAG, str(int(deadline_s * 1000)))
-            own = pickle.dumps(_outcome(part, cluster, script))
+            pids = [int(data) for data in part.allgather_bytes(str(os.getpid()).encode())]
+            own = pickle.dumps(_outcome(part, cluster, script, pids if aborts else []))
     return [pickle.loads(data) for data in world.allgather_bytes(own) if data]
 
 
@@ -63,20 +74,24 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     return [o.value for o in outcomes if o.role.kind != "PSERVER"]
 
 
-def _outcome(transport: Any, cluster: Cluster, script: Script) -> Outcome:
+def _outcome(transport: Any, cluster: Cluster, script: Script, pids: list[int]) -> Outcome:
     role = cluster.role_of(transport.rank)
     here.step, here.doing = 0, ""
-    runtime.start(transport, cluster)
-    job = control.installed()
     try:
-        value = script(role)
-        runtime.finish()
+        with _abortable():
+            transport.barrier()
+            runtime.start(transport, cluster)
+            value = script(role)
+            runtime.finish()
         return Outcome(role, value)
     except SystemExit as end:
         runtime.finish()
         return Outcome(role, exit_code=end.code)
-    except Exception as error:
-        _abandoned.append(job)
+    except (Exception, Aborted) as error:
+        _abandoned.append((control.installed(), error))  # an error holds the frames it came through
+        for pid in pids if not isinstance(error, Aborted) else []:
+            if pid != os.getpid():
+                os.kill(pid, _SIGNAL)
         types = tuple(c.__name__ for c in type(error).__mro__)
         return Outcome(role, None, "none", str(error), types, traceback.format_exc())
     finally:
@@ -85,7 +100,22 @@ def _outcome(transport: Any, cluster: Cluster, script: Script) -> Outcome:
 
 
 @contextmanager
-def alone() -> Any:
+def _abortable() -> Iterator[None]:
+    """Raise Aborted inside the ``with`` when another rank's signal comes; ignore it outside."""
+
+    def abort(*_: Any) -> None:
+        signal.signal(_SIGNAL, signal.SIG_IGN)
+        raise Aborted("another rank failed")
+
+    signal.signal(_SIGNAL, abort)
+    try:
+        yield
+    finally:
+        signal.signal(_SIGNAL, signal.SIG_IGN)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
     """Run as a single process inside the ``with``, whatever this test's world is."""
     assert control.installed() is None
     with scope_guard(Scope()):
