@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcdist.errors import GraphError
@@ -63,6 +63,13 @@ class View:
     root: str
     begin: int | None = None
     end: int | None = None
+
+
+def root_of(views: Mapping[str, View], name: str) -> str:
+    """Return the name whose buffer a name lies in: its own unless it is a view."""
+    while name in views:
+        name = views[name].root
+    return name
 
 
 def find_views(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> dict[str, View]:
@@ -181,24 +188,26 @@ def plan_storage(
     nbytes: Callable[[str], int],
     fed: Iterable[str],
     fetches: Iterable[str],
+    own: Collection[str] = (),
 ) -> list[Storage]:
-    """Give every temporary a storage; element-wise results go where a dying operand lies."""
+    """Give every temporary a storage; element-wise results go where a dying operand lies.
+
+    Those in ``own`` share theirs with nothing but their views.
+    """
     last = {name: i for i, op in enumerate(ops) for name in (*writes(op), *reads(op))}
     last.update(dict.fromkeys(fetches, FOREVER))
     storages: list[Storage] = []
     of: dict[str, Storage] = {}
 
-    def root(name: str) -> str:
-        while name in views:
-            name = views[name].root
-        return name
+    alone = {root_of(views, name) for name in own}
 
     def enter(name: str, index: int) -> None:
-        base = root(name)
+        base = root_of(views, name)
         if name in of or not temporary(base):
             return
         if base not in of:
-            storages.append(Storage(nbytes(base), index, index, [base]))
+            span = (-1, FOREVER) if base in alone else (index, index)
+            storages.append(Storage(nbytes(base), *span, [base]))
             of[base] = storages[-1]
         of[name] = of[base]
         of[name].last = max(of[name].last, last.get(name, index), last.get(base, index))
@@ -209,7 +218,7 @@ def plan_storage(
         for out_slot, in_slot in lookup(op.type).inplace.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
                 held = of.get(source)
-                fresh = out not in of and out not in views and temporary(out)
+                fresh = out not in of and out not in views and out not in alone and temporary(out)
                 if held and fresh and held.last == index and held.nbytes == nbytes(out):
                     held.names.append(out)
                     held.last = max(index, last.get(out, index))

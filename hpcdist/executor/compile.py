@@ -17,13 +17,14 @@ from hpcdist.executor.analysis import (
     concrete_metas,
     find_views,
     is_control,
-    plan_storage,
     reads,
+    root_of,
     select_live,
     writes,
 )
-from hpcdist.executor.memory import ALIGNMENT, assign_offsets
+from hpcdist.executor.memory import ALIGNMENT
 from hpcdist.executor.position import here
+from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -104,17 +105,18 @@ class Compiler:
         network = control.required(controls[0]) if controls else None
         metas = concrete_metas(self.block, ops, self._known(ops, feeds, fetches))
         views = find_views(ops, metas)
-        sent = {_root(views, n) for op in ops if op.type == "send" for n in op.input("X")}
+        sent = {root_of(views, n) for op in ops if op.type == "send" for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
         if network is not None and self.backend.xp is np:
             self._lay_contiguous(network.contiguous(controls, metas), metas)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
-        pool_bytes = self._allocate(ops, metas, views, fixed, feeds, fetches)
+        layout = self._lay_out(ops, metas, views, fixed, feeds, fetches)
+        self._allocate(layout, metas)
         for name in views:
             self._view(name, views, metas)
-        steps, bound_ops = self._bind(ops, metas, views, controls)
+        steps, bound_ops = self._bind(layout.ops, metas, views, controls)
         return Compiled(
             self.block.program,
             self.scope,
@@ -122,7 +124,7 @@ class Compiler:
             self.arrays,
             steps,
             bound_ops,
-            pool_bytes,
+            layout.nbytes,
         )
 
     # -- names -------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ class Compiler:
                 var.hold(array)
                 offset += array.nbytes
 
-    def _allocate(
+    def _lay_out(
         self,
         ops: Sequence[Operator],
         metas: Mapping[str, Meta],
@@ -218,21 +220,18 @@ class Compiler:
         fixed: set[str],
         feeds: Mapping[str, Meta],
         fetches: Sequence[str],
-    ) -> int:
-        storages = plan_storage(
-            ops,
-            lambda name: name in metas and name not in fixed,
-            views,
-            lambda name: _nbytes(metas[name]),
-            [n for n in feeds if n in metas],
-            fetches,
-        )
-        offsets, total = assign_offsets([s.lifetime for s in storages])
-        memory = self.pool.take(total)
-        for storage, offset in zip(storages, offsets):
+    ) -> Layout:
+        """Decide where temporaries lie and, if that is wished, in which order operators run."""
+        sizes = {n: _nbytes(meta) for n, meta in metas.items() if n not in fixed}
+        needed = Needed(views, sizes, [n for n in feeds if n in metas], fetches)
+        outermost = self.block.idx == 0
+        return lay_out(ops, needed, self.block.program._memory_saving if outermost else None)
+
+    def _allocate(self, layout: Layout, metas: Mapping[str, Meta]) -> None:
+        memory = self.pool.take(layout.nbytes)
+        for storage, offset in zip(layout.storages, layout.offsets):
             for name in storage.names:
                 self.arrays[name] = self._carve(memory, offset, metas[name])
-        return total
 
     def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
         if name in self.arrays:
@@ -336,12 +335,6 @@ def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta])
         return True
     pieces = op.input("X") if op.type == "concat" else []
     return bool(pieces) and all(n in views and views[n].root == results[0] for n in pieces)
-
-
-def _root(views: Mapping[str, View], name: str) -> str:
-    while name in views:
-        name = views[name].root
-    return name
 
 
 def _nbytes(meta: Meta) -> int:

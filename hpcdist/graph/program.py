@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from hpcdist.errors import GraphError
@@ -31,6 +32,19 @@ _DISTRIBUTION_FIELDS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class MemorySaving:
+    """A wish that the executor orders a Program's operators for a low peak of memory.
+
+    ``own`` names variables that share their buffer with no other; without ``move_updates``
+    gradients live until the updates where these stand; ``print_log`` tells what was gained.
+    """
+
+    own: frozenset[str] = frozenset()
+    move_updates: bool = True
+    print_log: bool = False
+
+
 class Program:
     """What is to be computed: blocks of operators; block 0 is global.
 
@@ -56,6 +70,7 @@ class Program:
         self.version = 0  # grows with every change: compiled forms check it
         self._startup: Program | None = None
         self.main: Program | None = None  # the Program that this one, a startup, initializes
+        self._memory_saving: MemorySaving | None = None
         self._on_trainer: Program | None = None  # what a trainer runs in place of this Program
         for name, value in _DISTRIBUTION_FIELDS.items():
             setattr(self, name, value)
@@ -145,6 +160,7 @@ class Program:
         """
         new = Program()
         new.random_seed = self.random_seed
+        new._memory_saving = self._memory_saving
         for name in _DISTRIBUTION_FIELDS:
             setattr(new, name, getattr(self, name))
         new._startup = None if for_test else self._startup

@@ -1,6 +1,8 @@
-"""`memory_optimize` and `release_memory`: checked, and without effect.
+"""`memory_optimize` and `release_memory`: ask the executor for a low peak of memory.
 
-The executor always reuses buffers by lifetime, so there is nothing left to ask for.
+They leave operators and variables as they are. What is asked for stands on the Program and on its
+copies, so also on the trainer's program that a later `transpile` makes; the executor honours it
+when it compiles, knowing the sizes of all values.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from collections.abc import Collection
 from typing import Any
 
 from hpcdist.errors import PlanError, PlanTypeError
-from hpcdist.graph.program import Program
+from hpcdist.graph.operator import as_names
+from hpcdist.graph.program import MemorySaving, Program
 
 
 def memory_optimize(
@@ -19,17 +22,48 @@ def memory_optimize(
     level: int = 0,
     skip_grads: bool = False,
 ) -> None:
-    """Check the arguments and leave the program as it is."""
-    _check_program("memory_optimize", input_program)
+    """Let the executor order operators so that fewer temporaries live at once; same results.
+
+    Variables (or names) in ``skip_opt_set`` keep a buffer of their own. ``skip_grads`` leaves
+    updates, and so the lifetimes of gradients, where they are: for a trainer, before `transpile`.
+    ``print_log`` tells what was gained whenever the executor compiles the Program.
+    ``level`` 0 and 1 are one: buffers of any size share memory.
+    """
     if level not in (0, 1):
         raise PlanError(f"memory_optimize: level must be 0 or 1, got {level!r}")
+    _ask("memory_optimize", input_program, skip_opt_set, not skip_grads, bool(print_log))
 
 
 def release_memory(input_program: Program, skip_opt_set: Collection[Any] | None = None) -> None:
-    """Check the arguments and leave the program as it is."""
-    _check_program("release_memory", input_program)
+    """Let the executor order operators so that what is no longer needed is freed early.
+
+    That is `memory_optimize`, or what an earlier call of it asked for.
+    """
+    _ask("release_memory", input_program, skip_opt_set, True, False)
 
 
-def _check_program(function: str, program: Any) -> None:
+def _ask(function: str, program: Any, own: Any, move_updates: bool, print_log: bool) -> None:
+    """Add to what was asked for before."""
     if not isinstance(program, Program):
         raise PlanTypeError(f"{function}: expected a Program, got {type(program).__name__}")
+    earlier = program._memory_saving or MemorySaving()
+    program._memory_saving = MemorySaving(
+        earlier.own | _names(function, own),
+        earlier.move_updates and move_updates,
+        earlier.print_log or print_log,
+    )
+    program.touch()
+
+
+def _names(function: str, chosen: Any) -> frozenset[str]:
+    if isinstance(chosen, str):
+        raise PlanTypeError(
+            f"{function}: skip_opt_set must be a set of names or Variables, got the string "
+            f"{chosen!r}; write {{{chosen!r}}}"
+        )
+    try:
+        return frozenset(as_names(list(chosen or ())))
+    except (TypeError, AttributeError):
+        raise PlanTypeError(
+            f"{function}: skip_opt_set must be a set of names or Variables, got {chosen!r}"
+        ) from None
