@@ -155,6 +155,10 @@ class PsClient:
         """Wait until the gradients sent in this step may be overwritten."""
         self._finish_sends()
 
+    def answered(self) -> bool:
+        """Return whether `wait_receives` would not wait; this also lets messages move on."""
+        return self._transport.test_all(self._exchange)
+
     def wait_receives(self) -> None:
         """End the step: wait for the parameters that answer the packets sent, all of them."""
         if not self._posted or not all(self._sent):

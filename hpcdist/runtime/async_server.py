@@ -39,11 +39,16 @@ def bind_step_number(
 
 
 def bind_counters(
-    program: Program, schedule: Sequence[Callable[[], Any]], packets: int, binding: Binding
+    program: Program,
+    schedule: Sequence[Callable[[], Any]],
+    packets: int,
+    merged: Any,
+    binding: Binding,
 ) -> OnPacket:
-    """Run the schedule once; return what runs it again after each whole step of a trainer.
+    """Run the schedule once; return what runs it again after each whole exchange of a trainer.
 
-    Each trainer's steps are counted in a variable of its own, which the schedule adds up.
+    Each trainer's steps are counted in a variable of its own, which the schedule adds up:
+    ``merged[k][1]`` is how many are in the last exchange of trainer k.
     """
     plan = program._server_plan
     counters = [binding.scope.var(name) for name in plan.counters] if plan is not None else []
@@ -55,7 +60,7 @@ def bind_counters(
         (trainer,) = contributors
         arrived[trainer] += 1
         if arrived[trainer] % packets == 0:
-            counters[trainer].value += 1
+            counters[trainer].value += merged[trainer][1]
             for call in schedule:
                 call()
 

@@ -13,8 +13,9 @@ from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
 
 REMOTE_LOOKUP = "distributed_lookup_table"
 
-# Asynchronous trainers number their steps; the answer says how stale what they had read was.
-STEP = VarSpec("@STEP@", (1,), "int64")
+# Asynchronous trainers number their exchanges, and say how many steps are merged in each; the
+# answer says how stale what they had read was.
+STEP = VarSpec("@STEP@", (2,), "int64")
 STALENESS = "@STALENESS@"
 
 
@@ -78,7 +79,7 @@ def read_exchange(
     counter that is sent for a schedule is left out: servers count the steps that arrive.
     """
     received = {
-        op.attrs[ROLE_VAR_ATTR][0]: op.output("Out")
+        op.attrs[ROLE_VAR_ATTR][0]: op.attrs.get("recv_varnames") or op.output("Out")
         for op in ops
         if op.type == "recv" and op.attrs.get(ROLE_VAR_ATTR)
     }
@@ -89,35 +90,38 @@ def read_exchange(
         if op.type != "send" or is_counter(op):
             continue
         parameter = op.attrs[ROLE_VAR_ATTR][0]
+        gradients = op.attrs.get("send_varnames") or op.input("X")
         if parameter in parts:
             table = metas[parameter]
             heights = parts[parameter].attrs["height_sections"]
-            for gradient, height, endpoint in zip(op.input("X"), heights, op.attrs["epmap"]):
+            for gradient, height, endpoint in zip(gradients, heights, op.attrs["epmap"]):
                 shape = (height, *table.shape[1:])
                 spec = VarSpec(key_of(gradient, trainer_id), shape, table.dtype)
                 tables.setdefault(endpoint, []).append(spec)
             continue
         pieces = received.get(parameter, [])
-        if len(pieces) != len(op.input("X")):
+        if len(pieces) != len(gradients):
             raise GraphError(
-                f"{op}: {len(op.input('X'))} gradient blocks go out, "
+                f"{op}: {len(gradients)} gradient blocks go out, "
                 f"but {len(pieces)} blocks of {parameter!r} come back"
             )
-        for gradient, piece, endpoint in zip(op.input("X"), pieces, op.attrs["epmap"]):
+        for gradient, piece, endpoint in zip(gradients, pieces, op.attrs["epmap"]):
             blocks.append(Block(gradient, key_of(gradient, trainer_id), piece, endpoint))
     return tuple(
-        _server_exchange(endpoint, blocks, metas, tables.get(endpoint, []), numbered)
+        server_exchange(endpoint, blocks, metas, tables.get(endpoint, []), numbered=numbered)
         for endpoint in endpoints
     )
 
 
-def _server_exchange(
+def server_exchange(
     endpoint: str,
     blocks: Sequence[Block],
     metas: Mapping[str, Meta],
     tables: Sequence[VarSpec],
+    *,
     numbered: bool,
 ) -> ServerExchange:
+    """Return the packets of one server: its share of ``blocks``, shaped like their parameters."""
     own = tuple(block for block in blocks if block.endpoint == endpoint)
     specs = [VarSpec(b.key, metas[b.parameter].shape, metas[b.parameter].dtype) for b in own]
     keys = {b.key: b.parameter for b in own}

@@ -194,10 +194,9 @@ def _trains(program: Program) -> bool:
 
 def _check_mode(program: Program) -> None:
     plan = program._server_plan or program._trainer_plan
-    if plan is not None and (plan.mode.runtime_split or plan.mode.geo):
+    if plan is not None and plan.mode.geo:
         raise HpcdistError(
-            f"a program transpiled for {'GEO mode' if plan.mode.geo else 'a communicator'} cannot "
-            "run yet: use transpile(sync_mode=...) without runtime_split_send_recv and GEO"
+            "a program transpiled for GEO mode cannot run yet: use DistributeTranspiler"
         )
     if plan is not None and plan.table is not None:
         raise HpcdistError(

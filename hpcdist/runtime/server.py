@@ -102,7 +102,7 @@ class Server:
         arrays = _readable(program, binding)
         if is_async:
             shards = AsyncShards(trainers, packets, mode.max_staleness)
-            arrays[STALENESS] = np.zeros(1, np.int64)
+            arrays[STALENESS] = np.zeros(2, np.int64)
         server = PsServer(
             self._transport,
             self._cluster,
@@ -139,7 +139,9 @@ class Server:
 
         apply: OnPacket = on_packet
         if is_async:
-            apply = followed_by(on_packet, bind_counters(program, schedule, packets, binding))
+            steps = server.gradients[STEP.name]
+            counted = bind_counters(program, schedule, packets, steps, binding)
+            apply = followed_by(on_packet, counted)
         self.served = True
         here.doing = f"serving as {op.attrs['endpoint']}"
         server.serve(on_step_begin, apply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient, ServerPlan
+from hpcdist.runtime.communicator import (
+    Communicator,
+    is_split,
+    piece_metas,
+    read_cuts,
+    read_settings,
+)
 from hpcdist.runtime.exchange import (
     REMOTE_LOOKUP,
     STALENESS,
@@ -29,6 +37,7 @@ from hpcdist.runtime.exchange import (
 )
 from hpcdist.runtime.lookup import bind_lookup
 from hpcdist.runtime.staging import Staging, in_order
+from hpcdist.transpiler.config import DistributedMode
 
 Call = Callable[[], Any]
 
@@ -47,12 +56,16 @@ class TrainerLink:
         self._client: PsClient | None = None  # connected when the first step Program is compiled
         self._exchanges: tuple[ServerExchange, ...] = ()
         self._held: list[int] = []
-        self._step = np.zeros(1, np.int64)  # of the exchange, sent where steps are numbered
-        self._staleness = {e: np.zeros(1, np.int64) for e in cluster.endpoints}
+        # Sent where exchanges are numbered: the number of this one, and the steps merged in it.
+        self._step = np.array([0, 1], np.int64)
+        self._staleness = {e: np.zeros(2, np.int64) for e in cluster.endpoints}
         self._copies: dict[str, np.ndarray] = {}  # host copies of device arrays
+        self._communicator: Communicator | None = None
 
     def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
         """Return the names that must lie side by side because they travel in one message."""
+        if any(op.type == "send" and op.attrs.get("send_varnames") for op in ops):
+            return []  # a communicator sends copies
         return contiguous_groups(self._read(ops, metas, numbered=_is_async(ops)))
 
     @property
@@ -62,7 +75,9 @@ class TrainerLink:
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what each network operator does at a step; None where another one does it."""
-        if any(op.type == "send" for op in ops):
+        if any(is_split(op) for op in ops):
+            calls = self._bind_split(ops, binding)
+        elif any(op.type == "send" for op in ops):
             calls = self._bind_step(ops, binding)
         else:
             calls = self._bind_startup(ops, binding)
@@ -77,7 +92,12 @@ class TrainerLink:
         return self._client or self._reader
 
     def close(self) -> None:
-        """Leave the servers: they go on without this trainer, and end after the last one."""
+        """Leave the servers: they go on without this trainer, and end after the last one.
+
+        What is queued or not yet exchanged is sent first.
+        """
+        if self._communicator is not None:
+            self._communicator.flush()
         self._current_client().close()
 
     def _new_client(self, fingerprint: str, *, sync_mode: bool = True) -> PsClient:
@@ -99,17 +119,12 @@ class TrainerLink:
     # -- the step ----------------------------------------------------------------------------
     def _bind_step(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         arrays = binding.arrays
-        metas = {
-            name: Meta(tuple(arrays[name].shape), arrays[name].dtype.name)
-            for op in ops
-            if op.type in ("send", "recv", REMOTE_LOOKUP)
-            for name in (*op.input("X"), *op.output("Out"), *op.input("W"))
-            if name in arrays
-        }
+        metas = _metas(ops, arrays)
         numbered = _is_async(ops)
         exchanges = self._read(ops, metas, numbered=numbered)
         staging = Staging(arrays, binding.backend, self._copies)
-        client = self._connected(exchanges, staging, binding, sync_mode=not numbered)
+        held = _buffers(exchanges, staging)
+        client = self._connected(exchanges, staging.host, held, binding, sync_mode=not numbered)
         parameters = [b.parameter for exchange in exchanges for b in exchange.blocks]
         first = {}  # endpoint -> number of its first packet, as the client counts them
         count = 0
@@ -157,7 +172,7 @@ class TrainerLink:
         """Asynchronous: take the answers, which hold what all trainers have sent by now."""
         client.post_receives()
         client.wait_receives()
-        self._step += 1
+        self._step[0] += 1
 
     def _pusher(self, client: PsClient, op: Operator, arrays: Mapping[str, Any]) -> Call:
         parts = [
@@ -174,30 +189,36 @@ class TrainerLink:
     def _connected(
         self,
         exchanges: tuple[ServerExchange, ...],
-        staging: Staging,
+        host: Callable[[str], np.ndarray],
+        held: list[int],
         binding: Binding,
         *,
         sync_mode: bool,
     ) -> PsClient:
-        """Connect at the first step Program; later ones must use the very same buffers."""
+        """Connect at the first step Program; later ones must hold the very same buffers.
+
+        ``host`` returns the array that messages of a block use.
+        """
         if self._client is None:
             client = self._new_client(binding.program._fingerprint or "", sync_mode=sync_mode)
             here.doing = "connecting to the parameter servers"
-            client.connect([self._server_plan(exchange, staging) for exchange in exchanges])
+            client.connect([self._server_plan(exchange, host) for exchange in exchanges])
             here.doing = ""
             self._client = client
             self._exchanges = exchanges
-            self._held = _buffers(exchanges, staging)
-        elif exchanges != self._exchanges or _buffers(exchanges, staging) != self._held:
+            self._held = held
+        elif exchanges != self._exchanges or held != self._held:
             raise CommError(
                 f"trainer {self._trainer_id}: a second Program, or a second scope, would train "
                 "with the same parameter servers; use one trainer program in one scope"
             )
         return self._client
 
-    def _server_plan(self, exchange: ServerExchange, staging: Staging) -> ServerPlan:
-        gradients = {b.key: staging.host(b.gradient) for b in exchange.blocks}
-        parameters = {b.parameter: staging.host(b.parameter) for b in exchange.blocks}
+    def _server_plan(
+        self, exchange: ServerExchange, host: Callable[[str], np.ndarray]
+    ) -> ServerPlan:
+        gradients = {b.key: host(b.gradient) for b in exchange.blocks}
+        parameters = {b.parameter: host(b.parameter) for b in exchange.blocks}
         return ServerPlan(
             exchange.endpoint,
             exchange.gradients,
@@ -206,6 +227,39 @@ class TrainerLink:
             parameters | {STALENESS: self._staleness[exchange.endpoint]},
             exchange.tables,
         )
+
+    # -- the step, through a communicator ----------------------------------------------------
+    def _bind_split(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Hand whole gradients to the communicator at the end of the step."""
+        arrays, cuts = binding.arrays, read_cuts(ops)
+        plan = binding.program._trainer_plan
+        sync_mode = plan is not None and plan.mode.distributed_mode == DistributedMode.SYNC
+        joint = any(op.type == "send_barrier" for op in ops)
+        metas = _metas(ops, arrays)
+        metas |= piece_metas(cuts, metas)
+        exchanges = self._read(ops, metas, numbered=not sync_mode)
+        staging = Staging(arrays, binding.backend, self._copies)
+        whole = {c.parameter: staging.host(c.parameter) for c in cuts if c.parameters}
+        communicator = self._communicator or Communicator(
+            cuts,
+            whole,
+            read_settings(os.environ, joint=joint),
+            self._step,
+            key_of=functools.partial(key_of, trainer_id=self._trainer_id),
+        )
+        held = [array.ctypes.data for array in whole.values()]
+        pieces = communicator.pieces
+        client = self._connected(exchanges, pieces.__getitem__, held, binding, sync_mode=sync_mode)
+        if self._communicator is None:
+            communicator.attach(client, staging.up(whole))
+            self._communicator = communicator
+        dense = {c.gradient: staging.host(c.gradient) for c in cuts if c.parameters}
+        sparse = {c.gradient: arrays[c.gradient] for c in cuts if not c.parameters}
+        end = functools.partial(communicator.end_step, dense, sparse)
+        calls: list[Call | None] = [None] * len(ops)
+        last = max(i for i, op in enumerate(ops) if op.type in ("send", "send_barrier", "recv"))
+        calls[last] = in_order(staging.down(dense), end)
+        return calls
 
     # -- startup -----------------------------------------------------------------------------
     def _bind_startup(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
@@ -243,6 +297,17 @@ def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
             client.send_packet(packet)
 
     return send
+
+
+def _metas(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
+    """Return the shapes of what is sent, received or looked up."""
+    return {
+        name: Meta(tuple(arrays[name].shape), arrays[name].dtype.name)
+        for op in ops
+        if op.type in ("send", "recv", REMOTE_LOOKUP)
+        for name in (*op.input("X"), *op.output("Out"), *op.input("W"))
+        if name in arrays
+    }
 
 
 def _is_async(ops: Sequence[Operator]) -> bool:
