@@ -37,6 +37,18 @@ def reads(op: Operator) -> list[str]:
     return [n for inner in nested_ops(op) for n in inner.input_arg_names if n != EMPTY]
 
 
+def values_read(op: Operator) -> list[str]:
+    """Names of which an operator reads more than the shape, its sub-blocks included."""
+    return [
+        name
+        for inner in nested_ops(op)
+        for slot, names in inner.inputs.items()
+        if slot not in lookup(inner.type).shape_only
+        for name in names
+        if name != EMPTY
+    ]
+
+
 def writes(op: Operator) -> list[str]:
     """Names an operator writes, its sub-blocks included."""
     return [n for inner in nested_ops(op) for n in inner.output_arg_names if n != EMPTY]
@@ -189,12 +201,14 @@ def plan_storage(
     fed: Iterable[str],
     fetches: Iterable[str],
     own: Collection[str] = (),
+    used: Callable[[Operator], Iterable[str]] = reads,
 ) -> list[Storage]:
     """Give every temporary a storage; element-wise results go where a dying operand lies.
 
-    Those in ``own`` share theirs with nothing but their views.
+    Those in ``own`` share theirs with nothing but their views. A value stays as long as operators
+    write it or it is among what they ``used``.
     """
-    last = {name: i for i, op in enumerate(ops) for name in (*writes(op), *reads(op))}
+    last = {name: i for i, op in enumerate(ops) for name in (*writes(op), *used(op))}
     last.update(dict.fromkeys(fetches, FOREVER))
     storages: list[Storage] = []
     of: dict[str, Storage] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from hpcdist.executor.analysis import is_control, reads, writes
+from hpcdist.executor.analysis import is_control, reads, values_read, writes
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.roles import Role
 
@@ -95,7 +95,9 @@ def free_first(
     ``nbytes`` has the buffers that can be freed; of these, ``fed`` are there from the beginning and
     ``kept`` until the end.
     """
-    touched = [{r for r in map(root, (*reads(op), *writes(op))) if nbytes.get(r, 0)} for op in ops]
+    touched = [
+        {r for r in map(root, (*values_read(op), *writes(op))) if nbytes.get(r, 0)} for op in ops
+    ]
     left = Counter(name for names in touched for name in names)
     left.update(kept)
     held = set(fed)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdist.executor.analysis import Storage, View, plan_storage, root_of
+from hpcdist.executor.analysis import Storage, View, plan_storage, reads, root_of, values_read
 from hpcdist.executor.memory import assign_offsets
 from hpcdist.executor.ordering import dependences, free_first, update_at_once
 from hpcdist.graph.operator import Operator
@@ -58,6 +58,7 @@ def _layout(ops: Sequence[Operator], needed: Needed, saving: MemorySaving | None
         needed.fed,
         needed.fetched,
         saving.own if saving is not None else (),
+        reads if saving is None else values_read,
     )
     offsets, total = assign_offsets([storage.lifetime for storage in storages])
     return Layout(ops, storages, offsets, total)

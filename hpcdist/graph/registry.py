@@ -55,6 +55,7 @@ class OpDef:
         of the inputs; None: the operator has no gradient.
     alias: output slot -> input slot whose buffer it may share as a view of another shape.
     inplace: output slot -> input slot whose buffer it may overwrite element by element.
+    shape_only: input slots of which it reads the shape only, so that the values may be gone.
     """
 
     type: str
@@ -67,6 +68,7 @@ class OpDef:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     alias: Mapping[str, str] = field(default_factory=dict)
     inplace: Mapping[str, str] = field(default_factory=dict)
+    shape_only: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -233,14 +233,15 @@ def _define(
         grad=None if grad_bind is None else grad_by(f"{type}_grad", grad_slots),
     )
     if grad_bind is not None:
-        share = {"X@GRAD": "Out@GRAD"} if type in ("elementwise_add", "elementwise_sub") else {}
+        linear = type in ("elementwise_add", "elementwise_sub")
         define(
             f"{type}_grad",
             grad_slots,
             attrs=_AXIS,
             infer=like_inputs(grad_slots),
             bind=grad_bind,
-            inplace=share,
+            inplace={"X@GRAD": "Out@GRAD"} if linear else {},
+            shape_only=("X", "Y") if linear else (),
         )
 
 

@@ -109,6 +109,7 @@ define(
     attrs={"axis": 0},
     infer=like_inputs(_CONCAT_GRAD),
     bind=_concat_grad_bind,
+    shape_only=("X",),
 )
 define(
     "split",
@@ -228,6 +229,7 @@ define(
     attrs=_SLICE,
     infer=like_inputs(_SLICE_GRAD),
     bind=_slice_grad_bind,
+    shape_only=("Input",),
 )
 
 
@@ -264,4 +266,5 @@ define(
     attrs={"overwrite": True},
     infer=like_inputs(_GATHER_GRAD),
     bind=_gather_grad_bind,
+    shape_only=("X",),
 )

@@ -40,7 +40,13 @@ define(
     bind=_mean_bind,
     grad=grad_by("mean_grad", _MEAN_GRAD),
 )
-define("mean_grad", _MEAN_GRAD, infer=like_inputs(_MEAN_GRAD), bind=_mean_grad_bind)
+define(
+    "mean_grad",
+    _MEAN_GRAD,
+    infer=like_inputs(_MEAN_GRAD),
+    bind=_mean_grad_bind,
+    shape_only=("X",),
+)
 
 
 # -- reduce_* ------------------------------------------------------------------------------------
@@ -152,7 +158,14 @@ for _type, _method, _slots, _grad_bind in (
         bind=_bind(_method),
         grad=grad_by(f"{_type}_grad", _slots),
     )
-    define(f"{_type}_grad", _slots, attrs=_ATTRS, infer=like_inputs(_slots), bind=_grad_bind)
+    define(
+        f"{_type}_grad",
+        _slots,
+        attrs=_ATTRS,
+        infer=like_inputs(_slots),
+        bind=_grad_bind,
+        shape_only=("X",) if _slots == _BY_SHAPE else (),
+    )
 
 
 # -- arg_max, arg_min ------------------------------------------------------------------------------

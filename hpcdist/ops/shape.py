@@ -187,4 +187,5 @@ define(
     attrs={"expand_times": ()},
     infer=lambda x, dout, expand_times: Meta(x.shape, x.dtype),
     bind=_expand_grad_bind,
+    shape_only=("X",),
 )
