@@ -247,7 +247,7 @@ def test_a_failed_transpile_leaves_the_plan_that_was_there():
     assert str(transpiler.get_trainer_program()) == before
 
 
-def test_memory_optimize_checks_and_changes_nothing():
+def test_memory_optimize_checks_and_leaves_the_operators():
     main, _ = built(regression())
     before = str(main)
     memory_optimize(main, skip_opt_set={"x"}, print_log=True, level=1, skip_grads=True)
