@@ -45,6 +45,10 @@ class NumpyBackend:
         """Return a host copy of a buffer."""
         return buffer.copy()
 
+    def adopt(self, array: Any) -> Any:
+        """Return the array itself, or its copy in host memory."""
+        return array if isinstance(array, np.ndarray) else array.get()
+
     def bytes(self, count: int) -> Any:
         """Return an uninitialized buffer of ``count`` bytes that starts on a cache line."""
         raw = np.empty(count + 64, np.uint8)
@@ -83,6 +87,10 @@ class CupyBackend:
     def copy_out(self, buffer: Any) -> np.ndarray:
         """Return a host copy of a buffer."""
         return buffer.get()
+
+    def adopt(self, array: Any) -> Any:
+        """Return the array itself, or its copy on the GPU."""
+        return array if isinstance(array, self.xp.ndarray) else self.xp.asarray(array)
 
     def bytes(self, count: int) -> Any:
         """Return an uninitialized buffer of ``count`` bytes."""

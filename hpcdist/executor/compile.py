@@ -169,13 +169,26 @@ class Compiler:
 
     # -- arrays ------------------------------------------------------------------------------
     def _fix(self, name: str, meta: Meta) -> None:
-        """Use the scope's array of a kept value, made if it is new."""
+        """Use the scope's array of a kept value: made if it is new, moved if it is elsewhere."""
         if name in self.arrays:
             return
         found = self.scope.find_var(name) or self.scope.var(name)
         if found.value is None or _meta_of(found.value) != meta:
             found.hold(self._new(meta))
-        self.arrays[name] = found.value
+        own = self._adopted(found.value)
+        if own is not found.value:
+            found.hold(own)
+        self.arrays[name] = own
+
+    def _adopted(self, value: Any) -> Any:
+        """Return a value in this backend's memory: itself, unless it is in another's."""
+        adopt = self.backend.adopt
+        if not isinstance(value, SelectedRows):
+            return adopt(value)
+        rows = adopt(value.rows)
+        if rows is value.rows:
+            return value
+        return SelectedRows(rows, adopt(value.value), value.height)
 
     def _new(self, meta: Meta) -> Any:
         if meta.type == "SELECTED_ROWS":

@@ -40,7 +40,10 @@ class ScopeTensor:
         value = np.asarray(array)
         held = self._variable.value
         if held is not None and held.shape == value.shape and held.dtype == value.dtype:
-            held[...] = value if isinstance(held, np.ndarray) else type(held)(value)
+            if isinstance(held, np.ndarray):
+                held[...] = value
+            else:
+                held.set(np.ascontiguousarray(value))
         else:
             self._variable.hold(value.copy())
 

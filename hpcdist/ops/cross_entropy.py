@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence, same
-from hpcdist.ops.labels import Call, HardLabels, take
+from hpcdist.ops.labels import Call, HardLabels, put_where, take
 from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
 
 # -- hard labels: class indices -----------------------------------------------------------------
@@ -29,7 +29,7 @@ def _cross_entropy2_bind(
         [
             *labels.refresh,
             take(xp, x.reshape(-1), labels.flat, flat_match),
-            functools.partial(xp.copyto, flat_match, 1, where=labels.ignored),
+            put_where(xp, flat_match, 1, labels.ignored),
             *negative_log(xp, flat_match, flat_y),
         ]
     )
@@ -50,7 +50,7 @@ def _cross_entropy2_grad_bind(
             *labels.locate,
             functools.partial(xp.divide, dy.reshape(-1), match.reshape(-1), at_label),
             functools.partial(xp.negative, at_label, at_label),
-            functools.partial(xp.copyto, at_label, 0, where=labels.ignored),
+            put_where(xp, at_label, 0, labels.ignored),
             functools.partial(dx.fill, 0),
             put_at_labels,
         ]

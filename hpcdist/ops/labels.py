@@ -35,6 +35,12 @@ def take(xp: Any, source: Any, index: Any, out: Any, axis: int | None = None) ->
     return functools.partial(xp.take, source, index, axis, out, **mode)
 
 
+def put_where(xp: Any, array: Any, value: float, where: Any) -> Call:
+    """Return a call that writes a number into the elements that a mask selects."""
+    # A scalar of the array's own type: for a Python number cupy asks numpy, which refuses since 2.
+    return functools.partial(xp.copyto, array, array.dtype.type(value), where=where)
+
+
 class HardLabels:
     """Where the labelled class of each sample lies in an array of scores.
 
@@ -57,7 +63,7 @@ class HardLabels:
         self.locate: list[Call] = [
             functools.partial(xp.equal, given, ignore_index, self.ignored),
             functools.partial(xp.copyto, self.flat, given),
-            functools.partial(xp.copyto, self.flat, 0, where=self.ignored),
+            put_where(xp, self.flat, 0, self.ignored),
         ]
         if inner != 1:
             self.locate.append(functools.partial(xp.multiply, self.flat, inner, self.flat))

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence
-from hpcdist.ops.labels import Call, range_check, take
+from hpcdist.ops.labels import Call, put_where, range_check, take
 from hpcdist.ops.selected_rows import SelectedRows
 
 NO_PADDING = -1
@@ -52,7 +52,7 @@ def _clear_padding(xp: Any, ids: Any, rows: Any, padding_idx: int) -> list[Call]
     padded = xp.empty(ids.shape, bool)
     return [
         functools.partial(xp.equal, ids, padding_idx, padded),
-        functools.partial(xp.copyto, rows, 0, where=padded.reshape(-1, 1)),
+        put_where(xp, rows, 0, padded.reshape(-1, 1)),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence, same
-from hpcdist.ops.labels import Call
+from hpcdist.ops.labels import Call, put_where
 
 
 def _elementwise_infer(x: Meta, y: Meta, **_: Any) -> Meta:
@@ -53,7 +53,7 @@ def _sigmoid_ce_bind(
         functools.partial(xp.maximum, x, 0, out=part),
         functools.partial(xp.subtract, part, product, part),  # exact for labels 0 and 1
         functools.partial(xp.add, out, part, out),
-        functools.partial(xp.copyto, out, 0, where=ignored),
+        put_where(xp, out, 0, ignored),
     ]
     if normalize:
         calls.append(functools.partial(xp.divide, out, count, out))
@@ -73,7 +73,7 @@ def _sigmoid_ce_grad_bind(
         functools.partial(xp.divide, 1, dx, dx),
         functools.partial(xp.subtract, dx, label, dx),
         functools.partial(xp.multiply, dx, dout, dx),
-        functools.partial(xp.copyto, dx, 0, where=ignored),
+        put_where(xp, dx, 0, ignored),
     ]
     if normalize:
         calls.append(functools.partial(xp.divide, dx, count, dx))

@@ -9,7 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same
-from hpcdist.ops.labels import Call, HardLabels, take
+from hpcdist.ops.labels import Call, HardLabels, put_where, take
 
 # Exponents below this count as this, as in Fluid: no probability is 0, so its log is finite.
 FLOOR = -64.0
@@ -42,7 +42,7 @@ def negative_log(xp: Any, x: Any, out: Any) -> list[Call]:
         functools.partial(xp.maximum, x, xp.finfo(x.dtype).smallest_subnormal, out=out),
         functools.partial(xp.log, out, out),
         functools.partial(xp.negative, out, out),
-        functools.partial(xp.copyto, out, 1e20, where=zero),
+        put_where(xp, out, 1e20, zero),
     ]
 
 
@@ -141,7 +141,7 @@ def _swce_bind(
             *calls,
             take(xp, softmax.reshape(-1), labels.flat, flat_loss),
             *negative_log(xp, flat_loss, flat_loss),
-            functools.partial(xp.copyto, flat_loss, 0, where=labels.ignored),
+            put_where(xp, flat_loss, 0, labels.ignored),
         ]
     )
 
@@ -177,7 +177,7 @@ def _swce_grad_bind(
         [
             *labels.locate,
             functools.partial(xp.copyto, weight, dloss),
-            functools.partial(xp.copyto, flat_weight, 0, where=labels.ignored),
+            put_where(xp, flat_weight, 0, labels.ignored),
             functools.partial(xp.multiply, softmax, weight, dlogits),
             subtract_at_labels,
         ]

@@ -51,6 +51,8 @@ def read_optimize_block(program: Program, index: int, gradient: str) -> Optimize
     """Take the merge off an optimize block; what is left is clip, regularization, update."""
     block = program.block(index)
     ops = list(block.ops)
+    if len(ops) == 1 and ops[0].type == "sum" and gradient in ops[0].input("X"):  # GEO
+        return OptimizeBlock(block, gradient, ops[0].output("Out")[0], tuple(ops))
     if ops and ops[0].type == "sum" and ops[0].output("Out") == [gradient]:
         merge = 2 if len(ops) > 1 and ops[1].type == "scale" else 1
         ops = ops[merge:]
@@ -86,6 +88,11 @@ class Server:
                 f"the program of {endpoint!r} is for {op.attrs['Fanin']} trainers, "
                 f"but the job has {len(self._cluster.trainers)}: transpile(trainers=...) must agree"
             )
+        if binding.backend.xp is not np:
+            raise GraphError(
+                f"server {self._index} would serve from a GPU: parameter servers work on the CPU, "
+                "use Executor(CPUPlace()) for the programs of a server"
+            )
         return lambda: self._serve(op, binding)
 
     def _serve(self, op: Operator, binding: Binding) -> None:
@@ -114,6 +121,7 @@ class Server:
             deadline_s=self._deadline_s,
             shards=shards,
             own_answers=is_async,
+            tracked_rows=mode.geo,
         )
         schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
         by_gradient = {b.gradient: b for b in (*blocks, *tables)}

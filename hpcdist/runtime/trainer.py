@@ -16,6 +16,7 @@ from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta
+from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient, ServerPlan
 from hpcdist.runtime.communicator import (
@@ -35,9 +36,11 @@ from hpcdist.runtime.exchange import (
     key_of,
     read_exchange,
 )
+from hpcdist.runtime.geo import GeoExchange, geo_exchanges
 from hpcdist.runtime.lookup import bind_lookup
 from hpcdist.runtime.staging import Staging, in_order
 from hpcdist.transpiler.config import DistributedMode
+from hpcdist.transpiler.geo import PARAM_INIT
 
 Call = Callable[[], Any]
 
@@ -61,11 +64,12 @@ class TrainerLink:
         self._staleness = {e: np.zeros(2, np.int64) for e in cluster.endpoints}
         self._copies: dict[str, np.ndarray] = {}  # host copies of device arrays
         self._communicator: Communicator | None = None
+        self._geo: GeoExchange | None = None
 
     def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
         """Return the names that must lie side by side because they travel in one message."""
-        if any(op.type == "send" and op.attrs.get("send_varnames") for op in ops):
-            return []  # a communicator sends copies
+        if not any(_sends_blocks(op) for op in ops):
+            return []  # a communicator, or GEO, sends copies
         return contiguous_groups(self._read(ops, metas, numbered=_is_async(ops)))
 
     @property
@@ -75,17 +79,27 @@ class TrainerLink:
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what each network operator does at a step; None where another one does it."""
+        plan = binding.program._trainer_plan
         if any(is_split(op) for op in ops):
             calls = self._bind_split(ops, binding)
+        elif plan is not None and plan.mode.geo:
+            first = any(op.input("X") == [PARAM_INIT] for op in ops if op.type == "send")
+            bind = self._bind_startup if first else self._bind_geo
+            calls = bind(ops, binding)
         elif any(op.type == "send" for op in ops):
             calls = self._bind_step(ops, binding)
         else:
             calls = self._bind_startup(ops, binding)
         for i, op in enumerate(ops):
             if op.type == REMOTE_LOOKUP:
-                ids = [binding.arrays[n] for n in op.input("Ids")]
-                rows = [binding.arrays[n] for n in op.output("Outputs")]
-                calls[i] = bind_lookup(self._current_client, op, ids, rows)
+                staging = Staging(binding.arrays, binding.backend, {})
+                ids = [staging.host(n) for n in op.input("Ids")]
+                rows = [staging.host(n) for n in op.output("Outputs")]
+                calls[i] = in_order(
+                    staging.down(op.input("Ids")),
+                    bind_lookup(self._current_client, op, ids, rows),
+                    staging.up(op.output("Outputs")),
+                )
         return calls
 
     def _current_client(self) -> PsClient:
@@ -96,8 +110,9 @@ class TrainerLink:
 
         What is queued or not yet exchanged is sent first.
         """
-        if self._communicator is not None:
-            self._communicator.flush()
+        for last in (self._communicator, self._geo):
+            if last is not None:
+                last.flush()
         self._current_client().close()
 
     def _new_client(self, fingerprint: str, *, sync_mode: bool = True) -> PsClient:
@@ -182,7 +197,8 @@ class TrainerLink:
 
         def push() -> None:
             for endpoint, key, gradient in parts:
-                client.push_rows(endpoint, key, gradient.rows, gradient.value)
+                sent = gradient if isinstance(gradient.rows, np.ndarray) else gradient.get()
+                client.push_rows(endpoint, key, sent.rows, sent.value)
 
         return push
 
@@ -261,6 +277,33 @@ class TrainerLink:
         calls[last] = in_order(staging.down(dense), end)
         return calls
 
+    # -- GEO ---------------------------------------------------------------------------------
+    def _bind_geo(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Exchange differences at the send that ends every step, when it is time."""
+        plan = binding.program._trainer_plan
+        assert plan is not None, "it says that this is GEO"
+        staging = Staging(binding.arrays, binding.backend, self._copies)
+        names = [route.parameter for route in plan.routes]
+        down, up = staging.down(names), staging.up(names)
+        trained = {name: staging.host(name) for name in names}
+        if down is not None and self._geo is None:
+            down()
+        geo = self._geo or GeoExchange(plan, trained, self._step)
+        held = [array.ctypes.data for array in trained.values()]
+        client = self._connected(
+            geo_exchanges(plan), geo.pieces.__getitem__, held, binding, sync_mode=False
+        )
+        if self._geo is None:
+            geo.attach(client, down, up)
+            self._geo = geo
+        (signal,) = (op for op in ops if op.type == "send")
+        looked_up: dict[str, list[np.ndarray]] = {}
+        for ids, table in zip(signal.input("X"), signal.attrs["send_varnames"]):
+            looked_up.setdefault(table, []).append(staging.host(ids))
+        end = functools.partial(geo.end_step, looked_up)
+        calls = {id(signal): in_order(staging.down(signal.input("X")), end)}
+        return [calls.get(id(op)) for op in ops]
+
     # -- startup -----------------------------------------------------------------------------
     def _bind_startup(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Read all parameters when the last network operator runs: one request per server."""
@@ -283,6 +326,11 @@ class TrainerLink:
             received = [name for arrays in wanted.values() for name in arrays]
             calls[reading[-1]] = in_order(read_all, staging.up(received))
         return calls
+
+
+def _sends_blocks(op: Operator) -> bool:
+    """Tell whether a send holds what goes to servers as it is; GEO's only says: a step is over."""
+    return op.type == "send" and ROLE_VAR_ATTR in op.attrs and not op.attrs.get("send_varnames")
 
 
 def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
