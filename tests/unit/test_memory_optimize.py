@@ -151,7 +151,7 @@ def test_it_holds_from_the_next_step_on_and_for_copies():
 
 
 def test_a_variable_may_keep_its_own_buffer():
-    main, _, loss = deep()
+    main, *_ = deep()
     ops = main.global_block().ops
     names = ["fc_0.tmp_1", "fc_0.tmp_2"]
     size = {n: 4 for op in ops for n in (*op.input_arg_names, *op.output_arg_names)}

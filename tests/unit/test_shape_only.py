@@ -1,4 +1,4 @@
-"""Operators that say that they read only an operand's shape give the same bits whatever is in it."""
+"""Operators that read only an operand's shape give the same bits whatever is in it."""
 
 import numpy as np
 import pytest
