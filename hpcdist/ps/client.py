@@ -184,6 +184,15 @@ class PsClient:
         self._rows.push(endpoint, gradient, rows, values, self.step)
         self._pushed.add((endpoint, gradient))
 
+    def changed_rows(
+        self, endpoint: str, table: str, gradient: str, like: Array
+    ) -> tuple[Array, Array]:
+        """Return (int64 [n] rows, [n, width] values) pushed to since this trainer last asked.
+
+        For servers that track them; ``like`` is an array of the server's part of the table.
+        """
+        return self._rows.changed(endpoint, table, gradient, like, self.step)
+
     def read(self, endpoint: str, arrays: Mapping[str, Array]) -> None:
         """Overwrite each array with the server's present value of the variable of that name.
 

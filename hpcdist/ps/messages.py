@@ -44,6 +44,7 @@ class Kind(IntEnum):
     CLOSE = 6
     PULL = 7
     PUSH = 8
+    CHANGED = 9
 
 
 @dataclass(frozen=True)

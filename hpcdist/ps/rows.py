@@ -1,7 +1,7 @@
 """Rows of tables: asked for by index in the forward pass, their gradients sent in the backward.
 
 How many rows there are is different in every step, so each exchange begins with a control message
-(PULL or PUSH), and the arrays follow it.
+(PULL or PUSH), and the arrays follow it. CHANGED asks for the rows that trainers have pushed to.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError
-from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind
+from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind
 from hpcdist.ps.packets import VarSpec
-from hpcdist.ps.wire import post_message
+from hpcdist.ps.wire import post_message, receive_message
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,32 @@ class RowClient:
         self._kept += arrays
         self._sending += self._post(rank, Kind.PUSH, step, [gradient, len(rows)], arrays)
 
+    def changed(
+        self, endpoint: str, table: str, gradient: str, like: Array, step: int
+    ) -> tuple[Array, Array]:
+        """Return the rows pushed to since this trainer last asked, by anyone: indices, values.
+
+        ``like`` is an array of the server's part of the table.
+        """
+        rank = self._cluster.rank_of_endpoint(endpoint)
+
+        def describe() -> str:
+            return f"trainer {self._trainer}, step {step}: waiting for changed rows of {table}"
+
+        asked = self._post(rank, Kind.CHANGED, step, [table, gradient], ())
+        self._transport.wait_all(asked, describe, self._deadline_s)
+        header, count = receive_message(
+            self._transport, rank, REPLY_TAG, describe, self._deadline_s
+        )
+        if header.kind is not Kind.VALUE:
+            raise CommError(f"{describe()}: {count}")
+        rows = np.empty(count, np.int64)
+        values = np.empty((count, *like.shape[1:]), like.dtype)
+        if count:
+            receives = [self._transport.irecv(a, rank, VALUE_TAG) for a in (rows, values)]
+            self._transport.wait_all(receives, describe, self._deadline_s)
+        return rows, values
+
     def finish(self) -> None:
         """Wait until everything pushed has been taken."""
         if self._sending:
@@ -99,6 +125,8 @@ class RowServer:
         tables: Sequence[VarSpec],
         arrays: Any,
         deadline_s: float,
+        *,
+        tracked: bool = False,
     ) -> None:
         self._transport = transport
         self._ranks = ranks
@@ -106,6 +134,10 @@ class RowServer:
         self._deadline_s = deadline_s
         self._specs = {spec.name: spec for spec in tables}
         self._pulls: list[tuple[int, int, str, Array]] = []
+        # changed[gradient][k, row]: someone has pushed to the row since trainer k last asked.
+        self._changed = {
+            spec.name: np.zeros((len(ranks), spec.shape[0]), bool) for spec in tables if tracked
+        }
         # gradients[name][k] is (rows, values) that trainer k sent in the step being merged.
         self.gradients: dict[str, list[tuple[Array, Array]]] = {
             spec.name: [_no_rows(spec)] * len(ranks) for spec in tables
@@ -123,6 +155,8 @@ class RowServer:
             self._receive(trainer, (rows, values), f"rows of {name}")
             _check_ids(name, rows, spec.shape[0], trainer)
         self.gradients[name][trainer] = rows, values
+        if name in self._changed:
+            self._changed[name][:, rows] = True
         return name
 
     def take_pull(self, trainer: int, header: Header, payload: Any) -> None:
@@ -148,6 +182,23 @@ class RowServer:
             words = f"sending rows of {table} to trainer {trainer}"
             self._transport.wait_all([request], words.__str__, self._deadline_s)
         self._pulls = waiting
+
+    def answer_changed(self, trainer: int, header: Header, payload: Any) -> None:
+        """Send a trainer the rows that were pushed to since it last asked, as they are now."""
+        table, gradient = payload
+        if gradient not in self._changed or table not in self._arrays:
+            raise CommError(f"trainer {trainer} asks what has changed in {table!r}: not known here")
+        changed = self._changed[gradient][trainer]
+        rows = np.flatnonzero(changed)
+        changed[:] = False
+        rank = self._ranks[trainer]
+        answer = post_message(
+            self._transport, rank, REPLY_TAG, Kind.VALUE, trainer, header.step, len(rows)
+        )
+        arrays = [rows, np.take(self._arrays[table], rows, axis=0)] if len(rows) else []
+        answer += [self._transport.isend(array, rank, VALUE_TAG) for array in arrays]
+        words = f"sending changed rows of {table} to trainer {trainer}"
+        self._transport.wait_all(answer, words.__str__, self._deadline_s)
 
     def _receive(self, trainer: int, arrays: Sequence[Array], what: str) -> None:
         rank = self._ranks[trainer]

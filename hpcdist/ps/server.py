@@ -44,7 +44,8 @@ class PsServer:
     ``expected``; they are read and sent from where they lie, so they must be updated in place.
     ``gradients[name][k]`` is what trainer k sent: the rows of one strided array. Sparse gradients
     count as packets behind the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
-    ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`.
+    ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`. With
+    ``tracked_rows`` trainers may ask which rows of tables have changed.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PsServer:
         deadline_s: float = DEADLINE_S,
         shards: Shards | None = None,
         own_answers: bool = False,
+        tracked_rows: bool = False,
     ) -> None:
         self._transport = transport
         self._ranks = cluster.trainers
@@ -83,7 +85,7 @@ class PsServer:
         self._dense = len(expected.gradients)
         self._tables = {spec.name: i for i, spec in enumerate(expected.tables)}
         self._row_server = RowServer(
-            transport, cluster.trainers, expected.tables, arrays, deadline_s
+            transport, cluster.trainers, expected.tables, arrays, deadline_s, tracked=tracked_rows
         )
         self.rows = self._row_server.gradients
 
@@ -181,6 +183,8 @@ class PsServer:
             update = self._shards.arrived(trainer, self._dense + self._tables[name])
             if update:
                 self._update(update, on_step_begin, on_packet)
+        elif header.kind is Kind.CHANGED:
+            self._row_server.answer_changed(trainer, header, payload)
         elif header.kind is Kind.CLOSE:
             self._close(trainer, payload, on_step_begin, on_packet)
         else:

@@ -57,7 +57,8 @@ def packets_of(
 
 def is_counter(op: Operator) -> bool:
     """Tell whether a send carries a trainer's step counter for a schedule on the servers."""
-    return op.type == "send" and op.attrs[ROLE_VAR_ATTR][0] == op.input("X")[0]
+    counted = op.attrs.get(ROLE_VAR_ATTR, [])[:1]  # GEO's send has none
+    return op.type == "send" and bool(counted) and counted == op.input("X")
 
 
 def key_of(gradient: str, trainer_id: int) -> str:

@@ -194,10 +194,6 @@ def _trains(program: Program) -> bool:
 
 def _check_mode(program: Program) -> None:
     plan = program._server_plan or program._trainer_plan
-    if plan is not None and plan.mode.geo:
-        raise HpcdistError(
-            "a program transpiled for GEO mode cannot run yet: use DistributeTranspiler"
-        )
     if plan is not None and plan.table is not None:
         raise HpcdistError(
             "a program with a distributed table cannot run yet: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import hpcdist as fluid
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.fleet import Fleet
 from hpcdist.fleet.role_maker import Role, UserDefinedRoleMaker
+from hpcdist.fleet.strategy import StrategyFactory
 from hpcdist.graph import names
 from hpcdist.transpiler import DistributeTranspiler
 from tests.jobs import Job, needs_mpirun
@@ -35,10 +37,10 @@ def rows_of(step, worker, workers):
     return {"x": x[worker::workers], "y": x.sum(1, keepdims=True)[worker::workers]}
 
 
-def trained(main, startup, loss, worker, workers, exe=None):
+def trained(main, startup, loss, worker, workers, exe=None, steps=STEPS):
     exe = exe or fluid.Executor()
     exe.run(startup)
-    fed = (rows_of(step, worker, workers) for step in range(STEPS))
+    fed = (rows_of(step, worker, workers) for step in range(steps))
     return [float(exe.run(main, feed=feed, fetch_list=[loss])[0][0]) for feed in fed]
 
 
@@ -48,8 +50,11 @@ def own_programs():
     return fluid.program_guard(main, startup)
 
 
-def by_fleet(trainers, servers, as_given=False):
-    """Return a script that trains with fleet; as_given runs the programs as they were built."""
+def by_fleet(trainers, servers, as_given=False, strategy=None, rate=0.1, steps=STEPS):
+    """Return a script that trains with fleet; as_given runs the programs as they were built.
+
+    ``strategy`` names what StrategyFactory creates.
+    """
 
     def script(role):
         fleet = Fleet()
@@ -58,8 +63,9 @@ def by_fleet(trainers, servers, as_given=False):
         fleet.init(UserDefinedRoleMaker(role.index, kind, trainers, called))
         with own_programs(), names.guard():
             loss = net()
-            optimizer = fluid.optimizer.Momentum(0.1, 0.9)
-            fleet.distributed_optimizer(optimizer).minimize(loss)
+            optimizer = fluid.optimizer.Momentum(rate, 0.9)
+            chosen = getattr(StrategyFactory, f"create_{strategy}_strategy")() if strategy else None
+            fleet.distributed_optimizer(optimizer, chosen).minimize(loss)
             if fleet.is_server():
                 fleet.init_server()
                 fleet.run_server()
@@ -68,7 +74,8 @@ def by_fleet(trainers, servers, as_given=False):
             programs = fleet.main_program, fleet.startup_program
             if as_given:
                 programs = fluid.default_main_program(), fluid.default_startup_program()
-            losses = trained(*programs, loss, fleet.worker_index(), fleet.worker_num())
+            who = fleet.worker_index(), fleet.worker_num()
+            losses = trained(*programs, loss, *who, steps=steps)
             fleet.stop_worker()
             return losses
 
@@ -136,6 +143,33 @@ def test_the_programs_that_were_built_train_too():
 @pytest.mark.mpi(min_size=2)
 def test_one_worker_trains_as_one_process():
     assert results(run_job(1, 1, by_fleet(1, 1)))[0] == in_one_process()
+
+
+@pytest.fixture
+def environ_kept(monkeypatch):
+    """Undo what `init_worker` writes into the environment."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("as_given", [False, True])
+@pytest.mark.parametrize("strategy", ["async", "half_async", "geo"])
+def test_one_worker_trains_as_one_process_in_every_strategy(environ_kept, strategy, as_given):
+    """Nothing is merged by default, and a lone worker's differences are its own."""
+    found = results(run_job(1, 1, by_fleet(1, 1, as_given, strategy)))
+    assert found == [in_one_process(), "served"]
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("strategy", ["async", "half_async", "geo"])
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES[1:3])
+def test_workers_converge_in_every_strategy(environ_kept, strategy, trainers, servers):
+    shape = trainers, servers
+    script = by_fleet(*shape, strategy=strategy, rate=0.01, steps=60)
+    found = results(run_job(*shape, script))
+    assert found[trainers:] == ["served"] * servers
+    for losses in found[:trainers]:
+        assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
 
 
 @pytest.mark.mpi(min_size=2)

@@ -1,0 +1,154 @@
+"""GEO: what a trainer exchanges with the servers after every so many local steps.
+
+With x what this trainer has trained, y what it knows of the servers' parameters, and N trainers:
+d = (x - y) / N goes out, y += d, the servers add d; what they then hold, z, comes back, x += z - y,
+y = z. A lone trainer's z is its y bit for bit, so x never changes: that is local training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array
+from hpcdist.errors import CommError
+from hpcdist.graph.registry import Meta
+from hpcdist.ps.client import PsClient
+from hpcdist.ps.packets import VarSpec
+from hpcdist.runtime.exchange import Block, ServerExchange, server_exchange
+from hpcdist.transpiler.plan import Plan, Route
+
+Call = Callable[[], Any]
+
+
+def delta_of(name: str) -> str:
+    """Return the name under which differences of a block travel."""
+    return f"{name}.delta"
+
+
+def geo_exchanges(plan: Plan) -> tuple[ServerExchange, ...]:
+    """Return what goes to each server: differences of dense blocks, and of rows of tables."""
+    blocks: list[Block] = []
+    metas: dict[str, Meta] = {}
+    tables: dict[str, list[VarSpec]] = {}
+    for route in plan.routes:
+        for piece, endpoint in zip(route.slices, route.endpoints):
+            delta = delta_of(piece.name)
+            metas[piece.name] = Meta(piece.shape, route.dtype)
+            if route.sparse:
+                spec = VarSpec(delta, piece.shape, route.dtype)
+                tables.setdefault(endpoint, []).append(spec)
+            else:
+                blocks.append(Block(delta, delta, piece.name, endpoint))
+    return tuple(
+        server_exchange(endpoint, blocks, metas, tables.get(endpoint, []), numbered=True)
+        for endpoint in plan.endpoints
+    )
+
+
+class GeoExchange:
+    """A trainer's differences from the servers.
+
+    ``trained`` are its parameters in host memory by name, as the servers have them now too.
+    ``pieces`` are what messages leave from and come to, by name; connect with them, then `attach`.
+    ``exchanged`` (int64 [2]) is sent with every exchange: its number, and the steps since the last.
+    """
+
+    def __init__(self, plan: Plan, trained: Mapping[str, Array], exchanged: Array) -> None:
+        self._push_every = plan.mode.push_every
+        self._trainers = plan.trainers
+        self._exchanged = exchanged
+        self._steps = 0  # since the last exchange
+        self._dense = [route for route in plan.routes if not route.sparse]
+        self._sparse = [route for route in plan.routes if route.sparse]
+        self._trained = dict(trained)
+        self._known = {name: array.copy() for name, array in trained.items()}
+        self._delta = {r.parameter: np.zeros_like(trained[r.parameter]) for r in self._dense}
+        self._landing = {r.parameter: np.zeros_like(trained[r.parameter]) for r in self._dense}
+        self._touched = {
+            r.parameter: np.zeros(len(trained[r.parameter]), bool) for r in self._sparse
+        }
+        self.pieces: dict[str, Array] = {}
+        for route in self._dense:
+            for piece in route.slices:
+                rows = slice(piece.begin, piece.end)
+                self.pieces[delta_of(piece.name)] = self._delta[route.parameter][rows]
+                self.pieces[piece.name] = self._landing[route.parameter][rows]
+        self._client: PsClient | None = None
+        self._down: Call | None = None
+        self._up: Call | None = None
+
+    def attach(self, client: PsClient, down: Call | None, up: Call | None) -> None:
+        """Exchange through ``client``; ``down`` and ``up`` copy parameters from and to a device."""
+        self._client, self._down, self._up = client, down, up
+
+    def end_step(self, looked_up: Mapping[str, Sequence[Array]]) -> None:
+        """Note the rows of tables that a step has looked up; exchange when it is time."""
+        for table, ids in looked_up.items():
+            for batch in ids:
+                self._touched[table][batch.reshape(-1)] = True
+        self._steps += 1
+        if self._steps >= self._push_every:
+            self._exchange()
+
+    def flush(self) -> None:
+        """Exchange once more if there were steps since the last time."""
+        if self._steps:
+            self._exchange()
+
+    # -- inside ------------------------------------------------------------------------------
+    def _exchange(self) -> None:
+        if self._client is None:
+            raise CommError("GEO training is not connected to the parameter servers yet")
+        if self._down is not None:
+            self._down()
+        client = self._client
+        self._exchanged[1] = self._steps
+        client.post_receives()
+        for route in self._dense:
+            self._take_difference(route.parameter)
+        for packet in range(len(client.packets)):
+            client.send_packet(packet)
+        for route in self._sparse:
+            self._push(client, route)
+        client.wait_receives()
+        for route in self._dense:
+            name = route.parameter
+            self._take_over(name, slice(None), self._landing[name])
+        for route in self._sparse:
+            self._pull(client, route)
+        self._exchanged[0] += 1
+        self._steps = 0
+        if self._up is not None:
+            self._up()
+
+    def _take_difference(self, name: str) -> None:
+        delta, known = self._delta[name], self._known[name]
+        np.subtract(self._trained[name], known, out=delta)
+        delta /= self._trainers
+        known += delta
+
+    def _push(self, client: PsClient, route: Route) -> None:
+        """Send each server its rows that were looked up, though there be none."""
+        trained, known = self._trained[route.parameter], self._known[route.parameter]
+        touched = self._touched[route.parameter]
+        for piece, endpoint in zip(route.slices, route.endpoints):
+            rows = piece.begin + np.flatnonzero(touched[piece.begin : piece.end])
+            delta = (trained[rows] - known[rows]) / trained.dtype.type(self._trainers)
+            known[rows] += delta
+            client.push_rows(endpoint, delta_of(piece.name), rows - piece.begin, delta)
+        touched[:] = False
+
+    def _pull(self, client: PsClient, route: Route) -> None:
+        """Take over the rows that anyone has changed since this trainer last asked."""
+        for piece, endpoint in zip(route.slices, route.endpoints):
+            like = self._trained[route.parameter][piece.begin : piece.end]
+            rows, values = client.changed_rows(endpoint, piece.name, delta_of(piece.name), like)
+            self._take_over(route.parameter, piece.begin + rows, values)
+
+    def _take_over(self, name: str, rows: Any, values: Array) -> None:
+        known = self._known[name]
+        self._trained[name][rows] += values - known[rows]
+        known[rows] = values
