@@ -119,10 +119,11 @@ def test_a_script_that_forks_may_terminate_its_children(tmp_path):
     assert f"child {-signal.SIGTERM}" in ended.out
 
 
-def test_terminating_mpirun_ends_quietly(tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_mpirun_ends_quietly(tmp_path, sign):
     job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS)
     job.await_step(0, 3)
-    os.kill(job.pid_of_mpirun, signal.SIGTERM)
+    os.kill(job.pid_of_mpirun, sign)
     ended = job.end(LIMIT_S)
     assert ended.code != 0
     assert ended.messages == []
