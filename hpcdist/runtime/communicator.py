@@ -118,6 +118,24 @@ def read_cuts(ops: Sequence[Operator]) -> tuple[Cut, ...]:
     return tuple(cuts)
 
 
+def check_runnable(
+    cuts: Sequence[Cut], settings: Settings, arrays: Mapping[str, Any], *, dc_asgd: bool
+) -> None:
+    """Raise CommError for what would train wrongly."""
+    for cut in cuts:
+        if cut.parameters and isinstance(arrays[cut.gradient], SelectedRows):
+            raise CommError(
+                f"table {cut.parameter!r} has is_sparse=True, but is not only looked up in: "
+                "a communicator cannot exchange it; use is_sparse=False"
+            )
+    if dc_asgd and (settings.queue > 1 or settings.receive_after > 1):
+        raise CommError(
+            "config.enable_dc_asgd: servers compensate from what a trainer read last, so every "
+            "gradient must be answered at once: set FLAGS_communicator_send_queue_size and "
+            "FLAGS_communicator_min_send_grad_num_before_recv to 1, or CPU_NUM"
+        )
+
+
 def piece_metas(cuts: Sequence[Cut], metas: Mapping[str, Meta]) -> dict[str, Meta]:
     """Return the shapes of the pieces of parameters."""
     found = {}

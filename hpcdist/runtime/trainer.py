@@ -21,6 +21,7 @@ from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient, ServerPlan
 from hpcdist.runtime.communicator import (
     Communicator,
+    check_runnable,
     is_split,
     piece_metas,
     read_cuts,
@@ -256,10 +257,12 @@ class TrainerLink:
         exchanges = self._read(ops, metas, numbered=not sync_mode)
         staging = Staging(arrays, binding.backend, self._copies)
         whole = {c.parameter: staging.host(c.parameter) for c in cuts if c.parameters}
+        settings = read_settings(os.environ, joint=joint)
+        check_runnable(cuts, settings, arrays, dc_asgd=plan is not None and plan.mode.dc_asgd)
         communicator = self._communicator or Communicator(
             cuts,
             whole,
-            read_settings(os.environ, joint=joint),
+            settings,
             self._step,
             key_of=functools.partial(key_of, trainer_id=self._trainer_id),
         )

@@ -93,6 +93,19 @@ def test_several_trainers_converge(name, fields):
     run_ranks(2 + servers, body)
 
 
+@pytest.mark.mpi(min_size=3)
+def test_delay_compensation_through_a_communicator():
+    setting = RUNS["mlp_sgd"]["setting"]
+
+    def body(transport):
+        fields = {**SPLIT, "enable_dc_asgd": True}
+        losses, _, _ = train_async(transport, 2, 1, setting, steps=100, **fields)
+        if losses:
+            assert np.mean(losses[-20:]) < 0.7 * np.mean(losses[:20])
+
+    run_ranks(3, body)
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("sgd", [1, 0], ids=["sum", "mean"])
 def test_merged_gradients_by_numbers(flags, sgd):

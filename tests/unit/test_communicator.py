@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hpcdist.errors import CommError
-from hpcdist.runtime.communicator import PREFIX, Settings, read_settings
+from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.runtime.communicator import PREFIX, Cut, Settings, check_runnable, read_settings
 
 
 def flags(**values):
@@ -50,3 +52,18 @@ def test_no_more_are_merged_than_the_queue_holds():
 def test_what_is_no_number_is_refused(name, value):
     with pytest.raises(CommError, match=f"FLAGS_communicator_{name}: expected a number"):
         read_settings(flags(**{name: value}), joint=False)
+
+
+def test_delay_compensation_needs_every_answer_at_once():
+    check_runnable([], Settings(), {}, dc_asgd=True)
+    for settings in (Settings(queue=2), Settings(receive_after=2)):
+        check_runnable([], settings, {}, dc_asgd=False)
+        with pytest.raises(CommError, match="FLAGS_communicator_send_queue_size"):
+            check_runnable([], settings, {}, dc_asgd=True)
+
+
+def test_a_sparse_gradient_whose_table_comes_back_whole_is_refused():
+    cut = Cut("t@GRAD", "t", (0, 4), ("t@GRAD",), ("t",), ("ps0:1",))
+    gradient = SelectedRows(np.zeros(2, np.int64), np.zeros((2, 3), np.float32), 4)
+    with pytest.raises(CommError, match="table 't' has is_sparse=True"):
+        check_runnable([cut], Settings(), {"t@GRAD": gradient}, dc_asgd=False)
