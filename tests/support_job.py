@@ -43,7 +43,7 @@ class Outcome:
 
 
 def run_job(
-    trainers: int, servers: int, script: Script, deadline_s: float = 30, aborts: bool = False
+    trainers: int, servers: int, script: Script, deadline_s: float = 30, aborts: bool = True
 ) -> list[Outcome]:
     """Run ``script`` on the first ranks as trainers, then servers; return how it ended on each.
 
@@ -67,7 +67,7 @@ def run_job(
 
 def values(outcomes: list[Outcome]) -> list[Any]:
     """Return what the trainers' scripts returned, after checking that every rank ended well."""
-    for outcome in outcomes:
+    for outcome in sorted(outcomes, key=lambda o: "Aborted" in o.error_types):
         assert not outcome.error, f"{outcome.role}: {outcome.trace}"
         if outcome.role.kind == "PSERVER":
             assert outcome.exit_code == 0, f"{outcome.role} did not end by SystemExit(0)"

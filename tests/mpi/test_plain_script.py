@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from tests.support_device import MODULE
 from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -101,7 +103,7 @@ def batch(step: int, rows: int) -> dict[str, np.ndarray]:
     }
 
 
-def train(model: Model) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
+def train(model: Model, place: Any = None) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
     """The script: return what was fetched in every step, and what the test program gave."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 3
@@ -110,7 +112,7 @@ def train(model: Model) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
         test = main.clone(for_test=True)
         model.minimize(fetch[0])
     fed = [name for name, var in main.global_block().vars.items() if var.is_data]
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place or fluid.CPUPlace())
     exe.run(startup)
     steps, tests = [], []
     for step, rows in enumerate(ROWS):
@@ -124,10 +126,25 @@ def train(model: Model) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
 @pytest.mark.parametrize(("trainers", "servers"), SHAPES)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_job_fetches_what_one_process_fetches(name, trainers, servers):
-    model = MODELS[name]
+    check_job(MODELS[name], trainers, servers)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparse"])
+def test_trainers_may_compute_on_a_device(name, monkeypatch):
+    """Over a stand-in for cupy: messages leave from, and arrive in, host memory."""
+    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    check_job(MODELS[name], 2, 1, fluid.CUDAPlace(0))
+
+
+def check_job(model: Model, trainers: int, servers: int, place: Any = None) -> None:
+    """Compare a job whose trainers compute on ``place`` with one process on the CPU."""
     with alone():
         steps, tests = train(model)
-    for got_steps, got_tests in values(run_job(trainers, servers, lambda role: train(model))):
+
+    def script(role: Any) -> Any:
+        return train(model, place)
+
+    for got_steps, got_tests in values(run_job(trainers, servers, script)):
         for step, (got, wanted) in enumerate(zip(got_steps, steps, strict=True)):
             assert_close(got, wanted, model.near, f"step {step}")
         for step, (got, wanted) in enumerate(zip(got_tests, tests, strict=True)):

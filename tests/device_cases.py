@@ -1,0 +1,134 @@
+"""What a device must compute as the CPU does: every operator, and whole trainings."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tests
+from hpcdist.executor.backend import CPUPlace, CUDAPlace
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from tests.support_ops import CASES, Case, Draw, Graph, dense
+
+for _module in pkgutil.iter_modules(tests.__path__):
+    if _module.name.startswith("cases_"):
+        importlib.import_module(f"tests.{_module.name}")
+
+NEAR = 2e-5
+
+
+class DeviceTests:
+    """Cases for CUDAPlace(0); a subclass provides the device."""
+
+    @pytest.mark.parametrize("type", sorted(CASES))
+    @settings(max_examples=4, deadline=None)
+    @given(data=st.data())
+    def test_operators_and_gradients_are_those_of_the_cpu(self, type, data):
+        case = CASES[type](Draw(data.draw))
+        fetched = [_run(type, case, place) for place in (CPUPlace(), CUDAPlace(0))]
+        for wanted, got in zip(*fetched, strict=True):
+            assert got.dtype == wanted.dtype
+            np.testing.assert_allclose(dense(got), dense(wanted), rtol=NEAR, atol=NEAR)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    @pytest.mark.parametrize(
+        "name",
+        ["SGD", "Momentum", "Adagrad", "Adam", "Adamax", "RMSProp", "DecayedAdagrad", "Ftrl"],
+    )
+    def test_training_is_that_of_the_cpu(self, name, sparse):
+        if sparse and name in ("Adamax", "DecayedAdagrad", "Ftrl"):
+            pytest.skip(f"{name} takes no sparse gradients")
+        wanted, got = (train(name, sparse, place) for place in (CPUPlace(), CUDAPlace(0)))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+    def test_a_scope_may_be_used_from_both_sides(self):
+        import hpcdist as fluid
+
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            out = fluid.layers.fc(fluid.layers.data("x", [3]), 2, param_attr="w")
+        scope = Scope()
+        cpu, gpu = Executor(CPUPlace()), Executor(CUDAPlace(0))
+        gpu.run(startup, scope=scope)
+        feed = {"x": np.ones((2, 3), np.float32)}
+        for new in (1.0, 2.0):
+            scope.find_var("w").get_tensor().set(np.full((3, 2), new, np.float32), CPUPlace())
+            for exe in (gpu, cpu, gpu):
+                (got,) = exe.run(main, feed, [out], scope=scope)
+                np.testing.assert_allclose(got, np.full((2, 2), 3 * new), rtol=1e-6)
+
+
+def _run(type: str, case: Case, place: Any) -> list[Any]:
+    """Return the outputs of an operator, and the gradients of its inputs, in single precision."""
+    from hpcdist.backward import gradients
+
+    graph = Graph(type, _single(case))
+    graph._executor = Executor(place)
+    written = {n for op in graph.block.ops for n in op.output_arg_names}
+    outputs = [v for held in graph.outputs.values() for v in held if v.name in written]
+    targets = [
+        v
+        for slot, held in graph.outputs.items()
+        if case.targets is None or slot in case.targets
+        for v in held
+        if v.dtype.startswith("float") and 0 not in v.shape
+    ]
+    weights = [graph.add_feed(f"of_{t.name}", np.full(t.shape, 0.5, t.dtype)) for t in targets]
+    moved = [
+        v
+        for slot, held in graph.inputs.items()
+        if case.wrt is None or slot in case.wrt
+        for v in held
+        if v.dtype.startswith("float")
+    ]
+    return graph.run([*outputs, *gradients(targets, moved, weights)])
+
+
+def _single(case: Case) -> Case:
+    def cast(value: Any) -> Any:
+        if isinstance(value, list):
+            return [cast(v) for v in value]
+        return value.astype(np.float32) if value.dtype == np.float64 else value
+
+    inputs = {slot: cast(value) for slot, value in case.inputs.items()}
+    return Case(inputs, case.attrs, case.outputs, case.wrt, case.targets)
+
+
+def train(name: str, sparse: bool, place: Any) -> np.ndarray:
+    """Return losses and accuracies of a net with an embedding, dropout and a schedule."""
+    import hpcdist as fluid
+    from hpcdist import layers
+
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x, word = layers.data("x", [6]), layers.data("word", [1], dtype="int64")
+        label = layers.data("label", [1], dtype="int64")
+        rows = layers.embedding(word, [9, 4], is_sparse=sparse)
+        hidden = layers.fc(layers.concat([rows, x], axis=1), 8, act="relu")
+        guess = layers.fc(layers.dropout(hidden, 0.3), 3, act="softmax")
+        loss = layers.mean(layers.cross_entropy(guess, label))
+        hits = [layers.accuracy(guess, label, k) for k in (1, 2)]
+        rate = layers.piecewise_decay([3], [0.1, 0.05])
+        make: Callable[..., Any] = getattr(fluid.optimizer, name)
+        make(rate, **({"momentum": 0.9} if name == "Momentum" else {})).minimize(loss)
+    exe, scope = Executor(place), Scope()
+    exe.run(startup, scope=scope)
+    losses = []
+    for step in range(6):
+        rng = np.random.default_rng(step)
+        feed = {
+            "x": rng.uniform(-1, 1, (5 + step % 2, 6)).astype(np.float32),
+            "word": rng.integers(0, 9, (5 + step % 2, 1)),
+            "label": rng.integers(0, 3, (5 + step % 2, 1)),
+        }
+        losses += exe.run(main, feed, [loss, *hits], scope=scope)
+    return np.concatenate(losses)

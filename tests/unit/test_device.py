@@ -1,0 +1,37 @@
+"""CUDAPlace over a stand-in for cupy: kernels keep to what cupy offers, and mix no arrays."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.device_cases import DeviceTests
+from tests.support_device import MODULE
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    patch = pytest.MonkeyPatch()
+    patch.setitem(sys.modules, "cupy", MODULE)
+    yield
+    patch.undo()
+
+
+class TestStandIn(DeviceTests):
+    pass
+
+
+def test_the_stand_in_refuses_what_cupy_refuses():
+    array = MODULE.zeros(3)
+    with pytest.raises(TypeError, match="Unsupported type"):
+        MODULE.add(array, np.zeros(3))
+    with pytest.raises(TypeError, match="Implicit conversion"):
+        np.asarray(array)
+    with pytest.raises(TypeError, match="takes no"):
+        MODULE.take(array, 1, mode="clip")
+    with pytest.raises(TypeError, match="Wrong arguments"):
+        MODULE.add(array, 1, where=True)
+    with pytest.raises(AttributeError, match="no attribute 'einsum'"):
+        _ = MODULE.einsum
