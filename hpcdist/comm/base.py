@@ -111,7 +111,7 @@ class Transport(Protocol):
         """Wait until every rank has come here. Collective."""
         ...
 
-    def allgather_bytes(self, data: bytes) -> list[bytes]:
+    def allgather_bytes(self, data: bytes, deadline_s: float | None = DEADLINE_S) -> list[bytes]:
         """Return every rank's ``data``, in rank order. Collective."""
         ...
 

@@ -96,6 +96,7 @@ def _run_rank(asked: Options, transport: Transport) -> None:
             code = _code_of(exit)
         if code:
             ends.exit(code)
+        runtime.end_together()
         runtime.finish()
         logs.flush()
         ends.disarm()

@@ -25,6 +25,12 @@ def start(transport: Transport, cluster: Cluster, *, seed: int = 0) -> None:
     control.install(_job)
 
 
+def end_together() -> None:
+    """Leave the servers, and wait until all trainers have; every rank's script has ended well."""
+    if _job is not None:
+        _job.end_together()
+
+
 def finish() -> None:
     """End this rank's part after its script: leave the servers if the script forgot to."""
     global _job

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
-from hpcdist.errors import HpcdistError
+from hpcdist.errors import FeedError, HpcdistError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.executor import Executor
@@ -42,6 +42,7 @@ class Job:
         self.cluster = cluster
         self.role = cluster.role_of(transport.rank)
         self._seed = seed
+        self._deadline_s = deadline_s
         trains = self.role.kind != PSERVER
         self._trainers = transport.split(0 if trains else 1, self.role.index)
         index = self.role.index
@@ -150,8 +151,10 @@ class Job:
             share = self._share
             if share is None or all(how is How.SAME for how in hows):
                 return values
-            packed = self._trainers.allgather_bytes(pack(values, hows, share))
-            return unpack(packed, values, hows, share)
+            mine = share.total.to_bytes(8, "little") + pack(values, hows, share)
+            everyones = self._trainers.allgather_bytes(mine, self._deadline_s)
+            _check_same_batch(everyones, share.total)
+            return unpack([packed[8:] for packed in everyones], values, hows, share)
 
         return join
 
@@ -187,9 +190,31 @@ class Job:
             self._link.close()
         self.closed = True
 
+    def end_together(self) -> None:
+        """Close, and wait until all trainers' scripts have ended.
+
+        Every trainer calls this once; one that still joins values instead is told why it cannot.
+        """
+        self.close()
+        if self._link is not None:
+            self._trainers.allgather_bytes(b"", deadline_s=None)
+
 
 def _trains(program: Program) -> bool:
     return any(op.role & Role.OPTIMIZE for op in program.global_block().ops)
+
+
+def _check_same_batch(messages: Sequence[bytes], total: int) -> None:
+    """Refuse to join values of different batches; a trainer at its end gives no message."""
+    for trainer, message in enumerate(messages):
+        rows = int.from_bytes(message[:8], "little")
+        if rows != total:
+            found = f"a batch of {rows} rows" if message else "none, its script has ended"
+            raise FeedError(
+                f"trainers share every batch, so each must feed the same ones: expected {total} "
+                f"rows, got from trainer {trainer} {found}; feed equally many batches on all, or "
+                "call DistributeTranspiler.transpile in the script and cut the data there"
+            )
 
 
 def _check_mode(program: Program) -> None:

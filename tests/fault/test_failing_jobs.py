@@ -83,6 +83,13 @@ def test_a_stuck_rank_meets_the_deadline(tmp_path):
         assert what in told
 
 
+def test_a_trainer_with_more_batches_than_another_is_told(tmp_path):
+    ended = Job(tmp_path, TRAIN + "train(3 + 2 * RANK)", *PSERVERS).end()
+    assert ended.code != 0
+    assert "rank 1 (trainer 1" in only_message(ended)
+    assert "from trainer 0 none, its script has ended" in ended.err
+
+
 def test_an_exit_code_ends_all_and_is_passed_on(tmp_path):
     script = TRAIN + "train(2)\nif RANK == 1: sys.exit(7)\ntrain(100_000)"
     ended = Job(tmp_path, script, *PSERVERS).end()
