@@ -155,7 +155,8 @@ def _fed_meta(program: Program, name: str, value: np.ndarray) -> Meta:
     """Check one fed array against its variable; FeedError says what fits."""
     var = program.global_block().vars.get(name)
     if var is None:
-        known = [v.name for v in program.global_block().vars.values() if v.is_data]
+        data = [v.name for v in program.global_block().vars.values() if v.is_data]
+        known = [name for name in data if not name.startswith("@")]  # others are not the user's
         raise FeedError(
             f"feed {name!r}: the program has no such variable; its data variables are {known}"
         )

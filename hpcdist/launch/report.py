@@ -45,7 +45,10 @@ def user_traceback(error: BaseException, script: str) -> str:
     """Return a short traceback: from the script down, and only the user's files if we refused."""
     frames = list(traceback.extract_tb(error.__traceback__))
     starts = [i for i, frame in enumerate(frames) if frame.filename == script]
-    frames = frames[starts[0] :] if starts else frames
+    if starts:
+        frames = frames[starts[0] :]
+    elif isinstance(error, SyntaxError):
+        frames = []  # the exception itself names file and line
     if isinstance(error, HpcdistError):
         frames = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
     lines = traceback.format_list(frames[-MOST_FRAMES:])

@@ -52,11 +52,16 @@ def cut_feed(
     The share is None if nothing that is fed has rows.
     """
     arrays = {name: np.asarray(value) for name, value in feed.items()}
+    for name, array in arrays.items():
+        if name in batched and not array.ndim:
+            raise FeedError(f"feed {name!r}: expected one row per sample, got {array!r}")
     sizes = {name: len(arrays[name]) for name in arrays if name in batched}
     if not sizes:
         return arrays, None
     if len(set(sizes.values())) != 1:
-        raise FeedError(f"cannot share a batch over trainers: its values have rows {sizes}")
+        raise FeedError(
+            f"cannot share a batch over trainers: expected equal numbers of rows, got {sizes}"
+        )
     total = next(iter(sizes.values()))
     if total == 0:
         raise FeedError("cannot share an empty batch over trainers")
