@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.memory import Lifetime
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -152,6 +152,11 @@ def _declare(block: Block, op: Operator, name: str, metas: dict[str, Meta]) -> N
     var = block.find_var(name)
     if is_control(op) or (var is not None and var.type == "RAW"):
         return  # control operators exchange tokens that have no value
+    if var is not None and var.is_data:
+        raise FeedError(
+            f"{name!r} is not fed, and {op.place} {op} reads it: expected "
+            f"{var.dtype}{list(var.shape)} in the feed"
+        )
     raise GraphError(
         f"{op.place} {op} reads {name!r}, which is neither fed, nor computed before it, "
         "nor initialized by a startup program"

@@ -111,7 +111,7 @@ def test_a_feed_that_does_not_fit_is_refused(ready, feed, message):
 
 def test_a_missing_feed_is_named_with_its_operator(ready):
     exe, main, scope = ready
-    with pytest.raises(GraphError, match=r"op #0 .*mul.* reads 'x', which is neither fed"):
+    with pytest.raises(FeedError, match=r"'x' is not fed, and op #0 mul.* float32\[-1, 3\]"):
         exe.run(main, fetch_list=["loss"], scope=scope)
 
 
