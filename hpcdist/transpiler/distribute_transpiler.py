@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from typing import Any
 
 from hpcdist.errors import PlanError, PlanKeyError, PlanTypeError
@@ -20,7 +21,7 @@ from hpcdist.transpiler.config import (
 from hpcdist.transpiler.counters import count_by_trainer
 from hpcdist.transpiler.mode import Mode, choose_mode
 from hpcdist.transpiler.overview import VarsDistributed, vars_distributed
-from hpcdist.transpiler.plan import Plan, make_plan
+from hpcdist.transpiler.plan import Plan, constants_of, make_plan
 from hpcdist.transpiler.pserver import pserver_program
 from hpcdist.transpiler.startup import pserver_startup, trainer_startup
 from hpcdist.transpiler.trainer import trainer_program
@@ -83,7 +84,7 @@ class DistributeTranspiler:
             raise _not_available("mode 'collective'")
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
         mode = self._mode(config, sync_mode)
-        plan = make_plan(main, participants, config, mode)
+        plan = replace(make_plan(main, participants, config, mode), constants=constants_of(startup))
         origin, origin_startup = main.clone(), startup.clone()
         if plan.counter is not None:
             origin, origin_startup = count_by_trainer(

@@ -14,7 +14,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
-from hpcdist.graph.variable import Variable
+from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.transpiler.anatomy import Anatomy, dissect, refuse_unsupported_optimizers
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
@@ -68,7 +68,8 @@ class Plan:
     """Who takes part, and a route for each parameter in the order of its first update.
 
     ``order`` are the positions of the routes in the order in which they were dispatched.
-    ``counter`` is the step counter of a schedule whose steps the trainers count.
+    ``counter`` is the step counter of a schedule whose steps the trainers count. ``constants`` are
+    the (variable, value) that startup fills in beside parameters: learning rates, accumulators.
     """
 
     endpoints: tuple[str, ...]
@@ -80,6 +81,7 @@ class Plan:
     mode: Mode
     counter: str | None = None
     table: Table | None = None
+    constants: tuple[tuple[str, float], ...] = ()
 
     @property
     def counters(self) -> tuple[str, ...]:
@@ -130,6 +132,23 @@ def fingerprint(program: Program, plan: Plan) -> str:
     """Return a digest that is equal on two ranks if they built the same program and plan."""
     shared = replace(plan, trainer_id=0, current_endpoint="")
     return hashlib.sha256(f"{exact_text(program)}\n{shared}".encode()).hexdigest()
+
+
+def constants_of(startup: Program) -> tuple[tuple[str, float], ...]:
+    """Return what a startup program fills in beside parameters, sorted by variable.
+
+    Ranks that differ in these train differently; parameters all come from the servers.
+    """
+    block = startup.global_block()
+    return tuple(
+        sorted(
+            (name, float(op.attrs["value"]))
+            for op in block.ops
+            if op.type == "fill_constant"
+            for name in op.output("Out")
+            if not isinstance(block.find_var(name), Parameter)
+        )
+    )
 
 
 def make_plan(

@@ -140,10 +140,11 @@ def test_all_ranks_have_one_fingerprint():
     [
         lambda: transpile(built(regression(width=14))),
         lambda: transpile(built(regression(momentum))),
+        lambda: transpile(built(regression(lambda: optimizer.SGD(0.02)))),
         lambda: transpile(built(regression()), trainers=3),
         lambda: transpile(built(regression()), pservers="ps1:6174,ps0:6174"),
     ],
-    ids=["net", "optimizer", "trainers", "servers"],
+    ids=["net", "optimizer", "rate", "trainers", "servers"],
 )
 def test_another_net_or_plan_has_another_fingerprint(other):
     here = transpile(built(regression())).get_trainer_program()
