@@ -111,8 +111,13 @@ class Transport(Protocol):
         """Wait until every rank has come here. Collective."""
         ...
 
-    def allgather_bytes(self, data: bytes, deadline_s: float | None = DEADLINE_S) -> list[bytes]:
-        """Return every rank's ``data``, in rank order. Collective."""
+    def allgather_bytes(
+        self,
+        data: bytes,
+        deadline_s: float | None = DEADLINE_S,
+        what: str = "the others' data",
+    ) -> list[bytes]:
+        """Return every rank's ``data``, in rank order; errors call it ``what``. Collective."""
         ...
 
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:

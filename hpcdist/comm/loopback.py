@@ -153,8 +153,13 @@ class LoopbackTransport:
     def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
         self._everyones(None, "a barrier", deadline_s)
 
-    def allgather_bytes(self, data: bytes, deadline_s: float | None = DEADLINE_S) -> list[bytes]:
-        return self._everyones(data, "the others' data", deadline_s)
+    def allgather_bytes(
+        self,
+        data: bytes,
+        deadline_s: float | None = DEADLINE_S,
+        what: str = "the others' data",
+    ) -> list[bytes]:
+        return self._everyones(data, what, deadline_s)
 
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         if self.rank == root and data is None:

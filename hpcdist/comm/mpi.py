@@ -111,15 +111,20 @@ class MpiTransport:
     def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
         self._finish([self._comm.Ibarrier()], "a barrier", deadline_s)
 
-    def allgather_bytes(self, data: bytes, deadline_s: float | None = DEADLINE_S) -> list[bytes]:
+    def allgather_bytes(
+        self,
+        data: bytes,
+        deadline_s: float | None = DEADLINE_S,
+        what: str = "the others' data",
+    ) -> list[bytes]:
         lengths = np.zeros(self.size, np.int64)
         own_length = np.array([len(data)], np.int64)
         request = self._comm.Iallgather(own_length, lengths)
-        self._finish([request], "the others' lengths", deadline_s)
+        self._finish([request], what, deadline_s)
         own = np.frombuffer(data, np.uint8)
         everyone = np.zeros(int(lengths.sum()), np.uint8)
         request = self._comm.Iallgatherv(own, [everyone, lengths.tolist()])
-        self._finish([request], "the others' data", deadline_s)
+        self._finish([request], what, deadline_s)
         ends = np.cumsum(lengths)
         return [everyone[b:e].tobytes() for b, e in zip(ends - lengths, ends, strict=True)]
 

@@ -14,6 +14,7 @@ from hpcdist.errors import FeedError, HpcdistError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.executor import Executor
+from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
@@ -152,7 +153,9 @@ class Job:
             if share is None or all(how is How.SAME for how in hows):
                 return values
             mine = share.total.to_bytes(8, "little") + pack(values, hows, share)
-            everyones = self._trainers.allgather_bytes(mine, self._deadline_s)
+            names = ", ".join(name for name, _ in fetched)
+            what = f"the other trainers' {names} of step {here.step}"
+            everyones = self._trainers.allgather_bytes(mine, self._deadline_s, what)
             _check_same_batch(everyones, share.total)
             return unpack([packed[8:] for packed in everyones], values, hows, share)
 
