@@ -9,12 +9,11 @@ from typing import Any
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import is_float
-from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator, Slots, as_names
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.ops.common import EMPTY
 
 Callback = Callable[..., Any]
 
@@ -204,6 +203,8 @@ def _append(
         attrs = {k: v for k, v in step.attrs.items() if k != ROLE_VAR_ATTR}
         attrs[ROLE_ATTR] = int(Role.BACKWARD | Role.LOSS if begins else Role.BACKWARD)
         op = block.append_op(step.type, step.inputs, step.outputs, attrs)
+        if index >= len(starts):  # as Fluid: what the maker does not say is not on the operator
+            op.attrs = attrs
         context.update(
             (name, name.partition(GRAD_SUFFIX)[0]) for name in step.writes() if name != EMPTY
         )

@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 
 from hpcdist.errors import HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPlace
+from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
+from hpcdist.lod_tensor import LoDTensor
 
 EnforceNotMet = HpcdistError  # what Fluid raises from its depths
 
@@ -38,8 +39,8 @@ def get_cuda_device_count() -> int:
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Return a place for each of these GPUs, by default for all that this process sees."""
-    ids = range(get_cuda_device_count()) if device_ids is None else device_ids
+    """Return a place for each of these GPUs; by default those of FLAGS_selected_gpus, or all."""
+    ids = selected_gpus() or range(get_cuda_device_count()) if device_ids is None else device_ids
     return [CUDAPlace(i) for i in ids]
 
 
@@ -53,6 +54,7 @@ __all__ = [
     "CPUPlace",
     "CUDAPlace",
     "EnforceNotMet",
+    "LoDTensor",
     "Scope",
     "VarDesc",
     "VarType",

@@ -66,8 +66,36 @@ class CommError(HpcdistError, RuntimeError):
 
 
 class DeadlineError(CommError, TimeoutError):
-    """A message did not come within FLAGS_rpc_deadline."""
+    """A message did not come within FLAGS_rpc_deadline; ``missing`` are ranks that it waits for."""
+
+    missing: tuple[int, ...] = ()
+
+
+class RankFailure(CommError):
+    """A message cannot come or go because ``ranks`` of the job have died.
+
+    ``what`` was waited for. ``ended`` are the places of requests that the same wait has found
+    ended, in the list waited for.
+    """
+
+    def __init__(self, what: str, ranks: tuple[int, ...], ended: tuple[int, ...] = ()) -> None:
+        super().__init__(f"{what}: rank {', '.join(map(str, ranks))} died")
+        self.what = what
+        self.ranks = ranks
+        self.ended = ended
 
 
 class LaunchError(HpcdistError, RuntimeError):
     """A job cannot be started as asked."""
+
+
+class TableError(HpcdistError, ValueError):
+    """A table of rows is full, or its ids or gradients are malformed."""
+
+
+class CheckpointError(HpcdistError, RuntimeError):
+    """Saved values are missing, damaged or do not fit, or cannot be written."""
+
+
+class TrainersDied(CheckpointError):
+    """Trainers died while all made, or read, a checkpoint together; it can be done without them."""

@@ -27,14 +27,16 @@ class Initializer:
 
 
 class ConstantInitializer(Initializer):
-    """Fill with one value."""
+    """Fill with one value. ``force_cpu`` is kept as an attribute only."""
 
     def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
         self.value = float(value)
+        self.force_cpu = bool(force_cpu)
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         """Prepend ``fill_constant``."""
         attrs = {"shape": list(var.shape), "dtype": var.dtype, "value": self.value}
+        attrs["force_cpu"] = self.force_cpu
         return block.prepend_op("fill_constant", {}, {"Out": var}, attrs)
 
 
@@ -167,7 +169,8 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     if len(shape) == 1:
         return shape[0], shape[0]
     if len(shape) == 2:
-        return shape[0], shape[1]
+        # A table of any number of rows counts as many as a row is wide.
+        return shape[0] if shape[0] > 0 else shape[1], shape[1]
     kernel = math.prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel
 

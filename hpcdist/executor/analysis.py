@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.memory import Lifetime
 from hpcdist.graph.block import Block
+from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, infer_outputs, lookup
-from hpcdist.ops.common import EMPTY
 
 FOREVER = sys.maxsize
 
@@ -52,6 +52,17 @@ def values_read(op: Operator) -> list[str]:
 def writes(op: Operator) -> list[str]:
     """Names an operator writes, its sub-blocks included."""
     return [n for inner in nested_ops(op) for n in inner.output_arg_names if n != EMPTY]
+
+
+def lengths_read(block: Block, fed: Collection[str]) -> list[str]:
+    """Return those of the names fed that an operator reads as lengths of sequences."""
+    return [
+        name
+        for op in block.ops
+        for slot in lookup(op.type).measures
+        for name in op.input(slot)
+        if name in fed
+    ]
 
 
 def select_live(
@@ -133,15 +144,53 @@ def concrete_metas(
             _declare_outputs(op, metas)
             continue
         inputs = {s: [metas[n] for n in names] for s, names in op.inputs.items() if names}
-        try:
-            inferred = infer_outputs(op.type, inputs, op.attrs)
-        except GraphError as error:
-            raise GraphError(f"{op.place} {op}: {error}") from None
+        inferred = _inferred(op, inputs)
         for slot, found in inferred.items():
             for name, meta in zip(op.output(slot), found):
                 if name != EMPTY:
                     _enter(metas, name, meta, op)
     return metas
+
+
+def _inferred(op: Operator, inputs: Mapping[str, Sequence[Meta]]) -> dict[str, list[Meta]]:
+    try:
+        return infer_outputs(op.type, inputs, op.attrs)
+    except GraphError as error:
+        raise GraphError(f"{op.place} {op}: {error}") from None
+
+
+def changed_metas(
+    ops: Sequence[Operator], metas: Mapping[str, Meta], feeds: Mapping[str, Meta]
+) -> dict[str, Meta]:
+    """Work out what is new when other ``feeds`` come in: only operators behind them are asked.
+
+    ``metas`` are those of the feeds before, from `concrete_metas`.
+    """
+    new = {name: meta for name, meta in feeds.items() if _differs(meta, metas[name])}
+    if not new:
+        return new
+    for op in ops:
+        if new.keys().isdisjoint(op.input_arg_names) or lookup(op.type).infer is None:
+            continue
+        inputs = {
+            slot: [new[n] if n in new else metas[n] for n in names]
+            for slot, names in op.inputs.items()
+            if names
+        }
+        for slot, found in _inferred(op, inputs).items():
+            for name, meta in zip(op.output(slot), found):
+                if name == EMPTY:
+                    continue
+                held = new.get(name) or metas[name]
+                if meta.rows < 0 <= held.rows:  # written into SelectedRows that are there
+                    meta = replace(meta, type=held.type, rows=held.rows)
+                if name in new or _differs(meta, held):
+                    new[name] = meta
+    return new
+
+
+def _differs(a: Meta, b: Meta) -> bool:
+    return a != b or a.lod is not b.lod or a.lengths is not b.lengths
 
 
 def _made_inside(op: Operator, name: str) -> bool:
@@ -150,7 +199,8 @@ def _made_inside(op: Operator, name: str) -> bool:
 
 def _declare(block: Block, op: Operator, name: str, metas: dict[str, Meta]) -> None:
     var = block.find_var(name)
-    if is_control(op) or (var is not None and var.type == "RAW"):
+    has_values = lookup(op.type).infer is not None
+    if (is_control(op) and not has_values) or (var is not None and var.type == "RAW"):
         return  # control operators exchange tokens that have no value
     if var is not None and var.is_data:
         raise FeedError(
@@ -173,7 +223,10 @@ def _declare_outputs(op: Operator, metas: dict[str, Meta]) -> None:
 
 def _enter(metas: dict[str, Meta], name: str, meta: Meta, op: Operator) -> None:
     if -1 in meta.shape:
-        raise GraphError(f"{op.place} {op}: the shape {meta.shape} of {name!r} is not known")
+        raise GraphError(
+            f"{op.place} {op}: the shape {meta.shape} of {name!r} is not known before the step; "
+            "lengths that make a shape must be fed, or come from sequence_pad"
+        )
     old = metas.get(name)
     if old is not None and (old.shape, old.dtype) != (meta.shape, meta.dtype):
         raise GraphError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +34,22 @@ class CUDAPlace:
 Place = CPUPlace | CUDAPlace
 
 
+def selected_gpus() -> tuple[int, ...]:
+    """Return the GPUs that this rank was given, by FLAGS_selected_gpus; none if it says nothing."""
+    text = os.environ.get("FLAGS_selected_gpus", "")
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise HpcdistError(
+            f"FLAGS_selected_gpus: expected numbers of GPUs, such as 0 or 0,1, got {text!r}"
+        ) from None
+
+
 class NumpyBackend:
     """Arrays in host memory."""
 
     xp: Any = np
+    device_id: int | None = None
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
         """Copy a host array into a buffer of the same shape."""
@@ -54,6 +68,16 @@ class NumpyBackend:
         raw = np.empty(count + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + count]
+
+    def address(self, array: Any) -> int:
+        """Return where an array begins in memory."""
+        return int(array.ctypes.data)
+
+    def flat(self, arrays: Sequence[Any]) -> Any:
+        """Return contiguous arrays that lie one behind the other as one, of one dimension."""
+        first = arrays[0].reshape(-1)
+        length = sum(array.size for array in arrays)
+        return np.lib.stride_tricks.as_strided(first, (length,), first.strides)
 
     def same_memory(self, a: Any, b: Any) -> bool:
         """Tell whether two arrays are the very same elements."""
@@ -78,6 +102,7 @@ class CupyBackend:
             ) from None
         if device_id >= count:
             raise HpcdistError(f"CUDAPlace({device_id}): this process sees {count} GPUs only")
+        self.device_id: int | None = device_id
         self.xp.cuda.Device(device_id).use()
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
@@ -95,6 +120,15 @@ class CupyBackend:
     def bytes(self, count: int) -> Any:
         """Return an uninitialized buffer of ``count`` bytes."""
         return self.xp.empty(count, self.xp.uint8)
+
+    def address(self, array: Any) -> int:
+        """Return where an array begins in the GPU's memory."""
+        return int(array.data.ptr)
+
+    def flat(self, arrays: Sequence[Any]) -> Any:
+        """Return contiguous arrays that lie one behind the other as one, of one dimension."""
+        length = sum(array.size for array in arrays)
+        return self.xp.ndarray((length,), arrays[0].dtype, memptr=arrays[0].data)
 
     def same_memory(self, a: Any, b: Any) -> bool:
         """Tell whether two arrays are the very same elements."""

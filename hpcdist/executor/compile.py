@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,23 @@ from hpcdist.executor.analysis import (
     select_live,
     writes,
 )
-from hpcdist.executor.memory import ALIGNMENT
+from hpcdist.executor.fitting import Fitting, Place
+from hpcdist.executor.memory import ALIGNMENT, adjacent, nbytes_of
+from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.block import Block
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
-from hpcdist.ops.common import EMPTY
+from hpcdist.graph.variable import Parameter
 from hpcdist.ops.selected_rows import SelectedRows
 
 Step = Callable[[], Any]
+SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
 
 
 @dataclass
@@ -47,6 +52,11 @@ class Compiled:
     steps: list[Step]
     ops: list[Operator]  # ops[i] is what steps[i] executes
     pool_bytes: int
+    fitting: Fitting | None = None  # where something is fed whose length may change
+
+    def lod(self, name: str) -> Lod | None:
+        """Return how the rows of a value group into sequences, None if they do not."""
+        return None if self.fitting is None else self.fitting.metas[name].lod
 
     def run(self) -> None:
         """Execute every step; an error names the operator it came from."""
@@ -66,28 +76,23 @@ class Compiled:
         return f"{self.ops[index].place} {self.ops[index]}"
 
 
-class Pool:
-    """Memory for the temporaries of all Programs of one executor, which run one at a time."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self._memory = backend.bytes(0)
-
-    def take(self, nbytes: int) -> Any:
-        """Return a buffer of at least ``nbytes``; it may be the one taken before."""
-        if len(self._memory) < nbytes:
-            self._memory = self._backend.bytes(nbytes)
-        return self._memory
-
-
 class Compiler:
     """Compiles one block against one scope."""
 
-    def __init__(self, block: Block, scope: Scope, backend: Any, pool: Pool) -> None:
+    def __init__(
+        self,
+        block: Block,
+        scope: Scope,
+        backend: Any,
+        pool: Pool,
+        states: MutableMapping[Operator, Any] | None = None,
+    ) -> None:
+        """``states``: what operators keep, also when they are compiled for other shapes."""
         self.block = block
         self.scope = scope
         self.backend = backend
         self.pool = pool
+        self.states: MutableMapping[Operator, Any] = {} if states is None else states
         self.arrays: dict[str, Any] = {}
         self.given: frozenset[str] = frozenset()
 
@@ -96,36 +101,50 @@ class Compiler:
         feeds: Mapping[str, Meta],
         fetches: Sequence[str],
         given: Mapping[str, Any] | None = None,
+        known: Mapping[str, Meta] | None = None,
+        reserve: Mapping[str, int] | None = None,
     ) -> Compiled:
-        """Compile for these feed shapes; ``given`` arrays are used as they are, by name."""
+        """Compile for these feeds.
+
+        ``given`` arrays are used as they are, by name; ``known`` says more of them than they do.
+        ``reserve``: at least so many bytes are set aside for a value, which may become longer.
+        """
         self.arrays = dict(given or {})
         self.given = frozenset(self.arrays)
+        fed = {n: _meta_of(array) for n, array in self.arrays.items()}
+        fed = {**fed, **(known or {}), **feeds}
         ops = select_live(self.block.ops, fetches, self._keeps)
         controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
         network = control.required(controls[0]) if controls else None
-        metas = concrete_metas(self.block, ops, self._known(ops, feeds, fetches))
+        metas = concrete_metas(self.block, ops, self._known(ops, fed, fetches))
         views = find_views(ops, metas)
-        sent = {root_of(views, n) for op in ops if op.type == "send" for n in op.input("X")}
+        sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
-        if network is not None and self.backend.xp is np:
-            self._lay_contiguous(network.contiguous(controls, metas), metas)
+        if network is not None:
+            groups = network.contiguous(controls, metas, self.backend)
+            self._lay_contiguous(groups, metas, network)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
-        layout = self._lay_out(ops, metas, views, fixed, feeds, fetches)
-        self._allocate(layout, metas)
+        sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n not in fixed}
+        for name in sizes.keys() & (reserve or {}).keys():
+            sizes[name] = max(sizes[name], (reserve or {})[name])
+        layout = self._lay_out(ops, views, sizes, feeds, fetches)
+        memory = self.pool.take(layout.nbytes)
+        places = self._allocate(memory, layout, metas)
         for name in views:
             self._view(name, views, metas)
-        steps, bound_ops = self._bind(layout.ops, metas, views, controls)
-        return Compiled(
-            self.block.program,
-            self.scope,
-            self.scope.layout,
-            self.arrays,
-            steps,
-            bound_ops,
-            layout.nbytes,
-        )
+        fits = control.Fits()
+        steps, bound_ops = self._bind(layout.ops, metas, views, controls, fits)
+        fitting = None
+        if any(meta.sequences is not None for meta in feeds.values()):
+            again = [None if any(op is c for c in controls) else op for op in bound_ops]
+            carve = functools.partial(self._carve, memory)
+            rebind = functools.partial(self._bind_kernel, metas=metas)
+            lasting = ops, metas, views, places, reserve or {}
+            fitting = Fitting(*lasting, self.arrays, steps, again, carve, rebind, fits)
+        made = self.block.program, self.scope, self.scope.layout, self.arrays, steps, bound_ops
+        return Compiled(*made, layout.nbytes, fitting)
 
     # -- names -------------------------------------------------------------------------------
     def _keeps(self, name: str) -> bool:
@@ -136,8 +155,6 @@ class Compiler:
         self, ops: Sequence[Operator], feeds: Mapping[str, Meta], fetches: Sequence[str]
     ) -> dict[str, Meta]:
         known = dict(feeds)
-        for name, array in self.arrays.items():
-            known[name] = _meta_of(array)
         made: set[str] = set()
         for op in ops:
             for name in reads(op):
@@ -159,6 +176,13 @@ class Compiler:
         return None if found is None else found.value
 
     def _initialized(self, name: str) -> Any:
+        table = self.block.find_var(name.removesuffix(grad_name("")))
+        if isinstance(table, Parameter) and table.is_distributed:
+            raise GraphError(
+                f"{name!r} is no array: rows of the distributed table {table.name!r} come into "
+                "being one by one, on servers if there are any; look the rows of some ids up "
+                f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
+            )
         value = self._held(name)
         if value is None:
             raise GraphError(
@@ -195,7 +219,7 @@ class Compiler:
             rows = max(meta.rows, 0)
             value = self.backend.xp.zeros((rows, *meta.shape[1:]), meta.dtype)
             return SelectedRows(self.backend.xp.zeros(rows, "int64"), value, meta.shape[0])
-        return self._carve(self.backend.bytes(_nbytes(meta)), 0, meta)
+        return self._carve(self.backend.bytes(nbytes_of(meta)), 0, meta)
 
     def _carve(self, memory: Any, offset: int, meta: Meta) -> Any:
         def piece(start: int, shape: tuple[int, ...], dtype: str) -> Any:
@@ -210,13 +234,15 @@ class Compiler:
             rows, piece(behind, (meta.rows, *meta.shape[1:]), meta.dtype), meta.shape[0]
         )
 
-    def _lay_contiguous(self, groups: list[list[str]], metas: Mapping[str, Meta]) -> None:
+    def _lay_contiguous(
+        self, groups: list[list[str]], metas: Mapping[str, Meta], network: control.Control
+    ) -> None:
         """Move the kept values of each group one behind the other, unless they lie so."""
         for group in groups:
             held = [self.scope.find_var(n) or self.scope.var(n) for n in group]
-            if _adjacent([h.value for h in held]):
+            if adjacent([h.value for h in held], self.backend):
                 continue
-            memory = self.backend.bytes(sum(_nbytes(metas[n]) for n in group))
+            memory = network.memory(sum(nbytes_of(metas[n]) for n in group), self.backend)
             offset = 0
             for name, var in zip(group, held):
                 array = self._carve(memory, offset, metas[name])
@@ -228,23 +254,25 @@ class Compiler:
     def _lay_out(
         self,
         ops: Sequence[Operator],
-        metas: Mapping[str, Meta],
         views: Mapping[str, View],
-        fixed: set[str],
+        sizes: Mapping[str, int],
         feeds: Mapping[str, Meta],
         fetches: Sequence[str],
     ) -> Layout:
         """Decide where temporaries lie and, if that is wished, in which order operators run."""
-        sizes = {n: _nbytes(meta) for n, meta in metas.items() if n not in fixed}
-        needed = Needed(views, sizes, [n for n in feeds if n in metas], fetches)
+        needed = Needed(views, sizes, list(feeds), fetches)
         outermost = self.block.idx == 0
         return lay_out(ops, needed, self.block.program._memory_saving if outermost else None)
 
-    def _allocate(self, layout: Layout, metas: Mapping[str, Meta]) -> None:
-        memory = self.pool.take(layout.nbytes)
+    def _allocate(self, memory: Any, layout: Layout, metas: Mapping[str, Meta]) -> dict[str, Place]:
+        """Make the arrays of temporaries, and return where each lies in the memory."""
+        places = {}
         for storage, offset in zip(layout.storages, layout.offsets):
+            place = Place(offset, storage.nbytes)
             for name in storage.names:
+                places[name] = place
                 self.arrays[name] = self._carve(memory, offset, metas[name])
+        return places
 
     def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
         if name in self.arrays:
@@ -264,10 +292,12 @@ class Compiler:
         metas: Mapping[str, Meta],
         views: Mapping[str, View],
         controls: Sequence[Operator],
+        fits: control.Fits,
     ) -> tuple[list[Step], list[Operator]]:
         acting: dict[int, Step | None] = {}
         if controls:
-            binding = control.Binding(self.block.program, self.scope, self.backend, self.arrays)
+            owner = (self.block.program, self.scope, self.backend)
+            binding = control.Binding(*owner, self.arrays, fits)
             calls = control.required(controls[0]).bind(controls, binding)
             acting = {id(op): call for op, call in zip(controls, calls)}
         steps: list[Step] = []
@@ -275,18 +305,16 @@ class Compiler:
         for op in ops:
             if _is_view(op, views, metas):
                 continue
-            if "sub_block" in op.attrs:
-                call: Step | None = self._bind_conditional(op)
-            elif id(op) in acting:
-                call = acting[id(op)]
-            else:
-                call = self._bind_kernel(op, lookup(op.type), metas)
+            call = acting[id(op)] if id(op) in acting else self._bind_kernel(op, metas)
             if call is not None:
                 steps.append(call)
                 bound.append(op)
         return steps, bound
 
-    def _bind_kernel(self, op: Operator, definition: OpDef, metas: Mapping[str, Meta]) -> Step:
+    def _bind_kernel(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
+        if "sub_block" in op.attrs:
+            return self._bind_conditional(op, metas)
+        definition = lookup(op.type)
         xp = self.backend.xp
         get = self.arrays.get
         ins = arguments(definition.inputs, {s: [get(n) for n in v] for s, v in op.inputs.items()})
@@ -300,6 +328,15 @@ class Compiler:
                     outputs[slot][i] = fresh
         outs = arguments(definition.outputs, outputs)
         attrs = own_attrs(definition, op.attrs)
+        if definition.state is not None:
+            if op not in self.states:
+                self.states[op] = definition.state(**attrs)
+            attrs["state"] = self.states[op]
+        if definition.lods or definition.measures:
+            lods = {s: [metas[n].lod for n in op.input(s)] for s in definition.lods}
+            lods |= {s: [metas[n].lengths for n in op.input(s)] for s in definition.measures}
+            read = [slot for slot in definition.inputs if slot.name in lods]
+            attrs["lods"] = arguments(read, lods)
         if definition.bind is not None:
             call: Step = definition.bind(xp, *ins, *outs, **attrs)
         else:
@@ -307,16 +344,18 @@ class Compiler:
             call = functools.partial(definition.kernel, xp, *ins, *outs, **attrs)
         return functools.partial(_call_and_copy, call, copies) if copies else call
 
-    def _bind_conditional(self, op: Operator) -> Step:
+    def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""
         inner = Compiler(
             self.block.program.block(op.attrs["sub_block"]),
             self.scope,
             self.backend,
             Pool(self.backend),
+            self.states,
         )
         outer = [n for n in (*reads(op), *writes(op)) if n in self.arrays]
-        body = inner.compile({}, [], {n: self.arrays[n] for n in outer})
+        given = {n: self.arrays[n] for n in outer}
+        body = inner.compile({}, [], given, {n: metas[n] for n in outer})
         condition = self.arrays[op.input("Cond")[0]]
         return functools.partial(_run_if, condition, body.steps)
 
@@ -350,24 +389,8 @@ def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta])
     return bool(pieces) and all(n in views and views[n].root == results[0] for n in pieces)
 
 
-def _nbytes(meta: Meta) -> int:
-    item = np.dtype(meta.dtype).itemsize
-    if meta.type != "SELECTED_ROWS":
-        return math.prod(meta.shape) * item
-    ids = -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
-    return ids + meta.rows * math.prod(meta.shape[1:]) * item
-
-
 def _meta_of(array: Any) -> Meta:
     if isinstance(array, SelectedRows):
         shape = (array.height, *array.value.shape[1:])
         return Meta(shape, array.value.dtype.name, "SELECTED_ROWS", len(array.rows))
     return Meta(tuple(array.shape), array.dtype.name)
-
-
-def _adjacent(arrays: Sequence[Any]) -> bool:
-    """Tell whether host arrays lie one behind the other in memory."""
-    if any(a is None for a in arrays):
-        return False
-    ends = [a.ctypes.data + a.nbytes for a in arrays]
-    return all(end == a.ctypes.data for end, a in zip(ends, arrays[1:]))

@@ -6,7 +6,7 @@ The executor itself knows no transport. `hpcdist.runtime` installs the one Contr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdist.errors import HpcdistError
@@ -22,6 +22,13 @@ Feed = Mapping[str, Any]
 Fetched = Sequence[tuple[str, Any]]  # names with host arrays, in the order of the fetch list
 
 
+@dataclass
+class Fits:
+    """How often values have got other arrays since a Program was compiled: ragged batches do so."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True)
 class Binding:
     """What a control operator may see while a Program is compiled."""
@@ -29,32 +36,75 @@ class Binding:
     program: Program
     scope: Scope
     backend: Any
-    arrays: Mapping[str, Any]  # every value of the compiled block by name
+    arrays: Mapping[str, Any]  # every value of the compiled block by name, as it is now
+    fits: Fits = field(default_factory=Fits)
+
+
+class Peers(Protocol):
+    """The other ranks of a job, as checkpoints see them; trainers only have them."""
+
+    @property
+    def trainer(self) -> int:
+        """Which trainer this is."""
+
+    @property
+    def trainers(self) -> int:
+        """Number of trainers."""
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+
+    @property
+    def deadline_s(self) -> float:
+        """How long to wait for another rank's file."""
+
+    def program(self, program: Program) -> Program:
+        """Return the Program that this rank runs in place of ``program``."""
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return every trainer's ``data``, in trainer order, when all have come. Collective."""
+
+    def ask(self, what: Any) -> list[Any]:
+        """Ask every server; return their answers in order. They answer between steps."""
+
+    def read(self, server: int, arrays: Mapping[str, Any]) -> None:
+        """Overwrite each array with the server's present value of the variable of that name."""
 
 
 class Control(Protocol):
     """Executes the operators that have no kernel, and says how their values should lie."""
 
-    def resolve(self, program: Program) -> Program:
-        """Return the Program that this rank runs in place of ``program``."""
+    def turn(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+        """Return what this rank runs in place of a Program, and its part of what is fed."""
 
-    def shared_feed(self, program: Program) -> Callable[[Feed], Feed] | None:
-        """Return what cuts a global batch down to this rank's rows, if it is to be cut."""
+    def begin(self, program: Program, scope: Scope) -> None:
+        """Before a Program trains for the first time: agree with other trainers. Collective."""
 
     def shared_fetch(self, program: Program) -> Callable[[Fetched], list[Any]] | None:
         """Return what turns values fetched here into the job's values, if they are to be turned."""
 
-    def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
+    def contiguous(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Any
+    ) -> list[list[str]]:
         """Return groups of names whose arrays must lie one behind the other."""
+
+    def memory(self, nbytes: int, backend: Any) -> Any:
+        """Return memory of a backend, in bytes, for such a group."""
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
         """Return, for each control operator of a block in order, what to call at every step."""
+
+    def peers(self) -> Peers | None:
+        """Return the other ranks; None on a server, and in a process that trains alone."""
 
     def close(self) -> None:
         """Tell the servers that this trainer has finished."""
 
 
 _installed: Control | None = None
+_alone: Control | None = None  # acts where no job does, on operators of a few types
+_alone_types: Sequence[str] = ()
 
 
 def install(control: Control | None) -> None:
@@ -68,11 +118,23 @@ def installed() -> Control | None:
     return _installed
 
 
+def install_alone(control: Control, types: Sequence[str]) -> None:
+    """Let ``control`` execute operators of these types in processes that train alone."""
+    global _alone, _alone_types
+    _alone, _alone_types = control, types
+
+
+def acting() -> Control | None:
+    """Return the job's Control, or the one that acts in a process that trains alone."""
+    return _alone if _installed is None else _installed
+
+
 def required(op: Operator) -> Control:
-    """Return the job's Control; HpcdistError saying how to start one if there is none."""
-    if _installed is None:
+    """Return the Control that acts; HpcdistError saying how to start a job if there is none."""
+    found = acting()
+    if found is None or (_installed is None and op.type not in _alone_types):
         raise HpcdistError(
             f"operator {op.type!r} talks to other ranks, but this process was started alone: "
-            "use `mpirun -n 4 python -m hpcdist --pservers 2 train.py`"
+            "use `mpirun -n 4 python -m hpcdist train.py`, with `--pservers 2` for servers"
         )
-    return _installed
+    return found

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.errors import FeedError, GraphError, GraphTypeError
 from hpcdist.executor import control
+from hpcdist.executor.analysis import lengths_read
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
-from hpcdist.executor.compile import Compiled, Compiler, Pool
+from hpcdist.executor.compile import Compiled, Compiler
+from hpcdist.executor.compiled_program import CompiledProgram, only_feed
+from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.executor.states import OperatorStates
+from hpcdist.graph.lod import Lod
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
+from hpcdist.lod_tensor import LoDTensor
 
 CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
 
@@ -24,12 +31,18 @@ CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
 class _Entry:
     """A compiled Program with what `run` needs around it."""
 
-    def __init__(self, compiled: Compiled, feeds: Sequence[str], fetches: Sequence[str]) -> None:
+    def __init__(self, compiled: Compiled, feeds: list[str], fetches: tuple[str, ...]) -> None:
         self.compiled = compiled
-        self.feeds = [(name, compiled.arrays.get(name)) for name in feeds]
-        self.fetches = [(name, compiled.arrays[name]) for name in fetches]
+        self.feed_names, self.fetch_names = feeds, fetches
         roles = [op.role for op in compiled.ops]
         self.trains = any(r & (Role.OPTIMIZE | Role.BACKWARD) for r in roles)
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Find the arrays that are fed and fetched."""
+        arrays = self.compiled.arrays
+        self.feeds = [(name, arrays.get(name)) for name in self.feed_names]
+        self.fetches = [(name, arrays[name]) for name in self.fetch_names]
 
 
 class Executor:
@@ -43,23 +56,28 @@ class Executor:
         self._backend: Backend = backend_of(self.place)
         self._pool = Pool(self._backend)
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self.states = OperatorStates()
         self._closed = False
 
     def run(
         self,
-        program: Program | None = None,
-        feed: Mapping[str, Any] | None = None,
+        program: Program | CompiledProgram | None = None,
+        feed: Any = None,
         fetch_list: Sequence[Any] | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
         scope: Scope | None = None,
         return_numpy: bool = True,
         use_program_cache: bool = True,
+        return_merged: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
         """Run a Program once and return the fetched values as host arrays.
 
-        ``feed`` maps names of data variables to arrays; ``fetch_list`` holds names or Variables.
+        ``feed`` maps names of data variables to arrays, those with ``lod_level`` to LoDTensors;
+        ``fetch_list`` holds names or Variables. return_numpy=False: values are LoDTensors, with
+        the sequences of ragged ones.
+        Of a CompiledProgram, return_merged=False gives a list with the value of every device.
         Persistable variables stay in the scope; everything else is gone after the call.
         The other arguments are accepted as Fluid has them; they change nothing.
         Raises FeedError for a feed that does not fit, GraphError for a Program that cannot run.
@@ -68,32 +86,29 @@ class Executor:
             raise GraphError("this Executor was closed with close(); make a new one")
         if program is None:
             program = default_main_program()
+        elif isinstance(program, CompiledProgram):
+            return program.run(self, feed, _names(fetch_list), scope, return_numpy, return_merged)
         elif not isinstance(program, Program):
-            program = getattr(program, "program", program)
-            if not isinstance(program, Program):
-                raise GraphError(f"Executor.run: expected a Program, got {type(program).__name__}")
-        feed = feed if feed is not None else {}
-        job = control.installed()
-        if job is not None:
-            origin, program = program, job.resolve(program)
-            cut = job.shared_feed(origin)
-            if cut is not None:
-                feed = cut(feed)
+            raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
+        feed = only_feed(feed)
         scope = scope if scope is not None else global_scope()
+        job = control.acting()
+        if job is not None:
+            origin = program
+            program, feed = job.turn(program, feed, scope)
         fetches = _names(fetch_list)
         values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}
-        key = (
-            id(program),
-            program.version,
-            id(scope),
-            fetches,
-            tuple([(n, v.shape, v.dtype) for n, v in values.items()]),
-        )
+        lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
+        shapes = [
+            (n, v.shape, v.dtype) if n not in lods else _ragged_key(n, v, lods[n])
+            for n, v in values.items()
+        ]
+        key = (id(program), program.version, id(scope), fetches, tuple(shapes))
         entry = self._entries.get(key)
         if entry is None or entry.compiled.layout != scope.layout:
-            entry = self._entries[key] = self._compile(program, scope, values, fetches)
-            if len(self._entries) > CACHE_SIZE:
-                self._entries.popitem(last=False)
+            entry = self._compile(key, program, scope, values, fetches, lods)
+        elif entry.compiled.fitting is not None:
+            entry = self._fitted(key, entry, program, values, lods)
         copy_in = self._backend.copy_in
         for name, buffer in entry.feeds:
             if buffer is not None:
@@ -102,11 +117,16 @@ class Executor:
             here.step += 1
         entry.compiled.run()
         copy_out = self._backend.copy_out
-        results = [copy_out(array) for _, array in entry.fetches]
+        results: list[Any] = [copy_out(array) for _, array in entry.fetches]
+        if entry.compiled.fitting is not None:
+            grouped = [entry.compiled.lod(name) for name in fetches]
+            results = [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
         turn = job.shared_fetch(origin) if job is not None else None
         if turn is not None:
             results = turn(list(zip(fetches, results)))
-        return results
+        if return_numpy:
+            return [v.value if isinstance(v, LoDTensor) else v for v in results]
+        return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
 
     def close(self) -> None:
         """Finish: tell the parameter servers that this trainer leaves. Harmless when alone."""
@@ -118,15 +138,40 @@ class Executor:
 
     def _compile(
         self,
+        key: Any,
         program: Program,
         scope: Scope,
         values: Mapping[str, np.ndarray],
         fetches: tuple[str, ...],
+        lods: Mapping[str, Lod],
+        reserve: Mapping[str, int] | None = None,
     ) -> _Entry:
-        metas = {name: _fed_meta(program, name, value) for name, value in values.items()}
-        compiler = Compiler(program.global_block(), scope, self._backend, self._pool)
+        metas = _fed_metas(program, values, lods)
+        block = program.global_block()
+        compiler = Compiler(block, scope, self._backend, self._pool, self.states)
         here.doing = ""
-        return _Entry(compiler.compile(metas, fetches), list(values), fetches)
+        compiled = compiler.compile(metas, fetches, reserve=reserve)
+        entry = self._entries[key] = _Entry(compiled, list(values), fetches)
+        if len(self._entries) > CACHE_SIZE:
+            self._entries.popitem(last=False)
+        return entry
+
+    def _fitted(
+        self,
+        key: Any,
+        entry: _Entry,
+        program: Program,
+        values: Mapping[str, np.ndarray],
+        lods: Mapping[str, Lod],
+    ) -> _Entry:
+        """Make a compiled Program ready for sequences of other lengths."""
+        fitting = entry.compiled.fitting
+        assert fitting is not None, "ragged input was fed when it was compiled"
+        if fitting.fit(_fed_metas(program, values, lods)):
+            entry.look_up()
+            return entry
+        scope, fetches = entry.compiled.scope, entry.fetch_names
+        return self._compile(key, program, scope, values, fetches, lods, fitting.reserve)
 
 
 def _names(fetch_list: Any) -> tuple[str, ...]:
@@ -148,10 +193,27 @@ def _host(name: str, value: Any, program: Program) -> np.ndarray:
             return np.asarray(value, dtype=var.dtype)
         except ValueError as error:
             raise FeedError(f"feed {name!r}: not an array of {var.dtype}: {error}") from None
+    if isinstance(value, LoDTensor) and var is not None and not len(value):
+        return np.array(value, var.dtype)  # the dtype of no items at all is nobody's choice
     return np.asarray(value)
 
 
-def _fed_meta(program: Program, name: str, value: np.ndarray) -> Meta:
+def _ragged_key(name: str, value: np.ndarray, lod: Lod) -> Any:
+    """What a Program is compiled for: numbers of sequences, not of rows."""
+    return name, tuple(map(len, lod.offsets)), value.shape[1:], value.dtype
+
+
+def _fed_metas(
+    program: Program, values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]
+) -> dict[str, Meta]:
+    metas = {n: _fed_meta(program, n, value, lods.get(n)) for n, value in values.items()}
+    for name in lengths_read(program.global_block(), values):
+        lengths = Lod.of_lengths([values[name].reshape(-1)])
+        metas[name] = replace(metas[name], lengths=lengths)
+    return metas
+
+
+def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -> Meta:
     """Check one fed array against its variable; FeedError says what fits."""
     var = program.global_block().vars.get(name)
     if var is None:
@@ -160,8 +222,10 @@ def _fed_meta(program: Program, name: str, value: np.ndarray) -> Meta:
         raise FeedError(
             f"feed {name!r}: the program has no such variable; its data variables are {known}"
         )
-    if var.lod_level:
-        raise FeedError(f"feed {name!r}: ragged input (lod_level={var.lod_level}) is not built yet")
+    if lod is not None and lod.rows != len(value):
+        raise FeedError(
+            f"feed {name!r}: its sequences have {lod.rows} rows together, got {len(value)} rows"
+        )
     shape = f"{var.dtype}{list(var.shape)}"
     if value.dtype.name != var.dtype:
         raise FeedError(
@@ -173,4 +237,4 @@ def _fed_meta(program: Program, name: str, value: np.ndarray) -> Meta:
     )
     if not fits:
         raise FeedError(f"feed {name!r}: expected {shape}, got shape {list(value.shape)}")
-    return Meta(value.shape, var.dtype)
+    return Meta(value.shape, var.dtype, lod=lod)

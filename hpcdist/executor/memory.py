@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.graph.registry import Meta
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -42,3 +48,21 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
         placed.append((offset, offset + size, life))
         placed.sort(key=lambda entry: entry[0])
     return offsets, total
+
+
+def nbytes_of(meta: Meta) -> int:
+    """Return the bytes that a value needs; of SelectedRows the row numbers lie before the rows."""
+    item = np.dtype(meta.dtype).itemsize
+    if meta.type != "SELECTED_ROWS":
+        return math.prod(meta.shape) * item
+    ids = -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
+    return ids + meta.rows * math.prod(meta.shape[1:]) * item
+
+
+def adjacent(arrays: Sequence[Any], backend: Any) -> bool:
+    """Tell whether a backend's arrays lie one behind the other in its memory."""
+    if any(a is None or backend.adopt(a) is not a for a in arrays):
+        return False
+    starts = [backend.address(a) for a in arrays]
+    ends = [start + a.nbytes for start, a in zip(starts, arrays)]
+    return ends[:-1] == starts[1:]

@@ -70,6 +70,14 @@ class BuildStrategy(_Settings):
     trainers_endpoints: list[str] = field(default_factory=list)
     use_hierarchical_allreduce: bool = False
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "sync_batch_norm" and value:
+            raise GraphError(
+                "sync_batch_norm: each trainer normalizes by the mean and variance of its own rows "
+                "here, got True; leave it out, and give each trainer enough rows (16 or more)"
+            )
+        super().__setattr__(name, value)
+
 
 @dataclass
 class ExecutionStrategy(_Settings):

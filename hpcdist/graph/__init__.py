@@ -1,6 +1,7 @@
 """The graph: Programs of operators over named variables. No arrays here."""
 
 from hpcdist.graph.block import Block
+from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
@@ -19,6 +20,7 @@ __all__ = [
     "ROLE_VAR_ATTR",
     "Block",
     "GradOp",
+    "Lod",
     "Meta",
     "Operator",
     "Parameter",

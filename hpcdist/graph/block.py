@@ -154,12 +154,15 @@ class Block:
         }
         for slot, metas in infer_outputs(op.type, inputs, op.attrs).items():
             for name, meta in zip(op.output(slot), metas):
+                if name == names.EMPTY:
+                    continue
                 var = self.find_var(name)
                 if var is None:
                     var = self.create_var(name)
                 elif var.persistable and var.shape and var.shape == meta.shape:
                     continue  # already declared
                 var.shape, var.dtype, var.type = meta.shape, meta.dtype, meta.type
+                var.lod_level = 0 if meta.lod is None else meta.lod.level
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self.ops)

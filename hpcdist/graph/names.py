@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 GRAD_SUFFIX = "@GRAD"
+EMPTY = "@EMPTY@"  # stands in a gradient's slot where nobody wants the value; names no variable
 
 
 def grad_name(name: str) -> str:

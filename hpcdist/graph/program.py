@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.printing import program_text
@@ -29,6 +29,7 @@ _DISTRIBUTION_FIELDS: dict[str, Any] = {
     "_fingerprint": None,  # sha256 of the origin and the plan: ranks compare it
     "_server_plan": None,  # transpiler facts that a server Program's operators do not carry
     "_trainer_plan": None,  # and a trainer's
+    "_group": None,  # the trainers that train without servers, if that is how it was transpiled
 }
 
 
@@ -60,6 +61,11 @@ class Program:
     _fingerprint: str | None
     _server_plan: Any
     _trainer_plan: Any
+    _group: Any
+    _trainers_endpoints: Sequence[str]
+    _nccl_comm_num: int
+    _use_hierarchical_allreduce: bool
+    _hierarchical_allreduce_inter_nranks: int
 
     def __init__(self) -> None:
         self.blocks: list[Block] = [Block(self, 0)]
@@ -72,6 +78,8 @@ class Program:
         self.main: Program | None = None  # the Program that this one, a startup, initializes
         self._memory_saving: MemorySaving | None = None
         self._on_trainer: Program | None = None  # what a trainer runs in place of this Program
+        # What it was before it was transpiled in place, and the version that this made of it.
+        self._origin: tuple[Program, int] | None = None
         for name, value in _DISTRIBUTION_FIELDS.items():
             setattr(self, name, value)
 
@@ -156,7 +164,8 @@ class Program:
     def clone(self, for_test: bool = False) -> Program:
         """Return a deep copy; for_test drops what only training needs, sending included.
 
-        Operators with an ``is_test`` attribute get it set.
+        Operators with an ``is_test`` attribute get it set; of the variables only data and those of
+        the operators that are left stay.
         """
         new = Program()
         new.random_seed = self.random_seed
@@ -175,7 +184,40 @@ class Program:
                 if for_test and "is_test" in copied.attrs:
                     copied.attrs["is_test"] = True
                 block.ops.append(copied)
+        if for_test:
+            new._drop_unused()
         return new
+
+    def _drop_unused(self) -> None:
+        """Drop the blocks that no operator runs, and the variables of none, except data."""
+        inner = {
+            op.attrs["sub_block"] for b in self.blocks for op in b.ops if "sub_block" in op.attrs
+        }
+        self.blocks = [b for b in self.blocks if b.idx == 0 or b.idx in inner]
+        number = {b.idx: new for new, b in enumerate(self.blocks)}
+        ops = [op for b in self.blocks for op in b.ops]
+        used = {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
+        for op in ops:
+            if "sub_block" in op.attrs:
+                op.attrs["sub_block"] = number[op.attrs["sub_block"]]
+        for block in self.blocks:
+            block.idx, block.parent_idx = number[block.idx], number.get(block.parent_idx, -1)
+            block.vars = {n: v for n, v in block.vars.items() if n in used or v.is_data}
+
+    def become(self, other: Program) -> None:
+        """Take over the operators, variables and distribution of a changed copy of this Program.
+
+        Variables that stay are the same objects as before.
+        """
+        for block, changed in zip(self.blocks, other.blocks, strict=True):
+            kept = {n: v for n, v in block.vars.items() if n in changed.vars}
+            added = {n: v.copied_to(block) for n, v in changed.vars.items() if n not in kept}
+            block.vars = kept | added
+            block.ops = [op.copied_to(block) for op in changed.ops]
+        for name in _DISTRIBUTION_FIELDS:
+            setattr(self, name, getattr(other, name))
+        self._on_trainer = None
+        self.touch()
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """Return the Program as text; with_details shows what `str` leaves out as usual."""
@@ -222,7 +264,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
     """Build into these programs inside the ``with``."""
     for program in (main_program, startup_program):
         if program is not None and not isinstance(program, Program):
-            raise GraphError(f"program_guard: expected a Program, got {type(program).__name__}")
+            raise GraphTypeError(f"program_guard: expected a Program, got {type(program).__name__}")
     old_main = switch_main_program(main_program)
     old_startup = None if startup_program is None else switch_startup_program(startup_program)
     try:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.lod import Lod
 
 
 @dataclass(frozen=True)
 class Meta:
     """Shape, element type and kind of a value; -1 in a shape is not known yet.
 
-    A SELECTED_ROWS value has ``shape`` (height, width) and ``rows`` present rows.
+    A SELECTED_ROWS value has ``shape`` (height, width) and ``rows`` present rows. ``lod`` tells how
+    rows group into sequences. ``lengths``: the value is known when a Program is compiled, as the
+    lengths of these sequences, so that shapes may depend on it.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     type: str = "LOD_TENSOR"
     rows: int = -1
+    lod: Lod | None = field(default=None, compare=False)
+    lengths: Lod | None = field(default=None, compare=False)
+
+    @property
+    def sequences(self) -> Lod | None:
+        """The sequences that the rows form, or whose lengths the values are."""
+        return self.lod if self.lengths is None else self.lengths
 
     @property
     def size(self) -> int:
@@ -56,6 +66,12 @@ class OpDef:
     alias: output slot -> input slot whose buffer it may share as a view of another shape.
     inplace: output slot -> input slot whose buffer it may overwrite element by element.
     shape_only: input slots of which it reads the shape only, so that the values may be gone.
+    state: state(**attrs) -> what an operator keeps from step to step beside its variables, such as
+        where its random numbers stand. ``bind`` gets it as keyword ``state`` at every call.
+    lods: input slots whose sequences it reads: ``bind`` gets their Lods, one per slot (a list for
+        ``X*``), as keyword ``lods``, and ``infer`` says which outputs are sequences. Outputs of
+        other operators group as the first input with sequences does that has as many rows.
+    measures: input slots that hold lengths of sequences; of these the Lods, as with ``lods``.
     """
 
     type: str
@@ -69,6 +85,9 @@ class OpDef:
     alias: Mapping[str, str] = field(default_factory=dict)
     inplace: Mapping[str, str] = field(default_factory=dict)
     shape_only: Sequence[str] = ()
+    state: Callable[..., Any] | None = None
+    lods: Sequence[str] = ()
+    measures: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -136,11 +155,25 @@ def infer_outputs(
         return {}
     result = definition.infer(*arguments(definition.inputs, inputs), **own_attrs(definition, attrs))
     per_slot = result if isinstance(result, tuple) else (result,)
-    return {
+    outputs = {
         slot.name: list(metas) if slot.many else [metas]
         for slot, metas in zip(definition.outputs, per_slot)
         if metas is not None
     }
+    if definition.lods or definition.measures:
+        return outputs
+    ragged = [m for metas in inputs.values() for m in metas if m.lod is not None]
+    if not ragged:
+        return outputs
+    return {slot: [_grouped(m, ragged) for m in metas] for slot, metas in outputs.items()}
+
+
+def _grouped(meta: Meta, ragged: Sequence[Meta]) -> Meta:
+    """Give a result the sequences of the first of the inputs that has as many rows."""
+    for given in ragged:
+        if meta.lod is None and meta.shape[:1] == given.shape[:1] and meta.rows < 0:
+            return replace(meta, lod=given.lod)
+    return meta
 
 
 def arguments(slots: Sequence[Slot], values: Mapping[str, Sequence[Any]]) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.graph.dtypes import VarType, canonical
+from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class Variable:
     """A named value of a block; ``shape`` has -1 where the batch size goes.
 
-    ``lod_level`` 1 marks ragged input (planned: the executor refuses it today).
+    ``lod_level`` 1 marks ragged values: their rows group into sequences of different lengths.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Variable:
     @property
     def meta(self) -> Meta:
         """The facts that shape rules see."""
-        return Meta(self.shape, self.dtype, self.type)
+        lod = Lod(self.lod_level) if self.lod_level else None
+        return Meta(self.shape, self.dtype, self.type, lod=lod)
 
     @property
     def op(self) -> Any:

@@ -29,6 +29,7 @@ from hpcdist.layers.activation import (
     swish,
     tanh,
 )
+from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
     autoincreased_step_counter,
@@ -45,6 +46,14 @@ from hpcdist.layers.control_flow import (
     not_equal,
 )
 from hpcdist.layers.embedding import embedding, one_hot
+from hpcdist.layers.image import (
+    adaptive_pool2d,
+    batch_norm,
+    conv2d,
+    conv2d_transpose,
+    lrn,
+    pool2d,
+)
 from hpcdist.layers.io import data
 from hpcdist.layers.learning_rate_scheduler import (
     cosine_decay,
@@ -96,8 +105,25 @@ from hpcdist.layers.math import (
     sum,
     sums,
 )
-from hpcdist.layers.metric import accuracy, topk
+from hpcdist.layers.metric import accuracy, auc, topk
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.sequence import (
+    lod_reset,
+    sequence_concat,
+    sequence_conv,
+    sequence_enumerate,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_mask,
+    sequence_pad,
+    sequence_pool,
+    sequence_reshape,
+    sequence_reverse,
+    sequence_softmax,
+    sequence_unpad,
+)
 from hpcdist.layers.tensor import (
     assign,
     cast,
@@ -130,15 +156,20 @@ __all__ = [
     "Switch",
     "abs",
     "accuracy",
+    "adaptive_pool2d",
     "argmax",
     "argmin",
     "assign",
+    "auc",
     "autoincreased_step_counter",
+    "batch_norm",
     "cast",
     "ceil",
     "clip",
     "clip_by_norm",
     "concat",
+    "conv2d",
+    "conv2d_transpose",
     "cos",
     "cos_sim",
     "cosine_decay",
@@ -187,6 +218,7 @@ __all__ = [
     "less_equal",
     "less_than",
     "linear_lr_warmup",
+    "lod_reset",
     "log",
     "log_loss",
     "logical_and",
@@ -194,6 +226,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logsigmoid",
+    "lrn",
     "matmul",
     "mean",
     "merge_selected_rows",
@@ -207,6 +240,7 @@ __all__ = [
     "ones_like",
     "piecewise_decay",
     "polynomial_decay",
+    "pool2d",
     "pow",
     "reciprocal",
     "reduce_max",
@@ -220,6 +254,20 @@ __all__ = [
     "round",
     "rsqrt",
     "scale",
+    "sequence_concat",
+    "sequence_conv",
+    "sequence_enumerate",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_mask",
+    "sequence_pad",
+    "sequence_pool",
+    "sequence_reshape",
+    "sequence_reverse",
+    "sequence_softmax",
+    "sequence_unpad",
     "shape",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
@@ -247,3 +295,7 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+for _name in __all__:
+    if not isinstance(globals()[_name], type):
+        globals()[_name] = _checked(_name, globals()[_name])

@@ -27,7 +27,9 @@ def embedding(
     """Look up rows of a table ``size`` = [rows, width]: ids [..., 1] give values [..., width].
 
     is_sparse: the table's gradient is a SelectedRows of the looked-up rows. padding_idx: this id
-    (negative: counted from the end) gives zeros and gets no gradient.
+    (negative: counted from the end) gives zeros and gets no gradient. With is_distributed as well,
+    rows live on the servers only, ids are any int64, and ``rows`` is how many of them there may be:
+    -1 for any number.
     """
     facts = (size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
     return _embedding("lookup_table", input, *facts)
@@ -61,21 +63,36 @@ def _embedding(
     if len(size) != 2:
         raise GraphError(f"embedding {helper.name!r}: size must be [rows, width], got {size!r}")
     rows = int(size[0])
-    if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise GraphError(
-            f"embedding {helper.name!r}: padding_idx {padding_idx} is outside a table "
-            f"of {rows} rows"
-        )
-    table = helper.create_parameter(param_attr, size, dtype)
+    any_id = is_sparse and is_distributed
+    padding = _padding(helper.name, padding_idx, rows, any_id=any_id)
+    table = helper.create_parameter(param_attr, size, dtype, is_distributed=any_id)
     if table is None:
         raise GraphError(f"embedding {helper.name!r} needs a table: param_attr must not be False")
     attrs = {
         "is_sparse": is_sparse,
         "is_distributed": is_distributed,
         "remote_prefetch": is_sparse and not is_distributed,
-        "padding_idx": NO_PADDING if padding_idx is None else padding_idx % rows,
+        "padding_idx": padding,
     }
     return helper.apply(op_type, {"Ids": ids, "W": table}, attrs, dtype=dtype)
+
+
+def _padding(name: str, padding_idx: int | None, rows: int, *, any_id: bool) -> int:
+    """Return the id that stands for nothing: any that is not negative where ids are any int64."""
+    if padding_idx is None:
+        return NO_PADDING
+    if any_id and 0 <= padding_idx < 2**63:
+        return padding_idx
+    if rows < 0:
+        raise GraphError(
+            f"embedding {name!r}: padding_idx {padding_idx} would count from the end of a table "
+            "that has none; give the id itself, 0 or more"
+        )
+    if not -rows <= padding_idx < rows:
+        raise GraphError(
+            f"embedding {name!r}: padding_idx {padding_idx} is outside a table of {rows} rows"
+        )
+    return padding_idx % rows
 
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:

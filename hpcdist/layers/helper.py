@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Parameter, Variable
@@ -63,10 +63,13 @@ class LayerHelper:
         dtype: Any = "float32",
         is_bias: bool = False,
         default_initializer: Any = None,
+        *,
+        is_distributed: bool = False,
     ) -> Parameter | None:
         """Create a parameter, with its initializer in the startup program; None if attr is False.
 
-        A parameter of that name that is there already is shared; its shape must be the same.
+        A parameter of that name that is there already is shared; its shape must be the same. The
+        number of rows of one that ``is_distributed`` may be -1: any number.
         """
         from hpcdist.initializer import Constant, Xavier  # initializers append ops, as layers do
 
@@ -74,7 +77,8 @@ class LayerHelper:
         if given is None:
             return None
         shape = tuple(int(d) for d in shape)
-        if any(d <= 0 for d in shape):
+        sized = shape[1:] if is_distributed and shape[0] == -1 else shape
+        if any(d <= 0 for d in sized):
             raise GraphError(
                 f"{self.layer_type} {self.name!r}: parameter shape {shape} must be positive; "
                 "only the batch dimension of its input may be -1"
@@ -92,6 +96,7 @@ class LayerHelper:
             "optimize_attr": {"learning_rate": given.learning_rate},
             "regularizer": given.regularizer,
             "gradient_clip_attr": given.gradient_clip,
+            "is_distributed": is_distributed,
         }
         initializer = given.initializer or default_initializer
         if initializer is None:
@@ -126,4 +131,6 @@ class LayerHelper:
 
     def activate(self, x: Variable, act: str | None) -> Variable:
         """Append an activation by name; None changes nothing."""
+        if not isinstance(act, (str, type(None))):
+            raise GraphTypeError(f"{self.name!r}: act must be the name of one, got {act!r}")
         return x if act is None else self.apply(act, {"X": x}, dtype=x.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
@@ -37,9 +37,11 @@ def data_v2(
 
 def _dims(layer: str, name: str, shape: Sequence[int | None]) -> tuple[int, ...]:
     if not isinstance(name, str):
-        raise GraphError(f"{layer}: the name must be a string, got {name!r}")
+        raise GraphTypeError(f"{layer}: the name must be a string, got {name!r}")
     if not isinstance(shape, (list, tuple)):
-        raise GraphError(f"{layer} {name!r}: the shape must be a list or a tuple, got {shape!r}")
+        raise GraphTypeError(
+            f"{layer} {name!r}: the shape must be a list or a tuple, got {shape!r}"
+        )
     return tuple(-1 if d is None or d < 0 else int(d) for d in shape)
 
 

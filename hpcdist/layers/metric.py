@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hpcdist.graph import names
 from hpcdist.graph.variable import Variable
+from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
 
 
@@ -37,3 +41,40 @@ def accuracy(
         {"Accuracy": share, "Correct": correct, "Total": total},
     )
     return share
+
+
+def auc(
+    input: Variable,
+    label: Variable,
+    curve: str = "ROC",
+    num_thresholds: int = 2**12 - 1,
+    topk: int = 1,
+    slide_steps: int = 1,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """Return the area under the curve [1] over all batches, that over the last ones, and counts.
+
+    ``input``: probabilities [n, 2] of negative and positive class, or [n, 1] of the positive one;
+    ``label`` int64 [n, 1]. ``slide_steps``: how many batches the second area looks back on. The
+    counts are persistable variables: positives and negatives by bucket of the last batches, then
+    of all. Trainers of a plain script count their own rows; fetched areas and counts are those of
+    all trainers. ``curve``: ROC or PR. ``topk`` changes nothing, as in Fluid.
+    """
+    helper = LayerHelper("auc")
+    areas = [helper.new_var("float64", stop_gradient=True) for _ in range(2)]
+    buckets = num_thresholds + 1
+    facts: dict[str, Any] = {"dtype": "int64", "persistable": True, "stop_gradient": True}
+    shapes = [[(1 + slide_steps) * buckets + 1]] * 2 + [[1, buckets]] * 2
+    counts = [
+        helper.create_global_variable(
+            names.generate("_generated_var"), Constant(0.0), shape=shape, **facts
+        )
+        for shape in shapes
+    ]
+    for out, pair, steps in zip(areas[::-1], (counts[:2], counts[2:]), (slide_steps, 0)):
+        helper.append_op(
+            "auc",
+            {"Predict": input, "Label": label, "StatPos": pair[0], "StatNeg": pair[1]},
+            {"AUC": out, "StatPosOut": pair[0], "StatNegOut": pair[1]},
+            {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": steps},
+        )
+    return areas[0], areas[1], counts

@@ -29,9 +29,6 @@ def fc(
     """
     helper = LayerHelper("fc", name)
     inputs: list[Any] = list(input) if isinstance(input, (list, tuple)) else [input]
-    for x in inputs:
-        if not isinstance(x, Variable):
-            raise GraphError(f"fc {helper.name!r}: expected a Variable as input, got {x!r}")
     attrs = (
         list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
     )
@@ -82,8 +79,9 @@ def dropout(
     """Set elements to 0 with probability ``dropout_prob``, otherwise in every step.
 
     downgrade_in_infer: testing multiplies by 1 - dropout_prob; upscale_in_train: training divides
-    what it keeps by that. The masks follow from ``seed``, else from the Program's seed (else the
-    job's, HPCDIST_SEED) and the name of the result, and from the number of the call.
+    what it keeps by that. With a ``seed``, else with the Program's if it has one, the mask is
+    Fluid's for that seed, the same in every step. Without, every step draws another one, which
+    follows from the job's seed (HPCDIST_SEED), the name of the result and the number of the step.
     """
     helper = LayerHelper("dropout", name)
     out = helper.new_var(x.dtype)
@@ -92,7 +90,8 @@ def dropout(
         "dropout_prob": dropout_prob,
         "is_test": is_test,
         "seed": seed or helper.main_program.random_seed,
-        "stream": 0 if seed else zlib.crc32(out.name.encode()),
+        "fix_seed": seed is not None or helper.main_program.random_seed != 0,
+        "stream": zlib.crc32(out.name.encode()),
         "dropout_implementation": dropout_implementation,
     }
     helper.append_op("dropout", {"X": x}, {"Out": out, "Mask": mask}, attrs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphTypeError
 
 
 class ParamAttr:
@@ -20,6 +20,8 @@ class ParamAttr:
         gradient_clip: Any = None,
         do_model_average: bool = False,
     ) -> None:
+        if not isinstance(name, (str, type(None))):
+            raise GraphTypeError(f"ParamAttr: name must be a string, got {name!r}")
         self.name = name
         self.initializer = initializer
         self.learning_rate = learning_rate
@@ -43,6 +45,6 @@ class ParamAttr:
             return ParamAttr(initializer=value)
         if hasattr(value, "append_to"):
             return ParamAttr(regularizer=value)
-        raise GraphError(
+        raise GraphTypeError(
             f"param_attr: expected a ParamAttr, a name, an initializer or False, got {value!r}"
         )

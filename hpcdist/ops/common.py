@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.registry import GradOp, Meta, Slot, parse_signature
-
-EMPTY = "@EMPTY@"  # stands in a gradient's slot where nobody wants the value
 
 Wanted = Callable[[str], bool]
 

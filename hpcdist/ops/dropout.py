@@ -1,8 +1,9 @@
-"""Dropout, with masks that every run draws alike."""
+"""Dropout, with masks that every run draws alike; with a fixed seed, Fluid's own."""
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 from typing import Any
 
@@ -12,16 +13,25 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence, same
 from hpcdist.ops.labels import Call
+from hpcdist.ops.random import start_of, uniform
 
 JOB_SEED = "HPCDIST_SEED"  # environment: the seed of operators that have none
 UPSCALE = "upscale_in_train"
 DOWNGRADE = "downgrade_in_infer"
 
 
-def _mask_stream(seed: int, stream: int) -> np.random.Generator:
+def _mask_stream(seed: int, stream: int, fix_seed: bool, **_: Any) -> np.random.Generator | None:
     """Return the numbers of one operator: they depend on its seeds only, not on the process."""
+    if fix_seed:
+        return None
     key = np.array([seed or int(os.environ.get(JOB_SEED, "0")), stream], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+def _fixed_mask(shape: tuple[int, ...], seed: int, dropout_prob: float) -> np.ndarray:
+    """Return the mask of Fluid's kernel for a fixed seed, from a stream as `hpcdist.ops.random`."""
+    drawn = uniform(start_of(seed), 0, math.prod(shape), 0.0, 1.0)
+    return (drawn >= np.float32(dropout_prob)).astype(np.uint8).reshape(shape)
 
 
 def _kept_scale(dropout_prob: float, dropout_implementation: str) -> float:
@@ -47,9 +57,10 @@ def _bind(
     mask: Any,
     dropout_prob: float,
     is_test: bool,
-    seed: int,
-    stream: int,
     dropout_implementation: str,
+    seed: int,
+    state: np.random.Generator | None,
+    **_: Any,
 ) -> Call:
     upscale = dropout_implementation == UPSCALE
     if is_test:
@@ -58,16 +69,21 @@ def _bind(
     if dropout_prob == 1.0:
         return in_sequence([functools.partial(mask.fill, 0), functools.partial(out.fill, 0)])
     scale = _kept_scale(dropout_prob, dropout_implementation)
-    generator = _mask_stream(seed, stream)
-    drawn = np.empty(x.shape, np.float32)
-    kept = np.empty(x.shape, bool)
+    steps: list[Call]
     # The numbers are drawn on the host, so that a GPU drops the very same elements.
-    steps: list[Call] = [
-        functools.partial(generator.random, None, np.float32, drawn),
-        functools.partial(np.greater_equal, drawn, dropout_prob, kept),
-        lambda: xp.copyto(mask, xp.asarray(kept)),
-        functools.partial(xp.multiply, x, mask, out),
-    ]
+    if state is None:
+        steps = [
+            functools.partial(xp.copyto, mask, xp.asarray(_fixed_mask(x.shape, seed, dropout_prob)))
+        ]
+    else:
+        drawn = np.empty(x.shape, np.float32)
+        kept = np.empty(x.shape, bool)
+        steps = [
+            functools.partial(state.random, None, np.float32, drawn),
+            functools.partial(np.greater_equal, drawn, dropout_prob, kept),
+            lambda: xp.copyto(mask, xp.asarray(kept)),
+        ]
+    steps.append(functools.partial(xp.multiply, x, mask, out))
     if scale != 1.0:
         steps.append(functools.partial(xp.multiply, out, scale, out))
     return in_sequence(steps)
@@ -93,6 +109,7 @@ _ATTRS = {
     "dropout_prob": 0.5,
     "is_test": False,
     "seed": 0,
+    "fix_seed": False,  # the same mask in every step, Fluid's for this seed
     "stream": 0,
     "dropout_implementation": DOWNGRADE,
 }
@@ -103,6 +120,7 @@ define(
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
+    state=_mask_stream,
     grad=grad_by("dropout_grad", _GRAD),
     inplace={"Out": "X"},
 )

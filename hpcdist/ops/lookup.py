@@ -28,11 +28,16 @@ def _ids_shape(ids: Meta, last_is_one: bool) -> tuple[int, ...]:
 
 
 def _lookup_infer(
-    last_is_one: bool, w: Meta, ids: Meta, padding_idx: int = NO_PADDING, **_: Any
+    last_is_one: bool,
+    w: Meta,
+    ids: Meta,
+    padding_idx: int = NO_PADDING,
+    is_distributed: bool = False,
+    **_: Any,
 ) -> Meta:
     if len(w.shape) != 2:
         raise GraphError(f"a table must have 2 dimensions (rows, width), got {w.shape}")
-    if padding_idx >= w.shape[0]:
+    if padding_idx >= w.shape[0] and not is_distributed:
         raise GraphError(f"padding_idx {padding_idx} is outside a table of {w.shape[0]} rows")
     return Meta((*_ids_shape(ids, last_is_one), w.shape[1]), w.dtype)
 

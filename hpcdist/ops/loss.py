@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from hpcdist.errors import GraphError
@@ -207,7 +208,7 @@ def _smooth_l1(
     error = (size - near / 2) * near * sigma**2
     if outside is not None:
         error *= outside
-    error.reshape(len(error), -1).sum(1, None, out, True)
+    error.reshape(len(error), math.prod(error.shape[1:])).sum(1, None, out, True)
 
 
 def _smooth_l1_grad(

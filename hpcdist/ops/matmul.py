@@ -27,7 +27,8 @@ def _mul_infer(x: Meta, y: Meta, x_num_col_dims: int, y_num_col_dims: int) -> Me
 
 def flat2d(array: Any, columns_from: int) -> Any:
     """View an array as a matrix: dimensions before ``columns_from`` are its rows."""
-    return array.reshape(math.prod(array.shape[:columns_from]), -1)
+    rows, columns = array.shape[:columns_from], array.shape[columns_from:]
+    return array.reshape(math.prod(rows), math.prod(columns))
 
 
 def _mul_bind(

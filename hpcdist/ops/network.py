@@ -160,3 +160,29 @@ def _merge_ids_infer(
 define("merge_ids", "Ids*, Rows*, X* -> Out*", infer=_merge_ids_infer)
 define("lookup_sparse_table", "W, Ids -> Out", attrs={"padding_idx": -1})
 define("save", "X ->", attrs={"file_path": ""})
+
+
+# -- distributed tables, as ranks run them (`hpcdist.transpiler.table_steps`) ----------------------
+def _pull_infer(
+    ids: Sequence[Meta], widths: Sequence[int], of: Sequence[int], lookups: Sequence[str], **_: Any
+) -> tuple[list[Meta]]:
+    shapes = [m.shape[:-1] if kind == "lookup_table" else m.shape for m, kind in zip(ids, lookups)]
+    return ([Meta((*shape, widths[t])) for shape, t in zip(shapes, of)],)
+
+
+define(
+    "pull_sparse",
+    "Ids* -> Out*",
+    infer=_pull_infer,
+    attrs={
+        "tables": (),
+        "widths": (),
+        "sizes": (),
+        "paddings": (),
+        "of": (),
+        "lookups": (),
+        "create": True,
+    },
+)
+define("push_sparse", "Ids*, Grads*, LearningRate* ->", attrs={"tables": (), "of": ()})
+define("make_table", "->", attrs={"table": ""})

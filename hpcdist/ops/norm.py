@@ -31,7 +31,8 @@ def _layer_norm_infer(
 
 
 def _rows(array: Any, begin_norm_axis: int) -> Any:
-    return array.reshape(math.prod(array.shape[:begin_norm_axis]), -1)
+    rows, columns = array.shape[:begin_norm_axis], array.shape[begin_norm_axis:]
+    return array.reshape(math.prod(rows), math.prod(columns))
 
 
 def _layer_norm_bind(

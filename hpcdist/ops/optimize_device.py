@@ -1,11 +1,11 @@
-"""Optimizer updates on a GPU: the formulas of `optimize_kernels` applied to whole cupy arrays."""
+"""Optimizer updates on a GPU: the formulas of `update_rules` applied to whole cupy arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdist.ops import optimize_kernels as kernels
+from hpcdist import update_rules as rules
 
 
 def bind(
@@ -46,15 +46,15 @@ def bind(
 def _plain(
     name: str, param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any]
 ) -> tuple[Any, ...]:
-    rule = getattr(kernels, name + "_rule").py_func
+    rule = getattr(rules, name + "_rule").py_func
     if name == "adam":
         m, v, power1, power2 = state
-        rate = kernels.adam_rate.py_func(lr, power1, power2)
+        rate = rules.adam_rate.py_func(lr, power1, power2)
         beta1, _, beta2, *_ = constants
         return *rule(param, g, m, v, rate, *constants), power1 * beta1, power2 * beta2
     if name == "adamax":
         m, u, power1 = state
-        return rule(param, g, m, u, kernels.adamax_rate.py_func(lr, power1), *constants)
+        return rule(param, g, m, u, rules.adamax_rate.py_func(lr, power1), *constants)
     if name == "adadelta":
         return rule(param, g, *state, *constants)
     if name == "rmsprop":
@@ -67,13 +67,13 @@ def _lars(
     param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any], norm: Any
 ) -> tuple[Any, ...]:
     mu, coeff, decay = constants
-    rate = kernels.lars_rate.py_func(lr, coeff, decay, norm(param), norm(g))
-    return kernels.lars_rule.py_func(param, g, state[0], rate, mu, decay)
+    rate = rules.lars_rate.py_func(lr, coeff, decay, norm(param), norm(g))
+    return rules.lars_rule.py_func(param, g, state[0], rate, mu, decay)
 
 
 def _lamb(
     param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any], norm: Any
 ) -> tuple[Any, ...]:
     *betas, epsilon, decay = constants
-    step, m, v = kernels.lamb_rule.py_func(param, g, *state[:2], *betas, epsilon, decay)
-    return param - kernels.lamb_rate.py_func(lr, norm(param), norm(step)) * step, m, v
+    step, m, v = rules.lamb_rule.py_func(param, g, *state[:2], *betas, epsilon, decay)
+    return param - rules.lamb_rate.py_func(lr, norm(param), norm(step)) * step, m, v

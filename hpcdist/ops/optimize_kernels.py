@@ -1,10 +1,8 @@
-"""Optimizer updates: each formula once, and one pass over memory that applies it (numba).
+"""Optimizer updates: one pass over memory for each (numba).
 
-A formula takes and returns numbers; called on cupy arrays it works element by element too. Its
-compiled pass also forms the gradient: rows of ``grads`` (one per contributor, beginning at
-``starts``) are added in that order and multiplied by ``scale``, a cache-sized chunk at a time.
-All arithmetic is in the parameter's element type, in Fluid's order, so that a parameter cut into
-blocks moves as the whole would.
+A pass applies a formula of `hpcdist.update_rules` and forms the gradient: rows of ``grads`` (one
+per contributor, beginning at ``starts``) are added in that order and multiplied by ``scale``, a
+cache-sized chunk at a time, so that a parameter cut into blocks moves as the whole would.
 """
 
 from __future__ import annotations
@@ -12,8 +10,27 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.ops.jit import jit
+from hpcdist.update_rules import (
+    adadelta_rule,
+    adagrad_rule,
+    adam_rate,
+    adam_rule,
+    adamax_rate,
+    adamax_rule,
+    centered_rmsprop_rule,
+    decayed_adagrad_rule,
+    ftrl_rule,
+    lamb_rate,
+    lamb_rule,
+    lars_rate,
+    lars_rule,
+    momentum_rule,
+    nesterov_rule,
+    rmsprop_rule,
+    sgd_rule,
+    sqrt_ftrl_rule,
+)
 
-ONE = np.float32(1)  # as a literal, it would turn single precision into double
 CHUNK = 1024  # elements whose gradient is formed at once: stays in the first-level cache
 
 
@@ -55,129 +72,6 @@ def _norm(x):
     out = np.empty(1, x.dtype)
     out[0] = np.sqrt(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])))
     return out[0]
-
-
-# -- formulas: (p, g, *state, lr, *hyper) -> (p, *state) -----------------------------------------
-@jit
-def sgd_rule(p, g, lr):
-    return p - lr * g
-
-
-@jit
-def momentum_rule(p, g, v, lr, mu):
-    v = v * mu + g
-    return p - lr * v, v
-
-
-@jit
-def nesterov_rule(p, g, v, lr, mu):
-    v = v * mu + g
-    return p - (g + v * mu) * lr, v
-
-
-@jit
-def adagrad_rule(p, g, m, lr, epsilon):
-    m = m + g * g
-    return p - lr * g / (np.sqrt(m) + epsilon), m
-
-
-@jit
-def decayed_adagrad_rule(p, g, m, lr, decay, rest, epsilon):
-    m = decay * m + rest * g * g
-    return p - lr * g / (np.sqrt(m) + epsilon), m
-
-
-@jit
-def adam_rate(lr, power1, power2):
-    return lr * (np.sqrt(ONE - power2) / (ONE - power1))
-
-
-@jit
-def adam_rule(p, g, m, v, lr, beta1, rest1, beta2, rest2, epsilon):
-    m = beta1 * m + rest1 * g
-    v = beta2 * v + rest2 * g * g
-    return p - lr * (m / (np.sqrt(v) + epsilon)), m, v
-
-
-@jit
-def adamax_rate(lr, power1):
-    return lr / (ONE - power1)
-
-
-@jit
-def adamax_rule(p, g, m, u, lr, beta1, rest1, beta2, epsilon):
-    m = beta1 * m + rest1 * g
-    u = np.maximum(np.abs(g), beta2 * u + epsilon)
-    return p - lr * (m / u), m, u
-
-
-@jit
-def rmsprop_rule(p, g, mom, ms, lr, rho, rest, epsilon, momentum):
-    ms = rho * ms + rest * g * g
-    mom = momentum * mom + lr * g / np.sqrt(ms + epsilon)
-    return p - mom, mom, ms
-
-
-@jit
-def centered_rmsprop_rule(p, g, mom, ms, mg, lr, rho, rest, epsilon, momentum):
-    ms = rho * ms + rest * g * g
-    mg = rho * mg + rest * g
-    mom = momentum * mom + lr * g / np.sqrt(ms - mg * mg + epsilon)
-    return p - mom, mom, ms, mg
-
-
-@jit
-def ftrl_rule(p, g, n, z, lr, l1, twice_l2, power):
-    """``power`` is minus Fluid's lr_power; 0.5 is the usual square root."""
-    m = n + g * g
-    root, new_root = n**power, m**power
-    z = z + (g - (new_root - root) / lr * p)
-    shrunk = (l1 * np.sign(z) - z) / (new_root / lr + twice_l2)
-    return np.where(np.abs(z) > l1, shrunk, p - p), m, z
-
-
-@jit
-def sqrt_ftrl_rule(p, g, n, z, lr, l1, twice_l2):
-    m = n + g * g
-    new_root = np.sqrt(m)
-    z = z + (g - (new_root - np.sqrt(n)) / lr * p)
-    shrunk = (l1 * np.sign(z) - z) / (new_root / lr + twice_l2)
-    return np.where(np.abs(z) > l1, shrunk, p - p), m, z
-
-
-@jit
-def lars_rate(lr, coeff, decay, p_norm, g_norm):
-    """Return the layer's own rate: 0, not 0/0, where parameter and gradient are both zero."""
-    below = g_norm + decay * p_norm
-    return lr * coeff * p_norm / np.where(below > 0, below, ONE)
-
-
-@jit
-def lars_rule(p, g, v, lr, mu, decay):
-    v = v * mu + lr * (g + decay * p)
-    return p - v, v
-
-
-@jit
-def lamb_rule(p, g, m, v, beta1, rest1, beta2, rest2, epsilon, decay):
-    """Return the step before the layer's rate, and the moments; Fluid corrects no bias."""
-    m = beta1 * m + rest1 * g
-    v = beta2 * v + rest2 * g * g
-    return m / (np.sqrt(v) + epsilon) + decay * p, m, v
-
-
-@jit
-def lamb_rate(lr, p_norm, step_norm):
-    known = (p_norm > 0) & (step_norm > 0)
-    return lr * np.where(known, p_norm, ONE) / np.where(known, step_norm, ONE)
-
-
-@jit
-def adadelta_rule(p, g, squares, updates, rho, rest, epsilon):
-    squares = rho * squares + rest * g * g
-    update = -np.sqrt((updates + epsilon) / (squares + epsilon)) * g
-    updates = rho * updates + rest * update * update
-    return p + update, squares, updates
 
 
 # -- passes over memory --------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Optimizers, by their short names and Fluid's long ones."""
 
-from hpcdist.optimizer.base import Optimizer, distributed_table
+from hpcdist.optimizer.base import Optimizer
 from hpcdist.optimizer.kinds import (
     AdadeltaOptimizer,
     AdagradOptimizer,
@@ -51,5 +51,4 @@ __all__ = [
     "RMSProp",
     "RMSPropOptimizer",
     "SGDOptimizer",
-    "distributed_table",
 ]

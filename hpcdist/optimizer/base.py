@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.backward import append_backward
 from hpcdist.clip import GradientClipBase, append_gradient_clip_ops
-from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -17,7 +17,8 @@ from hpcdist.graph.program import (
     default_startup_program,
     program_guard,
 )
-from hpcdist.graph.roles import Role
+from hpcdist.graph.registry import default_attrs
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import Constant
 from hpcdist.ops.optimize import UPDATES
@@ -44,6 +45,8 @@ class Optimizer:
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
     ) -> None:
+        if learning_rate is None:
+            raise GraphAssertionError(f"{type(self).__name__} needs a learning_rate, got None")
         if isinstance(learning_rate, bool) or not isinstance(learning_rate, (float, int, Variable)):
             raise GraphTypeError(
                 f"{type(self).__name__}: learning_rate must be a number or a Variable, "
@@ -69,6 +72,8 @@ class Optimizer:
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], ParamGrads]:
         """Append all that a training step needs; return (update operators, (param, grad) pairs)."""
+        if not isinstance(loss, Variable):
+            raise GraphAssertionError(f"minimize: the loss must be a Variable, got {loss!r}")
         _check_clip(grad_clip)
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         if not pairs:
@@ -105,29 +110,19 @@ class Optimizer:
     ) -> list[Operator]:
         """Append clip, regularization and update operators; return the last kind."""
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
-        pairs, table_op = self._take_out_table(pairs)
+        rows = [pair for pair in pairs if pair[0].is_distributed]
+        pairs = [pair for pair in pairs if not pair[0].is_distributed]
+        # As in Fluid, tables come first and are not clipped. Regularizers are refused later, when
+        # it is known that the table is to be distributed.
+        table_ops = self._append_updates(append_regularization_ops(rows, self.regularization))
         clip = grad_clip or self.grad_clip
         pairs = append_gradient_clip_ops(pairs) if clip is None else clip(pairs)
         pairs = append_regularization_ops(pairs, self.regularization)
-        ops = self._append_updates(pairs)
-        return [*ops, table_op] if table_op is not None else ops
-
-    def _take_out_table(self, pairs: ParamGrads) -> tuple[ParamGrads, Operator | None]:
-        """Give a distributed table its own ``sgd``: no clip, regularizer or other update there."""
-        table = distributed_table(default_main_program())
-        if table is None:
-            return pairs, None
-        op = None
-        for param, grad in pairs:
-            if param.name == table:
-                block = default_main_program().global_block()
-                with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
-                    rate = self._rate_of(param)
-                    inputs = {"Param": param, "Grad": grad, "LearningRate": rate}
-                    op = block.append_op("sgd", inputs, {"ParamOut": param})
-        return [pair for pair in pairs if pair[0].name != table], op
+        return [*self._append_updates(pairs), *table_ops]
 
     def _append_updates(self, pairs: ParamGrads) -> list[Operator]:
+        if not pairs:
+            return []
         block = default_main_program().global_block()
         start = len(block.ops)
         for param, _ in pairs:
@@ -149,7 +144,14 @@ class Optimizer:
             inputs[slot] = self._held[param.block.program, slot, param.name]
             if out is not None:
                 outputs[out] = inputs[slot]
-        block.append_op(self.type, inputs, outputs, self._attrs_for(param))
+        attrs = self._attrs_for(param)
+        if not param.is_distributed:
+            block.append_op(self.type, inputs, outputs, attrs)
+            return
+        # Its rows are moved one by one, so optimizers may that refuse sparse gradients otherwise.
+        facts = {ROLE_ATTR: int(Role.OPTIMIZE), ROLE_VAR_ATTR: [param.name, grad.name]}
+        attrs = {**default_attrs(self.type), **attrs, **facts}
+        block.add_op(Operator(block, self.type, inputs, outputs, attrs))
 
     def _attrs_for(self, param: Parameter) -> dict[str, Any]:
         return self.attrs
@@ -218,15 +220,3 @@ def _check_clip(clip: Any) -> None:
         raise GraphTypeError(
             f"grad_clip: expected GradientClipByValue, ByNorm or ByGlobalNorm, got {clip!r}"
         )
-
-
-def distributed_table(program: Program) -> str | None:
-    """Return the name of the one table that ``embedding(is_distributed=True)`` reads, if any."""
-    tables = {
-        op.input("W")[0]
-        for op in program.global_block().ops
-        if op.type in ("lookup_table", "lookup_table_v2") and op.attrs.get("is_distributed")
-    }
-    if len(tables) > 1:
-        raise GraphError(f"all distributed embeddings must share one table, got {sorted(tables)}")
-    return next(iter(tables), None)

@@ -1,0 +1,283 @@
+"""CompiledProgram: a Program on all devices of this process, and on all trainers of its job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
+from hpcdist.executor import control
+from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import as_names
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import Role
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel, loss_gradients
+
+if TYPE_CHECKING:
+    from hpcdist.executor.executor import Executor
+
+Scale = BuildStrategy.GradientScaleStrategy
+CPU_NUM = "CPU_NUM"
+
+
+class CompiledProgram:
+    """A Program with settings for running it; ``Executor.run`` takes it in place of the Program.
+
+    After `with_data_parallel` every batch is divided among this process's devices, and, if the
+    Program was transpiled in nccl2 mode, gradients are summed over all trainers as well.
+    """
+
+    def __init__(self, program_or_graph: Program, build_strategy: BuildStrategy | None = None):
+        if not isinstance(program_or_graph, Program):
+            raise FleetTypeError(
+                f"CompiledProgram: expected a Program, got {type(program_or_graph).__name__}"
+            )
+        self.program = program_or_graph
+        self._build = build_strategy or BuildStrategy()
+        self._execution = ExecutionStrategy()
+        self._parallel = False
+        self._places: Sequence[Place] | None = None
+        self._made: dict[tuple[int, int], DataParallel] = {}
+
+    def with_data_parallel(
+        self,
+        loss_name: str | None = None,
+        build_strategy: BuildStrategy | None = None,
+        exec_strategy: ExecutionStrategy | None = None,
+        share_vars_from: CompiledProgram | None = None,
+        places: Any = None,
+    ) -> CompiledProgram:
+        """Run on several devices: ``places``, or CPU_NUM of a CPU (1), or one GPU. Returns itself.
+
+        ``loss_name`` is needed if the Program trains. Programs of one scope share their values
+        anyway, so ``share_vars_from`` is only checked.
+        """
+        if self._parallel:
+            raise PlanAssertionError("with_data_parallel: this program is data parallel already")
+        if share_vars_from is not None and not isinstance(share_vars_from, CompiledProgram):
+            raise FleetTypeError(
+                f"share_vars_from: expected a CompiledProgram, got {type(share_vars_from).__name__}"
+            )
+        if share_vars_from is not None and not share_vars_from._parallel:
+            raise PlanError("share_vars_from: that program is not data parallel")
+        self._build = build_strategy or self._build
+        self._execution = exec_strategy or self._execution
+        self._places = None if places is None else _places(places)
+        self._check_loss(None if loss_name is None else as_names(loss_name)[0])
+        self._parallel = True
+        return self
+
+    def _check_loss(self, loss: str | None) -> None:
+        if not self._has_backward():
+            return
+        if loss is None:
+            raise PlanAssertionError(
+                "with_data_parallel: this program trains, so loss_name must be given"
+            )
+        starts = loss_gradients(self.program)
+        if starts and grad_name(loss) not in starts:
+            known = ", ".join(name.removesuffix(grad_name("")) for name in starts)
+            raise PlanError(f"loss_name: the program minimizes {known}, got {loss!r}")
+
+    def _has_backward(self) -> bool:
+        return any(op.role & Role.BACKWARD for op in self.program.global_block().ops)
+
+    def begin(self, place: Place, scope: Scope) -> None:
+        """Let all trainers begin with the values of trainer 0, if these are there. Collective."""
+        job = control.installed()
+        self._check_trainers()
+        if job is None or self.program._group is None or not self._has_backward():
+            return
+        held = [scope.find_var(parameter.name) for parameter in self.program.all_parameters()]
+        if all(found is not None and found.value is not None for found in held):
+            job.begin(self._on(_device_count(place)).program, scope)
+
+    # -- running -----------------------------------------------------------------------------
+    def run(
+        self,
+        executor: Executor,
+        feed: Any,
+        fetch_list: Sequence[str],
+        scope: Scope | None,
+        return_numpy: bool,
+        return_merged: bool,
+    ) -> list[Any]:
+        """Run on an executor; the values of several devices stand one behind the other."""
+        scope = scope if scope is not None else global_scope()
+        if not self._parallel or self._is_shared_by_ranks():
+            return executor.run(
+                self.program, feed, fetch_list, scope=scope, return_numpy=return_numpy
+            )
+        devices = len(self._places) if self._places else _device_count(executor.place)
+        if devices > 1 and isinstance(feed, Mapping) and not self._has_backward():
+            devices = _used(min(map(_samples, feed.values()), default=0), devices)
+        made = self._on(devices)
+        for first, others in made.copied.items():
+            _begin_alike(scope, first, others)
+        fed = _divided(feed, made, self.program)
+        names = [name for fetched in fetch_list for name in made.names(fetched)]
+        as_arrays = return_numpy or devices > 1
+        values = executor.run(made.program, fed, names, scope=scope, return_numpy=as_arrays)
+        found = [values[i : i + devices] for i in range(0, len(values), devices)]
+        if not return_merged:
+            return found
+        return [v[0] if devices == 1 else np.concatenate(v) for v in found]
+
+    def _is_shared_by_ranks(self) -> bool:
+        """Tell whether this trains in a plain script: the job divides its batches among ranks."""
+        if control.installed() is None or self.program._group is not None:
+            return False
+        self._check_trainers()
+        return any(op.role & Role.OPTIMIZE for op in self.program.global_block().ops)
+
+    def _on(self, devices: int) -> DataParallel:
+        key = (devices, self.program.version)
+        if key not in self._made:
+            self._check_trainers()
+            scaling = self._build.gradient_scale_strategy
+            self._made[key] = self._rewritten(devices, scaling)
+        return self._made[key]
+
+    def _rewritten(self, devices: int, scaling: Scale) -> DataParallel:
+        group = self.program._group
+        if group is not None and group.mode != "nccl2":
+            if devices > 1:
+                raise PlanError(
+                    f"a program of {group.mode} mode runs on one device, got {devices}: "
+                    "set CPU_NUM=1, or transpile it in nccl2 mode"
+                )
+            return DataParallel(self.program, 1, {}, {})
+        factor = 1.0 if scaling is Scale.One else None
+        made = data_parallel(self.program, devices, factor, scaling is Scale.Customized)
+        if group is not None:
+            fused = self._build.fuse_all_reduce_ops
+            made.program._group = replace(made.program._group, fused=fused)
+        return made
+
+    def _check_trainers(self) -> None:
+        group = self.program._group
+        asked, trainer_id = self._build.num_trainers, self._build.trainer_id
+        if asked > 1 and group is None:
+            raise PlanError(
+                f"num_trainers is {asked}, but the program is not transpiled for so many: set "
+                "DistributeTranspilerConfig.mode = 'nccl2' and call transpile() first"
+            )
+        if group is None or group.mode == RUNNING:
+            return
+        trainers = len(group.endpoints)
+        if asked > 1 and asked != trainers:
+            raise PlanAssertionError(
+                f"num_trainers: expected {trainers}, as many as transpile() was given endpoints, "
+                f"got {asked}"
+            )
+        if asked > 1 and trainer_id != group.trainer_id:
+            raise PlanError(
+                f"trainer_id: transpile() was told {group.trainer_id}, got {trainer_id}"
+            )
+
+
+def _places(given: Any) -> list[Place]:
+    places = list(given) if isinstance(given, (list, tuple)) else [given]
+    for place in places:
+        if not isinstance(place, (CPUPlace, CUDAPlace)):
+            raise FleetTypeError(f"places: expected CPUPlace() or CUDAPlace(i), got {place!r}")
+    if sum(isinstance(place, CUDAPlace) for place in places) > 1:
+        raise PlanError(
+            f"places: a process computes on one GPU, got {len(places)} places: start one rank "
+            "for each GPU, mpirun -n N python -m hpcdist"
+        )
+    if not places:
+        raise PlanError("places: expected at least one")
+    return places
+
+
+def _device_count(place: Place) -> int:
+    text = os.environ.get(CPU_NUM, "1") if isinstance(place, CPUPlace) else "1"
+    if not text.isdigit() or int(text) < 1:
+        raise PlanError(f"{CPU_NUM}: expected a number of devices, got {text!r}")
+    return int(text)
+
+
+def _begin_alike(scope: Scope, first: str, others: Sequence[str]) -> None:
+    """Let what a device keeps for itself begin as on the first device."""
+    source = scope.find_var(first)
+    for name in others:
+        copy = scope.find_var(name) or scope.var(name)
+        if copy.value is None and source is not None and source.value is not None:
+            copy.hold(source.value.copy())
+
+
+# -- feeding -----------------------------------------------------------------------------------
+def only_feed(feed: Any) -> Mapping[str, Any]:
+    """Return the feed of the only device."""
+    if isinstance(feed, (list, tuple)):
+        if len(feed) != 1:
+            raise FeedError(f"feed: expected one dict, or a list of one, got {len(feed)} dicts")
+        feed = feed[0]
+    return _mapping(feed)
+
+
+def _mapping(feed: Any) -> Mapping[str, Any]:
+    if feed is not None and not isinstance(feed, Mapping):
+        raise FleetTypeError(f"feed: expected a dict, got {type(feed).__name__}")
+    return feed or {}
+
+
+def _divided(feed: Any, made: DataParallel, program: Program) -> dict[str, Any]:
+    """Return what all devices are fed, by the names of their variables."""
+    devices = made.devices
+    if isinstance(feed, (list, tuple)):
+        if len(feed) != devices:
+            raise FeedError(
+                f"feed: expected a list of {devices} dicts, one for each device, got {len(feed)}"
+            )
+        parts = [_mapping(part) for part in feed]
+        return {made.names(n)[d]: v for d, part in enumerate(parts) for n, v in part.items()}
+    whole = _mapping(feed)
+    if devices == 1:
+        return dict(whole)
+    fed = {}
+    for name, value in whole.items():
+        tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
+        rows = _samples(value)
+        if rows < devices:
+            raise FeedError(
+                f"feed {name!r}: {rows} rows cannot be divided among {devices} devices "
+                f"({CPU_NUM}); feed at least one row for each"
+            )
+        for own, (begin, end) in zip(made.names(name), pairwise(_cuts(rows, devices))):
+            part = tensor.part(begin, end)
+            fed[own] = part.value if part.sequences is None else part
+    return fed
+
+
+def _samples(value: Any) -> int:
+    """Return how many samples an array, or a tensor of sequences, has."""
+    tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
+    return tensor.samples if np.ndim(value) else 0
+
+
+def _used(samples: int, devices: int) -> int:
+    """Return on how many devices a batch that is not trained runs: all but the last are full."""
+    full = -(-samples // devices)
+    return -(-samples // full) if samples else 1
+
+
+def _cuts(samples: int, devices: int) -> list[int]:
+    """Return where the parts of a batch begin, and its end: as in Fluid, the last is the small one.
+
+    Where that would leave a device with nothing, which Fluid refuses, they are nearly equal.
+    """
+    full = -(-samples // devices)
+    if full * (devices - 1) < samples:
+        return [min(full * device, samples) for device in range(devices + 1)]
+    return [samples * device // devices for device in range(devices + 1)]

@@ -1,0 +1,151 @@
+"""Fitting a compiled Program to another batch: ragged batches differ in length at every step.
+
+A Program is compiled for one batch. When the next one has the same number of sequences, but of
+other lengths, nothing is planned anew: what the operators behind the ragged input read and write
+becomes another piece of the same memory, and only those operators are bound again. Memory is set
+aside for somewhat more than the longest batch so far, so a Program is soon compiled no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdist.executor.analysis import View, changed_metas, root_of
+from hpcdist.executor.control import Fits
+from hpcdist.executor.memory import nbytes_of
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta, lookup
+from hpcdist.ops.selected_rows import SelectedRows
+
+HEADROOM = 1.25  # bytes set aside per byte needed, for values whose size changes
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A step that can be bound again: the operator, and what it reads and writes."""
+
+    index: int
+    op: Operator
+    names: frozenset[str]
+    reads_lods: bool
+
+    @staticmethod
+    def of(index: int, op: Operator) -> _Bound:
+        """Describe the operator of step ``index``."""
+        definition = lookup(op.type)
+        names = frozenset((*op.input_arg_names, *op.output_arg_names))
+        return _Bound(index, op, names, bool(definition.lods or definition.measures))
+
+    def is_touched(self, changed: Mapping[str, Meta], resized: Mapping[str, Meta]) -> bool:
+        """Tell whether its arrays are others now, or the sequences it reads."""
+        if not self.names.isdisjoint(resized):
+            return True
+        return self.reads_lods and not self.names.isdisjoint(changed)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a temporary lies in the pool, and how long it may become there."""
+
+    offset: int
+    nbytes: int
+
+
+class Fitting:
+    """The parts of a compiled Program that change with the lengths of what is fed."""
+
+    def __init__(
+        self,
+        ops: Sequence[Operator],
+        metas: dict[str, Meta],
+        views: Mapping[str, View],
+        places: Mapping[str, Place],
+        reserved: Mapping[str, int],
+        arrays: dict[str, Any],
+        steps: list[Callable[[], Any]],
+        bound: Sequence[Operator | None],
+        carve: Callable[[int, Meta], Any],
+        rebind: Callable[[Operator], Callable[[], Any]],
+        fits: Fits,
+    ) -> None:
+        """``ops`` in the Program's order; ``bound[i]`` made ``steps[i]`` and can be bound again."""
+        self.reserve = dict(reserved)
+        self._ops = ops
+        self.metas = metas
+        self._views = views
+        self._places = places
+        self._arrays = arrays
+        self._steps = steps
+        self._bound = [_Bound.of(i, op) for i, op in enumerate(bound) if op is not None]
+        self._carve = carve
+        self._rebind = rebind
+        self._fits = fits
+
+    def fit(self, feeds: Mapping[str, Meta]) -> bool:
+        """Make the Program ready for these feeds; False if it must be compiled anew.
+
+        ``reserve`` then says how many bytes to set aside for which value.
+        """
+        feeds = {n: self._as_before(n, meta) for n, meta in feeds.items()}
+        changed = changed_metas(self._ops, self.metas, feeds)
+        if not changed:
+            return True
+        resized = {n: m for n, m in changed.items() if m != self.metas[n] and n in self._arrays}
+        touched = [b for b in self._bound if b.is_touched(changed, resized)]
+        if not self._all_fit(resized) or any(self._parts(b.op, resized) for b in touched):
+            for name, meta in resized.items():
+                wanted = int(nbytes_of(meta) * HEADROOM)
+                self.reserve[name] = max(wanted, self.reserve.get(name, 0))
+            return False
+        self.metas.update(changed)
+        for name in self._places:
+            # Rows are given back to all that is sparse: a step may have left others there.
+            sparse = isinstance(self._arrays.get(name), SelectedRows)
+            if sparse or (name in resized and name not in self._views):
+                self._place(name, self.metas[name])
+        for name in self._views:
+            if name in resized:
+                root = self._arrays[self._views[name].root]
+                self._arrays[name] = root.reshape(resized[name].shape)
+        self._fits.count += 1
+        for bound in touched:
+            self._steps[bound.index] = self._rebind(bound.op)
+        return True
+
+    def _as_before(self, name: str, meta: Meta) -> Meta:
+        """Keep the sequences there are, if the new ones are the same."""
+        held = self.metas[name]
+        new = meta.sequences
+        return held if new is not None and new.same(held.sequences) else meta
+
+    def _place(self, name: str, meta: Meta) -> None:
+        array = self._carve(self._places[name].offset, meta)
+        held = self._arrays[name]
+        if isinstance(array, SelectedRows):  # operators of the network hold this very object
+            held.rows, held.value = array.rows, array.value
+        else:
+            self._arrays[name] = array
+
+    def _all_fit(self, resized: Mapping[str, Meta]) -> bool:
+        for name, meta in resized.items():
+            view = self._views.get(name)
+            if view is not None and view.begin is not None:
+                return False
+            place = self._places.get(root_of(self._views, name))
+            if place is None or nbytes_of(meta) > place.nbytes:
+                return False
+        return True
+
+    def _parts(self, op: Operator, resized: Mapping[str, Meta]) -> bool:
+        """Tell whether a result lies in its operand's place, and no longer has the same size."""
+        for out_slot, in_slot in lookup(op.type).inplace.items():
+            for out, source in zip(op.output(out_slot), op.input(in_slot)):
+                place = self._places.get(out)
+                if place is None or place is not self._places.get(source):
+                    continue
+                sizes = {nbytes_of(resized.get(n) or self.metas[n]) for n in (out, source)}
+                if len(sizes) > 1:
+                    return True
+        return False

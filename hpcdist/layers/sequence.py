@@ -1,0 +1,165 @@
+"""Layers on sequences: rows that group into pieces of different lengths (``lod_level=1``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+
+
+def sequence_pool(
+    input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0
+) -> Variable:
+    """Turn each sequence into one row: sum, average, sqrt, max, first or last of its rows.
+
+    A sequence without rows gives ``pad_value``; sqrt is the sum over the root of the length.
+    """
+    helper = LayerHelper("sequence_pool")
+    out = helper.new_var(input.dtype)
+    index = helper.new_var("int32", stop_gradient=pool_type == "max")
+    attrs = {"pooltype": pool_type.upper(), "is_test": is_test, "pad_value": pad_value}
+    helper.append_op("sequence_pool", {"X": input}, {"Out": out, "MaxIndex": index}, attrs)
+    return out
+
+
+def sequence_first_step(input: Variable) -> Variable:
+    """Return the first row of each sequence."""
+    return sequence_pool(input, "first")
+
+
+def sequence_last_step(input: Variable) -> Variable:
+    """Return the last row of each sequence."""
+    return sequence_pool(input, "last")
+
+
+def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None = None) -> Variable:
+    """Return the softmax of [rows, 1] within each sequence."""
+    helper = LayerHelper("sequence_softmax", name)
+    attrs = {"use_cudnn": use_cudnn}
+    return helper.apply("sequence_softmax", {"X": input}, attrs, dtype=input.dtype)
+
+
+def sequence_conv(
+    input: Variable,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool = True,
+    padding_start: int | None = None,
+    bias_attr: Any = None,
+    param_attr: Any = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Multiply ``filter_size`` neighbouring rows with a filter, for each row of [rows, width].
+
+    The first of them stands ``padding_start`` rows on (default: -filter_size // 2, rounded
+    towards zero); beyond the ends of a sequence there are zeros. ``filter_stride`` must be 1.
+    """
+    helper = LayerHelper("sequence_conv", name)
+    shape = [filter_size * input.shape[1], num_filters]
+    filters = helper.create_parameter(param_attr, shape, input.dtype)
+    start = -(filter_size // 2) if padding_start is None else padding_start
+    attrs = {"contextStride": filter_stride, "contextStart": start, "contextLength": filter_size}
+    slots = {"X": input, "Filter": filters}
+    out = helper.apply("sequence_conv", slots, attrs, dtype=input.dtype)
+    return helper.activate(helper.add_bias(out, bias_attr), act)
+
+
+def sequence_expand(
+    x: Variable, y: Variable, ref_level: int = -1, name: str | None = None
+) -> Variable:
+    """Repeat row, or sequence, i of ``x`` as often as sequence i of ``y``'s level has items."""
+    helper = LayerHelper("sequence_expand", name)
+    return helper.apply(
+        "sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level}, dtype=x.dtype
+    )
+
+
+def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Repeat row i of ``x`` for each row of sequence i of ``y``."""
+    helper = LayerHelper("sequence_expand_as", name)
+    return helper.apply("sequence_expand_as", {"X": x, "Y": y}, dtype=x.dtype)
+
+
+def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
+    """Put sequence i of each input behind one another."""
+    helper = LayerHelper("sequence_concat", name)
+    return helper.apply("sequence_concat", {"X": list(input)}, dtype=input[0].dtype)
+
+
+def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
+    """Return each sequence with its last row first."""
+    helper = LayerHelper("sequence_reverse", name)
+    return helper.apply("sequence_reverse", {"X": x}, slot="Y", dtype=x.dtype)
+
+
+def sequence_reshape(input: Variable, new_dim: int) -> Variable:
+    """Cut each sequence's numbers into rows of ``new_dim``."""
+    helper = LayerHelper("sequence_reshape")
+    return helper.apply("sequence_reshape", {"X": input}, {"new_dim": new_dim}, dtype=input.dtype)
+
+
+def sequence_enumerate(
+    input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
+) -> Variable:
+    """Return, for each id [rows, 1], it and those behind it: [rows, win_size]."""
+    helper = LayerHelper("sequence_enumerate", name)
+    attrs = {"win_size": win_size, "pad_value": pad_value}
+    facts: dict[str, Any] = {"dtype": input.dtype, "stop_gradient": True}
+    return helper.apply("sequence_enumerate", {"X": input}, attrs, **facts)
+
+
+def sequence_pad(
+    x: Variable, pad_value: Variable, maxlen: int | None = None, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Return [sequences, maxlen, ...], padded with ``pad_value`` ([1] or a row), and the lengths.
+
+    ``maxlen`` None: as long as the longest sequence.
+    """
+    helper = LayerHelper("sequence_pad", name)
+    out = helper.new_var(x.dtype)
+    length = helper.new_var("int64", stop_gradient=True)
+    pad_value.stop_gradient = True
+    helper.append_op(
+        "sequence_pad",
+        {"X": x, "PadValue": pad_value},
+        {"Out": out, "Length": length},
+        {"padded_length": -1 if maxlen is None else maxlen},
+    )
+    return out, length
+
+
+def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
+    """Return the first ``length[i]`` rows of each ``x[i]`` as a sequence.
+
+    ``length`` int64 is fed, or comes from `sequence_pad`.
+    """
+    helper = LayerHelper("sequence_unpad", name)
+    length.stop_gradient = True
+    return helper.apply("sequence_unpad", {"X": x, "Length": length}, dtype=x.dtype)
+
+
+def sequence_mask(
+    x: Variable, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None
+) -> Variable:
+    """Return [..., maxlen] with 1 at places before each length of ``x``, 0 behind.
+
+    ``maxlen`` None: the largest of the lengths, which then are fed or come from `sequence_pad`.
+    """
+    helper = LayerHelper("sequence_mask", name)
+    out = helper.new_var(dtype, stop_gradient=True)
+    attrs = {"maxlen": -1 if maxlen is None else maxlen, "out_dtype": out.dtype}
+    helper.append_op("sequence_mask", {"X": x}, {"Y": out}, attrs)
+    return out
+
+
+def lod_reset(
+    x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None
+) -> Variable:
+    """Group the rows of ``x`` as those of ``y`` are, or by offsets ``target_lod``."""
+    slots = {"X": x} if y is None else {"X": x, "Y": y}
+    attrs = {"target_lod": list(target_lod or ())}
+    return LayerHelper("lod_reset").apply("lod_reset", slots, attrs, dtype=x.dtype)

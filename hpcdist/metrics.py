@@ -1,0 +1,184 @@
+"""Metrics that a script adds up batch by batch from what it fetches (Fluid's ``fluid.metrics``)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+from hpcdist.ops.auc import CURVES, area
+
+__all__ = ["Accuracy", "Auc", "CompositeMetric", "MetricBase", "Precision", "Recall"]
+
+
+class MetricBase:
+    """A metric: `update` takes a batch, `eval` returns the value so far, `reset` starts anew."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = type(self).__name__ if name is None else str(name)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def _states(self) -> dict[str, Any]:
+        return {name: v for name, v in vars(self).items() if not name.startswith("_")}
+
+    def reset(self) -> None:
+        """Set what was added up to zero: every attribute without a leading underscore."""
+        for name, value in self._states().items():
+            if isinstance(value, (int, float)):
+                setattr(self, name, type(value)(0))
+            else:
+                setattr(self, name, None if value is None else np.zeros_like(value))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the name and what was added up."""
+        return {"name": self._name, "states": copy.deepcopy(self._states())}
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add a batch."""
+        raise NotImplementedError(f"{type(self).__name__}: a metric must have update()")
+
+    def eval(self) -> Any:
+        """Return the value so far."""
+        raise NotImplementedError(f"{type(self).__name__}: a metric must have eval()")
+
+
+class CompositeMetric(MetricBase):
+    """Several metrics of the same predictions."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self._metrics: list[MetricBase] = []
+
+    def add_metric(self, metric: MetricBase) -> None:
+        """Add a metric."""
+        if not isinstance(metric, MetricBase):
+            raise FeedError(f"add_metric: expected a metric, got {type(metric).__name__}")
+        self._metrics.append(metric)
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add a batch to every metric."""
+        for metric in self._metrics:
+            metric.update(preds, labels)
+
+    def eval(self) -> list[Any]:
+        """Return the values, in the order in which the metrics were added."""
+        return [metric.eval() for metric in self._metrics]
+
+    def reset(self) -> None:
+        """Start every metric anew."""
+        for metric in self._metrics:
+            metric.reset()
+
+
+def _arrays(metric: str, preds: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    for name, value in (("preds", preds), ("labels", labels)):
+        if not isinstance(value, (np.ndarray, np.generic)):
+            raise FeedError(f"{metric}: {name} must be an array, got {type(value).__name__}")
+    return np.asarray(preds), np.asarray(labels)
+
+
+def _called(metric: str, preds: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return which samples were called positive, and which are."""
+    scores, truth = _arrays(metric, preds, labels)
+    count = len(truth)
+    return np.rint(scores[:count]).reshape(-1) == 1, truth.reshape(-1) == 1
+
+
+class Precision(MetricBase):
+    """The share of samples called positive (probability over a half) that are."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.tp = 0
+        self.fp = 0
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add probabilities [n] or [n, 1] of samples, and their labels, 0 or 1."""
+        called, positive = _called("Precision", preds, labels)
+        self.tp += int((called & positive).sum())
+        self.fp += int((called & ~positive).sum())
+
+    def eval(self) -> float:
+        """Return the precision, 0 if nothing was called positive."""
+        return self.tp / (self.tp + self.fp) if self.tp + self.fp else 0.0
+
+
+class Recall(MetricBase):
+    """The share of positive samples that were called so (probability over a half)."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.tp = 0
+        self.fn = 0
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add probabilities [n] or [n, 1] of samples, and their labels, 0 or 1."""
+        called, positive = _called("Recall", preds, labels)
+        self.tp += int((called & positive).sum())
+        self.fn += int((~called & positive).sum())
+
+    def eval(self) -> float:
+        """Return the recall, 0 if nothing is positive."""
+        return self.tp / (self.tp + self.fn) if self.tp + self.fn else 0.0
+
+
+class Accuracy(MetricBase):
+    """The mean of accuracies of batches, weighted by their sizes."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.value = 0.0
+        self.weight = 0.0
+
+    def update(self, value: Any, weight: Any) -> None:
+        """Add the accuracy of a batch of ``weight`` samples."""
+        if not isinstance(value, (int, float, np.ndarray, np.generic)):
+            raise FeedError(f"Accuracy: expected a number or an array, got {value!r}")
+        if not isinstance(weight, (int, float, np.generic)) and np.shape(weight) != (1,):
+            raise FeedError(f"Accuracy: weight must be a number, got {weight!r}")
+        if weight < 0:
+            raise FeedError(f"Accuracy: weight must not be negative, got {weight!r}")
+        self.value += value * weight
+        self.weight += weight
+
+    def eval(self) -> Any:
+        """Return the mean; FeedError before the first update."""
+        if self.weight == 0:
+            raise FeedError("Accuracy: there is nothing to average: call update() first")
+        return self.value / self.weight
+
+
+class Auc(MetricBase):
+    """The area under the curve, from counts by score as `layers.auc` keeps them."""
+
+    def __init__(
+        self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095
+    ) -> None:
+        super().__init__(name)
+        if curve not in CURVES:
+            raise FeedError(f"Auc: curve must be one of {', '.join(CURVES)}, got {curve!r}")
+        self._curve = curve
+        self._num_thresholds = num_thresholds
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._stat_pos = np.zeros(self._num_thresholds + 1, np.int64)
+        self._stat_neg = np.zeros(self._num_thresholds + 1, np.int64)
+
+    def update(self, preds: Any, labels: Any) -> None:
+        """Add probabilities [n, 2] of both classes and labels, 0 or not."""
+        scores, truth = _arrays("Auc", preds, labels)
+        at = (scores[: len(truth), 1] * self._num_thresholds).astype(np.int64)
+        if at.size and not (at.min() >= 0 and at.max() <= self._num_thresholds):
+            raise FeedError(f"Auc: probabilities must be within 0..1, got {scores[:, 1].tolist()}")
+        for counts, there in ((self._stat_pos, truth != 0), (self._stat_neg, truth == 0)):
+            counts += np.bincount(at[there.reshape(-1)], minlength=len(counts))
+
+    def eval(self) -> float:
+        """Return the area, 0 while one class is missing."""
+        return area(self._stat_pos, self._stat_neg, self._curve)

@@ -1,0 +1,149 @@
+"""The area under a classifier's curve, from counts of positives and negatives by their score.
+
+Scores in [0, 1] fall into ``num_thresholds`` + 1 buckets, as in Fluid: neighbouring buckets are
+joined by straight lines. With n thresholds the area errs by less than the share of pairs of a
+positive and a negative that fall into one bucket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError, GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.labels import Call
+
+CURVES = ("ROC", "PR")
+
+
+def area(positives: Any, negatives: Any, curve: str = "ROC") -> float:
+    """Return the area under a curve of counts by bucket, [buckets] each, lowest score first.
+
+    ROC: true over false positives, 0 where positives or negatives are missing. PR: precision over
+    recall, 0 without positives.
+    """
+    positives = np.cumsum(positives.reshape(-1)[::-1], dtype="float64")
+    negatives = np.cumsum(negatives.reshape(-1)[::-1], dtype="float64")
+    hits, misses = positives[-1], negatives[-1]
+    if not hits or (curve == "ROC" and not misses):
+        return 0.0
+    if curve == "ROC":
+        before = np.concatenate([[0.0], positives[:-1]])
+        steps = np.diff(negatives, prepend=0.0)
+        return float((steps * (positives + before)).sum() / 2 / hits / misses)
+    called = positives + negatives
+    precision = positives[called > 0] / called[called > 0]
+    recall = positives[called > 0] / hits
+    before = np.concatenate([precision[:1], precision[:-1]])
+    return float((np.diff(recall, prepend=0.0) * (precision + before)).sum() / 2)
+
+
+def counted(statistic: Any, num_thresholds: int, slide_steps: int) -> Any:
+    """Return the counts that a statistic variable stands for.
+
+    With ``slide_steps`` s it holds the buckets of each of the last s batches, their sum, and the
+    number of batches; without, one row of buckets.
+    """
+    buckets = num_thresholds + 1
+    flat = statistic.reshape(-1)
+    return flat[slide_steps * buckets : (slide_steps + 1) * buckets]
+
+
+def _infer(
+    predict: Meta,
+    label: Meta,
+    positives: Meta,
+    negatives: Meta,
+    weight: Meta | None,
+    curve: str,
+    num_thresholds: int,
+    slide_steps: int,
+) -> Any:
+    if curve not in CURVES:
+        raise GraphError(f"auc: curve must be one of {', '.join(CURVES)}, got {curve!r}")
+    if len(predict.shape) != 2 or predict.shape[1] not in (1, 2, -1):
+        raise GraphError(
+            "auc: expected probabilities [rows, 2], or of the positive class [rows, 1], "
+            f"got {predict.shape}"
+        )
+    if -1 not in (predict.shape[0], label.size) and label.size != predict.shape[0]:
+        raise GraphError(f"auc: {predict.shape[0]} rows need one label each, got {label.shape}")
+    buckets = num_thresholds + 1
+    wanted = (slide_steps + 1) * buckets + 1 if slide_steps else buckets
+    if any(s.size != wanted for s in (positives, negatives)):
+        raise GraphError(
+            f"auc: {num_thresholds} thresholds over {slide_steps} batches need {wanted} counts, "
+            f"got {positives.shape} and {negatives.shape}"
+        )
+    return Meta((1,), "float64"), positives, negatives
+
+
+def _bind(
+    xp: Any,
+    predict: Any,
+    label: Any,
+    positives: Any,
+    negatives: Any,
+    weight: Any,
+    out: Any,
+    positives_out: Any,
+    negatives_out: Any,
+    curve: str,
+    num_thresholds: int,
+    slide_steps: int,
+) -> Call:
+    """Count this batch, then take the area; rows of ``weight`` 0 do not count.
+
+    Labels above 0 are positive, those of 0 negative, others are left out.
+    """
+    scores = predict[:, predict.shape[1] - 1]
+    labels = label.reshape(-1)
+    buckets = num_thresholds + 1
+    tables = [t.reshape(-1) for t in (positives, negatives)]
+
+    def run() -> None:
+        counts = _count()
+        for table, found in zip(tables, counts):
+            if slide_steps:
+                _slide(table, found)
+            else:
+                table += found
+        pos, neg = (counted(_host(t), num_thresholds, slide_steps) for t in tables)
+        out.fill(area(pos, neg, curve))
+
+    def _count() -> list[Any]:
+        if not len(scores) or (weight is not None and not float(weight.reshape(-1)[0])):
+            return [xp.zeros(buckets, "int64")] * 2
+        low, high = float(scores.min()), float(scores.max())
+        if not (low >= 0 and high <= 1):
+            raise FeedError(f"auc: expected probabilities within 0..1, got {low}..{high}")
+        at = (scores * num_thresholds).astype("int64")
+        return [
+            xp.bincount(at[xp.flatnonzero(there)], minlength=buckets)
+            for there in (labels > 0, labels == 0)
+        ]
+
+    def _slide(table: Any, found: Any) -> None:
+        now = int(table[-1]) % slide_steps
+        own = table[now * buckets : (now + 1) * buckets]
+        total = counted(table, num_thresholds, slide_steps)
+        total += found - own
+        own[...] = found
+        table[-1:] += 1
+
+    return run
+
+
+def _host(array: Any) -> np.ndarray:
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+define(
+    "auc",
+    "Predict, Label, StatPos, StatNeg, Weight? -> AUC, StatPosOut, StatNegOut",
+    attrs={"curve": "ROC", "num_thresholds": 2**12 - 1, "slide_steps": 1},
+    infer=_infer,
+    bind=_bind,
+)

@@ -1,0 +1,229 @@
+"""Normalization of each channel over a batch, with running mean and variance for testing."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
+from hpcdist.ops.scratch import Call
+from hpcdist.ops.windows import LAYOUTS
+
+_ATTRS = {
+    "momentum": 0.9,
+    "epsilon": 1e-5,
+    "data_layout": "NCHW",
+    "is_test": False,
+    "use_global_stats": False,
+}
+
+
+def _infer(
+    x: Meta,
+    scale: Meta,
+    bias: Meta,
+    mean: Meta,
+    variance: Meta,
+    momentum: float,
+    epsilon: float,
+    data_layout: str,
+    is_test: bool,
+    use_global_stats: bool,
+) -> Any:
+    if data_layout not in LAYOUTS:
+        raise GraphError(f"data_layout must be one of {', '.join(LAYOUTS)}, got {data_layout!r}")
+    if not 2 <= len(x.shape) <= 5:
+        raise GraphError(f"the input must have 2 to 5 dimensions, got shape {x.shape}")
+    channels = x.shape[1 if data_layout == "NCHW" else -1]
+    named = {"scale": scale, "bias": bias, "mean": mean, "variance": variance}
+    for what, vector in named.items():
+        if channels >= 0 and vector.shape != (channels,):
+            raise GraphError(
+                f"the {what} must be of shape ({channels},) for an input of shape {x.shape} "
+                f"({data_layout}), got {vector.shape}"
+            )
+    if epsilon < 0:
+        raise GraphError(f"epsilon must not be negative, got {epsilon}")
+    per_channel = Meta(scale.shape, scale.dtype)
+    return same(x), per_channel, per_channel, per_channel, per_channel
+
+
+def _bound(kernel: str, *arrays: Any) -> Call:
+    from hpcdist.jit import bound  # numba takes 0.3 s to import
+    from hpcdist.ops import batch_norm_kernels
+
+    return bound(getattr(batch_norm_kernels, kernel), *arrays)
+
+
+def _as_planes(array: Any, data_layout: str) -> Any:
+    """View values as [n, channels, elements of a plane]."""
+    if array is None:
+        return None
+    if data_layout == "NCHW":
+        return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
+    inner = array.reshape(array.shape[0], math.prod(array.shape[1:-1]), array.shape[-1])
+    return inner.swapaxes(1, 2)
+
+
+def _bind(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    y: Any,
+    mean_out: Any,
+    variance_out: Any,
+    saved_mean: Any,
+    saved_deviation: Any,
+    momentum: float,
+    epsilon: float,
+    data_layout: str,
+    is_test: bool,
+    use_global_stats: bool,
+) -> Call:
+    x3, y3 = _as_planes(x, data_layout), _as_planes(y, data_layout)
+    moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
+    of_batch = not (is_test or use_global_stats)
+    if of_batch and x.size == scale.size:  # one element of each channel: as in Fluid, left alone
+        return in_sequence(
+            [partial(xp.copyto, y, x), partial(xp.copyto, saved_mean, x3.reshape(-1))]
+        )
+    if xp is np:
+        numbers = tuple(x.dtype.type(v) for v in (momentum, 1 - momentum, epsilon))
+        kernel = "normalize" if data_layout == "NCHW" else "normalize_channels_last"
+        if data_layout != "NCHW":
+            x3, y3 = x3.swapaxes(1, 2), y3.swapaxes(1, 2)
+        return _bound(kernel, x3, scale, bias, y3, *moments, numbers, of_batch)
+    return partial(_on_device, xp, x3, scale, bias, y3, *moments, momentum, epsilon, of_batch)
+
+
+def _on_device(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    mean: Any,
+    variance: Any,
+    mean_out: Any,
+    variance_out: Any,
+    saved_mean: Any,
+    saved_deviation: Any,
+    momentum: float,
+    epsilon: float,
+    of_batch: bool,
+) -> None:
+    if not of_batch:
+        deviation = 1 / xp.sqrt(variance + epsilon)
+        factor = (scale * deviation).reshape(1, -1, 1)
+        y[...] = (x - mean.reshape(1, -1, 1)) * factor + bias.reshape(1, -1, 1)
+        saved_mean[...], saved_deviation[...] = mean, deviation
+        mean_out[...], variance_out[...] = mean, variance
+        return
+    batch_mean = x.mean((0, 2))
+    centred = x - batch_mean.reshape(1, -1, 1)
+    batch_variance = (centred * centred).mean((0, 2))
+    saved_mean[...] = batch_mean
+    saved_deviation[...] = 1 / xp.sqrt(batch_variance + epsilon)
+    y[...] = centred * (scale * saved_deviation).reshape(1, -1, 1) + bias.reshape(1, -1, 1)
+    mean_out[...] = mean * momentum + batch_mean * (1 - momentum)
+    variance_out[...] = variance * momentum + batch_variance * (1 - momentum)
+
+
+def _grad_bind(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    saved_mean: Any,
+    saved_deviation: Any,
+    mean: Any,
+    variance: Any,
+    dy: Any,
+    dx: Any,
+    dscale: Any,
+    dbias: Any,
+    momentum: float,
+    epsilon: float,
+    data_layout: str,
+    is_test: bool,
+    use_global_stats: bool,
+) -> Call:
+    x3, dy3, dx3 = (_as_planes(array, data_layout) for array in (x, dy, dx))
+    of_batch = not (is_test or use_global_stats)
+    if of_batch and x.size == scale.size:
+        steps = [partial(d.fill, 0) for d in (dscale, dbias) if d is not None]
+        return in_sequence(steps + ([] if dx is None else [partial(xp.copyto, dx, dy)]))
+    if xp is np:
+        dscale, dbias = (np.empty_like(scale) if d is None else d for d in (dscale, dbias))
+        moments = (saved_mean, saved_deviation)
+        outputs = (np.empty((0, 0, 0), x.dtype) if dx is None else dx3, dscale, dbias)
+        kernel = "normalize_back"
+        if data_layout != "NCHW":
+            kernel = "normalize_channels_last_back"
+            x3, dy3 = x3.swapaxes(1, 2), dy3.swapaxes(1, 2)
+            outputs = (outputs[0].swapaxes(1, 2), dscale, dbias)
+        return _bound(kernel, x3, scale, *moments, dy3, *outputs, of_batch)
+    return partial(
+        _back_on_device,
+        *(xp, x3, scale, saved_mean, saved_deviation, dy3, dx3, dscale, dbias, of_batch),
+    )
+
+
+def _back_on_device(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    mean: Any,
+    deviation: Any,
+    dy: Any,
+    dx: Any,
+    dscale: Any,
+    dbias: Any,
+    of_batch: bool,
+) -> None:
+    normed = (x - mean.reshape(1, -1, 1)) * deviation.reshape(1, -1, 1)
+    slope_sum, normed_sum = dy.sum((0, 2)), (dy * normed).sum((0, 2))
+    if dscale is not None:
+        dscale[...] = normed_sum
+    if dbias is not None:
+        dbias[...] = slope_sum
+    if dx is None:
+        return
+    factor = (scale * deviation).reshape(1, -1, 1)
+    if not of_batch:
+        dx[...] = dy * factor
+        return
+    # dx = scale / deviation (dy - mean(dy) - normed mean(dy normed)), means over the batch
+    count = x.shape[0] * x.shape[2]
+    centred = dy - (slope_sum / count).reshape(1, -1, 1)
+    dx[...] = factor * (centred - normed * (normed_sum / count).reshape(1, -1, 1))
+
+
+_FORWARD = "X, Scale, Bias, Mean, Variance -> Y, MeanOut, VarianceOut, SavedMean, SavedVariance"
+_GRAD = (
+    "X, Scale, Bias, SavedMean, SavedVariance, Mean?, Variance?, Y@GRAD"
+    " -> X@GRAD?, Scale@GRAD?, Bias@GRAD?"
+)
+_by_batch = grad_by("batch_norm_grad", _GRAD.replace("Mean?, Variance?, ", ""))
+_by_running = grad_by("batch_norm_grad", _GRAD)
+
+
+def _grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    if op.attrs.get("is_test"):
+        raise GraphError(
+            f"{op.output('Y')[0]!r} is normalized with is_test=True, which has no gradient; to "
+            "train with the running mean and variance, say use_global_stats=True"
+        )
+    return (_by_running if op.attrs.get("use_global_stats") else _by_batch)(op, wanted)
+
+
+define("batch_norm", _FORWARD, attrs=_ATTRS, infer=_infer, bind=_bind, grad=_grad)
+define("batch_norm_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), bind=_grad_bind)

@@ -1,0 +1,186 @@
+"""Convolutions: conv2d, depthwise_conv2d, and conv2d_transpose, which is the gradient of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs
+from hpcdist.ops.correlate import Correlation, correlate, correlate_back, correlate_weights
+from hpcdist.ops.scratch import Call
+from hpcdist.ops.windows import Axis, channels_first, image_shape, in_layout, lay_windows
+
+_ATTRS = {
+    "strides": (1, 1),
+    "paddings": (0, 0),
+    "dilations": (1, 1),
+    "groups": 1,
+    "padding_algorithm": "EXPLICIT",
+    "data_format": "NCHW",
+}
+_GRAD = "Input, Filter, Output@GRAD -> Input@GRAD?, Filter@GRAD?"
+
+
+def _windows(
+    extents: Sequence[int],
+    filters: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    padding_algorithm: str,
+) -> tuple[Axis, Axis]:
+    return lay_windows(extents, filters[2:], strides, dilations, paddings, padding_algorithm)
+
+
+def _infer(x: Meta, w: Meta, groups: int, data_format: str, **windows: Any) -> Meta:
+    n, channels, *extents = image_shape(x.shape, data_format, "the input of a convolution")
+    if len(w.shape) != 4:
+        raise GraphError(f"filters must be [filters, channels, rows, columns], got {w.shape}")
+    filters, per_group = w.shape[:2]
+    if groups < 1 or (channels >= 0 and channels != per_group * groups):
+        raise GraphError(
+            f"{channels} channels of input {x.shape} ({data_format}) do not fit filters {w.shape} "
+            f"in {groups} groups: expected {per_group * groups}"
+        )
+    if filters % groups:
+        raise GraphError(f"{filters} filters cannot be divided into {groups} groups")
+    rows, columns = _windows(extents, w.shape, **windows)
+    return Meta(in_layout(n, filters, rows.windows, columns.windows, data_format), x.dtype)
+
+
+def _correlation(x: Any, w: Any, groups: int, **windows: Any) -> Correlation:
+    return Correlation(*_windows(x.shape[2:], w.shape, **windows), groups)
+
+
+def _bind(xp: Any, x: Any, w: Any, y: Any, data_format: str, **facts: Any) -> Call:
+    x, y = channels_first(x, data_format), channels_first(y, data_format)
+    return correlate(xp, _correlation(x, w, **facts), x, w, y)
+
+
+def _grad_bind(
+    xp: Any, x: Any, w: Any, dy: Any, dx: Any, dw: Any, data_format: str, **facts: Any
+) -> Call:
+    x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
+    c = _correlation(x, w, **facts)
+    steps = [] if dw is None else [correlate_weights(xp, c, x, dy, dw)]
+    return in_sequence(steps + ([] if dx is None else [correlate_back(xp, c, w, dy, dx)]))
+
+
+for _type in ("conv2d", "depthwise_conv2d"):
+    define(
+        _type,
+        "Input, Filter -> Output",
+        attrs=_ATTRS,
+        infer=_infer,
+        bind=_bind,
+        grad=grad_by(f"{_type}_grad", _GRAD),
+    )
+    define(f"{_type}_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), bind=_grad_bind)
+
+
+# -- conv2d_transpose: of the convolution whose input is our output ------------------------------
+_TRANSPOSE_ATTRS = {**_ATTRS, "output_size": ()}
+
+
+def _transpose_infer(
+    x: Meta,
+    w: Meta,
+    groups: int,
+    data_format: str,
+    output_size: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    padding_algorithm: str,
+) -> Meta:
+    n, channels, *extents = image_shape(x.shape, data_format, "the input of a convolution")
+    if len(w.shape) != 4 or (channels >= 0 and channels != w.shape[0]) or channels % groups:
+        raise GraphError(
+            f"{channels} channels of input {x.shape} ({data_format}) do not fit filters {w.shape} "
+            f"in {groups} groups: expected filters [channels, filters / groups, rows, columns]"
+        )
+    given: list[int | None] = [*output_size] or [None, None]
+    sizes = []
+    for i, extent in enumerate(extents):
+        if extent < 0:
+            sizes.append(-1)
+            continue
+        before, after, dilation = _transpose_padding(
+            i, extent, w.shape, strides, paddings, dilations, padding_algorithm
+        )
+        least = (extent - 1) * strides[i] - before - after + dilation * (w.shape[2 + i] - 1) + 1
+        wish = given[i]
+        size = least if wish is None else wish
+        if not least <= size < least + strides[i] or size < 1:
+            raise GraphError(
+                f"output_size of {('rows', 'columns')[i]} must be {least}.."
+                f"{least + strides[i] - 1} and positive, got {size}"
+            )
+        sizes.append(size)
+    return Meta(in_layout(n, w.shape[1] * groups, sizes[0], sizes[1], data_format), x.dtype)
+
+
+def _transpose_padding(
+    i: int,
+    extent: int,
+    filters: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    padding_algorithm: str,
+) -> tuple[int, int, int]:
+    """Return padding before and after, and the dilation, along axis i."""
+    if padding_algorithm == "VALID":
+        return 0, 0, dilations[i]
+    if padding_algorithm == "SAME":
+        fill = max((-(-extent // strides[i]) - 1) * strides[i] + filters[2 + i] - extent, 0)
+        return fill // 2, fill - fill // 2, 1
+    if len(paddings) == 4:
+        return paddings[2 * i], paddings[2 * i + 1], dilations[i]
+    return paddings[i], paddings[i], dilations[i]
+
+
+def _transposed(
+    x: Any, y: Any, w: Any, groups: int, output_size: Any, strides: Sequence[int], **facts: Any
+) -> Correlation:
+    """Return the convolution that leads from an image like y to one like x."""
+    axes = []
+    for i in range(2):
+        before, _, dilation = _transpose_padding(i, x.shape[2 + i], w.shape, strides, **facts)
+        windows = x.shape[2 + i]
+        axes.append(Axis(y.shape[2 + i], w.shape[2 + i], strides[i], dilation, before, windows))
+    return Correlation(axes[0], axes[1], groups)
+
+
+def _transpose_bind(xp: Any, x: Any, w: Any, y: Any, data_format: str, **facts: Any) -> Call:
+    x, y = channels_first(x, data_format), channels_first(y, data_format)
+    return correlate_back(xp, _transposed(x, y, w, **facts), w, x, y)
+
+
+def _transpose_grad_bind(
+    xp: Any, x: Any, w: Any, dy: Any, dx: Any, dw: Any, data_format: str, **facts: Any
+) -> Call:
+    x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
+    c = _transposed(x, dy, w, **facts)
+    steps = [] if dw is None else [correlate_weights(xp, c, dy, x, dw)]
+    return in_sequence(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)]))
+
+
+for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
+    define(
+        _type,
+        "Input, Filter -> Output",
+        attrs=_TRANSPOSE_ATTRS,
+        infer=_transpose_infer,
+        bind=_transpose_bind,
+        grad=grad_by(f"{_type}_grad", _GRAD),
+    )
+    define(
+        f"{_type}_grad",
+        _GRAD,
+        attrs=_TRANSPOSE_ATTRS,
+        infer=like_inputs(_GRAD),
+        bind=_transpose_grad_bind,
+    )

@@ -1,0 +1,143 @@
+"""Between sequences and arrays padded to one length: pad, unpad, and masks of lengths."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.common import grad_by, in_sequence
+from hpcdist.ops.labels import Call
+from hpcdist.ops.sequence import Lods, like_first, rowwise, sequences_of
+from hpcdist.ops.sequence_shape import gather, owners, scatter
+
+_PAD = {"padded_length": -1}
+
+
+def _pad_infer(x: Meta, pad_value: Meta, padded_length: int) -> Any:
+    lod = sequences_of(x, "sequence_pad", "X")
+    if pad_value.size != 1 and pad_value.shape != x.shape[1:]:
+        raise GraphError(
+            f"sequence_pad: pad_value must be [1] or {x.shape[1:]}, as a row, got {pad_value.shape}"
+        )
+    longest = int(lod.lengths.max(initial=0)) if lod.known else -1
+    if 0 <= padded_length < longest:
+        raise GraphError(
+            f"sequence_pad: maxlen {padded_length} is shorter than a sequence of {longest} rows"
+        )
+    length = longest if padded_length == -1 else padded_length
+    shape = (lod.sequences, length, *x.shape[1:])
+    return Meta(shape, x.dtype), Meta((lod.sequences,), "int64", lengths=lod)
+
+
+def _slots(lod: Lod, length: int) -> np.ndarray:
+    """Return where each row lies among [sequences * length] padded rows."""
+    return owners(lod) * length + np.arange(lod.rows) - np.repeat(lod.last[:-1], lod.lengths)
+
+
+def _slots_view(padded: Any) -> Any:
+    return padded.reshape(padded.shape[0] * padded.shape[1], *padded.shape[2:])
+
+
+def _pad_bind(xp: Any, x: Any, pad_value: Any, out: Any, length: Any, lods: Lods, **_: Any) -> Call:
+    (lod,) = lods
+    value = pad_value.reshape(()) if pad_value.size == 1 else pad_value
+    calls: list[Call] = [
+        functools.partial(xp.copyto, out, value),
+        scatter(xp, x, _slots(lod, out.shape[1]), _slots_view(out)),
+    ]
+    if length is not None:
+        calls.append(functools.partial(xp.copyto, length, xp.asarray(lod.lengths)))
+    return in_sequence(calls)
+
+
+def _pad_grad_bind(xp: Any, x: Any, dout: Any, dx: Any, lods: Lods, **_: Any) -> Call:
+    return gather(xp, _slots_view(dout), _slots(lods[0], dout.shape[1]), dx)
+
+
+_PAD_GRAD = "X, Out@GRAD -> X@GRAD"
+define(
+    "sequence_pad",
+    "X, PadValue -> Out, Length",
+    attrs=_PAD,
+    infer=_pad_infer,
+    bind=_pad_bind,
+    grad=grad_by("sequence_pad_grad", _PAD_GRAD),
+    lods=("X",),
+)
+define(
+    "sequence_pad_grad",
+    _PAD_GRAD,
+    attrs=_PAD,
+    infer=like_first,
+    bind=_pad_grad_bind,
+    shape_only=("X",),
+    lods=("X",),
+)
+
+
+def _unpad_infer(x: Meta, length: Meta) -> Meta:
+    if len(x.shape) < 2 or (-1 not in (x.shape[0], length.size) and x.shape[0] != length.size):
+        raise GraphError(f"sequence_unpad: X {x.shape} needs one length per row, got {length.size}")
+    inner = x.shape[2:] or (1,)
+    lod = length.lengths
+    if lod is None:
+        return Meta((-1, *inner), x.dtype, lod=Lod(1))
+    longest = int(lod.lengths.max(initial=0))
+    if longest > x.shape[1]:
+        raise GraphError(f"sequence_unpad: X {x.shape} has no sequence of {longest} rows")
+    return Meta((lod.rows, *inner), x.dtype, lod=lod)
+
+
+_UNPAD_GRAD = "X, Length, Out@GRAD -> X@GRAD"
+define(
+    "sequence_unpad",
+    "X, Length -> Out",
+    infer=_unpad_infer,
+    bind=lambda xp, x, length, out, lods: gather(
+        xp, _slots_view(x), _slots(lods[0], x.shape[1]), out
+    ),
+    grad=grad_by("sequence_unpad_grad", _UNPAD_GRAD),
+    shape_only=("Length",),
+    measures=("Length",),
+)
+
+
+def _unpad_grad_bind(xp: Any, x: Any, length: Any, dout: Any, dx: Any, lods: Lods) -> Call:
+    put = scatter(xp, dout, _slots(lods[0], x.shape[1]), _slots_view(dx))
+    return in_sequence([functools.partial(dx.fill, 0), put])
+
+
+define(
+    "sequence_unpad_grad",
+    _UNPAD_GRAD,
+    infer=lambda x, length, dout: rowwise(x),
+    bind=_unpad_grad_bind,
+    shape_only=("X", "Length"),
+    measures=("Length",),
+)
+
+
+def _mask_infer(x: Meta, maxlen: int, out_dtype: str) -> Meta:
+    if maxlen < 0:
+        maxlen = -1 if x.lengths is None else int(x.lengths.lengths.max(initial=0))
+    return Meta((*x.shape, maxlen), out_dtype)
+
+
+def _mask_bind(xp: Any, x: Any, out: Any, **_: Any) -> Call:
+    places = xp.arange(out.shape[-1])
+    return functools.partial(xp.less, places, x[..., None], out, casting="unsafe")
+
+
+define(
+    "sequence_mask",
+    "X -> Y",
+    attrs={"maxlen": -1, "out_dtype": "int64"},
+    infer=_mask_infer,
+    bind=_mask_bind,
+    measures=("X",),
+)
