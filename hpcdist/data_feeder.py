@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import FeedError
+from hpcdist.graph.lod import Lod
+from hpcdist.lod_tensor import LoDTensor, flattened
 
 __all__ = ["DataFeeder"]
 
@@ -22,13 +24,14 @@ class _Column:
     dtype: np.dtype[Any]
     batch: int
     sample: tuple[int, ...]
+    lod_level: int = 0
 
     def __str__(self) -> str:
         return f"variable {self.name!r} ({self.dtype}, shape {(self.batch, *self.sample)})"
 
 
 class DataFeeder:
-    """Stacks samples into one array per variable.
+    """Stacks samples into one array per variable, or into a LoDTensor if it is ragged.
 
     ``feed_list`` holds Variables, or names of variables of ``program`` (the default main program
     if None), one for each field of a sample. ``place`` is where the Program will run; the arrays
@@ -44,8 +47,11 @@ class DataFeeder:
         if len(set(self.feed_names)) < len(self.feed_names):
             raise FeedError(f"DataFeeder: feed_list names a variable twice: {self.feed_names}")
 
-    def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, np.ndarray]:
+    def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, Any]:
         """Return name -> array of shape (number of samples, *variable's shape[1:]).
+
+        A variable with ``lod_level`` 1 takes sequences of any lengths, even 0, and gets a
+        LoDTensor of rows with the variable's shape[1:]; with 2, sequences of sequences.
 
         Each sample is a sequence with one field per variable. A field whose number of dimensions
         differs from the variable's is reshaped (784 numbers feed [-1, 1, 28, 28]); values that
@@ -53,7 +59,10 @@ class DataFeeder:
         """
         samples = list(iterable)
         fields = _transposed(samples, self.feed_names)
-        return {c.name: _stacked(c, f) for c, f in zip(self.columns, fields, strict=True)}
+        return {
+            c.name: _sequences(c, f) if c.lod_level else _stacked(c, f)
+            for c, f in zip(self.columns, fields, strict=True)
+        }
 
 
 def _variable(entry: Any, program: Any) -> Any:
@@ -73,17 +82,13 @@ def _column(position: int, variable: Any) -> _Column:
                 f"DataFeeder: feed_list[{position}] must be a Variable or a name, "
                 f"got {type(variable).__name__}"
             )
-    if getattr(variable, "lod_level", 0) > 0:
-        raise FeedError(
-            f"DataFeeder: variable {variable.name!r} has lod_level {variable.lod_level}: ragged "
-            "input cannot be fed yet; pad the samples to one length and use lod_level=0"
-        )
     if not variable.shape:
         raise FeedError(
             f"DataFeeder: variable {variable.name!r} has shape (), expected a batch dimension"
         )
     batch, *sample = (int(size) for size in variable.shape)
-    return _Column(variable.name, np.dtype(variable.dtype), batch, tuple(sample))
+    levels = getattr(variable, "lod_level", 0)
+    return _Column(variable.name, np.dtype(variable.dtype), batch, tuple(sample), levels)
 
 
 def _transposed(samples: list[Sequence[Any]], names: list[str]) -> list[tuple[Any, ...]]:
@@ -102,6 +107,22 @@ def _transposed(samples: list[Sequence[Any]], names: list[str]) -> list[tuple[An
             f"({', '.join(names)}), got {got}"
         )
     return list(zip(*samples, strict=True))
+
+
+def _sequences(column: _Column, values: tuple[Any, ...]) -> LoDTensor:
+    """Return the rows of all sequences in one array, and where each sequence begins."""
+    try:
+        rows, lengths = flattened(values, column.lod_level)
+    except TypeError:
+        raise FeedError(
+            f"DataFeeder: variable {column.name!r} has lod_level {column.lod_level}: expected a "
+            f"sequence of rows in every sample, got {values[0]!r}"
+        ) from None
+    if rows:
+        array = _stacked(replace(column, batch=-1), tuple(rows))
+    else:
+        array = np.empty((0, *(abs(extent) for extent in column.sample)), column.dtype)
+    return LoDTensor(array, Lod.of_lengths(lengths))
 
 
 def _stacked(column: _Column, values: tuple[Any, ...]) -> np.ndarray:

@@ -1,16 +1,38 @@
 """Data sets: each a module with ``train()`` and ``test()``, which return readers.
 
-``uci_housing`` and ``mnist`` are files (HPCDIST_DATA_HOME, the cache, or a download); ``diabetes``
-and ``digits`` come with scikit-learn and need no network.
+``uci_housing``, ``mnist`` and ``text`` are files (HPCDIST_DATA_HOME, the cache, or a download), as
+are ``adult`` and ``movielens``, which are not downloaded; ``diabetes`` and ``digits`` come with
+scikit-learn and need no network; ``synthetic`` makes up images, ``clicks`` rows of advertisements.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from hpcdist.dataset import diabetes, digits, mnist, uci_housing
+from hpcdist.dataset import (
+    adult,
+    clicks,
+    diabetes,
+    digits,
+    mnist,
+    movielens,
+    synthetic,
+    text,
+    uci_housing,
+)
 
-__all__ = ["diabetes", "digits", "mnist", "regression", "uci_housing"]
+__all__ = [
+    "adult",
+    "clicks",
+    "diabetes",
+    "digits",
+    "mnist",
+    "movielens",
+    "regression",
+    "synthetic",
+    "text",
+    "uci_housing",
+]
 
 
 def regression() -> ModuleType:

@@ -58,6 +58,24 @@ def fetch(file: RemoteFile) -> Path:
         ) from error
 
 
+def require(name: str, source: str) -> Path:
+    """Return the path of a file that the user has put into HPCDIST_DATA_HOME, or the cache.
+
+    ``source`` says where everybody can get it, for the DataError if it is nowhere here.
+    """
+    if path := find(name):
+        return path
+    raise DataError(
+        f"cannot find {name}: take {source}, put it into a directory, and set {DATA_HOME} to that"
+    )
+
+
+def find(name: str) -> Path | None:
+    """Return where a file of that name lies on this machine, or None."""
+    directories = [directory for directory in (_data_home(), _cache()) if directory]
+    return next((d / name for d in directories if (d / name).is_file()), None)
+
+
 def damaged(path: Path, what: object) -> DataError:
     """Return the error for a file whose content is not what its name says."""
     return DataError(f"{path} is damaged: {what}; delete it or replace it by a good copy")
