@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -15,6 +16,19 @@ ANY = -1  # any peer
 
 Array: TypeAlias = NDArray[Any]
 Request: TypeAlias = Any  # opaque: made by a transport, given back to the same transport
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Memory that all ranks of one host see: ``rows`` [size, nbytes] of uint8, row r near rank r.
+
+    What one rank writes before its ``sync()`` another sees after its own, once a flag told it to
+    look. ``free()`` is collective, and the last use.
+    """
+
+    rows: Array
+    sync: Callable[[], None]
+    free: Callable[[], None]
 
 
 class Transport(Protocol):
@@ -35,6 +49,16 @@ class Transport(Protocol):
     @property
     def size(self) -> int:
         """The number of ranks."""
+        ...
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether messages among the living go on after a rank has died."""
+        ...
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether two threads of this rank may use it at once, for different messages."""
         ...
 
     def send_init(self, array: Array, peer: int, tag: int) -> Request:
@@ -120,6 +144,15 @@ class Transport(Protocol):
         """Return every rank's ``data``, in rank order; errors call it ``what``. Collective."""
         ...
 
+    def allgather_living(
+        self, data: bytes, deadline_s: float | None, what: str
+    ) -> list[bytes | None]:
+        """Return every rank's ``data``, None for ranks that died before they gave it. Collective.
+
+        Survivors of a rank may or may not have what it gave last.
+        """
+        ...
+
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         """Return the root's ``data``; the other ranks' is ignored. Collective."""
         ...
@@ -135,8 +168,39 @@ class Transport(Protocol):
         """
         ...
 
+    def iallreduce(self, array: Array) -> Request:
+        """Start replacing ``array`` by the sum of all ranks' arrays, in an order of its own.
+
+        Collective: all ranks start theirs in one order. Numbers only, see ``summable``.
+        """
+        ...
+
+    def waiter(
+        self, poll: Callable[[], bool], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], object]:
+        """Return a function that waits until ``poll()`` is true, while messages make progress."""
+        ...
+
+    def on_host(self) -> Transport:
+        """Return the transport of the ranks that share this one's memory. Collective."""
+        ...
+
+    def share(self, nbytes: int) -> SharedRows | None:
+        """Return memory that all ranks of this transport, on one host, see; None if there is none.
+
+        Collective; ``nbytes`` is the same on all ranks.
+        """
+        ...
+
     def split(self, color: int, key: int) -> Transport:
         """Return the transport of the ranks of equal ``color``, by ``key``. Collective."""
+        ...
+
+    def failed(self) -> frozenset[int]:
+        """Return the ranks known to have died; none where the death of one ends the job.
+
+        Waits that concern the dead then raise RankFailure, and no others do.
+        """
         ...
 
     def abort(self, code: int) -> None:
@@ -162,4 +226,13 @@ def writable(array: Array) -> Array:
     """Return ``array`` as a receive buffer, refusing one that is read-only or not contiguous."""
     if not contiguous(array).flags.writeable:
         raise CommError(f"cannot receive into a read-only array of shape {array.shape}")
+    return array
+
+
+def summable(array: Array) -> Array:
+    """Return ``array`` as a buffer to add up, refusing what MPI cannot add: it adds numbers."""
+    if writable(array).dtype.char not in "bBhHiIlLqQfd":
+        raise CommError(
+            f"cannot add up an array of {array.dtype}, expected float32, float64 or int"
+        )
     return array

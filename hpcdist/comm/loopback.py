@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.comm.base import ANY, Array, contiguous, writable
-from hpcdist.comm.waiting import DEADLINE_S, deadline_message
-from hpcdist.errors import CommError, DeadlineError
+from hpcdist.comm.base import ANY, Array, SharedRows, contiguous, summable, writable
+from hpcdist.comm.waiting import CROWDED, DEADLINE_S, deadline_message, waiter
+from hpcdist.errors import CommError, DeadlineError, RankFailure
 
 
 class _Request:
     """One message's end at one rank: the bytes, who it pairs with, and how far it is."""
 
     def __init__(self, array: Array, source: int, target: int, tag: int, sends: bool) -> None:
-        self.bytes = array.reshape(-1).view(np.uint8)
+        self.flat = array.reshape(-1)
+        self.bytes = self.flat.view(np.uint8)
         self.channel = (source, target, tag)
         self.sends = sends
         self.active = False
@@ -30,21 +31,36 @@ class _Request:
         self.error: str | None = None
 
 
+class _Job:
+    """What all worlds of a job share: how it ended, and who is to be told."""
+
+    def __init__(self) -> None:
+        self.aborted: str | None = None
+        self.worlds: list[_World] = []
+
+
 class _World:
     """What the ranks of one world share, all of it guarded by ``changed``."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, hosts: Sequence[int], job: _Job) -> None:
+        self.size = len(hosts)
+        self.job = job
+        job.worlds.append(self)
+        self.hosts = hosts
         self.changed = threading.Condition()
         self.sends: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self.rounds: dict[int, dict[int, Any]] = defaultdict(dict)
-        self.aborted: str | None = None
+        self.sums: dict[int, dict[int, _Request]] = defaultdict(dict)
+        self.dead: set[int] = set()
 
 
-def world(size: int) -> list[LoopbackTransport]:
-    """Return the transports of a new world, one for each of ``size`` threads."""
-    shared = _World(size)
+def world(size: int, hosts: Sequence[int] | None = None) -> list[LoopbackTransport]:
+    """Return the transports of a new world, one for each of ``size`` threads.
+
+    ``hosts`` says for each rank on which host it is to believe itself; None: all on one.
+    """
+    shared = _World(hosts or [0] * size, _Job())
     return [LoopbackTransport(shared, rank) for rank in range(size)]
 
 
@@ -53,9 +69,11 @@ class LoopbackTransport:
 
     def __init__(self, shared: _World, rank: int) -> None:
         self._world = shared
-        self._round = 0
+        self._round = self._sum = 0
         self.rank = rank
         self.size = shared.size
+        self.concurrent = True
+        self.tolerant = True
 
     # -- point to point --
 
@@ -161,6 +179,11 @@ class LoopbackTransport:
     ) -> list[bytes]:
         return self._everyones(data, what, deadline_s)
 
+    def allgather_living(
+        self, data: bytes, deadline_s: float | None, what: str
+    ) -> list[bytes | None]:
+        return [*self.allgather_bytes(data, deadline_s, what)]
+
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         if self.rank == root and data is None:
             raise CommError(f"rank {root} is the root of a broadcast and must give its data")
@@ -180,19 +203,72 @@ class LoopbackTransport:
             total += row
         return total
 
+    def iallreduce(self, array: Array) -> _Request:
+        request = _Request(summable(array), self.rank, self.rank, ANY, sends=True)
+        request.active, request.ended = True, False
+        number, self._sum = self._sum, self._sum + 1
+        with self._world.changed:
+            requests = self._world.sums[number]
+            requests[self.rank] = request
+            if len(requests) == self.size:
+                del self._world.sums[number]
+                self._add(requests)
+                self._world.changed.notify_all()
+        return request
+
+    def waiter(
+        self, poll: Callable[[], bool], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], bool]:
+        def checked() -> bool:
+            self._check_abort()
+            return poll()
+
+        return waiter(checked, CROWDED, describe, deadline_s, ())
+
+    def on_host(self) -> LoopbackTransport:
+        return self.split(self._world.hosts[self.rank], self.rank)
+
+    def share(self, nbytes: int) -> SharedRows | None:
+        own = np.zeros((self.size, nbytes), np.uint8) if self.rank == 0 else None
+        rows = self._everyones(own, "memory to share")[0]
+        return SharedRows(rows, sync=lambda: None, free=lambda: None)
+
     def split(self, color: int, key: int) -> LoopbackTransport:
         everyone = self._everyones((color, key, self.rank), "a split")
         group = [rank for c, _, rank in sorted(everyone) if c == color]
-        fresh = _World(len(group)) if group[0] == self.rank else None
+        hosts = [self._world.hosts[rank] for rank in group]
+        fresh = _World(hosts, self._world.job) if group[0] == self.rank else None
         shared: _World = self._everyones(fresh, "a split")[group[0]]
         return LoopbackTransport(shared, group.index(self.rank))
 
-    def abort(self, code: int) -> None:
+    def die(self) -> None:
+        """Be dead to the other ranks, as a killed process is: what nobody has received is lost."""
         with self._world.changed:
-            self._world.aborted = f"rank {self.rank} aborted the job with code {code}"
+            self._world.dead.add(self.rank)
+            for (source, _, _), waiting in self._world.sends.items():
+                if source == self.rank:
+                    waiting.clear()
             self._world.changed.notify_all()
 
-    # -- inside; the names with ``changed`` held: _match, _queue, _all_ended, _newly_ended --
+    def failed(self) -> frozenset[int]:
+        return frozenset(self._world.dead)
+
+    def abort(self, code: int) -> None:
+        job = self._world.job
+        job.aborted = f"rank {self.rank} aborted the job with code {code}"
+        for each in list(job.worlds):
+            with each.changed:
+                each.changed.notify_all()
+
+    # -- inside; with ``changed`` held: _add, _match, _queue, _all_ended, _newly_ended, _fail_.. --
+
+    def _add(self, requests: dict[int, _Request]) -> None:
+        total = requests[0].flat.copy()
+        for rank in range(1, self.size):
+            total += requests[rank].flat
+        for request in requests.values():
+            request.flat[...] = total
+            request.ended = True
 
     def _queue(self, request: _Request) -> deque[_Request]:
         queues = self._world.sends if request.sends else self._world.receives
@@ -215,6 +291,7 @@ class LoopbackTransport:
         send.ended = receive.ended = True
 
     def _all_ended(self, requests: Sequence[_Request]) -> bool:
+        self._fail_the_lost(requests, [])
         if not all(request.ended for request in requests):
             return False
         self._newly_ended(requests)
@@ -226,7 +303,18 @@ class LoopbackTransport:
             requests[i].active = False
             if requests[i].error:
                 raise CommError(f"rank {self.rank}: {requests[i].error}")
+        self._fail_the_lost(requests, done)
         return done
+
+    def _fail_the_lost(self, requests: Sequence[_Request], ended: Sequence[int]) -> None:
+        """End requests whose other end is dead, and raise for them."""
+        dead = self._world.dead
+        lost = [r for r in requests if dead and not r.ended and dead.intersection(r.channel[:2])]
+        for request in lost:
+            self._queue(request).remove(request)
+            request.active, request.ended = False, True
+        if lost:
+            raise RankFailure(f"rank {self.rank}", tuple(sorted(dead)), tuple(ended))
 
     def _everyones(self, value: Any, what: str, deadline_s: float | None = DEADLINE_S) -> list[Any]:
         number, self._round = self._round, self._round + 1
@@ -245,15 +333,15 @@ class LoopbackTransport:
     ) -> None:
         with self._world.changed:
             ended = self._world.changed.wait_for(
-                lambda: self._world.aborted is not None or ready(), deadline_s
+                lambda: self._world.job.aborted is not None or ready(), deadline_s
             )
             self._check_abort()
         if not ended:
             raise DeadlineError(deadline_message(describe(), deadline_s or 0.0))
 
     def _check_abort(self) -> None:
-        if self._world.aborted:
-            raise CommError(self._world.aborted)
+        if self._world.job.aborted:
+            raise CommError(self._world.job.aborted)
 
     def _checked(self, peer: int) -> int:
         if not 0 <= peer < self.size:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hpcdist.comm.base import ANY, Array, Request, contiguous, writable
+from hpcdist.comm.base import (
+    ANY,
+    Array,
+    Request,
+    SharedRows,
+    contiguous,
+    summable,
+    writable,
+)
 from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, policy_for, waiter
 from hpcdist.errors import CommError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 
 class MpiTransport:
@@ -28,6 +39,8 @@ class MpiTransport:
         self._policy = policy
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        self.concurrent: bool = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.tolerant = False
 
     @staticmethod
     def world() -> MpiTransport:
@@ -106,6 +119,9 @@ class MpiTransport:
             return None
         return status.Get_source(), status.Get_count(self._mpi.BYTE)
 
+    def failed(self) -> frozenset[int]:
+        return frozenset()
+
     # -- collectives: non-blocking and polled, so that they too are bounded and leave the core --
 
     def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
@@ -127,6 +143,11 @@ class MpiTransport:
         self._finish([request], what, deadline_s)
         ends = np.cumsum(lengths)
         return [everyone[b:e].tobytes() for b, e in zip(ends - lengths, ends, strict=True)]
+
+    def allgather_living(
+        self, data: bytes, deadline_s: float | None, what: str
+    ) -> list[bytes | None]:
+        return [*self.allgather_bytes(data, deadline_s, what)]
 
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         if self.rank == root and data is None:
@@ -157,6 +178,41 @@ class MpiTransport:
         self.broadcast(total, 0)
         return total
 
+    def iallreduce(self, array: Array) -> Request:
+        return self._comm.Iallreduce(self._mpi.IN_PLACE, summable(array), self._mpi.SUM)
+
+    def waiter(
+        self, poll: Callable[[], bool], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], bool]:
+        def checked() -> bool:
+            # Open MPI moves messages only inside its calls; other ranks may wait for this one's.
+            self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
+            return poll()
+
+        return waiter(checked, self._policy, describe, deadline_s, self._mpi.Exception)
+
+    def on_host(self) -> MpiTransport:
+        return MpiTransport(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED), self._policy)
+
+    def share(self, nbytes: int) -> SharedRows | None:
+        # A file system that fills up would end ranks by a signal, in the middle of a step.
+        room = shutil.disk_usage(SHM).free if os.path.isdir(SHM) else 0
+        rooms = np.frombuffer(b"".join(self.allgather_bytes(np.int64(room).tobytes())), np.int64)
+        if self.size * nbytes > rooms.min() // 2:
+            return None
+        # All rows in one piece, on rank 0's part: MPI may part the pieces of different ranks.
+        own = self.size * nbytes if self.rank == 0 else 0
+        window: Any = cast(Any, self._mpi.Win).Allocate_shared(own, 1, comm=self._comm)
+        window.Lock_all(self._mpi.MODE_NOCHECK)
+        rows = np.frombuffer(window.Shared_query(0)[0], np.uint8).reshape(self.size, nbytes)
+        rows[self.rank] = 0  # whoever writes first decides in which memory a row lies
+
+        def free() -> None:
+            window.Unlock_all()
+            window.Free()
+
+        return SharedRows(rows, window.Sync, free)
+
     def split(self, color: int, key: int) -> MpiTransport:
         return MpiTransport(self._comm.Split(color, key), self._policy)
 
@@ -183,6 +239,8 @@ class MpiTransport:
 def _world() -> MpiTransport:
     from mpi4py import MPI
 
+    from hpcdist.comm import ulfm
+
     comm = MPI.COMM_WORLD.Dup()
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)
     cores = bytearray(os.cpu_count() or 1)
@@ -194,4 +252,6 @@ def _world() -> MpiTransport:
     host.Allreduce(mine, anyone, MPI.MAX)
     policy = policy_for(host.Get_size(), int(anyone.sum()))
     host.Free()
+    if ulfm.offered(os.environ, comm):
+        return ulfm.UlfmTransport(comm, policy)
     return MpiTransport(comm, policy)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,10 +38,48 @@ CROWDED = WaitPolicy(spins=8, yield_s=1e-3)
 
 _waits: list[Callable[[], str]] = []  # what this process waits for, once it has waited a little
 
+TICK_S = 0.02
+_ticks: list[Callable[[], None]] = []  # called about so often while this process waits
+_last_tick = [0.0]
+
 
 def waiting_for() -> str:
     """Return what this process is waiting for, or an empty string. For the last words of a job."""
     return _waits[-1]() if _waits else ""
+
+
+@contextmanager
+def waits_for(describe: Callable[[], str]) -> Iterator[None]:
+    """Let `waiting_for` tell ``describe()`` while the block waits by means of its own."""
+    _waits.append(describe)
+    try:
+        yield
+    finally:
+        _waits.pop()
+
+
+@contextmanager
+def waits_for_ranks(ranks: Sequence[int]) -> Iterator[None]:
+    """Let a DeadlineError of the waits inside say that these ranks are missing."""
+    try:
+        yield
+    except DeadlineError as error:
+        error.missing = error.missing or tuple(ranks)
+        raise
+
+
+def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
+    """Have ``call`` called every TICK_S while this process waits; return what ends that.
+
+    What it raises ends the wait.
+    """
+    _ticks.append(call)
+    return lambda: _ticks.remove(call)
+
+
+def as_comm_error(error: Exception, what: str) -> CommError:
+    """Return the error about a transport that failed while ``what`` was waited for."""
+    return CommError(f"{what}: {error}")
 
 
 def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
@@ -53,14 +92,15 @@ def waiter(
     policy: WaitPolicy,
     describe: Callable[[], str],
     deadline_s: float | None,
-    failure: type[Exception],
+    failure: type[Exception] | tuple[()],
+    explained: Callable[[Exception, str], CommError] = as_comm_error,
 ) -> Callable[[], T]:
     """Return a function that calls ``poll`` until its result is true, and returns that result.
 
     It is made once and called in every step, so all that a wait needs is bound here. Python signal
     handlers run between polls. Raises, telling ``describe()``: DeadlineError after ``deadline_s``
-    seconds (None: never); CommError if ``poll`` raises ``failure``, or answers None, which means
-    that nothing is under way.
+    seconds (None: never); what ``explained`` makes of a ``failure`` of ``poll``; CommError
+    if it answers None, which means that nothing is under way.
     """
     spins = range(policy.spins)
 
@@ -70,13 +110,10 @@ def waiter(
                 result = poll()
                 if result:
                     return result
-            _waits.append(describe)
-            try:
+            with waits_for(describe):
                 return linger()
-            finally:
-                _waits.pop()
         except failure as error:
-            raise CommError(f"{describe()}: {error}") from error
+            raise explained(error, describe()) from error
 
     def linger() -> T:
         begin = time.monotonic()
@@ -89,6 +126,10 @@ def waiter(
                 raise CommError(f"{describe()}: none of the requests has been started")
             if deadline_s is not None and waited > deadline_s:
                 raise DeadlineError(deadline_message(describe(), deadline_s))
+            if _ticks and begin + waited > _last_tick[0] + TICK_S:
+                _last_tick[0] = begin + waited
+                for tick in _ticks:
+                    tick()
             if waited < policy.yield_s:
                 os.sched_yield()
             else:

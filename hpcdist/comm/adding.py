@@ -1,0 +1,55 @@
+"""Sums of rows in a fixed order, in one pass over memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcdist.comm.base import Array
+from hpcdist.jit import jit
+
+CHUNK = 2048  # elements added at once: the partial sum stays in the first-level cache
+
+
+# Loops of their own over slices: so the compiler sees that it may use vector instructions.
+@jit
+def _copy(source: Array, target: Array) -> None:
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@jit
+def _add(row: Array, total: Array) -> None:
+    for i in range(len(total)):
+        total[i] += row[i]
+
+
+@jit
+def add_rows(rows: Array, own: Array, at: int, out: Array) -> None:
+    """Write the sum of len(rows) + 1 vectors into ``out``, ``own`` being number ``at`` of them.
+
+    The others are ``rows`` [n, length], in order. ``out`` may be ``own`` or one of the rows.
+    """
+    scratch = np.empty(CHUNK, out.dtype)
+    for begin in range(0, len(out), CHUNK):
+        end = min(begin + CHUNK, len(out))
+        total = scratch[: end - begin]
+        _copy(own[begin:end] if at == 0 else rows[0, begin:end], total)
+        for k in range(1, at):
+            _add(rows[k, begin:end], total)
+        if at > 0:
+            _add(own[begin:end], total)
+        for k in range(at, len(rows)):
+            _add(rows[k, begin:end], total)
+        _copy(total, out[begin:end])
+
+
+@jit
+def add_in_all(rows: Array, begin: int, end: int) -> None:
+    """Overwrite columns begin..end of every row with their sum over the rows, in row order."""
+    for first in range(begin, end, CHUNK):
+        last = min(first + CHUNK, end)
+        total = rows[0, first:last]
+        for k in range(1, len(rows)):
+            _add(rows[k, first:last], total)
+        for k in range(1, len(rows)):
+            _copy(total, rows[k, first:last])

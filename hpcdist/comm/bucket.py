@@ -1,0 +1,103 @@
+"""Which gradients are summed together: Fluid's grouping (coalesce_grad_tensor_pass). Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpcdist.errors import PlanError
+
+MIB = 2**20
+MEMORY_FLAG = "FLAGS_fuse_parameter_memory_size"
+GROUPS_FLAG = "FLAGS_fuse_parameter_groups_size"
+
+
+@dataclass(frozen=True)
+class Fusing:
+    """How far gradients are put together.
+
+    ``memory_mb``: 0 makes one bucket of all; below 0 makes one of each layer, which is what stands
+    before the first dot of a parameter's name; above 0, layers are put together until they have so
+    many MiB or, if ``groups_size`` is above 1, more gradients than that.
+    """
+
+    memory_mb: float = -1.0
+    groups_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.memory_mb):
+            raise PlanError(f"{MEMORY_FLAG}: expected a number of MiB, got {self.memory_mb!r}")
+        if self.groups_size < 1:
+            raise PlanError(
+                f"{GROUPS_FLAG}: expected a number of gradients, 1 or more, got {self.groups_size}"
+            )
+
+    @staticmethod
+    def from_flags(env: Mapping[str, str], default: Fusing | None = None) -> Fusing:
+        """Return what the two FLAGS_ variables say; what is not set is as in ``default``."""
+        default = default or Fusing()
+        return Fusing(
+            _number(env, MEMORY_FLAG, default.memory_mb),
+            int(_number(env, GROUPS_FLAG, default.groups_size)),
+        )
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One dense gradient: the name of its parameter, its type and its size in memory."""
+
+    param: str
+    dtype: str
+    nbytes: int
+
+    @property
+    def layer(self) -> str:
+        """The layer it belongs to, by Fluid's way to name parameters."""
+        return self.param.partition(".")[0]
+
+
+Bucket = tuple[int, ...]  # indices of gradients, in the order in which they lie in memory
+
+
+def buckets(gradients: Sequence[Gradient], fusing: Fusing) -> tuple[Bucket, ...]:
+    """Return the buckets of gradients given in backward order.
+
+    Every gradient is in exactly one bucket, and those of one bucket are of one type. Buckets come
+    in the order in which the backward pass fills them.
+    """
+    found: list[Bucket] = []
+    # dict.fromkeys keeps the order of first appearance: the same on every rank.
+    for dtype in dict.fromkeys(g.dtype for g in gradients):
+        layers: dict[str, list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            if gradient.dtype == dtype:
+                layers.setdefault(gradient.layer, []).append(index)
+        found += _joined(gradients, list(layers.values()), fusing)
+    return tuple(sorted(found, key=max))
+
+
+def _joined(gradients: Sequence[Gradient], layers: list[list[int]], fusing: Fusing) -> list[Bucket]:
+    if fusing.memory_mb < 0:
+        return [tuple(layer) for layer in layers]
+    if fusing.memory_mb == 0:
+        return [tuple(index for layer in layers for index in layer)]
+    found: list[Bucket] = []
+    current: list[int] = []
+    nbytes = 0
+    for layer in layers:
+        current += layer
+        nbytes += sum(gradients[index].nbytes for index in layer)
+        crowded = fusing.groups_size > 1 and len(current) > fusing.groups_size
+        if crowded or nbytes >= fusing.memory_mb * MIB:
+            found.append(tuple(current))
+            current, nbytes = [], 0
+    return [*found, tuple(current)] if current else found
+
+
+def _number(env: Mapping[str, str], flag: str, default: float) -> float:
+    text = env.get(flag, "")
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise PlanError(f"{flag}: expected a number, got {text!r}") from None

@@ -1,0 +1,118 @@
+"""Sums and copies among all ranks of a group: what collective training needs of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from hpcdist.comm.base import Transport
+
+Buffer: TypeAlias = Any  # a numpy array, or for NCCL a cupy array, C-contiguous
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of one transport, under the names by which errors call them."""
+
+    transport: Transport
+    names: tuple[int, ...]
+    deadline_s: float | None
+
+    @property
+    def rank(self) -> int:
+        return self.transport.rank
+
+    @property
+    def size(self) -> int:
+        return self.transport.size
+
+    def lacking(self, what: Callable[[], str], missing: Callable[[], Sequence[int]]) -> str:
+        """Return what a wait of this rank says, naming the ranks that it waits for."""
+        ranks = ", ".join(str(self.names[peer]) for peer in missing())
+        return f"rank {self.names[self.rank]} waiting for {what()}, from rank {ranks or '?'}"
+
+
+class Reduction(Protocol):
+    """One array that all ranks sum again and again, in place.
+
+    All ranks start the reductions of one collective in the same order. The array belongs to the
+    reduction from ``start`` until ``test`` or ``wait`` has told its end.
+    """
+
+    def start(self) -> None:
+        """Start one sum and return at once."""
+        ...
+
+    def test(self) -> bool:
+        """Return whether the sum has ended, after helping it along. Never waits."""
+        ...
+
+    def wait(self) -> object:
+        """Wait for the end; DeadlineError or CommError if there is none."""
+        ...
+
+
+class Collective(Protocol):
+    """The ranks ``0..size-1`` of one group, who call these together and in the same order.
+
+    Every wait is bounded by the deadline given when the group was made.
+    """
+
+    @property
+    def group(self) -> Group:
+        """The ranks, and what carries their words on the host."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    def empty(self, nbytes: int) -> Buffer:
+        """Return uninitialized bytes in which sums need the least copying. Collective."""
+        ...
+
+    def allreduce_init(
+        self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
+    ) -> Reduction:
+        """Make the reduction that sums ``array`` over all ranks, in place. Collective.
+
+        All ranks get the same bits; with ``ordered`` also in every run: the sum runs in rank
+        order, or in another that depends on nothing but who the ranks are. ``describe()`` says in
+        errors what is waited for.
+        """
+        ...
+
+    def broadcast(self, array: Buffer, root: int = 0) -> None:
+        """Overwrite ``array`` with the root's. Collective."""
+        ...
+
+    def allgather(self, array: Buffer, out: Buffer) -> None:
+        """Write the ranks' equally large arrays, in rank order, into ``out``. Collective."""
+        ...
+
+    def reduce(self, array: Buffer, root: int = 0) -> None:
+        """Replace the root's ``array`` by the sum over all ranks. Collective."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here. Collective."""
+        ...
+
+    def split(self, color: int, key: int) -> Collective:
+        """Return the group of the ranks of equal ``color``, by ``key``. Collective."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the group holds; no reduction may be under way. Collective."""
+        ...
+
+    def abort(self) -> None:
+        """Give up: what is under way or waited for ends in an error, here or on all ranks."""
+        ...

@@ -1,0 +1,162 @@
+"""Sums of arrays in the memory of a GPU: what starts on a stream, and how its end is noticed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.comm.collective import Buffer, Collective, Group, Reduction
+from hpcdist.comm.phases import Chain
+from hpcdist.errors import CommError
+
+Enqueue = Callable[[Any], object]  # puts work on a stream
+
+
+class Stream:
+    """A stream beside the one on which kernels run, and the order between the two."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    def job(self, enqueue: Enqueue) -> StreamJob:
+        """Return work that is to be put on this stream again and again."""
+        return StreamJob(self._cupy, self.stream, enqueue)
+
+
+class StreamJob:
+    """Work on a stream, behind all kernels launched so far."""
+
+    def __init__(self, cupy: Any, stream: Any, enqueue: Enqueue) -> None:
+        self._current = cupy.cuda.get_current_stream
+        self._stream = stream
+        self._enqueue = enqueue
+        self._ready = cupy.cuda.Event(disable_timing=True)
+        self._done = cupy.cuda.Event(disable_timing=True)
+
+    def start(self) -> None:
+        """Put the work on the stream and return at once."""
+        self._ready.record(self._current())
+        self._stream.wait_event(self._ready)
+        self._enqueue(self._stream)
+        self._done.record(self._stream)
+
+    def ended(self) -> bool:
+        """Return whether the work last started has ended."""
+        return bool(self._done.done)
+
+
+class CopyPhase:
+    """A copy between a GPU and pinned host memory, as a phase of a sum."""
+
+    def __init__(self, group: Group, job: StreamJob, what: Callable[[], str]) -> None:
+        self.start = job.start
+        self.test = job.ended
+        self.wait = group.transport.waiter(
+            job.ended,
+            lambda: f"rank {group.names[group.rank]} waiting for its GPU, to copy {what()}",
+            group.deadline_s,
+        )
+
+
+class StagedCollective:
+    """A group of ranks with GPUs over one of host memory: arrays go through pinned host memory."""
+
+    def __init__(self, host: Collective) -> None:
+        self._cupy = importlib.import_module("cupy")
+        self._pinned = importlib.import_module("cupyx").empty_pinned
+        self._host = host
+        self.group = host.group
+        self._stream = Stream(self._cupy)
+        self.rank, self.size = host.rank, host.size
+        self.barrier = host.barrier
+        self.close = host.close
+        self.abort = host.abort
+
+    def empty(self, nbytes: int) -> Buffer:
+        return self._cupy.empty(nbytes, self._cupy.uint8)
+
+    def allreduce_init(
+        self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
+    ) -> Reduction:
+        on_device(self._cupy, array)
+        staging = self._pinned(array.shape, array.dtype)
+        summed = self._host.allreduce_init(staging, ordered=ordered, describe=describe)
+        if self.size == 1:
+            return summed
+        what = describe or (lambda: f"{array.dtype}{list(array.shape)}")
+
+        def down(stream: Any) -> None:
+            array.get(stream=stream, out=staging, blocking=False)
+
+        def up(stream: Any) -> None:
+            array.set(staging, stream=stream)
+
+        copies = [CopyPhase(self.group, self._stream.job(way), what) for way in (down, up)]
+        return Chain([copies[0], summed, copies[1]])
+
+    def broadcast(self, array: Buffer, root: int = 0) -> None:
+        host = on_device(self._cupy, array).get()
+        self._host.broadcast(host, root)
+        array.set(host)
+
+    def allgather(self, array: Buffer, out: Buffer) -> None:
+        host = on_device(self._cupy, out).get()
+        self._host.allgather(on_device(self._cupy, array).get(), host)
+        out.set(host)
+
+    def reduce(self, array: Buffer, root: int = 0) -> None:
+        host = on_device(self._cupy, array).get()
+        self._host.reduce(host, root)
+        array.set(host)
+
+    def split(self, color: int, key: int) -> StagedCollective:
+        return type(self)(self._host.split(color, key))
+
+
+class AwareCollective(StagedCollective):
+    """A group over an MPI that takes GPU memory itself; only where the user says that it does."""
+
+    def allreduce_init(
+        self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
+    ) -> Reduction:
+        if ordered:  # MPI adds in an order of its own
+            return super().allreduce_init(array, ordered=True, describe=describe)
+        on_device(self._cupy, array)
+        what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        return AwareReduction(self._cupy, self.group, array, what)
+
+
+class AwareReduction:
+    """A sum by MPI of an array in GPU memory."""
+
+    def __init__(self, cupy: Any, group: Group, array: Buffer, what: Callable[[], str]) -> None:
+        self._current = cupy.cuda.get_current_stream
+        self._transport = group.transport
+        self._array = array
+        self._requests: list[Any] = [None]
+        others = [peer for peer in range(group.size) if peer != group.rank]
+        self.wait = group.transport.waiter_all(
+            self._requests, lambda: group.lacking(what, lambda: others), group.deadline_s
+        )
+
+    def start(self) -> None:
+        # MPI knows no streams: the kernels that write the array must have ended.
+        self._current().synchronize()
+        self._requests[0] = self._transport.iallreduce(self._array)
+
+    def test(self) -> bool:
+        return self._transport.test_all(self._requests)
+
+
+def on_device(cupy: Any, array: Buffer) -> Any:
+    """Return an array, refusing one that is not plain memory of a GPU in one piece."""
+    if not isinstance(array, cupy.ndarray):
+        raise CommError(f"expected an array on the GPU, got {type(array).__name__}")
+    if not array.flags.c_contiguous:
+        raise CommError(
+            f"an array to sum must be C-contiguous, got shape {array.shape} with strides "
+            f"{array.strides}"
+        )
+    return array

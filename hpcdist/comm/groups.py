@@ -1,0 +1,81 @@
+"""The groups in which a job sums its gradients: over what, in how many levels, how many of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.choice import MeasuredCollective
+from hpcdist.comm.collective import Collective
+from hpcdist.comm.hierarchy import HierarchicalCollective
+from hpcdist.comm.host_collective import HostCollective
+from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.errors import CommError
+
+CARRIER_VARIABLE = "HPCDIST_ALLREDUCE"
+CARRIERS = ("nccl", "mpi", "mpi-cuda-aware")
+
+
+@dataclass(frozen=True)
+class Way:
+    """How gradients are to be summed; the names are those of Fluid's strategies."""
+
+    nccl_comm_num: int = 1
+    use_hierarchical_allreduce: bool = False
+    hierarchical_allreduce_inter_nranks: int = 0
+    carrier: str = "nccl"  # of arrays on GPUs; arrays in host memory go over MPI
+
+    def __post_init__(self) -> None:
+        if self.nccl_comm_num < 1:
+            raise CommError(f"nccl_comm_num: expected 1 or more, got {self.nccl_comm_num}")
+        if self.carrier not in CARRIERS:
+            raise CommError(
+                f"{CARRIER_VARIABLE}: expected one of {', '.join(CARRIERS)}, got {self.carrier!r}"
+            )
+
+
+def carrier(env: Mapping[str, str] = os.environ) -> str:
+    """Return what is to carry sums between GPUs."""
+    return env.get(CARRIER_VARIABLE) or "nccl"
+
+
+def make_groups(
+    transport: Transport,
+    way: Way,
+    device_id: int | None = None,
+    deadline_s: float | None = DEADLINE_S,
+    say: Callable[[str], None] | None = None,
+) -> list[Collective]:
+    """Return groups of all ranks, which take turns, each with a transport of its own. Collective.
+
+    ``device_id`` is this rank's GPU, None where arrays are in host memory. Sums over MPI share one
+    group: they do not wait for each other there. ``say`` gets, on rank 0, what was found out.
+    """
+    if device_id is None or way.carrier != "nccl":
+        flat = HostCollective(transport.split(0, transport.rank), deadline_s)
+        group: Collective = flat
+        if way.use_hierarchical_allreduce:
+            inter_nranks = way.hierarchical_allreduce_inter_nranks
+            group = MeasuredCollective(HierarchicalCollective(flat, inter_nranks), say)
+        if device_id is None:
+            return [group]
+        from hpcdist.comm.device import AwareCollective, StagedCollective
+
+        aware = way.carrier == "mpi-cuda-aware"
+        return [AwareCollective(group) if aware else StagedCollective(group)]
+    from hpcdist.comm.nccl import NcclCollective
+    from hpcdist.comm.nccl_hierarchy import HierarchicalNcclCollective
+
+    groups: list[Collective] = []
+    for index in range(way.nccl_comm_num):
+        whole = HostCollective(transport.split(0, transport.rank), deadline_s).group
+        ring = NcclCollective(whole, device_id)
+        if way.use_hierarchical_allreduce:
+            inter_nranks = way.hierarchical_allreduce_inter_nranks
+            levels = HierarchicalNcclCollective(ring, device_id, inter_nranks)
+            groups.append(MeasuredCollective(levels, say if index == 0 else None))
+        else:
+            groups.append(ring)
+    return groups

@@ -1,0 +1,252 @@
+"""The group operations over a transport of host memory: MPI, or threads of one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request, Transport, contiguous, summable, writable
+from hpcdist.comm.collective import Group, Reduction
+from hpcdist.comm.phases import (
+    Chain,
+    Exchange,
+    all_gather,
+    cuts,
+    exchange_whole,
+    reduce_scatter,
+)
+from hpcdist.comm.shared import Place, SharedMemory
+from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.errors import CommError
+
+FIRST_TAG = 1000  # of sums; below are the tags of single messages
+# From so many bytes on per pair of ranks, our exchange is as fast as MPI's own sum, or faster.
+EXCHANGE_FROM = 1024
+WHOLE_TO = 16384
+
+
+class HostCollective:
+    """A group of ranks over one transport, which carries nothing else meanwhile."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        deadline_s: float | None = DEADLINE_S,
+        names: Sequence[int] | None = None,
+    ) -> None:
+        """``names`` are the ranks' numbers in error messages; None: as in ``transport``."""
+        self.group = Group(transport, tuple(names or range(transport.size)), deadline_s)
+        self.rank = transport.rank
+        self.size = transport.size
+        self.memory: SharedMemory | None = None  # once somebody has asked for memory
+        self._exchanges: list[Exchange] = []
+        self._tag = FIRST_TAG
+
+    def empty(self, nbytes: int) -> Array:
+        """Return uninitialized bytes in which sums need the least copying. Collective.
+
+        They are shared among the ranks of the host if it has room; they live until ``close``.
+        ``nbytes`` is the same on all ranks.
+        """
+        own = None
+        if self.size > 1:
+            if self.memory is None:
+                self.memory = SharedMemory(part_of(self.group, self.group.transport.on_host()))
+            own = self.memory.empty(nbytes)
+        return np.empty(nbytes, np.uint8) if own is None else own
+
+    def allreduce_init(
+        self, array: Array, *, ordered: bool = False, describe: Callable[[], str] | None = None
+    ) -> Reduction:
+        place = self.agree(array, ordered)
+        what = describe or partial(sum_of, array)
+        if self.size == 1:
+            return AloneReduction()
+        if place is not None and self.memory is not None and self.memory.group.size == self.size:
+            return self.chain(shared_sum(self.memory, place, array, what))
+        if not ordered and array.nbytes < EXCHANGE_FROM * self.size:
+            return TransportReduction(self.group, array, what)
+        flat = array.reshape(-1)
+        if array.nbytes <= WHOLE_TO:
+            return self.chain([exchange_whole(self.group, flat, self.tag(), what)])
+        bounds = cuts(flat.size, self.size, self.size)
+        return self.chain(
+            [
+                reduce_scatter(self.group, flat, bounds, self.tag(), what),
+                all_gather(self.group, flat, bounds, self.tag(), what),
+            ]
+        )
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        self.group.transport.broadcast(array, self._checked(root))
+
+    def allgather(self, array: Array, out: Array) -> None:
+        own = contiguous(array)
+        if writable(out).dtype != own.dtype or out.size != own.size * self.size:
+            raise CommError(
+                f"rank {self.rank}: gathering {self.size} arrays of {own.dtype}{list(own.shape)} "
+                f"needs room for {own.size * self.size} of {own.dtype}, got "
+                f"{out.dtype}{list(out.shape)}"
+            )
+        rows = out.reshape(self.size, -1)
+        requests: list[Request] = []
+        for peer in range(self.size):
+            if peer != self.rank:
+                requests.append(self.group.transport.irecv(rows[peer], peer, 0))
+                requests.append(self.group.transport.isend(own, peer, 0))
+        rows[self.rank] = own.reshape(-1)
+        self._wait(requests, "the others' arrays")
+
+    def reduce(self, array: Array, root: int = 0) -> None:
+        summable(array)
+        transport = self.group.transport
+        if self.rank != self._checked(root):
+            self._wait([transport.isend(array, root, 0)], "its array to be taken", [root])
+            return
+        flat = array.reshape(-1)
+        others = [peer for peer in range(self.size) if peer != root]
+        rows: Any = np.empty((len(others), flat.size), flat.dtype)
+        requests = [transport.irecv(row, p, 0) for row, p in zip(rows, others, strict=True)]
+        self._wait(requests, "arrays to add")
+        if others:
+            from hpcdist.comm.adding import add_rows  # numba takes 0.3 s to import
+
+            add_rows(rows, flat, root, flat)
+
+    def barrier(self) -> None:
+        self.group.transport.barrier(self.group.deadline_s)
+
+    def split(self, color: int, key: int) -> HostCollective:
+        group = part_of(self.group, self.group.transport.split(color, key))
+        return HostCollective(group.transport, group.deadline_s, group.names)
+
+    def close(self) -> None:
+        for exchange in self._exchanges:
+            exchange.close()
+        self._exchanges.clear()
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+    def abort(self) -> None:
+        self.group.transport.abort(1)
+
+    # -- for those who build other sums over this group --
+
+    def tag(self) -> int:
+        """Return a tag that no other sum of this group uses; the same on all ranks."""
+        self._tag += 1
+        return self._tag
+
+    def chain(self, phases: Sequence[Reduction]) -> Chain:
+        """Return a reduction by phases, closed together with this group."""
+        self._exchanges += [phase for phase in phases if isinstance(phase, Exchange)]
+        return Chain(phases)
+
+    def agree(self, array: Array, ordered: bool) -> Place | None:
+        """Check that all ranks sum arrays alike; return where they lie in shared memory, if so.
+
+        Collective.
+        """
+        summable(array)
+        place = self.memory.find(array) if self.memory is not None else None
+        own = [place.region, place.offset] if place else None
+        return place if agreed(self.group, array, ordered, own) else None
+
+    def _wait(self, requests: list[Request], what: str, peers: Sequence[int] | None = None) -> None:
+        def describe() -> str:
+            others = [peer for peer in range(self.size) if peer != self.rank]
+            return self.group.lacking(lambda: what, lambda: peers or others)
+
+        self.group.transport.wait_all(requests, describe, self.group.deadline_s)
+
+    def _checked(self, root: int) -> int:
+        if not 0 <= root < self.size:
+            raise CommError(f"rank {self.rank}: no rank {root} in a group of {self.size}")
+        return root
+
+
+def shared_sum(
+    memory: SharedMemory, place: Place, like: Array, what: Callable[[], str]
+) -> list[Reduction]:
+    """Return the phases that sum arrays in shared memory over the ranks of one host."""
+    from hpcdist.comm.adding import add_in_all  # numba takes 0.3 s to import
+
+    rows = memory.rows(place, like)
+    size, rank = memory.group.size, memory.group.rank
+    begin, end = cuts(like.size, size, size)[rank : rank + 2]
+    return [memory.meeting(what, partial(add_in_all, rows, begin, end)), memory.meeting(what)]
+
+
+class TransportReduction:
+    """A sum by the transport itself, in whatever order it finds fastest."""
+
+    def __init__(self, group: Group, array: Array, what: Callable[[], str]) -> None:
+        self._transport = group.transport
+        self._array = array
+        self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
+        others = [peer for peer in range(group.size) if peer != group.rank]
+        describe = partial(group.lacking, what, lambda: others)
+        self._wait = group.transport.waiter_all(self._requests, describe, group.deadline_s)
+
+    def start(self) -> None:
+        self._requests[0] = self._transport.iallreduce(self._array)
+
+    def test(self) -> bool:
+        return self._transport.test_all(self._requests)
+
+    def wait(self) -> None:
+        self._wait()
+
+
+class AloneReduction:
+    """The sum over one rank."""
+
+    def start(self) -> None:
+        """Leave the array as it is."""
+
+    def test(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+def sum_of(array: Array) -> str:
+    return f"the sum of {array.dtype}{list(array.shape)}"
+
+
+def _told(facts: tuple[str, int, bool]) -> str:
+    dtype, size, ordered = facts
+    return f"{dtype}[{size}]{' in fixed order' if ordered else ''}"
+
+
+def agreed(group: Group, array: Any, ordered: bool, place: object = None) -> bool:
+    """Check that all ranks sum arrays alike; return whether all are at the same ``place``.
+
+    Collective.
+    """
+    own = [array.dtype.name, array.size, ordered]
+    told = json.dumps([own, place]).encode()
+    everyone = [
+        json.loads(data)
+        for data in group.transport.allgather_bytes(told, group.deadline_s, "what the others sum")
+    ]
+    first = everyone[0][0]
+    for peer, (other, _) in enumerate(everyone):
+        if other != first:
+            raise CommError(
+                f"ranks do not sum the same: {_told(first)} on rank {group.names[0]}, "
+                f"{_told(other)} on rank {group.names[peer]}"
+            )
+    return all(where == place for _, where in everyone)
+
+
+def part_of(group: Group, part: Transport) -> Group:
+    """Return a part of a group, given its transport, under the same names. Collective there."""
+    names = part.allgather_bytes(str(group.names[group.rank]).encode())
+    return Group(part, tuple(map(int, names)), group.deadline_s)

@@ -1,0 +1,336 @@
+"""Groups of GPUs over NCCL, one rank each; the id of a group travels over the host transport."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.comm.collective import Buffer, Group, Reduction
+from hpcdist.comm.device import Enqueue, Stream, on_device
+from hpcdist.comm.host_collective import AloneReduction, agreed, part_of
+from hpcdist.comm.phases import cuts, shares
+from hpcdist.errors import CommError
+
+SHARED_GPU_FROM = 23000  # NCCL 2.30
+SHARE_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+FAILURES = (RuntimeError, KeyError)  # NcclError; cupy knows no name of NCCL's newest errors
+
+
+class NcclCollective:
+    """One NCCL communicator, with a stream of its own; all arrays are cupy's."""
+
+    def __init__(
+        self, group: Group, device_id: int, share: Callable[[str], str | None] = os.environ.get
+    ) -> None:
+        """Make the communicator. Collective; all ranks raise the same error if it fails on one.
+
+        ``group`` carries the id, and all that concerns the host; this communicator owns it.
+        """
+        self.group = group
+        self.rank, self.size = group.rank, group.size
+        self._device_id = device_id
+        self.cupy = _prepared(group, device_id, share(SHARE_VARIABLE) == "1")
+        self.nccl = self.cupy.cuda.nccl
+        self.stream = Stream(self.cupy)
+        self._comm: Any = self._connected()
+        self._failed = ""
+
+    def _connected(self) -> Any:
+        """Return the NCCL communicator; its creation waits for all ranks and cannot be polled."""
+        token = _broadcast_id(self.group, self.nccl)
+        found: list[Any] = []
+
+        def connect() -> None:
+            try:
+                self.cupy.cuda.Device(self._device_id).use()
+                found.append(_communicator(self.nccl, self.size, token, self.rank))
+            except Exception as error:
+                found.append(error)
+
+        threading.Thread(target=connect, daemon=True).start()
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        self.group.transport.waiter(
+            lambda: bool(found),
+            lambda: self.group.lacking(lambda: "an NCCL communicator", lambda: others),
+            self.group.deadline_s,
+        )()
+        problem = f"{found[0]}" if isinstance(found[0], Exception) else ""
+        _all_well(self.group, problem, "make an NCCL communicator")
+        return found[0]
+
+    def empty(self, nbytes: int) -> Buffer:
+        """Return uninitialized bytes on this rank's GPU."""
+        return self.cupy.empty(nbytes, self.cupy.uint8)
+
+    def allreduce_init(
+        self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
+    ) -> Reduction:
+        agreed(self.group, on_device(self.cupy, array), ordered)
+        kind = self.kind(array)
+        if self.size == 1:
+            return AloneReduction()
+        what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        if ordered:
+            return NcclReduction([self], _RankOrder(self, array, kind), what)
+        ptr, count = array.data.ptr, array.size
+
+        def enqueue(stream: Any) -> None:
+            self.comm.allReduce(ptr, ptr, count, kind, self.nccl.NCCL_SUM, stream.ptr)
+
+        return NcclReduction([self], enqueue, what)
+
+    def broadcast(self, array: Buffer, root: int = 0) -> None:
+        kind, ptr = self.kind(array, numbers=False), array.data.ptr
+        count = array.nbytes
+        self._checked(root)
+        self.run(
+            lambda stream: self.comm.broadcast(ptr, ptr, count, kind, root, stream.ptr),
+            f"the data of rank {root}",
+        )
+
+    def allgather(self, array: Buffer, out: Buffer) -> None:
+        if on_device(self.cupy, out).dtype != array.dtype or out.size != array.size * self.size:
+            raise CommError(
+                f"rank {self.rank}: gathering {self.size} arrays of "
+                f"{array.dtype}{list(array.shape)} needs room for {array.size * self.size} of "
+                f"{array.dtype}, got {out.dtype}{list(out.shape)}"
+            )
+        kind, count = self.kind(array, numbers=False), array.nbytes
+        source, target = array.data.ptr, out.data.ptr
+        self.run(
+            lambda stream: self.comm.allGather(source, target, count, kind, stream.ptr),
+            "the others' arrays",
+        )
+
+    def reduce(self, array: Buffer, root: int = 0) -> None:
+        kind, ptr, count = self.kind(array), array.data.ptr, array.size
+        self._checked(root)
+        add = self.nccl.NCCL_SUM
+        self.run(
+            lambda stream: self.comm.reduce(ptr, ptr, count, kind, add, root, stream.ptr),
+            "arrays to add",
+        )
+
+    def barrier(self) -> None:
+        self.group.transport.barrier(self.group.deadline_s)
+
+    def split(self, color: int, key: int) -> NcclCollective:
+        part = part_of(self.group, self.group.transport.split(color, key))
+        return NcclCollective(part, self._device_id)
+
+    def close(self) -> None:
+        """Destroy the communicator; its work must have ended. Collective."""
+        if self._comm is not None:
+            self._comm.destroy()
+            self._comm = None
+
+    def abort(self) -> None:
+        """End all work of this communicator here: the others find an error, or their deadline."""
+        if self._comm is not None:
+            self._failed = self._failed or "it was given up"
+            self._comm.abort()
+            self._comm = None
+
+    # -- for reductions ----------------------------------------------------------------------
+    @property
+    def comm(self) -> Any:
+        """The NCCL communicator; CommError once it is closed or given up."""
+        if self._comm is None:
+            why = self._failed or "it is closed"
+            raise CommError(f"rank {self.name}: its NCCL communicator cannot be used: {why}")
+        return self._comm
+
+    def check(self) -> None:
+        """Raise CommError, and give the communicator up, if NCCL has noticed an error."""
+        try:
+            self.comm.check_async_error()
+        except FAILURES as error:
+            self._failed = str(error)
+            self.abort()
+            raise CommError(
+                f"rank {self.name}: NCCL failed: {error}; NCCL_DEBUG=INFO tells more"
+            ) from error
+
+    def kind(self, array: Buffer, numbers: bool = True) -> int:
+        """Return NCCL's name of an array's type, or of bytes."""
+        name = on_device(self.cupy, array).dtype.name if numbers else "uint8"
+        found = getattr(self.nccl, f"NCCL_{name.upper()}", None)
+        if found is None:
+            raise CommError(f"cannot add up an array of {name}, expected floats or ints")
+        kind: int = found
+        return kind
+
+    def run(self, enqueue: Enqueue, what: str) -> None:
+        """Do something once, and wait for its end."""
+        once = NcclReduction([self], enqueue, lambda: what)
+        once.start()
+        once.wait()
+
+    @property
+    def name(self) -> int:
+        """This rank's number in errors."""
+        return self.group.names[self.rank]
+
+    def _checked(self, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise CommError(f"rank {self.rank}: no rank {root} in a group of {self.size}")
+
+
+class NcclReduction:
+    """Work of a communicator on its stream, while kernels run on theirs."""
+
+    def __init__(
+        self, owners: Sequence[NcclCollective], enqueue: Enqueue, what: Callable[[], str]
+    ) -> None:
+        """``owners`` are the communicators that work together, on the stream of the first."""
+        self._owners = owners
+        self._job = owners[0].stream.job(enqueue)
+        group = owners[0].group
+        others = [peer for peer in range(group.size) if peer != group.rank]
+        self._wait = group.transport.waiter(
+            self.test, lambda: group.lacking(what, lambda: others), group.deadline_s
+        )
+
+    def start(self) -> None:
+        try:
+            self._job.start()
+        except CommError:
+            raise
+        except FAILURES as error:
+            raise CommError(f"rank {self._owners[0].name}: NCCL failed: {error}") from error
+
+    def test(self) -> bool:
+        if self._job.ended():
+            return True
+        for owner in self._owners:
+            owner.check()
+        return False
+
+    def wait(self) -> None:
+        try:
+            self._wait()
+        except CommError:
+            # Its kernels still spin on the GPU, for ranks that do not come.
+            for owner in self._owners:
+                owner.abort()
+            raise
+
+
+class _RankOrder:
+    """A sum in rank order: every rank adds up one share, and hands it to all others."""
+
+    def __init__(self, owner: NcclCollective, array: Buffer, kind: int) -> None:
+        self._owner = owner
+        self._kind = kind
+        self._cupy = owner.cupy
+        self._shares = shares(array.reshape(-1), cuts(array.size, owner.size, owner.size))
+        self._own = self._shares[owner.rank]
+        self._others = [peer for peer in range(owner.size) if peer != owner.rank]
+        self._rows = self._cupy.empty((owner.size, self._own.size), array.dtype)
+        self._total = self._cupy.empty(self._own.size, array.dtype)
+
+    def __call__(self, stream: Any) -> None:
+        """Put the sum on a stream."""
+        rows, total = self._rows, self._total
+        self._exchange(stream, lambda peer: self._shares[peer], lambda peer: rows[peer])
+        with stream:
+            rows[self._owner.rank] = self._own
+            self._cupy.add(rows[0], rows[1], out=total)
+            for row in range(2, self._owner.size):
+                self._cupy.add(total, rows[row], out=total)
+            self._own[...] = total
+        self._exchange(stream, lambda peer: self._own, lambda peer: self._shares[peer])
+
+    def _exchange(
+        self, stream: Any, sent: Callable[[int], Any], received: Callable[[int], Any]
+    ) -> None:
+        comm, nccl = self._owner.comm, self._owner.nccl
+        nccl.groupStart()
+        for peer in self._others:
+            out, into = sent(peer), received(peer)
+            if out.size:
+                comm.send(out.data.ptr, out.size, self._kind, peer, stream.ptr)
+            if into.size:
+                comm.recv(into.data.ptr, into.size, self._kind, peer, stream.ptr)
+        nccl.groupEnd()
+
+
+def _prepared(group: Group, device_id: int, may_share: bool) -> Any:
+    """Return cupy with the device in use, once all ranks have come so far. Collective."""
+    cupy: Any = None
+    facts = {"problem": "", "gpu": "", "version": 0}
+    try:
+        cupy = importlib.import_module("cupy")
+        if not cupy.cuda.nccl.available:
+            raise CommError("cupy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13")
+        device = cupy.cuda.Device(device_id)
+        device.use()
+        facts["gpu"] = f"{socket.gethostname()} {device.pci_bus_id}"
+        facts["version"] = cupy.cuda.nccl.get_version()
+    except Exception as error:
+        facts["problem"] = f"{error}" or type(error).__name__
+    everyone = [
+        json.loads(data)
+        for data in group.transport.allgather_bytes(
+            json.dumps(facts).encode(), group.deadline_s, "the others' GPUs"
+        )
+    ]
+    _refuse(group, [other["problem"] for other in everyone], "use NCCL")
+    users: dict[str, list[int]] = {}
+    for peer, other in enumerate(everyone):
+        users.setdefault(other["gpu"], []).append(group.names[peer])
+    crowded = {gpu: ranks for gpu, ranks in users.items() if len(ranks) > 1}
+    version = min(other["version"] for other in everyone)
+    if crowded and not (may_share and version >= SHARED_GPU_FROM):
+        gpu, ranks = next(iter(crowded.items()))
+        raise CommError(
+            f"ranks {', '.join(map(str, ranks))} use one GPU ({gpu}): give every rank its own "
+            "(fluid.CUDAPlace(int(os.environ['FLAGS_selected_gpus']))), or "
+            f"have NCCL 2.30 or newer (this is {_readable(version)}) and {SHARE_VARIABLE}=1, or "
+            "let MPI carry the sums: HPCDIST_ALLREDUCE=mpi"
+        )
+    return cupy
+
+
+def _broadcast_id(group: Group, nccl: Any) -> bytes:
+    """Return a new communicator's id, made on rank 0. Collective."""
+    token, problem = b"", ""
+    if group.rank == 0:
+        try:
+            made = nccl.get_unique_id()
+            # CuPy 14 gives bytes; CuPy 13 a tuple of signed numbers.
+            token = made if isinstance(made, bytes) else bytes(part & 0xFF for part in made)
+        except FAILURES as error:
+            problem = str(error)
+    _all_well(group, problem, "make an NCCL id")
+    return group.transport.broadcast_bytes(token, 0)
+
+
+def _communicator(nccl: Any, size: int, token: bytes, rank: int) -> Any:
+    try:
+        return nccl.NcclCommunicator(size, token, rank)
+    except TypeError:  # CuPy 13 wants what its get_unique_id gives
+        signed = tuple(part - 256 if part > 127 else part for part in token)
+        return nccl.NcclCommunicator(size, signed, rank)
+
+
+def _all_well(group: Group, problem: str, doing: str) -> None:
+    """Raise on all ranks if there is a problem on one. Collective."""
+    told = group.transport.allgather_bytes(problem.encode(), group.deadline_s, "the others' word")
+    _refuse(group, [text.decode() for text in told], doing)
+
+
+def _refuse(group: Group, problems: list[str], doing: str) -> None:
+    troubled = [f"rank {group.names[k]}: {text}" for k, text in enumerate(problems) if text]
+    if troubled:
+        raise CommError(f"cannot {doing}: {'; '.join(troubled)}")
+
+
+def _readable(version: int) -> str:
+    """Return NCCL's version as people write it: 22105 is 2.21.5."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

@@ -1,0 +1,56 @@
+"""Sums over NCCL in two levels: to the first GPU of each node, among those, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.comm.collective import Buffer, Reduction
+from hpcdist.comm.device import on_device
+from hpcdist.comm.hierarchy import OverFlat, find_nodes
+from hpcdist.comm.host_collective import agreed, part_of
+from hpcdist.comm.nccl import NcclCollective, NcclReduction
+
+
+class HierarchicalNcclCollective(OverFlat):
+    """A group of GPUs that sums in two levels, all of it on one stream."""
+
+    def __init__(self, flat: NcclCollective, device_id: int, inter_nranks: int = 0) -> None:
+        """Make the communicators of both levels. Collective."""
+        super().__init__(flat)
+        self.flat: NcclCollective = flat
+        self.nodes, inner = find_nodes(flat.group, inter_nranks)
+        leads = inner.rank == 0
+        leaders = part_of(flat.group, flat.group.transport.split(0 if leads else 1, flat.rank))
+        self._levels: list[NcclCollective] = []
+        if self.nodes.have_two_levels:
+            self._levels.append(NcclCollective(inner, device_id))
+            if leads:
+                self._levels.append(NcclCollective(leaders, device_id))
+
+    def allreduce_init(
+        self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
+    ) -> Reduction:
+        if ordered or not self._levels:
+            return self.flat.allreduce_init(array, ordered=ordered, describe=describe)
+        agreed(self.group, on_device(self.flat.cupy, array), ordered)
+        kind, add = self.flat.kind(array), self.flat.nccl.NCCL_SUM
+        ptr, count = array.data.ptr, array.size
+
+        def enqueue(stream: Any) -> None:
+            inner = self._levels[0].comm
+            inner.reduce(ptr, ptr, count, kind, add, 0, stream.ptr)
+            for leaders in self._levels[1:]:
+                leaders.comm.allReduce(ptr, ptr, count, kind, add, stream.ptr)
+            inner.broadcast(ptr, ptr, count, kind, 0, stream.ptr)
+
+        what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
+        return NcclReduction(self._levels, enqueue, what)
+
+    def close(self) -> None:
+        for level in (*self._levels, self.flat):
+            level.close()
+
+    def abort(self) -> None:
+        for level in (*self._levels, self.flat):
+            level.abort()

@@ -1,0 +1,183 @@
+"""MPI that goes on when a rank has died: Open MPI 5 under ``mpirun --with-ft ulfm``.
+
+Of User Level Failure Mitigation only the errors and the list of the dead are used. Messages among
+the living need nothing else; who goes on, and from where, is agreed on with the servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request
+from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, as_comm_error, waiter
+from hpcdist.errors import CommError, DeadlineError, RankFailure
+
+# Tags of messages that take the place of MPI's collectives, which fail when a rank has died.
+COME_TAG, GO_TAG, LENGTH_TAG, DATA_TAG = range(900, 904)
+LAST_WAIT_S = 5.0
+
+
+def asked_for(environ: Mapping[str, str]) -> bool:
+    """Tell whether mpirun was asked to let a job go on without dead ranks."""
+    return environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+
+
+def offered(environ: Mapping[str, str], comm: Any) -> bool:
+    """Tell whether mpirun was asked to let a job go on without dead ranks, and the library can."""
+    if not asked_for(environ):
+        return False
+    try:
+        comm.Get_failed()
+    except NotImplementedError:
+        return False
+    return True
+
+
+class UlfmTransport(MpiTransport):
+    """Messages between the ranks of one communicator, some of which may die.
+
+    A send to the dead counts as ended or fails, a receive from them fails; the others' messages are
+    not disturbed.
+    """
+
+    def __init__(self, comm: Any, policy: WaitPolicy) -> None:
+        super().__init__(comm, policy)
+        self.tolerant = True
+        # Where a message comes from, for each persistent receive by id.
+        self._ends: dict[int, tuple[int, int]] = {}
+
+    def failed(self) -> frozenset[int]:
+        return frozenset(self._translated(self._comm.Get_failed(), self._comm.Get_group()))
+
+    def recv_init(self, array: Array, peer: int, tag: int) -> Request:
+        request = super().recv_init(array, peer, tag)
+        self._ends[id(request)] = peer, tag
+        return request
+
+    def release(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._ends.pop(id(request), None)
+            try:
+                super().release([request])
+            except self._mpi.Exception:
+                if not self.failed():
+                    raise
+
+    def test_all(self, requests: Sequence[Request]) -> bool:
+        try:
+            return super().test_all(requests)
+        except self._mpi.Exception as error:
+            raise self._explained(error, f"rank {self.rank} looking for messages") from error
+
+    def waiter_all(
+        self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], bool]:
+        poll = partial(self._mpi.Request.Testall, requests)
+        return self._waiter(poll, describe, deadline_s, self._explained)
+
+    def waiter_some(
+        self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
+    ) -> Callable[[], list[int]]:
+        statuses: list[Any] = []
+
+        def explained(error: Exception, what: str) -> CommError:
+            # A failed test does not return the requests that it has ended; their statuses tell.
+            came = {(s.Get_source(), s.Get_tag()) for s in statuses if not s.Get_error()}
+            ended = [i for i, r in enumerate(requests) if self._ends.get(id(r)) in came]
+            return self._explained(error, what, tuple(ended))
+
+        poll: Callable[[], Any] = partial(self._mpi.Request.Testsome, requests, statuses)
+        return self._waiter(poll, describe, deadline_s, explained)
+
+    def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
+        """Wait until every rank that lives has come here.
+
+        The lowest that lives counts them. Should it die when it has let some of them go, the others
+        wait a little for the next one's word.
+        """
+        while True:
+            root = min(set(range(self.size)) - self.failed())
+            try:
+                if root == self.rank:
+                    self._count(deadline_s)
+                else:
+                    token = np.zeros(1, np.uint8)
+                    both = [self.isend(token, root, COME_TAG), self.irecv(token, root, GO_TAG)]
+                    self._finish(both, "a barrier", deadline_s)
+            except RankFailure:
+                deadline_s = LAST_WAIT_S
+            except DeadlineError:
+                if deadline_s != LAST_WAIT_S:
+                    raise
+                return
+            else:
+                return
+
+    def _count(self, deadline_s: float | None) -> None:
+        tokens = {k: np.zeros(1, np.uint8) for k in range(self.size) if k != self.rank}
+        coming = [self.irecv(token, k, COME_TAG) for k, token in tokens.items()]
+        self._finish_living(coming, "a barrier", deadline_s)
+        going = [self.isend(token, k, GO_TAG) for k, token in tokens.items()]
+        self._finish_living(going, "a barrier", deadline_s)
+
+    def allgather_living(
+        self, data: bytes, deadline_s: float | None, what: str
+    ) -> list[bytes | None]:
+        peers = [k for k in range(self.size) if k != self.rank and k not in self.failed()]
+        lengths = np.zeros((self.size, 1), np.int64)
+        own = np.frombuffer(data, np.uint8)
+        lengths[self.rank] = len(own)
+        sends = [self.isend(lengths[self.rank], k, LENGTH_TAG) for k in peers]
+        sends += [self.isend(own, k, DATA_TAG) for k in peers if len(own)]
+        heads = [self.irecv(lengths[k], k, LENGTH_TAG) for k in peers]
+        here = self._finish_living(heads, what, deadline_s)
+        peers = [k for k, ended in zip(peers, here) if ended]
+        buffers = {k: np.zeros(int(lengths[k, 0]), np.uint8) for k in peers}
+        bodies = [self.irecv(buffers[k], k, DATA_TAG) for k in peers if len(buffers[k])]
+        whole = self._finish_living(bodies, what, deadline_s)
+        came = dict(zip([k for k in peers if len(buffers[k])], whole))
+        self._finish_living(sends, what, deadline_s)
+        found = {k: buffers[k].tobytes() for k in peers if came.get(k, True)} | {self.rank: data}
+        return [found.get(k) for k in range(self.size)]
+
+    def _finish_living(
+        self, requests: Sequence[Request], what: str, deadline_s: float | None
+    ) -> list[bool]:
+        """Wait for each request, or the death of its other end; return which have ended well."""
+        ended = []
+        for request in requests:
+            try:
+                self._finish([request], what, deadline_s)
+                ended.append(True)
+            except RankFailure:
+                ended.append(False)
+        return ended
+
+    def split(self, color: int, key: int) -> UlfmTransport:
+        return UlfmTransport(self._comm.Split(color, key), self._policy)
+
+    # -- inside --
+
+    def _waiter(
+        self,
+        poll: Callable[[], Any],
+        describe: Callable[[], str],
+        deadline_s: float | None,
+        explained: Callable[[Exception, str], CommError],
+    ) -> Callable[[], Any]:
+        return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception, explained)
+
+    def _explained(self, error: Exception, what: str, ended: tuple[int, ...] = ()) -> CommError:
+        failed = self._comm.Get_failed()
+        if not failed.Get_size():
+            return as_comm_error(error, what)
+        ranks = self._translated(failed, self._mpi.COMM_WORLD.Get_group())
+        return RankFailure(what, tuple(ranks), ended)
+
+    def _translated(self, ranks: Any, group: Any) -> list[int]:
+        return sorted(self._mpi.Group.Translate_ranks(ranks, None, group))
