@@ -75,6 +75,21 @@ class AsyncShards:
         released = self._released()
         return [Update(-1, (), False, released)] if released else []
 
+    def died(self, trainer: int) -> list[Update]:
+        self._sent[trainer] = tuple(self._counts[trainer])
+        self._held = [(packet, k) for packet, k in self._held if k != trainer]
+        released = self._released()
+        return [Update(-1, (), False, released)] if released else []
+
+    def steps_of(self, trainer: int) -> int:
+        return min(self._counts[trainer], default=0)
+
+    def heard(self, trainer: int) -> int:
+        return sum(self._counts[trainer])
+
+    def waits(self, trainer: int) -> bool:
+        return any(k == trainer for _, k in self._held)
+
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         slowest = self._slowest()
         packet = self._held[0][0] if self._held else 0

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdist.comm.base import Array, Request, Transport, writable
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.waiting import DEADLINE_S
-from hpcdist.errors import CommError
+from hpcdist.comm.waiting import DEADLINE_S, deadline_message, waits_for_ranks
+from hpcdist.errors import CheckpointError, CommError, DeadlineError, RankFailure
+from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.messages import (
     GRADIENT_TAG,
     PARAMETER_TAG,
     REPLY_TAG,
     REQUEST_TAG,
     VALUE_TAG,
+    VERDICT_TAG,
     Hello,
     Kind,
     hello_payload,
@@ -23,6 +27,8 @@ from hpcdist.ps.messages import (
 )
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
 from hpcdist.ps.rows import RowClient, RowRequest
+from hpcdist.ps.tables import TableClient
+from hpcdist.ps.verdicts import Witness, parse_witness
 from hpcdist.ps.wire import post_message, receive_message
 
 
@@ -40,10 +46,13 @@ class ServerPlan:
     gradient_arrays: Mapping[str, Array]
     parameter_arrays: Mapping[str, Array]
     tables: tuple[VarSpec, ...] = ()  # sparse gradients, pushed by name
+    row_tables: tuple[TableSpec, ...] = ()  # distributed tables, of which `tables` moves the rows
 
 
 class PsClient:
-    """The servers as one trainer sees them. One thread; every wait is bounded by ``deadline_s``.
+    """The servers as one trainer sees them; every wait is bounded by ``deadline_s``.
+
+    One thread, or two that hold ``turn`` whenever they use it; rows may be exchanged without.
 
     A step is ``post_receives``, ``send_packet`` for each packet as its gradients become ready,
     ``wait_sends`` (after it the gradients may be overwritten; may be left out) and
@@ -70,7 +79,9 @@ class PsClient:
         self._closed = False
         self._rows = RowClient(transport, cluster, trainer_id, deadline_s)
         self._pushed: set[tuple[str, str]] = set()  # (endpoint, gradient) in this step
+        self.tables = TableClient(transport, cluster, trainer_id, deadline_s)
         self.step = 0
+        self.turn = threading.RLock()
         # All below are by packet index, over the plans in the order of their servers.
         self._plans: tuple[ServerPlan, ...] = ()
         self._owners: list[ServerPlan] = []
@@ -87,6 +98,7 @@ class PsClient:
         self._scattered: list[PacketBuffer] = []
         self._sent: list[bool] = []
         self._posted = False
+        self._posted_at = 0.0  # seconds of the monotonic clock
 
     @property
     def packets(self) -> tuple[Packet, ...]:
@@ -134,7 +146,7 @@ class PsClient:
             self._start_receives = transport.starter(self._receives)
         deadline_s = self._deadline_s
         self._finish_sends = transport.waiter_all(self._sends, self._unsent, deadline_s)
-        self._finish_exchange = transport.waiter_all(self._exchange, self._unreceived, deadline_s)
+        self._finish_exchange = transport.waiter_all(self._exchange, self.awaited, deadline_s)
         self._scattered = [buffer for buffer in self._parameters if not buffer.in_place]
         self._sent = [False] * len(self._packets)
 
@@ -142,6 +154,7 @@ class PsClient:
         """Let this step's parameters come in, from now on: their old values must be done with."""
         self._start_receives()
         self._posted = True
+        self._posted_at = time.monotonic()
 
     def send_packet(self, index: int) -> None:
         """Start sending packet ``index``; all its gradients must be there and stay as they are."""
@@ -156,8 +169,19 @@ class PsClient:
         self._finish_sends()
 
     def answered(self) -> bool:
-        """Return whether `wait_receives` would not wait; this also lets messages move on."""
-        return self._transport.test_all(self._exchange)
+        """Return whether `wait_receives` would not wait; this also lets messages move on.
+
+        Raises DeadlineError when the answers should have come long ago.
+        """
+        if self._transport.test_all(self._exchange):
+            return True
+        if time.monotonic() - self._posted_at > self._deadline_s:
+            raise DeadlineError(deadline_message(self.awaited(), self._deadline_s))
+        return False
+
+    def awaited(self) -> str:
+        """Tell which answers of this step have not come."""
+        return f"{self._name}, step {self.step}: waiting for {self._whole(self._receives)}"
 
     def wait_receives(self) -> None:
         """End the step: wait for the parameters that answer the packets sent, all of them."""
@@ -166,8 +190,14 @@ class PsClient:
                 f"{self._name}, step {self.step}: cannot end the step, "
                 f"{self._unstarted() or 'receives are not posted'}"
             )
-        self._finish_exchange()
+        try:
+            self._finish_exchange()
+        except DeadlineError as error:
+            slow = {self._owners[i].endpoint for i in self._unended(self._receives)}
+            error.missing = tuple(sorted(map(self._cluster.rank_of_endpoint, slow)))
+            raise
         self._rows.finish()
+        self.tables.finish()
         self._pushed.clear()
         for buffer in self._scattered:
             buffer.scatter()
@@ -177,7 +207,8 @@ class PsClient:
 
     def pull_rows(self, requests: Sequence[RowRequest]) -> None:
         """Fetch rows of tables as they are after all updates of the steps before this one."""
-        self._rows.pull(requests, self.step)
+        with self.turn:
+            self._rows.pull(requests, self.step)
 
     def push_rows(self, endpoint: str, gradient: str, rows: Array, values: Array) -> None:
         """Start sending one of the server's sparse gradients: int64 [n] rows, [n, width] values."""
@@ -209,12 +240,55 @@ class PsClient:
             return f"{self._name}, step {self.step}: reading {names} from server {endpoint}"
 
         requests = self._post(endpoint, Kind.READ, specs_payload(specs))
-        transport.wait_all(requests, describe, self._deadline_s)
-        header, payload = receive_message(transport, server, REPLY_TAG, describe, self._deadline_s)
+        deadline_s = self._deadline_s
+        with waits_for_ranks([server]):
+            transport.wait_all(requests, describe, deadline_s)
+            header, payload = receive_message(transport, server, REPLY_TAG, describe, deadline_s)
         if header.kind is not Kind.VALUE:
             transport.release(values)
             raise CommError(f"{describe()}: {payload}")
         transport.wait_all(values, describe, self._deadline_s)
+
+    def ask(self, what: Any) -> list[Any]:
+        """Ask every server about checkpoints; return their answers, in the order of the servers.
+
+        They answer between steps, however long that takes. Works before ``connect``. Raises
+        CheckpointError that names the server that could not do it.
+        """
+        transport, name = self._transport, self._name
+        answers: list[Any] = []
+        refusals: list[Any] = []
+        asked = [r for e in self._cluster.endpoints for r in self._post(e, Kind.CHECKPOINT, what)]
+
+        def describe() -> str:
+            return f"{name}, step {self.step}: waiting for servers to save or load a checkpoint"
+
+        transport.wait_all(asked, describe, None)
+        for server in self._cluster.servers:
+            header, answer = receive_message(transport, server, REPLY_TAG, describe, None)
+            (answers if header.kind is Kind.VALUE else refusals).append(answer)
+        if refusals:
+            raise CheckpointError(str(refusals[0]))
+        return answers
+
+    def agree_on_deaths(self, witness: Witness) -> Witness:
+        """Tell server 0 what this trainer knows of deaths; return what all that are left know.
+
+        Every trainer that has not left must come here. May be called while another wait goes on.
+        """
+        endpoint = self._cluster.endpoints[0]
+
+        def describe() -> str:
+            dead = ", ".join(map(str, sorted(witness.dead)))
+            return f"{self._name} agreeing with all others to go on without trainers {dead}"
+
+        asked = self._post(endpoint, Kind.DIED, witness.payload())
+        self._transport.wait_all(asked, describe, self._deadline_s)
+        server = self._cluster.rank_of_endpoint(endpoint)
+        _, verdict = receive_message(
+            self._transport, server, VERDICT_TAG, describe, self._deadline_s
+        )
+        return parse_witness(verdict)
 
     def close(self) -> None:
         """Leave the servers; a step of which packets were sent is ended first, as far as it went.
@@ -229,6 +303,7 @@ class PsClient:
             self.post_receives()
         self.wait_sends()
         self._rows.finish()
+        self.tables.close()
         farewells: list[Request] = []
         for endpoint in self._cluster.endpoints:
             counts = [
@@ -242,9 +317,14 @@ class PsClient:
                 if plan.endpoint == endpoint
                 for table in plan.tables
             ]
+            counts += [
+                self.tables.pushes
+                for plan in self._plans
+                if plan.endpoint == endpoint and plan.row_tables
+            ]
             farewells += self._post(endpoint, Kind.CLOSE, counts)
         answers = [self._receives[i] for i in begun]
-        self._transport.wait_all(farewells + answers, self._unreceived, self._deadline_s)
+        self._transport.wait_all(farewells + answers, self.awaited, self._deadline_s)
         for i in begun:
             self._parameters[i].scatter()
         self._transport.release(self._exchange)
@@ -261,6 +341,7 @@ class PsClient:
                 plan.gradients,
                 plan.parameters,
                 plan.tables,
+                plan.row_tables,
             )
             requests += self._post(plan.endpoint, Kind.HELLO, hello_payload(hello))
         self._transport.wait_all(requests, self._greeting, self._deadline_s)
@@ -291,19 +372,26 @@ class PsClient:
     def _unsent(self) -> str:
         return f"{self._name}, step {self.step}: sending {self._whole(self._sends)}"
 
-    def _unreceived(self) -> str:
-        return f"{self._name}, step {self.step}: waiting for {self._whole(self._receives)}"
-
     def _whole(self, requests: Sequence[Request]) -> str:
         """Name the packets whose requests have not ended, by server."""
         words = []
         received = requests is self._receives
-        for i, request in enumerate(requests):
-            if not self._transport.test_all([request]):
-                plan = self._owners[i]
-                packet = (self._parameters if received else self._gradients)[i].packet
-                words.append(f"{packet} {'from' if received else 'to'} server {plan.endpoint}")
+        for i in self._unended(requests):
+            packet = (self._parameters if received else self._gradients)[i].packet
+            way = "from" if received else "to"
+            words.append(f"{packet} {way} server {self._owners[i].endpoint}")
         return "; ".join(words) or ", ".join(self._cluster.endpoints)
+
+    def _unended(self, requests: Sequence[Request]) -> list[int]:
+        """Return the packets whose requests have not ended, or have failed."""
+        unended = []
+        for i, request in enumerate(requests):
+            try:
+                if not self._transport.test_all([request]):
+                    unended.append(i)
+            except RankFailure:
+                unended.append(i)
+        return unended
 
     def _unstarted(self) -> str:
         names = [

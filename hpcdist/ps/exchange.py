@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.errors import RankFailure
 from hpcdist.ps.messages import GRADIENT_TAG, PARAMETER_TAG, Hello
 from hpcdist.ps.packets import PacketBuffer, aligned_bytes, layout
+from hpcdist.ps.wire import finish_sends
 
 
 class StepExchange:
@@ -97,7 +99,7 @@ class StepExchange:
         not have sent again; this only lets the transport close the requests.
         """
         if not self._own_answers:
-            self._finish_all[packet]()
+            self._finish(packet)
 
     def answer_all(self, packet: int) -> None:
         """Answer every trainer, and take its next gradients."""
@@ -115,14 +117,19 @@ class StepExchange:
         if packet in self._staged:
             self._live[packet].gather()
         if self._own_answers:
-            self._transport.wait_all(sends, self._describe, self._deadline_s)
+            finish_sends(self._transport, sends, self._describe, self._deadline_s)
             for k in trainers:
                 np.copyto(self._copies[packet][k], self._live[packet].bytes)
         self._transport.start(sends)
 
     def close(self) -> None:
         """Wait until all answers have left, and free the requests of the sends."""
-        for finish in self._finish_all:
-            finish()
-        for sends in self._sends:
+        for packet, sends in enumerate(self._sends):
+            self._finish(packet)
             self._transport.release(sends)
+
+    def _finish(self, packet: int) -> None:
+        try:
+            self._finish_all[packet]()
+        except RankFailure:  # the living still get theirs
+            finish_sends(self._transport, self._sends[packet], self._describe, self._deadline_s)

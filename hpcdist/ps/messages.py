@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
+from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.packets import Packet, VarSpec
 
 MAGIC = b"HPCD"
@@ -30,6 +31,7 @@ PARAMETER_TAG = 1 << 14
 REQUEST_TAG = 1  # trainer to server: header, then payload
 REPLY_TAG = 2  # server to trainer: header, then payload
 VALUE_TAG = 3  # server to trainer: the values asked for by READ or PULL, in the order asked
+VERDICT_TAG = 5  # server to trainer: the answer to DIED, which may come between other answers
 ROWS_TAG = 4  # trainer to server: the ids of a PULL, the rows and values of a PUSH
 
 
@@ -45,6 +47,14 @@ class Kind(IntEnum):
     PULL = 7
     PUSH = 8
     CHANGED = 9
+    CHECKPOINT = 10
+    DIED = 11
+    TABLE_PULL = 20  # these three have no JSON behind the header: see `tables.py`
+    TABLE_PEEK = 21
+    TABLE_PUSH = 22
+
+
+TABLE_KINDS = frozenset((Kind.TABLE_PULL, Kind.TABLE_PEEK, Kind.TABLE_PUSH))
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,12 @@ class Header:
 def encode(kind: Kind, trainer: int, step: int, payload: Any = None) -> tuple[Array, Array]:
     """Return (header, payload) as uint8 arrays; ``payload`` is anything JSON can say."""
     body = b"" if payload is None else json.dumps(payload, allow_nan=False).encode()
-    head = HEADER.pack(MAGIC, VERSION, kind, trainer, step, len(body))
-    return np.frombuffer(head, np.uint8), np.frombuffer(body, np.uint8)
+    return encode_header(kind, trainer, step, len(body)), np.frombuffer(body, np.uint8)
+
+
+def encode_header(kind: Kind, trainer: int, step: int, length: int) -> Array:
+    """Return the header of a message whose payload has ``length`` bytes, as uint8."""
+    return np.frombuffer(HEADER.pack(MAGIC, VERSION, kind, trainer, step, length), np.uint8)
 
 
 def decode_header(data: Array) -> Header:
@@ -75,7 +89,7 @@ def decode_header(data: Array) -> Header:
         raise CommError(f"protocol version differs: expected {VERSION}, got {version}")
     if kind not in Kind.__members__.values():
         raise CommError(f"malformed message: unknown kind {kind}")
-    if length > MAX_PAYLOAD:
+    if length > MAX_PAYLOAD and kind not in TABLE_KINDS:
         raise CommError(f"malformed message: payload of {length} bytes, at most {MAX_PAYLOAD}")
     return Header(Kind(kind), trainer, step, length)
 
@@ -96,8 +110,8 @@ class Hello:
 
     ``gradients`` are the packets a trainer sends each step, named alike by all trainers;
     ``parameters[i]`` is the answer to ``gradients[i]``. ``tables`` are the sparse gradients, with
-    the shape of the server's part of the table. ``fingerprint`` is equal on ranks that run the same
-    Program.
+    the shape of the server's part of the table; ``row_tables`` are the distributed tables.
+    ``fingerprint`` is equal on ranks that run the same Program.
     """
 
     trainers: int
@@ -106,6 +120,7 @@ class Hello:
     gradients: tuple[Packet, ...]
     parameters: tuple[Packet, ...]
     tables: tuple[VarSpec, ...] = ()
+    row_tables: tuple[TableSpec, ...] = ()
 
     def __post_init__(self) -> None:
         if [p.nbytes for p in self.gradients] != [p.nbytes for p in self.parameters]:
@@ -125,6 +140,7 @@ def hello_payload(hello: Hello) -> dict[str, Any]:
         "gradients": [_packet_payload(p) for p in hello.gradients],
         "parameters": [_packet_payload(p) for p in hello.parameters],
         "tables": specs_payload(hello.tables),
+        "row_tables": [[t.name, t.width, t.dict_size, t.padding] for t in hello.row_tables],
     }
 
 
@@ -138,6 +154,7 @@ def parse_hello(payload: Any) -> Hello:
             tuple(_parse_packet(p) for p in payload["gradients"]),
             tuple(_parse_packet(p) for p in payload["parameters"]),
             parse_specs(payload["tables"]),
+            tuple(TableSpec(*table) for table in payload["row_tables"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CommError(f"malformed message: HELLO payload ({error!r})") from error
@@ -174,6 +191,9 @@ def difference(expected: Hello, got: Hello) -> str | None:
     if got.tables != expected.tables:
         sides = [", ".join(map(str, hello.tables)) for hello in (expected, got)]
         return f"sparse gradients: expected ({sides[0]}), got ({sides[1]})"
+    if got.row_tables != expected.row_tables:
+        sides = [", ".join(map(str, hello.row_tables)) for hello in (expected, got)]
+        return f"distributed tables: expected ({sides[0]}), got ({sides[1]})"
     if got.fingerprint != expected.fingerprint:
         return (
             f"program fingerprint: expected {expected.fingerprint[:8]}, "

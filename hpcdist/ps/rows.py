@@ -17,7 +17,7 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError
 from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind
 from hpcdist.ps.packets import VarSpec
-from hpcdist.ps.wire import post_message, receive_message
+from hpcdist.ps.wire import finish_sends, post_message, receive_message
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class RowServer:
             values = np.take(self._arrays[table], ids, axis=0)
             request = self._transport.isend(values, self._ranks[trainer], VALUE_TAG)
             words = f"sending rows of {table} to trainer {trainer}"
-            self._transport.wait_all([request], words.__str__, self._deadline_s)
+            finish_sends(self._transport, [request], words.__str__, self._deadline_s)
         self._pulls = waiting
 
     def answer_changed(self, trainer: int, header: Header, payload: Any) -> None:
@@ -198,7 +198,11 @@ class RowServer:
         arrays = [rows, np.take(self._arrays[table], rows, axis=0)] if len(rows) else []
         answer += [self._transport.isend(array, rank, VALUE_TAG) for array in arrays]
         words = f"sending changed rows of {table} to trainer {trainer}"
-        self._transport.wait_all(answer, words.__str__, self._deadline_s)
+        finish_sends(self._transport, answer, words.__str__, self._deadline_s)
+
+    def forget(self, trainer: int) -> None:
+        """Answer a trainer no more: it has died."""
+        self._pulls = [pull for pull in self._pulls if pull[0] != trainer]
 
     def _receive(self, trainer: int, arrays: Sequence[Array], what: str) -> None:
         rank = self._ranks[trainer]

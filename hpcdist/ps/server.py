@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.waiting import DEADLINE_S
-from hpcdist.errors import CommError, DeadlineError
+from hpcdist.comm.waiting import DEADLINE_S, while_waiting
+from hpcdist.errors import CommError, DeadlineError, RankFailure
+from hpcdist.ps.answers import DIFFER, Answers, OnCheckpoint
 from hpcdist.ps.exchange import StepExchange
+from hpcdist.ps.heartbeat import Heartbeat
 from hpcdist.ps.messages import (
-    REPLY_TAG,
     REQUEST_TAG,
-    VALUE_TAG,
+    TABLE_KINDS,
+    VERDICT_TAG,
+    Header,
     Hello,
     Kind,
     decode_header,
     difference,
     parse_hello,
-    parse_specs,
 )
-from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.rows import RowServer
 from hpcdist.ps.shards import Shards, SyncShards, Update
-from hpcdist.ps.wire import new_header, post_message, read_payload
+from hpcdist.ps.table import SparseTable
+from hpcdist.ps.tables import TableServer
+from hpcdist.ps.verdicts import Verdicts, parse_witness
+from hpcdist.ps.wire import new_header, read_payload
 
 OnStepBegin = Callable[[int], None]  # (step): before the first update of a step
-OnPacket = Callable[
-    [int, tuple[int, ...]], None
-]  # (packet index, contributors): update its variables
-
-
-_DIFFER = "the ranks have built different programs"
+OnPacket = Callable[[int, tuple[int, ...]], None]  # (packet index, contributors): update it
+OnDeath = Callable[[int, int], None]  # (trainer, its whole steps): it has died
+OnSilence = Callable[[int, int, float], None]  # (trainer, its whole steps, seconds)
 
 
 class PsServer:
@@ -44,8 +46,12 @@ class PsServer:
     ``expected``; they are read and sent from where they lie, so they must be updated in place.
     ``gradients[name][k]`` is what trainer k sent: the rows of one strided array. Sparse gradients
     count as packets behind the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
+    The last packet are the gradients of all ``tables`` together, those of ``expected.row_tables``.
     ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`. With
-    ``tracked_rows`` trainers may ask which rows of tables have changed.
+    ``tracked_rows`` trainers may ask which rows of tables have changed. The death of a trainer ends
+    the server with RankFailure unless there is an ``on_death``, which may also raise: then it is
+    told, and the others go on. ``on_silence`` is told of trainers that send nothing for
+    ``silence_s`` seconds, once each time.
     """
 
     def __init__(
@@ -60,16 +66,20 @@ class PsServer:
         shards: Shards | None = None,
         own_answers: bool = False,
         tracked_rows: bool = False,
+        tables: Sequence[SparseTable] = (),
+        on_death: OnDeath | None = None,
+        on_checkpoint: OnCheckpoint | None = None,
+        on_silence: OnSilence | None = None,
+        silence_s: float = 900.0,
     ) -> None:
         self._transport = transport
         self._ranks = cluster.trainers
         self._name = f"server {server_index} ({cluster.endpoints[server_index]})"
         self._expected = expected
-        self._arrays = arrays
         self._deadline_s = deadline_s
         self._own_answers = own_answers
         trainers = len(cluster.trainers)
-        packets = len(expected.gradients) + len(expected.tables)
+        packets = len(expected.gradients) + len(expected.tables) + bool(tables)
         self._shards: Shards = shards or SyncShards(trainers, packets)
 
         self._exchange = StepExchange(
@@ -88,11 +98,28 @@ class PsServer:
             transport, cluster.trainers, expected.tables, arrays, deadline_s, tracked=tracked_rows
         )
         self.rows = self._row_server.gradients
+        specs = list(zip(expected.row_tables, tables, strict=True))
+        self.tables = TableServer(transport, cluster.trainers, specs, deadline_s)
+        self._table_packet = packets - 1 if tables else None
 
         self._greeted = False
         self._hellos: dict[int, Hello] = {}
         self._closed: set[int] = set()
-        self._reads: list[tuple[int, int, Any]] = []
+        self._dead: set[int] = set()
+        self._verdicts = Verdicts()
+        self._on_death = on_death
+        self._on_silence = on_silence
+        self._heartbeat = Heartbeat(trainers, silence_s)
+        self._asked_by = [0] * trainers  # control messages
+        self._answers = Answers(
+            transport,
+            cluster.trainers,
+            self._name,
+            arrays,
+            deadline_s,
+            on_checkpoint=on_checkpoint,
+        )
+        self._who = self._answers.who
         self._headers = [new_header() for _ in self._ranks]
         # Every rank polls one list: a header from each trainer, then trainer-major packets.
         self._requests: list[Request] = [
@@ -109,26 +136,50 @@ class PsServer:
         transport, shards = self._transport, self._shards
         trainers, packets = len(self._ranks), self._dense
         places = [(k, p) for k in range(trainers) for p in range(packets)]
+        owners = [*range(trainers), *(k for k, _ in places)]
         transport.start(self._requests)
         # The list is shared: it grows by the step path's receives once all trainers are here.
         wait = transport.waiter_some(self._requests, self._awaited, self._deadline_s)
         arrived = shards.arrived
+        turns = 0
+        stop_looking = while_waiting(self._look)
         while not (self._closed and shards.finished):
+            died = None
+            turns += 1
+            if not turns & 1023:  # trainers that never let the server wait
+                self._look()
             try:
-                ended = wait()
-            except DeadlineError:
+                ended: Sequence[int] = wait()
+            except DeadlineError as error:
                 if self._exchange_open():
+                    error.missing = tuple(self._ranks[k] for k in self._missing())
                     raise
                 continue
+            except RankFailure as failure:
+                ended, died = failure.ended, failure
             for index in ended:
+                if self._dead and owners[index] in self._dead:
+                    continue
                 if index < trainers:
-                    self._control(index, on_step_begin, on_packet)
+                    try:
+                        self._control(index, on_step_begin, on_packet)
+                    except RankFailure as failure:
+                        died = failure
                     continue
                 update = arrived(*places[index - trainers])
                 if update:
                     self._update(update, on_step_begin, on_packet)
+            if died is not None:
+                self._bury(died, on_step_begin, on_packet)
+        stop_looking()
         self._exchange.close()
+        self.tables.close()
         transport.release(self._requests)
+
+    @property
+    def steps_applied(self) -> tuple[int, ...]:
+        """How many whole steps of each trainer have been applied."""
+        return tuple(map(self._shards.steps_of, range(len(self._ranks))))
 
     # -- the step path --
 
@@ -150,18 +201,64 @@ class PsServer:
         for answered, trainers in answers:
             if answered < self._dense:
                 exchange.answer(answered, trainers)
-        if self._reads or self._tables:
+        if self._answers.awaited or self._tables or self._table_packet is not None:
             self._answer_reads()
+
+    # -- silence and deaths --
+
+    def _look(self) -> None:
+        """Tell of trainers that have been silent for too long."""
+        now = time.monotonic()
+        if self._on_silence is None or not self._greeted or not self._heartbeat.due(now):
+            return
+        shards, trainers = self._shards, range(len(self._ranks))
+        asking = self._answers.awaited
+        heard = [shards.heard(k) + self._asked_by[k] for k in trainers]
+        owing = [not (k in self._closed or k in asking or shards.waits(k)) for k in trainers]
+        for silence in self._heartbeat.look(now, heard, owing):
+            steps = shards.steps_of(silence.trainer)
+            self._on_silence(silence.trainer, steps, silence.seconds)
+
+    def _missing(self) -> tuple[int, ...]:
+        """Return the trainers that others wait for."""
+        if not self._greeted:
+            return tuple(sorted(set(range(len(self._ranks))) - set(self._hellos) - self._closed))
+        return self._shards.missing()[2]
+
+    def _bury(self, failure: RankFailure, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+        """Go on without the trainers that have died, if that is wanted and some are left."""
+        if self._on_death is None or not set(failure.ranks) <= set(self._ranks):
+            raise failure
+        found = {self._ranks.index(rank) for rank in failure.ranks} - self._dead
+        self._dead |= found
+        self._closed |= found
+        for trainer in sorted(found):
+            self._on_death(trainer, self._shards.steps_of(trainer))
+            self._hellos.pop(trainer, None)
+            self._answers.forget(trainer)
+            self._verdicts.forget(trainer)
+            self._row_server.forget(trainer)
+            self.tables.forget(trainer)
+            for update in self._shards.died(trainer):
+                self._update(update, on_step_begin, on_packet)
+        if len(self._dead) == len(self._ranks):
+            raise failure
+        self._greet_when_all_are_here()
+        self._answer_reads()
 
     # -- control messages --
 
     def _control(self, trainer: int, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
         header = decode_header(self._headers[trainer])
+        self._asked_by[trainer] += 1
         if header.trainer != trainer:
             raise CommError(
                 f"{self._name}: rank {self._ranks[trainer]} is trainer {trainer}, "
                 f"yet calls itself trainer {header.trainer}"
             )
+        if header.kind in TABLE_KINDS:
+            self._table_message(trainer, header, on_step_begin, on_packet)
+            return
         payload = read_payload(
             self._transport,
             self._ranks[trainer],
@@ -175,7 +272,9 @@ class PsServer:
         if header.kind is Kind.HELLO:
             self._hello(trainer, payload)
         elif header.kind is Kind.READ:
-            self._reads.append((trainer, header.step, payload))
+            self._answers.read_asked(trainer, header.step, payload)
+        elif header.kind is Kind.CHECKPOINT:
+            self._answers.checkpoint_asked(trainer, header.step, payload)
         elif header.kind is Kind.PULL:
             self._row_server.take_pull(trainer, header, payload)
         elif header.kind is Kind.PUSH:
@@ -185,6 +284,8 @@ class PsServer:
                 self._update(update, on_step_begin, on_packet)
         elif header.kind is Kind.CHANGED:
             self._row_server.answer_changed(trainer, header, payload)
+        elif header.kind is Kind.DIED:
+            self._verdicts.hear(trainer, parse_witness(payload))
         elif header.kind is Kind.CLOSE:
             self._close(trainer, payload, on_step_begin, on_packet)
         else:
@@ -193,6 +294,21 @@ class PsServer:
             )
         if header.kind is not Kind.CLOSE:
             self._transport.start([self._requests[trainer]])
+        self._answer_reads()
+
+    def _table_message(
+        self, trainer: int, header: Header, on_step_begin: OnStepBegin, on_packet: OnPacket
+    ) -> None:
+        if self._table_packet is None:
+            raise CommError(f"{self._name} has no tables, asked by {self._who(trainer)}: {DIFFER}")
+        if header.kind is Kind.TABLE_PUSH:
+            self.tables.take_push(trainer, header)
+            update = self._shards.arrived(trainer, self._table_packet)
+            if update:
+                self._update(update, on_step_begin, on_packet)
+        else:
+            self.tables.take_pull(trainer, header)
+        self._transport.start([self._requests[trainer]])
         self._answer_reads()
 
     def _hello(self, trainer: int, payload: Any) -> None:
@@ -220,14 +336,15 @@ class PsServer:
         if not refusal:
             self._requests += self._exchange.open(sorted(set(self._hellos) - self._closed))
         for trainer in sorted(self._hellos):
-            self._reply(trainer, kind, 0, refusal)
+            self._answers.reply(trainer, kind, 0, refusal)
         if refusal:
             raise CommError(refusal)
 
     def _close(
         self, trainer: int, payload: Any, on_step_begin: OnStepBegin, on_packet: OnPacket
     ) -> None:
-        sent = payload or [0] * (self._dense + len(self._tables))
+        packets = self._dense + len(self._tables) + (self._table_packet is not None)
+        sent = payload or [0] * packets
         if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
             raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")
         self._closed.add(trainer)
@@ -237,50 +354,22 @@ class PsServer:
 
     def _answer_reads(self) -> None:
         """Answer what was asked, unless a step is half applied: values are of whole steps only."""
-        while self._reads and self._shards.readable:
-            self._answer_read(*self._reads.pop(0))
+        while self._shards.readable and self._answers.next():
+            pass
         self._row_server.answer(self._tables_reached)
+        if self._table_packet is not None:
+            packet = self._table_packet
+            self.tables.answer(lambda k, step: self._shards.reached(k, packet, step))
+        found = self._verdicts.reached(set(range(len(self._ranks))) - self._closed)
+        if found is not None:
+            verdict, witnesses = found
+            for trainer in witnesses:
+                self._answers.reply(trainer, Kind.DIED, 0, verdict.payload(), VERDICT_TAG)
 
     def _tables_reached(self, trainer: int, step: int) -> bool:
         """Tell whether all tables are as a trainer must see them in ``step``."""
         reached, first = self._shards.reached, self._dense
         return all(reached(trainer, first + i, step) for i in self._tables.values())
-
-    def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
-        specs = parse_specs(payload)
-        refusal = next((r for r in map(self._unreadable, specs) if r), None)
-        self._reply(trainer, Kind.REFUSED if refusal else Kind.VALUE, step, refusal)
-        if refusal:
-            return
-        values = [
-            self._transport.isend(self._arrays[spec.name], self._ranks[trainer], VALUE_TAG)
-            for spec in specs
-        ]
-        names = ", ".join(spec.name for spec in specs)
-        self._transport.wait_all(
-            values,
-            lambda: f"{self._name} sending {names} to {self._who(trainer)}",
-            self._deadline_s,
-        )
-
-    def _unreadable(self, spec: VarSpec) -> str | None:
-        array = self._arrays.get(spec.name)
-        if array is None:
-            return f"{self._name} has no variable {spec.name}: {_DIFFER}"
-        if array.shape != spec.shape or array.dtype.name != spec.dtype:
-            got = f"{array.dtype}{list(array.shape)}"
-            return f"{self._name} holds {spec.name} as {got}, expected {spec}: {_DIFFER}"
-        return None
-
-    def _reply(self, trainer: int, kind: Kind, step: int, payload: Any) -> None:
-        requests = post_message(
-            self._transport, self._ranks[trainer], REPLY_TAG, kind, trainer, step, payload
-        )
-        self._transport.wait_all(
-            requests,
-            lambda: f"{self._name} sending {kind.name} to {self._who(trainer)}",
-            self._deadline_s,
-        )
 
     # -- words --
 
@@ -290,23 +379,21 @@ class PsServer:
 
     def _awaited(self) -> str:
         if self._hellos and not self._greeted:
-            absent = sorted(set(range(len(self._ranks))) - set(self._hellos) - self._closed)
-            return f"{self._name} waiting for the first message (HELLO) of {self._whos(absent)}"
+            absent = self._whos(self._missing())
+            return f"{self._name} waiting for the first message (HELLO) of {absent}"
         if not self._greeted:
             return f"{self._name} waiting for trainers"
         packets = [*map(str, self._expected.gradients), *self._tables]
+        packets += [", ".join(t.name for t in self._expected.row_tables)]
         if not self._shards.begun:
             step = self._shards.step + 1
             return f"{self._name}: waiting for step {step}, for {', '.join(packets)}"
         step, packet, missing = self._shards.missing()
-        names = packets[packet]
-        return f"{self._name}, step {step}: waiting for {names} from {self._whos(missing)}"
+        said = f"waiting for {packets[packet]} from {self._whos(missing)}"
+        return f"{self._name}, step {step}: {said}"
 
     def _unsent(self) -> str:
         return f"{self._name} waiting for trainers to take their parameters"
-
-    def _who(self, trainer: int) -> str:
-        return f"trainer {trainer} (rank {self._ranks[trainer]})"
 
     def _whos(self, trainers: Any) -> str:
         return ", ".join(self._who(trainer) for trainer in trainers)

@@ -57,6 +57,22 @@ class Shards(Protocol):
         """Take the leave of a trainer that has sent packet p ``sent[p]`` times in all."""
         ...
 
+    def died(self, trainer: int) -> list[Update]:
+        """Take the death of a trainer: what of it has not been applied is dropped."""
+        ...
+
+    def steps_of(self, trainer: int) -> int:
+        """Return how many whole steps of a trainer have been applied."""
+        ...
+
+    def heard(self, trainer: int) -> int:
+        """Return how many packets of a trainer have arrived."""
+        ...
+
+    def waits(self, trainer: int) -> bool:
+        """Return whether a trainer has sent all that it can before it is answered."""
+        ...
+
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         """Return (step, packet, trainers) of the first packet that is waited for."""
         ...
@@ -66,6 +82,8 @@ class SyncShards:
     """Synchronous mode: a packet is applied once every trainer that takes part in its step sent it.
 
     A trainer takes part in the steps before it closed; the divisor is the number of contributors.
+    One that died takes part in what had been applied by then; what had arrived and still waited for
+    other trainers is dropped.
     """
 
     def __init__(self, trainers: int, packets: int) -> None:
@@ -120,15 +138,22 @@ class SyncShards:
                 f"trainer {trainer} closed with {len(sent)} packet counts, "
                 f"expected {len(self._applied)}"
             )
-        self._sent[trainer] = tuple(sent)
-        due = []
-        for packet, needed in enumerate(self._needed):
-            here = needed & ~self._awaited[packet]
-            self._expect(packet)
-            self._awaited[packet] = self._needed[packet] & ~here
-            if here and not self._awaited[packet]:
-                due.append(self._due(packet))
-        return due
+        return self._left(trainer, sent)
+
+    def died(self, trainer: int) -> list[Update]:
+        counts = self._sent.get(trainer, self._applied)
+        return self._left(trainer, [min(n, m) for n, m in zip(counts, self._applied)])
+
+    def steps_of(self, trainer: int) -> int:
+        counts = self._sent.get(trainer, self._applied)
+        return min((min(n, m) for n, m in zip(counts, self._applied)), default=0)
+
+    def heard(self, trainer: int) -> int:
+        here = [needed & ~awaited for needed, awaited in zip(self._needed, self._awaited)]
+        return sum(self._applied) + sum(bits >> trainer & 1 for bits in here)
+
+    def waits(self, trainer: int) -> bool:
+        return bool(self._awaited) and not any(bits >> trainer & 1 for bits in self._awaited)
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         waited = [p for p, needed in enumerate(self._needed) if self._awaited[p] != needed]
@@ -136,6 +161,19 @@ class SyncShards:
         packet = min(behind or waited or [0])
         missing = [k for k in range(self._trainers) if self._awaited[packet] >> k & 1]
         return self._applied[packet], packet, tuple(missing)
+
+    def _left(self, trainer: int, sent: Sequence[int]) -> list[Update]:
+        """Note what a trainer takes part in; return what needs to wait no longer."""
+        self._sent[trainer] = tuple(sent)
+        due = []
+        for packet, needed in enumerate(self._needed):
+            here = needed & ~self._awaited[packet]
+            self._expect(packet)
+            needed = self._needed[packet]
+            self._awaited[packet] = needed & ~here
+            if needed & here and not self._awaited[packet]:
+                due.append(self._due(packet))
+        return due
 
     def _due(self, packet: int) -> Update:
         """Count the packet's step as applied; return the update that applies it."""

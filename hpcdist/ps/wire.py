@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.errors import RankFailure
 from hpcdist.ps.messages import HEADER, Header, Kind, decode_header, decode_payload, encode
 
 
@@ -22,6 +24,21 @@ def post_message(
     """Start sending a control message; return the requests to wait for."""
     parts = encode(kind, trainer, step, payload)
     return [transport.isend(part, peer, tag) for part in parts if part.nbytes]
+
+
+def finish_sends(
+    transport: Transport,
+    requests: Sequence[Request],
+    describe: Callable[[], str],
+    deadline_s: float | None,
+) -> None:
+    """Wait until messages have left; those to ranks that have died count as gone."""
+    try:
+        transport.wait_all(requests, describe, deadline_s)
+    except RankFailure:
+        for request in requests:
+            with contextlib.suppress(RankFailure):
+                transport.wait_all([request], describe, deadline_s)
 
 
 def read_payload(

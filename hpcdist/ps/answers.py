@@ -1,0 +1,123 @@
+"""What a server is asked between steps, values of variables and checkpoints, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.comm.base import Array, Transport
+from hpcdist.errors import CheckpointError
+from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Kind, parse_specs
+from hpcdist.ps.packets import VarSpec
+from hpcdist.ps.wire import finish_sends, post_message
+
+OnCheckpoint = Callable[[Any], Any]  # (what is asked): save or load between steps; the answer
+
+DIFFER = "the ranks have built different programs"
+
+
+class Answers:
+    """A server's replies, and the requests that wait until no step is half applied."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        name: str,
+        arrays: Mapping[str, Array],
+        deadline_s: float,
+        *,
+        on_checkpoint: OnCheckpoint | None,
+    ) -> None:
+        self._transport = transport
+        self._ranks = ranks
+        self._name = name
+        self._arrays = arrays
+        self._deadline_s = deadline_s
+        self._on_checkpoint = on_checkpoint
+        self._reads: list[tuple[int, int, Any]] = []  # (trainer, step, payload)
+        self._checkpoints: list[tuple[int, int, Any]] = []
+
+    def read_asked(self, trainer: int, step: int, payload: Any) -> None:
+        """Note that a trainer wants the values of variables."""
+        self._reads.append((trainer, step, payload))
+
+    def checkpoint_asked(self, trainer: int, step: int, payload: Any) -> None:
+        """Note that a trainer wants variables saved, or loaded."""
+        self._checkpoints.append((trainer, step, payload))
+
+    @property
+    def awaited(self) -> set[int]:
+        """The trainers that wait for an answer."""
+        return {trainer for trainer, *_ in (*self._reads, *self._checkpoints)}
+
+    def next(self) -> bool:
+        """Answer a request that waits, reads first; return whether there was one."""
+        if self._reads:
+            self._answer_read(*self._reads.pop(0))
+        elif self._checkpoints:
+            self._answer_checkpoint(*self._checkpoints.pop(0))
+        else:
+            return False
+        return True
+
+    def forget(self, trainer: int) -> None:
+        """Drop what a trainer has asked: it has died."""
+        self._reads = [asked for asked in self._reads if asked[0] != trainer]
+        self._checkpoints = [asked for asked in self._checkpoints if asked[0] != trainer]
+
+    def who(self, trainer: int) -> str:
+        """Name a trainer."""
+        return f"trainer {trainer} (rank {self._ranks[trainer]})"
+
+    def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
+        specs = parse_specs(payload)
+        refusal = next((r for r in map(self._unreadable, specs) if r), None)
+        self.reply(trainer, Kind.REFUSED if refusal else Kind.VALUE, step, refusal)
+        if refusal:
+            return
+        values = [
+            self._transport.isend(self._arrays[spec.name], self._ranks[trainer], VALUE_TAG)
+            for spec in specs
+        ]
+        names = ", ".join(spec.name for spec in specs)
+        finish_sends(
+            self._transport,
+            values,
+            lambda: f"{self._name} sending {names} to {self.who(trainer)}",
+            self._deadline_s,
+        )
+
+    def _answer_checkpoint(self, trainer: int, step: int, payload: Any) -> None:
+        if self._on_checkpoint is None:
+            self.reply(trainer, Kind.REFUSED, step, f"{self._name} keeps no checkpoints")
+            return
+        try:
+            answer = self._on_checkpoint(payload)
+        except CheckpointError as error:
+            self.reply(trainer, Kind.REFUSED, step, f"{self._name}: {error}")
+        else:
+            self.reply(trainer, Kind.VALUE, step, answer)
+
+    def _unreadable(self, spec: VarSpec) -> str | None:
+        array = self._arrays.get(spec.name)
+        if array is None:
+            return f"{self._name} has no variable {spec.name}: {DIFFER}"
+        if array.shape != spec.shape or array.dtype.name != spec.dtype:
+            got = f"{array.dtype}{list(array.shape)}"
+            return f"{self._name} holds {spec.name} as {got}, expected {spec}: {DIFFER}"
+        return None
+
+    def reply(
+        self, trainer: int, kind: Kind, step: int, payload: Any, tag: int = REPLY_TAG
+    ) -> None:
+        """Send a message, and wait until it has been taken."""
+        requests = post_message(
+            self._transport, self._ranks[trainer], tag, kind, trainer, step, payload
+        )
+        finish_sends(
+            self._transport,
+            requests,
+            lambda: f"{self._name} sending {kind.name} to {self.who(trainer)}",
+            self._deadline_s,
+        )

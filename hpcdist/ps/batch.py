@@ -1,0 +1,263 @@
+"""The ids of a batch: each once, by server, and where its row lies in the batch's memory.
+
+Which server a row lives on follows from its id alone, `owners_of`. All tables of a batch are asked
+for in one message per server, and the rows of one server lie one behind the other, so that they
+are received, and their gradients sent, from where they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array
+from hpcdist.errors import TableError
+
+LINE = 64  # bytes; rows of a table begin on a cache line of the batch's memory
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table as both ends know it: rows of ``width`` float32.
+
+    At most ``dict_size`` ids in all may be used (None: any number). ``padding`` is the id that
+    stands for nothing: it is neither asked for nor moved (None: there is no such id).
+    """
+
+    name: str
+    width: int
+    dict_size: int | None = None
+    padding: int | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of one row."""
+        return 4 * self.width
+
+    def __str__(self) -> str:
+        most = "any number of" if self.dict_size is None else f"{self.dict_size}"
+        return f"{self.name} float32[{most} ids, {self.width}]"
+
+
+def owners_of(ids: Array, servers: int) -> Array:
+    """Return the server (int64) that each id lives on: a stable mix of its bits, no modulus."""
+    from hpcdist.ps import batch_kernels
+
+    out = np.zeros(len(ids), np.int64)
+    if servers > 1:
+        batch_kernels.owners(ids, servers, out)
+    return out
+
+
+def rows_layout(tables: Sequence[TableSpec], counts: Sequence[int]) -> tuple[list[int], int]:
+    """Return the byte at which each table's rows begin in one server's rows, and their end."""
+    begins, end = [], 0
+    for table, count in zip(tables, counts, strict=True):
+        begins.append(end)
+        end += -(-count * table.row_bytes // LINE) * LINE
+    return begins, end
+
+
+def split_ids(message: Array, tables: int) -> list[Array]:
+    """Return the ids of each table in a message: a count for each of ``tables``, then the ids.
+
+    TableError if the counts do not fit.
+    """
+    counts, behind = message[:tables], message[tables:]
+    if len(counts) < tables or (counts < 0).any() or counts.sum() != len(behind):
+        raise TableError(
+            f"malformed message: {len(message)} numbers do not hold the ids of {tables} tables, "
+            f"counts {counts.tolist()}"
+        )
+    ends = np.cumsum(counts)
+    return [behind[e - n : e] for e, n in zip(ends, counts)]
+
+
+def rows_of(tables: Sequence[TableSpec], counts: Sequence[int], memory: Array) -> list[Array]:
+    """Return each table's rows [n, width] in the memory (uint8) of one server's rows."""
+    begins, _ = rows_layout(tables, counts)
+    return [
+        memory[begin : begin + n * t.row_bytes].view(np.float32).reshape(n, t.width)
+        for t, begin, n in zip(tables, begins, counts, strict=True)
+    ]
+
+
+class Batch:
+    """The ids that one batch looks up in each table, and the memory of their rows.
+
+    ``index`` works them out; then ``messages[k]`` (int64) is what server k is told: the number of
+    ids for every table, then the ids. ``replies[k]`` (uint8) is where its answer goes: ``rows[k]``,
+    each table's from a cache line on, then ``held[k]`` (int64), how many ids the server has of each
+    table. The memory is kept from batch to batch and grows when it must.
+    """
+
+    def __init__(self, tables: Sequence[TableSpec], servers: int) -> None:
+        from hpcdist.ps import batch_kernels, row_kernels  # numba takes 0.3 s to import
+
+        self._kernels = batch_kernels
+        self._first_not_finite = row_kernels.first_not_finite
+        self.tables = tuple(tables)
+        self.messages: list[Array] = []
+        self.replies: list[Array] = []
+        self.rows: list[Array] = []
+        self.held: list[Array] = []
+        self._servers = servers
+        self._ids = np.empty(0, np.int64)
+        self._memory = np.empty(0, np.uint8)
+        self._heads = np.empty(0, np.int32)
+        # By table, in the memory of scratch arrays.
+        self._unique: list[Array] = []
+        self._places: list[Array] = []
+        self._where: list[Array] = []
+        self._scratch: list[tuple[Array, Array, Array]] = [_scratch(0) for _ in self.tables]
+
+    def index(self, ids: Sequence[Array]) -> None:
+        """Take the ids of each table: int64 [n], in the order of the batch, repeats and all."""
+        owners = self._once_each(ids)
+        servers, count = self._servers, len(self.tables)
+        counts = np.zeros((count, servers), np.int64)
+        for row, owner in zip(counts, owners):
+            row[:] = np.bincount(owner, minlength=servers) if servers > 1 else len(owner)
+        starts = np.zeros(servers + 1, np.int64)  # of the servers' messages, in numbers
+        np.cumsum(count + counts.sum(axis=0), out=starts[1:])
+        if starts[-1] > len(self._ids):
+            self._ids = np.empty(_roomy(int(starts[-1])), np.int64)
+        self.messages = [self._ids[b:e] for b, e in itertools.pairwise(starts)]
+        begins, spans, end = [], [], 0  # of rows: by server and table; by server
+        for server in range(servers):
+            self.messages[server][:count] = counts[:, server]
+            offsets, nbytes = rows_layout(self.tables, counts[:, server].tolist())
+            begins.append([end + offset for offset in offsets])
+            spans.append((end, end + nbytes))
+            end += nbytes + -(-8 * count // LINE) * LINE
+        if end > len(self._memory):
+            self._memory = line_aligned(_roomy(end))
+        self.rows = [self._memory[b:e] for b, e in spans]
+        self.replies = [self._memory[b : e + 8 * count] for b, e in spans]
+        self.held = [self._memory[e : e + 8 * count].view(np.int64) for _, e in spans]
+        self._address(owners, starts[:-1] + count, begins)
+
+    def parts(self, server: int) -> tuple[list[Array], list[Array]]:
+        """Return what one server has to do with: the ids and the rows [n, width] of each table."""
+        message = self.messages[server]
+        counts = message[: len(self.tables)].tolist()
+        return split_ids(message, len(counts)), rows_of(self.tables, counts, self.rows[server])
+
+    def take(self, table: int, starts: Array, outs: Array) -> None:
+        """Copy rows out: those of the table's ids ``starts[k]:starts[k + 1]`` to ``outs[k]``.
+
+        ``outs`` (int64) are the addresses of float32 [n, width], C-contiguous.
+        """
+        self._kernels.take_rows(*self._lying(table), starts, outs)
+
+    def clear(self) -> None:
+        """Set all rows to zero, before gradients are added up in them."""
+        for rows in self.rows:
+            rows[:] = 0
+
+    def add(self, table: int, starts: Array, values: Array) -> None:
+        """Add values to rows: those at the address ``values[k]`` to the rows that `take` copies."""
+        self._kernels.add_rows(*self._lying(table), starts, values)
+
+    def check_finite(self, what: str) -> None:
+        """Refuse rows that hold NaN or infinity, before any of them is sent or applied."""
+        # All bytes at once first: what lies between tables' rows may tell wrongly of a bad one.
+        if all(self._first_not_finite(rows.view(np.uint32)) < 0 for rows in self.rows):
+            return
+        for t, table in enumerate(self.tables):
+            rows, where = self._elements, self._where[t]
+            bad = self._kernels.first_not_finite(rows, where, table.width)
+            if bad >= 0:
+                row = rows[where[bad] : where[bad] + table.width]
+                raise TableError(
+                    f"table {table.name!r}: {what} of id {self._unique[t][bad]} is not finite "
+                    f"({_sample(row)}); nothing of this step is applied to any table; look for "
+                    "what divides by zero or overflows, or lower the learning rate"
+                )
+
+    # -- inside --
+
+    def _once_each(self, ids: Sequence[Array]) -> list[Array]:
+        self._unique, self._places, self._where = [], [], []
+        owners: list[Array] = []
+        for t, (table, given) in enumerate(zip(self.tables, ids, strict=True)):
+            twin = self._twin(t, ids)
+            if twin is not None:
+                self._unique.append(self._unique[twin])
+                self._places.append(self._places[twin])
+                self._where.append(np.empty(len(self._unique[twin]), np.int64))
+                owners.append(owners[twin])
+                continue
+            n = len(given)
+            if n > len(self._scratch[t][0]):
+                self._scratch[t] = _scratch(_roomy(n))
+            unique, places, where = (array[:n] for array in self._scratch[t])
+            heads = 2 << n.bit_length()
+            if heads > len(self._heads):
+                self._heads = np.empty(heads, np.int32)
+            padding = 0 if table.padding is None else table.padding
+            found = self._kernels.once_each(
+                given, padding, table.padding is not None, self._heads[:heads], unique, places
+            )
+            self._unique.append(unique[:found])
+            self._places.append(places)
+            self._where.append(where[:found])
+            owners.append(owners_of(unique[:found], self._servers))
+        return owners
+
+    def _address(
+        self, owners: Sequence[Array], next_id: Array, begins: Sequence[Sequence[int]]
+    ) -> None:
+        for t, table in enumerate(self.tables):
+            next_row = np.array([begin[t] // 4 for begin in begins], np.int64)
+            self._kernels.address(
+                self._unique[t],
+                owners[t],
+                table.width,
+                next_id,
+                next_row,
+                self._ids,
+                self._where[t],
+            )
+
+    def _twin(self, table: int, ids: Sequence[Array]) -> int | None:
+        """Return an earlier table of which the very same ids are looked up."""
+        padding = self.tables[table].padding
+        for other in range(table):
+            if ids[other] is ids[table] and self.tables[other].padding == padding:
+                return other
+        return None
+
+    def _lying(self, table: int) -> tuple[Array, Array, Array, int]:
+        width = self.tables[table].width
+        return self._elements, self._places[table], self._where[table], width
+
+    @property
+    def _elements(self) -> Array:
+        return self._memory.view(np.float32)
+
+
+def line_aligned(nbytes: int) -> Array:
+    """Return uninitialized uint8 that begins on a cache line; a multiple of it long."""
+    nbytes = -(-nbytes // LINE) * LINE
+    raw = np.empty(nbytes + LINE, np.uint8)
+    skip = -raw.ctypes.data % LINE
+    return raw[skip : skip + nbytes]
+
+
+def _scratch(n: int) -> tuple[Array, Array, Array]:
+    return np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64)
+
+
+def _roomy(n: int) -> int:
+    """Leave room for a somewhat larger batch, so that memory is seldom taken anew."""
+    return n + n // 4
+
+
+def _sample(row: Any) -> str:
+    values = ", ".join(f"{value:g}" for value in row[:4])
+    return f"{values}, ..." if len(row) > 4 else values

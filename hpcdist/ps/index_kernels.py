@@ -1,0 +1,289 @@
+"""id -> record: open addressing in cache lines of eight entries, over segments that split.
+
+An id is mixed into 64 bits (`row_values.mixed`, one to one). The high half, its tag, is in the
+index, as ``tag << 32 | row + 1``; the low half is beside the row. So an entry takes 8 bytes, 0
+marks a free one whatever the ids are, and segments grow without a look at the rows. The low bits
+of a tag choose the segment (through ``directory``), its value the line at which the search begins;
+lines are filled from the left, and the search goes on while a line is full.
+
+A record is one row: uint32 low half, ``dim`` values, the state. Row r is at
+``chunks[r >> shift] + (r & (1 << shift) - 1) * stride``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, int64, uint32, uint64
+
+from hpcdist.jit import jit
+from hpcdist.ps.raw_memory import (
+    copy_bytes,
+    find_entry,
+    find_high_half,
+    float32_at,
+    prefetch,
+    uint32_at,
+    uint64_at,
+)
+from hpcdist.ps.row_values import mixed, unmixed, write_initial
+
+# Columns of ``segments``.
+ADDRESS, LINES, USED, DEPTH, PREFIX = range(5)
+# What ``book`` holds: rows in use; what a kernel that has stopped needs: a segment, or NO_ROOM.
+ROWS, WANTED = range(2)
+NO_ROOM = -1
+
+ENTRIES = 8  # of a line
+LINE_BYTES = 64
+FULL_PERCENT = 93  # of a segment's entries
+BLOCK = 64  # ids looked for at once, so that their misses overlap
+PIECE = 256  # ids whose rows are read at once
+
+_LOW = uint64(0xFFFFFFFF)
+_32 = uint64(32)
+
+
+@jit
+def _line_of(tag, address, lines):
+    return address + LINE_BYTES * int64((tag * uint64(lines)) >> _32)
+
+
+@jit
+def _next_line(line, address, lines):
+    line += LINE_BYTES
+    return address if line == address + LINE_BYTES * lines else line
+
+
+@jit
+def _match(line, tag):
+    """Return row + 1 of the first entry of the line that has this tag, 0 if none has."""
+    place = find_high_half(line, tag)
+    return int64(uint64_at(line)[place] & _LOW) if place < ENTRIES else 0
+
+
+@jit
+def _is_full(line):
+    return uint64_at(line)[ENTRIES - 1] != 0
+
+
+@jit
+def _record(row, chunks, shift, stride):
+    return chunks[row >> shift] + (row & ((1 << shift) - 1)) * stride
+
+
+@jit
+def _search(h, address, lines, chunks, shift, stride):
+    """Return (record, line): of the row whose mixed id is ``h``, else 0 and the line it may enter.
+
+    Slow and sure: entries of the same tag are told apart by their records.
+    """
+    tag = h >> _32
+    line = _line_of(tag, address, lines)
+    while True:
+        if find_high_half(line, tag) < ENTRIES:
+            entries = uint64_at(line)
+            for k in range(ENTRIES):
+                entry = entries[k]
+                if entry >> _32 == tag and entry & _LOW:
+                    record = _record(int64(entry & _LOW) - 1, chunks, shift, stride)
+                    if uint32_at(record)[0] == uint32(h):
+                        return record, line
+        if not _is_full(line):
+            return int64(0), line
+        line = _next_line(line, address, lines)
+
+
+@jit
+def _enter(line, entry):
+    """Put the entry in the first free place of a line that is not full."""
+    uint64_at(line)[find_entry(line, uint64(0))] = entry
+
+
+@jit
+def locate(
+    ids,
+    at,
+    stop,
+    create,
+    records,
+    book,
+    directory,
+    segments,
+    chunks,
+    layout,
+    seed_key,
+    kind,
+    initial,
+):
+    """Write the addresses of the records of ``ids[at:stop]`` to ``records``; return where it ended.
+
+    A missing id gets a record if ``create``, else the address 0. If that needs memory it ends
+    early, and ``book[WANTED]`` says which. ``layout`` is (dim, shift, stride), ``initial`` the
+    initializer's constants a and b and the state's initial value.
+    """
+    dim, shift, stride = layout[0], layout[1], layout[2]
+    mask = uint64(len(directory) - 1)
+    hashes = np.empty(BLOCK, np.uint64)
+    lines = np.empty(BLOCK, np.int64)
+    found = np.empty(BLOCK, np.int64)
+    turns = np.empty(BLOCK, np.int64)
+    while at < stop:
+        count = min(BLOCK, stop - at)
+        for i in range(count):
+            h = mixed(ids[at + i])
+            hashes[i] = h
+            segment = directory[(h >> _32) & mask]
+            lines[i] = _line_of(h >> _32, segments[segment, ADDRESS], segments[segment, LINES])
+            prefetch(lines[i])
+            turns[i] = i
+        waiting = count
+        while waiting:
+            # Those whose line is full of others look at the next one together, too.
+            again = 0
+            for k in range(waiting):
+                i = turns[k]
+                tag = hashes[i] >> _32
+                row = _match(lines[i], tag) - 1
+                if row >= 0:
+                    found[i] = _record(row, chunks, shift, stride)
+                    prefetch(found[i])
+                    prefetch(found[i] + 4 * dim)
+                elif _is_full(lines[i]):
+                    segment = directory[tag & mask]
+                    lines[i] = _next_line(
+                        lines[i], segments[segment, ADDRESS], segments[segment, LINES]
+                    )
+                    prefetch(lines[i])
+                    turns[again] = i
+                    again += 1
+                else:
+                    found[i] = 0
+            waiting = again
+        for i in range(count):
+            h, record = hashes[i], found[i]
+            if record == 0 or uint32_at(record)[0] != uint32(h):
+                segment = directory[(h >> _32) & mask]
+                record, line = _search(
+                    h, segments[segment, ADDRESS], segments[segment, LINES], chunks, shift, stride
+                )
+                if record == 0 and create:
+                    row = book[ROWS]
+                    room = ENTRIES * segments[segment, LINES] * FULL_PERCENT
+                    if segments[segment, USED] * 100 >= room:
+                        book[WANTED] = segment
+                        return at + i
+                    if row >> shift >= len(chunks) or chunks[row >> shift] == 0:
+                        book[WANTED] = NO_ROOM
+                        return at + i
+                    _enter(line, (h >> _32 << _32) | uint64(row + 1))
+                    segments[segment, USED] += 1
+                    book[ROWS] = row + 1
+                    record = _record(row, chunks, shift, stride)
+                    uint32_at(record)[0] = uint32(h)
+                    write_initial(record + 4, dim, h, seed_key, kind, initial[0], initial[1])
+                    if initial[2] != 0.0:  # the memory is zero
+                        _fill(record + 4 + 4 * dim, (stride - 4) // 4 - dim, initial[2])
+            records[at + i] = record
+        at += count
+    return at
+
+
+@jit
+def pull(ids, at, create, out, book, directory, segments, chunks, layout, seed_key, kind, initial):
+    """Copy the rows of ``ids[at:]`` to the address ``out``; see `locate`.
+
+    Where there is no record, and none is to be created, the initial values are written.
+    """
+    dim = layout[0]
+    records = np.empty(len(ids), np.int64)
+    while at < len(ids):
+        # A piece at a time: its records are still in the cache when they are read.
+        stop = min(at + PIECE, len(ids))
+        end = locate(
+            ids, at, stop, create, records,
+            book, directory, segments, chunks, layout, seed_key, kind, initial,
+        )  # fmt: skip
+        for i in range(at, end):
+            target = out + 4 * dim * i
+            if records[i]:
+                copy_bytes(target, records[i] + 4, 4 * dim)
+            else:
+                h = mixed(ids[i])
+                write_initial(target, dim, h, seed_key, kind, initial[0], initial[1])
+        at = end
+        if end < stop:
+            break
+    return at
+
+
+@jit
+def _fill(address, count, value):
+    values = float32_at(address)
+    for j in range(count):
+        values[j] = float32(value)
+
+
+@jit
+def count_bit(address, lines, bit):
+    """Return how many of a segment's entries have a tag with ``bit``."""
+    entries = uint64_at(address)
+    count = 0
+    for k in range(ENTRIES * lines):
+        count += ((entries[k] >> _32) & bit) != 0
+    return count
+
+
+@jit
+def move_entries(old, old_lines, first, first_lines, second, second_lines, bit):
+    """Distribute a segment's entries: those whose tag has ``bit`` go to the second.
+
+    The new segments' memory must be zero, and large enough.
+    """
+    filled_first = np.zeros(first_lines, np.uint8)
+    filled_second = np.zeros(second_lines, np.uint8)
+    for i in range(old_lines):
+        entries = uint64_at(old + LINE_BYTES * i)
+        for k in range(ENTRIES):
+            entry = entries[k]
+            if entry == 0:
+                break
+            tag = entry >> _32
+            if tag & bit:
+                _append(entry, tag, second, second_lines, filled_second)
+            else:
+                _append(entry, tag, first, first_lines, filled_first)
+
+
+@jit
+def _append(entry, tag, address, lines, filled):
+    i = int64((tag * uint64(lines)) >> _32)
+    while filled[i] == ENTRIES:
+        i += 1
+        if i == lines:
+            i = 0
+    uint64_at(address + LINE_BYTES * i)[filled[i]] = entry
+    filled[i] += 1
+
+
+@jit
+def list_records(segments, segment, skip, ids, records, chunks, layout):
+    """Fill ``ids`` and ``records`` from the index, beginning ``skip`` entries into a segment."""
+    shift, stride = layout[1], layout[2]
+    at = -skip
+    count = len(ids)
+    while at < count:
+        for i in range(segments[segment, LINES]):
+            entries = uint64_at(segments[segment, ADDRESS] + LINE_BYTES * i)
+            for k in range(ENTRIES):
+                if entries[k] == 0:
+                    break
+                if 0 <= at < count:
+                    record = _record(int64(entries[k] & _LOW) - 1, chunks, shift, stride)
+                    records[at] = record
+                    ids[at] = int64(entries[k] >> _32)
+                    prefetch(record)
+                at += 1
+        segment += 1
+    for i in range(count):
+        h = (uint64(ids[i]) << _32) | uint64(uint32_at(records[i])[0])
+        ids[i] = unmixed(h)

@@ -1,0 +1,248 @@
+"""What a table does with records it has found: reads them, moves them by merged gradients.
+
+Records are given by address; `index_kernels` says what is in one. The passes that move them are
+called with (records, grads, firsts, following, scale, rate, constants): record u moves by the sum
+of the rows of ``grads`` that ``firsts[u]`` and the chain of ``following`` list, times ``scale``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint64
+
+from hpcdist.jit import inlined, jit
+from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
+from hpcdist.ps.row_values import mixed
+from hpcdist.update_rules import (
+    adagrad_rule,
+    adam_rate,
+    adam_rule,
+    ftrl_rule,
+    momentum_rule,
+    nesterov_rule,
+    sgd_rule,
+    sqrt_ftrl_rule,
+)
+
+AHEAD = 8  # records asked for before they are needed
+LINE_BYTES = 64
+EXPONENT = np.uint32(0x7F800000)  # all of its bits: infinity, or not a number
+
+
+@jit
+def read_records(records, begin, width, out):
+    """Copy ``width`` floats from float ``begin`` of each row to the address ``out``."""
+    for i in range(len(records)):
+        copy_bytes(out + 4 * width * i, records[i] + 4 + 4 * begin, 4 * width)
+
+
+@jit
+def write_records(records, begin, width, source):
+    """Copy ``width`` floats to float ``begin`` of each row from the address ``source``."""
+    for i in range(len(records)):
+        copy_bytes(records[i] + 4 + 4 * begin, source + 4 * width * i, 4 * width)
+
+
+@jit
+def first_not_finite(bits):
+    """Return the index of the first infinity or NaN, given as its bits (uint32 [n]), or -1."""
+    for begin in range(0, len(bits), 4096):
+        part = bits[begin : begin + 4096]
+        bad = False
+        for i in range(len(part)):
+            bad |= (part[i] & EXPONENT) == EXPONENT
+        if bad:
+            for i in range(len(part)):
+                if (part[i] & EXPONENT) == EXPONENT:
+                    return begin + i
+    return -1
+
+
+@jit
+def link_repeats(ids, unique, firsts, following):
+    """Find equal ids; return how many different ones there are.
+
+    ``unique[u]`` is one of them, ``firsts[u]`` where it stands first, ``following[i]`` where the
+    id of place i stands next, or -1.
+    """
+    # Two sets of hashed bits, small enough for the cache, tell almost all that occur once; only
+    # the others need a look at ids that stand elsewhere.
+    words = 1
+    while 64 * words < 16 * len(ids):
+        words *= 2
+    once, twice = np.zeros(words, np.uint64), np.zeros(words, np.uint64)
+    mask = uint64(words - 1)
+    for i in range(len(ids)):
+        h = mixed(ids[i])
+        bit = uint64(1) << (h >> uint64(58))
+        twice[h & mask] |= once[h & mask] & bit
+        once[h & mask] |= bit
+    others = np.empty(len(ids), np.int32)
+    count = repeated = 0
+    for i in range(len(ids)):
+        h = mixed(ids[i])
+        following[i] = -1
+        if (twice[h & mask] >> (h >> uint64(58))) & uint64(1):
+            others[repeated] = i
+            repeated += 1
+        else:
+            unique[count] = ids[i]
+            firsts[count] = i
+            count += 1
+    return _link(ids, others[:repeated], unique, firsts, following, count)
+
+
+@jit
+def _link(ids, places, unique, firsts, following, count):
+    size = 2
+    while size < 2 * len(places):
+        size *= 2
+    slots = np.zeros(size, np.int32)  # numbers from 1 of unique ids
+    mask = uint64(size - 1)
+    lasts = np.empty(len(places), np.int32)
+    before = count
+    for k in range(len(places)):
+        i = places[k]
+        slot = mixed(ids[i]) & mask
+        while slots[slot] and unique[slots[slot] - 1] != ids[i]:
+            slot = (slot + uint64(1)) & mask
+        u = slots[slot] - 1
+        if u < 0:
+            slots[slot] = count + 1
+            unique[count] = ids[i]
+            firsts[count] = lasts[count - before] = i
+            count += 1
+        else:
+            following[lasts[u - before]] = i
+            lasts[u - before] = i
+    return count
+
+
+@inlined
+def _gradient(u, grads, firsts, following, sums):
+    """Return the address of the merged gradient of record ``u``: its rows added in their order.
+
+    That of one row is where it is, not copied. ``sums`` is the memory for others.
+    """
+    memory, nbytes = int64(grads.ctypes.data), 4 * len(sums)
+    i = int64(firsts[u])
+    first = memory + nbytes * i
+    i = int64(following[i])
+    if i < 0:
+        return first
+    row = float32_at(first)
+    for j in range(len(sums)):
+        sums[j] = row[j]
+    while i >= 0:
+        row = float32_at(memory + nbytes * i)
+        for j in range(len(sums)):
+            sums[j] += row[j]
+        i = int64(following[i])
+    return int64(sums.ctypes.data)
+
+
+@jit
+def _ahead(records, u, floats):
+    """Ask for the record that will be moved soon."""
+    if u + AHEAD < len(records):
+        begin = records[u + AHEAD]
+        for place in range(begin, begin + 4 * floats + 4, LINE_BYTES):
+            prefetch(place)
+
+
+@jit
+def sgd(records, grads, firsts, following, scale, rate, constants):
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p = float32_at(records[u] + 4)
+        for j in range(width):
+            p[j] = sgd_rule(p[j], g[j] * scale, rate)
+
+
+@jit
+def momentum(records, grads, firsts, following, scale, rate, constants):
+    mu = constants[0]
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, 2 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p, v = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
+        for j in range(width):
+            p[j], v[j] = momentum_rule(p[j], g[j] * scale, v[j], rate, mu)
+
+
+@jit
+def nesterov(records, grads, firsts, following, scale, rate, constants):
+    mu = constants[0]
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, 2 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p, v = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
+        for j in range(width):
+            p[j], v[j] = nesterov_rule(p[j], g[j] * scale, v[j], rate, mu)
+
+
+@jit
+def adagrad(records, grads, firsts, following, scale, rate, constants):
+    epsilon = constants[0]
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, 2 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p, m = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
+        for j in range(width):
+            p[j], m[j] = adagrad_rule(p[j], g[j] * scale, m[j], rate, epsilon)
+
+
+@jit
+def adam(records, grads, firsts, following, scale, rate, constants):
+    beta1, rest1, beta2, rest2, epsilon = (
+        constants[0], constants[1], constants[2], constants[3], constants[4],
+    )  # fmt: skip
+    rate = adam_rate(rate, constants[5], constants[6])  # the powers of beta
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, 3 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p, m = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
+        v = float32_at(records[u] + 4 + 8 * width)
+        for j in range(width):
+            p[j], m[j], v[j] = adam_rule(
+                p[j], g[j] * scale, m[j], v[j], rate, beta1, rest1, beta2, rest2, epsilon
+            )
+
+
+@jit
+def ftrl(records, grads, firsts, following, scale, rate, constants):
+    l1, twice_l2, power = constants[0], constants[1], constants[2]
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, 3 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p, n = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
+        z = float32_at(records[u] + 4 + 8 * width)
+        for j in range(width):
+            p[j], n[j], z[j] = ftrl_rule(p[j], g[j] * scale, n[j], z[j], rate, l1, twice_l2, power)
+
+
+@jit
+def sqrt_ftrl(records, grads, firsts, following, scale, rate, constants):
+    l1, twice_l2 = constants[0], constants[1]
+    width = grads.shape[1]
+    sums = np.empty(width, np.float32)
+    for u in range(len(records)):
+        _ahead(records, u, 3 * width)
+        g = float32_at(_gradient(u, grads, firsts, following, sums))
+        p, n = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
+        z = float32_at(records[u] + 4 + 8 * width)
+        for j in range(width):
+            p[j], n[j], z[j] = sqrt_ftrl_rule(p[j], g[j] * scale, n[j], z[j], rate, l1, twice_l2)

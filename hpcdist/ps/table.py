@@ -1,0 +1,276 @@
+"""A table of rows with any int64 ids: rows come into being when they are first touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Array
+from hpcdist.errors import TableError
+from hpcdist.ps.table_facts import RowInitializer, RowOptimizer, TableStatistics
+
+PIECE = 2048  # rows that are looked for, then moved
+
+__all__ = ["RowInitializer", "RowOptimizer", "SparseTable", "TableStatistics"]
+
+
+class SparseTable:
+    """Rows of ``dim`` float32 with their optimizer state, found by id.
+
+    A new row's values follow from ``seed`` and its id alone. ``dict_size`` is how many ids fit at
+    most (None: as many as memory). ``shared`` holds the optimizer's ``shared_names``, float32.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        optimizer: RowOptimizer,
+        initializer: RowInitializer,
+        seed: int,
+        dict_size: int | None = None,
+    ) -> None:
+        if dim < 1:
+            raise TableError(f"table {name!r}: a row has at least one element, got dim {dim}")
+        # numba takes 0.3 s to import: only ranks that have a table need it.
+        from hpcdist.ps import index_kernels, row_kernels, row_values
+        from hpcdist.ps.table_memory import TableMemory
+
+        self.name, self.dim = name, dim
+        self.optimizer, self.initializer, self.seed = optimizer, initializer, seed
+        self.dict_size = dict_size
+        self.shared = np.array(
+            [getattr(optimizer, n.removesuffix("_power")) for n in optimizer.shared_names],
+            np.float32,
+        )
+        self._width = optimizer.state_width(dim)
+        self._memory = TableMemory(name, 4 * (1 + dim + self._width))
+        self._index, self._rows = index_kernels, row_kernels
+        self._move = getattr(row_kernels, optimizer.formula)
+        self._beginning = (  # what the kernels take to begin a row
+            np.array([dim, self._memory.shift, self._memory.stride]),
+            np.uint64(row_values.mixed(np.int64(seed))),
+            row_values.KINDS[initializer.kind],
+            np.array([initializer.a, initializer.b, optimizer.first_state]),
+        )
+        self._pulled = self._pushed = 0
+        self._compile()
+
+    def __len__(self) -> int:
+        return self._memory.rows
+
+    def pull(self, ids: Array, out: Array, *, create: bool = True) -> None:
+        """Write the rows of ``ids`` (int64 [n], repeats allowed) to ``out`` (float32 [n, dim]).
+
+        Ids not seen before get their row, unless ``create`` is False: then their initial values
+        are written and the table stays as it is. Raises TableError, and changes nothing, if ids
+        are malformed or do not fit.
+        """
+        ids = self._checked_ids(ids, "pull")
+        self._check_values(out, (len(ids), self.dim), "out")
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise TableError(f"table {self.name!r}, pull: out must be C-contiguous and writable")
+        if create:
+            self._check_room(ids)
+        address = out.ctypes.data
+        self._until_done(
+            len(ids), lambda at, *table: self._index.pull(ids, at, create, address, *table)
+        )
+        self._pulled += len(ids)
+
+    def push(
+        self,
+        ids: Array,
+        grads: Array,
+        learning_rate: float,
+        scale: float = 1.0,
+        *,
+        repeats: bool = True,
+    ) -> None:
+        """Move the rows of ``ids`` (int64 [n]) by ``grads`` (float32 [n, dim]) times ``scale``.
+
+        Gradients of one id are added in the order given; that none comes again (not ``repeats``)
+        is a promise that saves looking for it. Each call is one step of the optimizer,
+        also without ids. Raises TableError, and changes nothing, if ids are malformed or do not
+        fit, or if a gradient is not finite.
+        """
+        ids = self._checked_ids(ids, "push")
+        self._check_values(grads, (len(ids), self.dim), "grads")
+        grads = _plain(grads)
+        self._check_finite(ids, grads, learning_rate, scale)
+        self._check_room(ids)
+        unique, firsts, following = self._merged(ids) if repeats else _single(ids)
+        constants = self.optimizer.constants
+        if self.optimizer.kind == "adam":
+            self.shared *= np.array([self.optimizer.beta1, self.optimizer.beta2], np.float32)
+            constants += tuple(self.shared)
+        facts = np.float32(scale), np.float32(learning_rate), np.array(constants, np.float32)
+        for begin in range(0, len(unique), PIECE):
+            # A piece at a time: its records are still in the cache when they are moved.
+            part = slice(begin, begin + PIECE)
+            records = self._locate(unique[part])
+            self._move(records, grads, firsts[part], following, *facts)
+        self._pushed += len(ids)
+
+    def export(self, start_row: int, stop_row: int) -> tuple[Array, Array, Array]:
+        """Return (ids int64 [m], rows [m, dim], state [m, state_width]) of part of the table.
+
+        Rows are numbered from 0 to ``len(table)``, in an order that stays as long as no row is
+        created.
+        """
+        start_row = max(0, start_row)
+        count = max(0, min(stop_row, len(self)) - start_row)
+        ids, records = np.empty(count, np.int64), np.empty(count, np.int64)
+        rows = np.empty((count, self.dim), np.float32)
+        state = np.empty((count, self._width), np.float32)
+        if count:
+            ends = np.cumsum(self._memory.used_by_segment())
+            segment = int(np.searchsorted(ends, start_row, side="right"))
+            skip = start_row - int(ends[segment - 1] if segment else 0)
+            self._index.list_records(
+                self._memory.segments,
+                segment,
+                skip,
+                ids,
+                records,
+                self._memory.chunks,
+                self._beginning[0],
+            )
+            self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
+            self._rows.read_records(records, self.dim, self._width, state.ctypes.data)
+        return ids, rows, state
+
+    def load(self, ids: Array, rows: Array, state: Array) -> None:
+        """Set rows and state, as `export` returns them; ids not seen before get their row."""
+        ids = self._checked_ids(ids, "load")
+        self._check_values(rows, (len(ids), self.dim), "rows")
+        self._check_values(state, (len(ids), self._width), "state")
+        self._check_room(ids)
+        records = self._locate(ids)
+        rows, state = _plain(rows), _plain(state)
+        self._rows.write_records(records, 0, self.dim, rows.ctypes.data)
+        self._rows.write_records(records, self.dim, self._width, state.ctypes.data)
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of ids, rows and their state."""
+        return len(self) * (8 + 4 * (self.dim + self._width))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that the table takes."""
+        return self._memory.nbytes
+
+    def statistics(self) -> TableStatistics:
+        """Return what the table has done so far."""
+        sizes = len(self), self.nbytes, self.payload_bytes
+        return TableStatistics(self.name, *sizes, self._pulled, self._pushed)
+
+    # -- inside --
+
+    def _compile(self) -> None:
+        """Load every kernel now: none shall be compiled in the middle of a step."""
+        ids, rows = np.empty(0, np.int64), np.empty((0, self.dim), np.float32)
+        self.pull(ids, rows)
+        self._locate(ids, create=False)
+        self._rows.first_not_finite(rows.reshape(-1).view(np.uint32))
+        _, firsts, following = self._merged(ids)
+        one, constants = np.float32(1), np.zeros(8, np.float32)
+        self._move(ids, rows, firsts, following, one, one, constants)
+        self._memory.compile()
+
+    def _until_done(self, count: int, run: Callable[..., int]) -> None:
+        """Call ``run(at, *what the kernels take)`` until it has come to ``count``."""
+        memory = self._memory
+        at = 0
+        while True:
+            tables = memory.book, memory.directory, memory.segments, memory.chunks
+            at = run(at, *tables, *self._beginning)
+            if at == count:
+                return
+            memory.grow()
+
+    def _locate(self, ids: Array, create: bool = True) -> Array:
+        """Return the addresses of the ids' records."""
+        records = np.empty(len(ids), np.int64)
+        locate: Any = self._index.locate
+        self._until_done(
+            len(ids), lambda at, *table: locate(ids, at, len(ids), create, records, *table)
+        )
+        return records
+
+    def _merged(self, ids: Array) -> tuple[Array, Array, Array]:
+        """Return the different ids, where each stands first, and where each place's id is next."""
+        count = len(ids)
+        unique = np.empty(count, np.int64)
+        firsts, following = np.empty(count, np.int32), np.empty(count, np.int32)
+        different = self._rows.link_repeats(ids, unique, firsts, following)
+        return unique[:different], firsts, following
+
+    def _check_room(self, ids: Array) -> None:
+        most = self._memory.most_rows
+        limit = most if self.dict_size is None else min(self.dict_size, most)
+        if len(self) + len(ids) <= limit:
+            return
+        unique, firsts, _ = self._merged(ids)
+        new = firsts[: len(unique)][self._locate(unique, create=False) == 0]
+        if len(self) + len(new) > limit:
+            why, advice = ("dict_size", "make the table larger")
+            if limit == most:
+                why, advice = ("all that one server can number", "use more servers")
+            raise TableError(
+                f"table {self.name!r} is full: it has {len(self)} of at most {limit} ids ({why}), "
+                f"and {len(new)} new ones came, the first {ids[new.min()]}; nothing has been "
+                f"changed; {advice}"
+            )
+
+    def _check_finite(self, ids: Array, grads: Array, learning_rate: float, scale: float) -> None:
+        if not (math.isfinite(learning_rate) and math.isfinite(scale)):
+            raise TableError(
+                f"table {self.name!r}, push: expected a finite learning rate and scale, "
+                f"got {learning_rate} and {scale}; nothing has been changed"
+            )
+        place = self._rows.first_not_finite(grads.reshape(-1).view(np.uint32))
+        if place >= 0:
+            i, column = divmod(place, self.dim)
+            raise TableError(
+                f"table {self.name!r}: the gradient of id {ids[i]} has {grads[i, column]} at "
+                f"column {column}; none of the {len(ids)} rows of this push has been changed"
+            )
+
+    def _checked_ids(self, ids: Array, what: str) -> Array:
+        if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
+            raise TableError(
+                f"table {self.name!r}, {what}: expected ids int64 [n], got {_described(ids)}"
+            )
+        return _plain(ids)
+
+    def _check_values(self, values: Array, shape: tuple[int, int], what: str) -> None:
+        if (
+            not isinstance(values, np.ndarray)
+            or values.dtype != np.float32
+            or values.shape != shape
+        ):
+            raise TableError(
+                f"table {self.name!r}: expected {what} float32 {list(shape)}, "
+                f"got {_described(values)}"
+            )
+
+
+def _single(ids: Array) -> tuple[Array, Array, Array]:
+    """Return what `SparseTable._merged` does, of ids that are all different."""
+    return ids, np.arange(len(ids), dtype=np.int32), np.full(len(ids), -1, np.int32)
+
+
+def _plain(values: Array) -> Array:
+    """Return the array as kernels are compiled for: contiguous, aligned, writable."""
+    return np.require(values, requirements=["C", "A", "W"])
+
+
+def _described(values: Any) -> str:
+    if isinstance(values, np.ndarray):
+        return f"{values.dtype} {list(values.shape)}"
+    return f"{type(values).__name__} {values!r:.60}"
