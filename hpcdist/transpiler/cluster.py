@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 
@@ -52,25 +53,76 @@ def split_endpoints(argument: str, text: Any) -> tuple[str, ...]:
     return endpoints
 
 
-def check_nccl2(
-    config: DistributeTranspilerConfig, trainer_id: Any, trainers: Any, current_endpoint: str
-) -> None:
-    """Check the arguments of nccl2 mode, where ``trainers`` are the trainers' endpoints."""
+@dataclass(frozen=True)
+class Group:
+    """The trainers that train without servers, by name, and which one this is.
+
+    ``mode`` is nccl2 or one of COLLECTIVE_MODES; ``rings`` the communicators that take turns.
+    ``per_node``: ranks on a node, for a hierarchical sum; 0: nodes are found when the job runs.
+    ``fusing`` says which gradients are summed together (None: the FLAGS_fuse_parameter_*), unless
+    each is summed alone (not ``fused``). ``devices`` of each trainer stand in the program.
+    Of local SGD's steps all up to ``begin_step`` average, and then every ``k_steps``-th.
+    """
+
+    mode: str
+    endpoints: tuple[str, ...]
+    trainer_id: int
+    current_endpoint: str
+    rings: int = 1
+    hierarchical: bool = False
+    per_node: int = 0
+    fused: bool = True
+    fusing: Fusing | None = None
+    devices: int = 1
+    k_steps: int = 1
+    begin_step: int = 1
+
+    def averages(self, step: int) -> bool:
+        """Tell whether local SGD averages parameters in a step, counted from 1."""
+        return step <= self.begin_step or (step - self.begin_step) % self.k_steps == 0
+
+
+def nccl2_group(
+    config: DistributeTranspilerConfig,
+    trainer_id: Any,
+    trainers: Any,
+    current_endpoint: str,
+    in_job: bool,
+) -> Group:
+    """Check the arguments of nccl2 mode, where ``trainers`` are the trainers' endpoints.
+
+    ``in_job``: this process is a rank, so nodes can be found when that is left open.
+    """
     if not isinstance(trainers, str):
         raise PlanAssertionError(
             f"trainers: in nccl2 mode expected the trainers' endpoints in one string, "
             f"separated by commas, got {trainers!r}"
         )
     endpoints = split_endpoints("trainers", trainers)
+    per_node = config.hierarchical_allreduce_inter_nranks
     if config.use_hierarchical_allreduce:
-        _check_hierarchy(len(endpoints), config.hierarchical_allreduce_inter_nranks)
+        _check_hierarchy(len(endpoints), per_node, in_job)
     _check_rank(trainer_id, endpoints, current_endpoint)
+    return Group(
+        "nccl2",
+        endpoints,
+        trainer_id,
+        current_endpoint,
+        config.nccl_comm_num,
+        config.use_hierarchical_allreduce,
+        per_node,
+    )
 
 
-def _check_hierarchy(trainers: int, per_node: int) -> None:
+def _check_hierarchy(trainers: int, per_node: int, in_job: bool) -> None:
     field = "config.hierarchical_allreduce_inter_nranks"
     if per_node <= 1:
-        raise PlanAttributeError(f"{field}: set the number of ranks on a node, got {per_node}")
+        if in_job:
+            return
+        raise PlanAttributeError(
+            f"{field}: set the number of ranks on a node, got {per_node}; only a rank of a job "
+            "(mpirun -n 4 python -m hpcdist ...) finds it by itself"
+        )
     if trainers <= per_node or trainers % per_node:
         raise PlanAssertionError(
             f"{field}: expected a divisor of the {trainers} trainers, smaller than that, "
@@ -78,29 +130,29 @@ def _check_hierarchy(trainers: int, per_node: int) -> None:
         )
 
 
-def check_collective(
-    config: DistributeTranspilerConfig, trainer_id: Any, trainers: Any, current_endpoint: str
-) -> None:
+def collective_group(
+    mode: str | None, trainer_id: Any, trainers: Any, current_endpoint: str, rings: int
+) -> Group:
     """Check the arguments of collective mode, where ``trainers`` are the trainers' endpoints."""
-    mode = config.collective_mode
     if mode not in COLLECTIVE_MODES:
         raise PlanError(
             f"config.collective_mode: expected one of {', '.join(COLLECTIVE_MODES)}, got {mode!r}"
         )
-    if mode == "single_process_multi_thread":
-        return
     if isinstance(trainers, (list, tuple)):
-        trainers = ",".join(trainers)
+        trainers = ",".join(map(str, trainers))
     if not isinstance(trainers, str):
         raise PlanError(
             f"trainers: in collective mode expected the trainers' endpoints, got {trainers!r}"
         )
+    if not isinstance(rings, int) or isinstance(rings, bool) or rings < 1:
+        raise PlanError(f"nrings: expected at least 1, got {rings!r}")
     endpoints = split_endpoints("trainers", trainers)
-    if len(endpoints) == 1:
+    if len(endpoints) == 1 and mode != "single_process_multi_thread":
         raise PlanError(
             f"trainers: collective mode needs at least two endpoints, got only {trainers!r}"
         )
     _check_rank(trainer_id, endpoints, current_endpoint)
+    return Group(mode, endpoints, trainer_id, current_endpoint, rings)
 
 
 def _check_rank(trainer_id: Any, endpoints: tuple[str, ...], current_endpoint: str) -> None:

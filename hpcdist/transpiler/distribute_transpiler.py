@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,13 @@ from hpcdist.errors import PlanError, PlanKeyError, PlanTypeError
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
-from hpcdist.transpiler.cluster import check_collective, check_nccl2, pserver_participants
+from hpcdist.transpiler.cluster import (
+    Group,
+    collective_group,
+    nccl2_group,
+    pserver_participants,
+)
+from hpcdist.transpiler.collective import rewrite_in_place
 from hpcdist.transpiler.config import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -24,6 +31,7 @@ from hpcdist.transpiler.overview import VarsDistributed, vars_distributed
 from hpcdist.transpiler.plan import Plan, constants_of, make_plan
 from hpcdist.transpiler.pserver import pserver_program
 from hpcdist.transpiler.startup import pserver_startup, trainer_startup
+from hpcdist.transpiler.tables import with_startup
 from hpcdist.transpiler.trainer import trainer_program
 
 logger = logging.getLogger("hpcdist.transpiler")
@@ -34,7 +42,8 @@ class DistributeTranspiler:
 
     Every rank calls `transpile` with the same program and arguments, its own ``trainer_id``
     excepted. The programs it was given stay as they are; the getters may be called in any order
-    and as often as one likes, and give new programs each time.
+    and as often as one likes, and give new programs each time. In the modes without servers, nccl2
+    and collective, Fluid has no getters: there the given programs are rewritten.
     """
 
     def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
@@ -42,6 +51,7 @@ class DistributeTranspiler:
         check_config(self.config)
         self.server_config = ServerRuntimeConfig()
         self._plan: Plan | None = None
+        self._group: Group | None = None  # in place of a plan, where there are no servers
         self._main = Program()
         self._startup = Program()
 
@@ -76,22 +86,29 @@ class DistributeTranspiler:
         config = _with_older_arguments(self.config, older)
         main = _program("program", program, default_main_program())
         startup = _program("startup_program", startup_program, default_startup_program())
-        if config.mode == "nccl2":
-            check_nccl2(config, trainer_id, trainers, current_endpoint)
-            raise _not_available("mode 'nccl2'")
-        if config.mode == "collective":
-            check_collective(config, trainer_id, trainers, current_endpoint)
-            raise _not_available("mode 'collective'")
+        if config.mode != "pserver":
+            group = _group(config, trainer_id, trainers, current_endpoint)
+            rewrite_in_place(startup, main, group)
+            self._plan, self._group = None, group
+            self._main, self._startup = main, startup
+            return
+        if main._group is not None:
+            raise PlanError(
+                f"this program has been transpiled in {main._group.mode} mode, which changed it: "
+                "build it again for pserver mode"
+            )
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
         mode = self._mode(config, sync_mode)
-        plan = replace(make_plan(main, participants, config, mode), constants=constants_of(startup))
+        plan = make_plan(main, participants, config, mode)
+        tables = with_startup(plan.tables, startup)
+        plan = replace(plan, constants=constants_of(startup), tables=tables)
         origin, origin_startup = main.clone(), startup.clone()
         if plan.counter is not None:
             origin, origin_startup = count_by_trainer(
                 origin, origin_startup, plan.counter, plan.counters
             )
         self._trainer(origin, plan)  # what cannot be rewritten is refused before anything changes
-        self._plan = plan
+        self._plan, self._group = plan, None
         self._main, self._startup = origin, origin_startup
         main._on_trainer = self.get_trainer_program()
         startup._on_trainer = self.get_trainer_startup_program()
@@ -105,12 +122,16 @@ class DistributeTranspiler:
 
         ``wait_port`` is accepted and not needed: trainers wait for the servers when they connect.
         """
+        if self._group is not None:
+            return self._main
         program = self._trainer(self._main, self._planned())
         program._parameters_on_pservers = self.vars_overview
         return program
 
     def get_trainer_startup_program(self) -> Program:
         """Return the trainer's startup program: it receives the servers' initial values."""
+        if self._group is not None:
+            return self._startup
         return self._trainer_startup(self._startup, self._main, self._planned())
 
     def get_pserver_program(self, endpoint: str) -> Program:
@@ -175,12 +196,12 @@ class DistributeTranspiler:
     @property
     def trainer_num(self) -> int:
         """Number of trainers."""
-        return self._planned().trainers
+        return len(self._group.endpoints) if self._group else self._planned().trainers
 
     @property
     def trainer_id(self) -> int:
         """Which trainer this is."""
-        return self._planned().trainer_id
+        return self._group.trainer_id if self._group else self._planned().trainer_id
 
     # -- how this mode rewrites --------------------------------------------------------------
     def _mode(self, config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
@@ -196,6 +217,8 @@ class DistributeTranspiler:
         return pserver_program(main, plan, endpoint, self.server_config)
 
     def _planned(self, endpoint: str | None = None) -> Plan:
+        if self._group is not None:
+            raise PlanError(f"mode {self._group.mode!r} has no parameter servers to ask for")
         if self._plan is None:
             raise PlanError("nothing is planned yet: call transpile() before the getters")
         if endpoint is not None and endpoint not in self._plan.endpoints:
@@ -223,5 +246,11 @@ def _program(argument: str, given: Any, default: Program) -> Program:
     return default if given is None else given
 
 
-def _not_available(what: str) -> PlanError:
-    return PlanError(f"{what} is not available yet in this release: use mode 'pserver'")
+def _group(
+    config: DistributeTranspilerConfig, trainer_id: Any, trainers: Any, current_endpoint: str
+) -> Group:
+    if config.mode == "nccl2":
+        in_job = "HPCDIST_RANK" in os.environ
+        return nccl2_group(config, trainer_id, trainers, current_endpoint, in_job)
+    rings = config.nccl_comm_num
+    return collective_group(config.collective_mode, trainer_id, trainers, current_endpoint, rings)

@@ -1,34 +1,38 @@
-"""Distributed tables, `embedding(is_distributed=True)`: row r lives on server r % servers.
+"""Distributed tables in the programs of trainers and servers, in the operators of Fluid.
 
-No rank has the whole table. Servers keep the rows that were asked for, by their numbers.
+No rank has a whole table. Servers keep the rows that were asked for, by their ids. The forms here
+are those that people read; what a rank runs in their place is in `table_steps`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from hpcdist.transpiler.plan import Plan, Table, is_distributed_lookup
+from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
+from hpcdist.transpiler.tables import Table, is_distributed_lookup, padding_of
 
 CHECKPOINT_PATH = "kLookupTablePath"
 
 
 @dataclass(frozen=True)
 class ServerTable:
-    """A server's part of the distributed table, and the blocks that work on it.
+    """A server's part of a distributed table, and the blocks that work on it.
 
-    ``update`` applies ``gradient``: the sum of ``received``, one from each trainer, or what any
-    trainer sent. ``lookup`` reads the rows numbered in ``ids`` into ``rows``; ``save`` writes the
-    table. ``height`` rows fit.
+    ``update`` applies ``gradient``: of ``received``, one from each trainer, or what any trainer
+    sent. ``lookup`` reads the rows of ``ids`` into ``rows``; ``save`` writes the table. ``height``
+    is its share of the table's size, -1 if that is not bounded.
     """
 
-    parameter: str
+    table: Table
     height: int
     gradient: str
     received: tuple[str, ...]
@@ -41,47 +45,75 @@ class ServerTable:
 
 # -- the trainer -----------------------------------------------------------------------------------
 def fetch_rows(block: Block, plan: Plan) -> None:
-    """Replace the look-ups by one that asks every server for its rows."""
-    table = plan.table
-    if table is None:
+    """Replace all look-ups by operators that ask every server once, for rows of all tables."""
+    if not plan.tables:
         return
-    lookups = [
-        op for op in block.ops if is_distributed_lookup(op) and op.input("W")[0] == table.parameter
-    ]
-    if not lookups:
+    names = [table.parameter for table in plan.tables]
+    lookups = {
+        name: [op for op in block.ops if is_distributed_lookup(op) and op.input("W")[0] == name]
+        for name in names
+    }
+    everything = [op for found in lookups.values() for op in found]
+    if not everything:
         return
-    first = block.ops.index(lookups[0])
-    kept = [op for op in block.ops if op not in lookups]
-    ids = [op.input("Ids")[0] for op in lookups]
-    rows = [op.output("Out")[0] for op in lookups]
-    written = (i for i, op in enumerate(kept) if set(ids) & set(op.output_arg_names))
+    first = block.ops.index(min(everything, key=block.ops.index))
+    kept = [op for op in block.ops if op not in everything]
+    ids = {op.input("Ids")[0] for op in everything}
+    rows = {op.output("Out")[0] for op in everything}
+    written = (i for i, op in enumerate(kept) if ids & set(op.output_arg_names))
     position = max(first, 1 + max(written, default=-1))
-    if any(set(rows) & set(op.input_arg_names) for op in kept[:position]):
+    if any(rows & set(op.input_arg_names) for op in kept[:position]):
         raise PlanError(
-            f"table {table.parameter!r}: its look-ups cannot be made at once, because ids of one "
-            "are computed from rows of another; use is_distributed=False for this table"
+            f"tables {', '.join(n for n in names if lookups[n])}: their look-ups cannot be made "
+            "at once, because ids of one are computed from rows of another; use "
+            "is_distributed=False for the tables that such rows come from"
         )
     block.ops = kept
+    splits, merges, asked, answered = [], [], [], []
+    for number, name in enumerate(names):
+        if lookups[name]:
+            split, merge = _ask_for(block, plan, number, lookups[name])
+            splits.append(split)
+            merges.append(merge)
+            asked += split.output("Out")
+            answered += merge.input("X")
+    where = {"epmap": list(plan.endpoints) * len(splits), "trainer_id": 0}  # always 0, as in Fluid
+    forward = {ROLE_ATTR: int(Role.FORWARD)}
+    fetch = Operator(block, "prefetch", {"X": asked}, {"Out": answered}, {**where, **forward})
+    for op in reversed([*splits, fetch, *merges]):
+        block.add_op(op, position)
+
+
+def _ask_for(
+    block: Block, plan: Plan, number: int, lookups: Sequence[Operator]
+) -> tuple[Operator, Operator]:
+    """Return what cuts the ids of one table by server, and what puts its rows in their places."""
+    ids = [op.input("Ids")[0] for op in lookups]
+    rows = [op.output("Out")[0] for op in lookups]
     servers = range(len(plan.endpoints))
-    asked, answered = ([name(k) for k in servers] for name in (_asked, _answered))
+    asked, answered = ([name(plan, number, k) for k in servers] for name in (_asked, _answered))
     id_var, row_var = block.var(ids[0]), block.var(rows[0])
     for question, answer in zip(asked, answered):
         block.create_var(question, shape=id_var.shape, dtype=id_var.dtype)
         block.create_var(answer, shape=row_var.shape, dtype=row_var.dtype)
-    where = {"epmap": list(plan.endpoints), "trainer_id": 0}  # always 0, as in Fluid
     forward = {ROLE_ATTR: int(Role.FORWARD)}
+    # What Fluid's operator does not say: which table this is, and how its look-ups take ids.
+    facts: dict[str, Any] = {
+        "table": plan.tables[number].parameter,
+        "lookups": [op.type for op in lookups],
+    }
+    if padding_of(lookups[0]) is not None:
+        facts["padding_idx"] = padding_of(lookups[0])
     merged = {"Ids": ids, "Rows": asked, "X": answered}
-    for op in (
-        Operator(block, "merge_ids", merged, {"Out": rows}, forward),
-        Operator(block, "prefetch", {"X": asked}, {"Out": answered}, {**where, **forward}),
+    return (
         Operator(block, "split_ids", {"Ids": ids}, {"Out": asked}, forward),
-    ):
-        block.add_op(op, position)
+        Operator(block, "merge_ids", merged, {"Out": rows}, {**facts, **forward}),
+    )
 
 
 def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operator]:
-    """Return what cuts the table's gradient by server and what sends it, not added."""
-    whose = f".trainer_{plan.trainer_id}" if plan.mode.lockstep else ""
+    """Return what cuts a table's gradient by server and what sends it, not added."""
+    whose = f".trainer_{plan.trainer_id}" if plan.mode.averaged else ""
     names = [f"{table.gradient}{whose}.pserver_{k}" for k in range(len(plan.endpoints))]
     for name in names:
         facts = {"shape": table.shape, "dtype": table.dtype, "type": VarType.SELECTED_ROWS}
@@ -98,31 +130,37 @@ def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operato
 
 
 # -- the server ------------------------------------------------------------------------------------
-def add_table(home: Block, parent: int, plan: Plan, table: Table, server: int) -> ServerTable:
-    """Declare a server's part of the table and add its three blocks.
+def add_table(
+    home: Block, parent: int, plan: Plan, number: int, update_op: Operator, server: int
+) -> ServerTable:
+    """Declare a server's part of a table and add its three blocks; ``update_op`` moves the whole.
 
-    Rows of several trainers are added up, not averaged, as in Fluid.
+    As in Fluid, no operator says that the trainers' gradients are averaged; they are, like all.
     """
-    program = home.program
+    program, table = home.program, plan.tables[number]
     height = rows_on_each(plan, table)
     sparse = {"dtype": table.dtype, "type": VarType.SELECTED_ROWS}
-    home.create_var(table.parameter, shape=(height, *table.shape[1:]), persistable=True, **sparse)
+    for name in table.names:
+        home.create_var(name, shape=(height, *table.shape[1:]), persistable=True, **sparse)
     part = f"{table.gradient}.pserver_{server}"
     received: tuple[str, ...] = (part,)
     gradient = part
-    if plan.mode.lockstep:
+    if plan.mode.averaged:
         gradient = table.gradient
         received = tuple(f"{gradient}.trainer_{k}.pserver_{server}" for k in range(plan.trainers))
     for name in (gradient, *received):
         home.create_var(name, shape=table.shape, persistable=name == gradient, **sparse)
     forward = {ROLE_ATTR: int(Role.FORWARD)}
     update = program.create_block(parent)
-    if plan.mode.lockstep:
+    if plan.mode.averaged:
         update.add_op(Operator(update, "sum", {"X": received}, {"Out": gradient}, forward))
-    inputs = {"Param": table.parameter, "Grad": gradient, "LearningRate": table.learning_rate}
-    update.add_op(Operator(update, "sgd", inputs, {"ParamOut": table.parameter}, forward))
+    moved = update_op.copied_to(update)
+    moved.rename(table.gradient, gradient)
+    moved.attrs = {**dict(table.attrs), **forward}
+    update.add_op(moved)
+    _declare_scalars(home, update_op)
     lookup = program.create_block(update.idx)
-    ids, rows = _asked(server), _answered(server)
+    ids, rows = _asked(plan, number, server), _answered(plan, number, server)
     home.create_var(ids, shape=(-1, 1), dtype="int64")
     home.create_var(rows, shape=(-1, *table.shape[1:]), dtype=table.dtype)
     slots = {"Ids": ids, "W": table.parameter}
@@ -133,17 +171,26 @@ def add_table(home: Block, parent: int, plan: Plan, table: Table, server: int) -
     where = {"file_path": "none", **forward}
     save.add_op(Operator(save, "save", {"X": table.parameter}, {}, where))
     blocks = (update.idx, lookup.idx, save.idx)
-    return ServerTable(table.parameter, height, gradient, received, ids, rows, *blocks)
+    return ServerTable(table, height, gradient, received, ids, rows, *blocks)
+
+
+def _declare_scalars(home: Block, update_op: Operator) -> None:
+    """Declare what an update reads beside the table: the learning rate, Adam's powers."""
+    origin = update_op.block.program.global_block()
+    for slot in update_op.input_names:
+        for name in update_op.input(slot):
+            if slot != "Grad" and not home.has_var(name):
+                home.add_var(origin.var(name).copied_to(home))
 
 
 def rows_on_each(plan: Plan, table: Table) -> int:
-    """Return how many rows fit on each server."""
-    return math.ceil(table.shape[0] / len(plan.endpoints))
+    """Return each server's share of a table's size; -1 if that is not bounded."""
+    return -1 if table.dict_size is None else math.ceil(table.dict_size / len(plan.endpoints))
 
 
-def _asked(server: int) -> str:
-    return f"prefetch_compress_in_tmp_{server}"
+def _asked(plan: Plan, number: int, server: int) -> str:
+    return f"prefetch_compress_in_tmp_{number * len(plan.endpoints) + server}"
 
 
-def _answered(server: int) -> str:
-    return f"prefetch_compress_out_tmp_{server}"
+def _answered(plan: Plan, number: int, server: int) -> str:
+    return f"prefetch_compress_out_tmp_{number * len(plan.endpoints) + server}"

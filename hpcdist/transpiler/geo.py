@@ -9,11 +9,13 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.config import ServerRuntimeConfig
-from hpcdist.transpiler.plan import LOOKUPS, Plan, Route, fingerprint
+from hpcdist.transpiler.plan import Plan, Route, fingerprint
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, listen_op
 from hpcdist.transpiler.rpc import control_name, send_op
 from hpcdist.transpiler.startup import receive_parameters
+from hpcdist.transpiler.tables import LOOKUPS
 from hpcdist.transpiler.trainer import declare_parts, mark
 
 PARAM_INIT = "param_init"  # what the startup program "sends" once it has the parameters
@@ -27,6 +29,8 @@ def geo_trainer(program: Program, plan: Plan) -> Program:
     """
     new = program.clone()
     block = new.global_block()
+    for i in dissect(program).clip:
+        block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
     for route in plan.routes:
         _declare_delta(block, route, route.parameter, route.shape)
         if route.cut:

@@ -15,14 +15,13 @@ from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.transpiler.anatomy import Anatomy, dissect, refuse_unsupported_optimizers
+from hpcdist.transpiler.anatomy import dissect, refuse_unsupported_optimizers
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.slicing import Slice, slice_variables
-
-LOOKUPS = ("lookup_table", "lookup_table_v2")
+from hpcdist.transpiler.tables import LOOKUPS, Table, is_distributed_lookup, read_tables
 
 
 @dataclass(frozen=True)
@@ -53,23 +52,13 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Table:
-    """The distributed table: it has no route, each of its rows has."""
-
-    parameter: str
-    gradient: str
-    shape: tuple[int, ...]
-    dtype: str
-    learning_rate: str
-
-
-@dataclass(frozen=True)
 class Plan:
     """Who takes part, and a route for each parameter in the order of its first update.
 
     ``order`` are the positions of the routes in the order in which they were dispatched.
     ``counter`` is the step counter of a schedule whose steps the trainers count. ``constants`` are
     the (variable, value) that startup fills in beside parameters: learning rates, accumulators.
+    Distributed ``tables`` have no route, each of their rows has.
     """
 
     endpoints: tuple[str, ...]
@@ -80,7 +69,7 @@ class Plan:
     order: tuple[int, ...]
     mode: Mode
     counter: str | None = None
-    table: Table | None = None
+    tables: tuple[Table, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -161,10 +150,10 @@ def make_plan(
     block = program.global_block()
     remote = _remote_tables(program)
     servers = len(participants.endpoints) if config.slice_var_up else 1
-    table = _distributed_table(program, anatomy, mode)
+    tables = _distributed_tables(program, mode)
     routes = []
     for update in anatomy.updates:
-        if table is not None and update.parameter == table.parameter:
+        if update.parameter in {table.parameter for table in tables}:
             continue
         var = block.var(update.parameter)
         sparse = block.var(update.gradient).type == VarType.SELECTED_ROWS
@@ -201,7 +190,7 @@ def make_plan(
         tuple(order),
         mode,
         None if mode.averaged or mode.geo else step_counter(program, anatomy.schedule),
-        table,
+        tables,
     )
 
 
@@ -253,39 +242,14 @@ def _remote_tables(program: Program) -> set[str]:
 
 def is_remote_lookup(op: Operator) -> bool:
     """Tell whether an operator looks up rows of a table whose gradient is sparse."""
-    return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not _distributed(op)
+    return op.type in LOOKUPS and op.attrs.get("is_sparse", False) and not is_distributed_lookup(op)
 
 
-def is_distributed_lookup(op: Operator) -> bool:
-    """Tell whether an operator looks up rows of a distributed table."""
-    return op.type in LOOKUPS and _distributed(op)
-
-
-def _distributed_table(program: Program, anatomy: Anatomy, mode: Mode) -> Table | None:
-    block = program.global_block()
-    lookups = [op for b in program.blocks for op in b.ops if is_distributed_lookup(op)]
-    names = sorted({op.input("W")[0] for op in lookups})
-    if not names:
-        return None
-    if len(names) > 1:
-        raise PlanError(f"only one table can have is_distributed=True, got {names}")
-    name = names[0]
-    if mode.geo or mode.dc_asgd or (mode.averaged and not mode.lockstep):
+def _distributed_tables(program: Program, mode: Mode) -> tuple[Table, ...]:
+    tables = read_tables(program)
+    if tables and (mode.geo or mode.dc_asgd):
         raise PlanError(
-            f"table {name!r} has is_distributed=True: available in synchronous and asynchronous "
-            "training only, not in GEO mode, with DC-ASGD or completely_not_async"
+            f"table {tables[0].parameter!r} has is_distributed=True: available in synchronous, "
+            "asynchronous and half-asynchronous training, not in GEO mode or with DC-ASGD"
         )
-    if any(op.type != "lookup_table" for op in lookups):
-        raise PlanError(f"table {name!r} has is_distributed=True: use fluid.layers.embedding")
-    found = [update for update in anatomy.updates if update.parameter == name]
-    if not found or block.var(found[0].gradient).type != VarType.SELECTED_ROWS:
-        raise PlanError(
-            f"table {name!r} has is_distributed=True: it must be trained, with is_sparse=True"
-        )
-    (rate,) = block.ops[found[0].optimizer].input("LearningRate")
-    var = block.var(name)
-    return Table(name, found[0].gradient, var.shape, var.dtype, rate)
-
-
-def _distributed(op: Operator) -> bool:
-    return bool(op.attrs.get("is_distributed", False))
+    return tables

@@ -56,7 +56,7 @@ class ServerPlan:
     blocks: tuple[ServerBlock, ...]
     mode: Mode
     counters: tuple[str, ...] = ()
-    table: ServerTable | None = None
+    tables: tuple[ServerTable, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def shards_on(program: Program, plan: Plan, anatomy: Anatomy, endpoint: str) -> 
     routes = {route.parameter: route for route in plan.routes}
     shards = []
     for update in sorted(anatomy.updates, key=lambda u: u.optimizer):
-        if update.parameter not in routes:  # the distributed table
+        if update.parameter not in routes:  # a distributed table
             continue
         route = routes[update.parameter]
         pieces = route.on(endpoint)
@@ -116,13 +116,13 @@ def pserver_program(
     blocks = [_add_update(new, parent, program, plan, shard) for shard in shards]
     optimize_blocks = ([schedule] if schedule >= 0 else []) + [block.block for block in blocks]
     index = plan.endpoints.index(endpoint)
-    table = None
-    if plan.table is not None:
-        table = add_table(home, parent, plan, plan.table, index)
-        rate = program.global_block().var(plan.table.learning_rate)
-        if not home.has_var(rate.name):
-            home.add_var(rate.copied_to(home))
-        optimize_blocks.append(table.update)
+    origin = program.global_block()
+    by_parameter = {update.parameter: origin.ops[update.optimizer] for update in anatomy.updates}
+    tables = [
+        add_table(home, parent, plan, number, by_parameter[table.parameter], index)
+        for number, table in enumerate(plan.tables)
+    ]
+    optimize_blocks += [table.update for table in tables]
     if not optimize_blocks:
         optimize_blocks = [new.create_block(parent).idx]
     new.current_block_idx = 0
@@ -134,16 +134,16 @@ def pserver_program(
         tuple(blocks),
         plan.mode,
         plan.counters,
-        table,
+        tuple(tables),
     )
     facts: dict[str, Any] = {
         "pserver_id": server.index,
         "sparse_grad_to_param": _sparse_pairs(new, server),
         "dc_asgd": plan.mode.dc_asgd,
     }
-    if table is not None:
-        facts["checkpint_block_id"] = table.save
-        facts["prefetch_var_name_to_block_id"] = [f"{table.ids}:{table.lookup}"]
+    if tables:
+        facts["checkpint_block_id"] = tables[0].save  # the attribute has room for one
+        facts["prefetch_var_name_to_block_id"] = [f"{t.ids}:{t.lookup}" for t in tables]
     home.add_op(listen_op(home, inputs, server, optimize_blocks, threads, **facts))
     mark(new, plan)
     new._server_plan = server
@@ -279,8 +279,7 @@ def listen_op(
 def _gradient_blocks(server: ServerPlan) -> list[str]:
     """Return ``gradient:block`` of all updates."""
     pairs = [(held.gradient, held.block) for held in server.blocks]
-    if server.table is not None:
-        pairs.append((server.table.gradient, server.table.update))
+    pairs += [(table.gradient, table.update) for table in server.tables]
     return [f"{gradient}:{block}" for gradient, block in pairs]
 
 

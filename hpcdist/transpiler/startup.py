@@ -16,9 +16,10 @@ from hpcdist.ops.tensor import VALUE_ATTRS
 from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.dc_asgd import append_backup_init
 from hpcdist.transpiler.distributed_table import rows_on_each
-from hpcdist.transpiler.plan import Plan, Table
+from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.pserver import Shard, shards_on
 from hpcdist.transpiler.rpc import control_name, rpc_op
+from hpcdist.transpiler.tables import Table
 from hpcdist.transpiler.trainer import (
     concat_op,
     control_names_used,
@@ -45,8 +46,8 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     for route in plan.routes:
         if route.remote:
             _fake_init(block, route.parameter)
-    if plan.table is not None:
-        _fake_init(block, plan.table.parameter)
+    for table in plan.tables:
+        _fake_init(block, table.parameter)
     mark(new, plan)
     new._trainer_plan = plan
     return new
@@ -91,9 +92,11 @@ def pserver_startup(
     for var in server.global_block().vars.values():
         home.add_var(var.copied_to(home))
     shards = shards_on(program, plan, dissect(program), endpoint)
+    tables = {name: table for table in plan.tables for name in table.names}
     for op in startup.global_block().ops:
-        if plan.table is not None and plan.table.parameter in op.output_arg_names:
-            _initialize_table(op, home, plan, plan.table, endpoint)
+        table = tables.get(op.output_arg_names[0])
+        if table is not None:
+            _initialize_table(op, home, plan, table, endpoint)
         else:
             _initialize(op, home, shards)
     if plan.mode.dc_asgd:
@@ -124,7 +127,7 @@ def _initialize(op: Operator, home: Block, shards: list[Shard]) -> None:
 
 
 def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpoint: str) -> None:
-    """Fill the rows of a server that nobody has asked for yet: each server's are other numbers."""
+    """Say how the rows of a server begin, in the form of Fluid; `table_steps` has what runs."""
     height = rows_on_each(plan, table)
     copied = op.copied_to(home)
     copied.attrs["shape"] = [height, *table.shape[1:]]
@@ -132,11 +135,6 @@ def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpo
     if op.type in RANDOM:
         copied.attrs["offset"] = size * plan.endpoints.index(endpoint)
         copied.attrs["full_size"] = size * len(plan.endpoints)
-    elif op.type != "fill_constant":
-        raise PlanError(
-            f"initializer {op} cannot fill the rows of a distributed table, which have no order: "
-            "use a constant or random initializer"
-        )
     home.add_op(copied)
 
 

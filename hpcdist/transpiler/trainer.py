@@ -65,12 +65,12 @@ def mark(program: Program, plan: Plan) -> None:
     program._is_chief = plan.trainer_id == 0
     program._endpoints = list(plan.endpoints)
     program._ps_endpoint = plan.current_endpoint
-    program._distributed_lookup_table = plan.table.parameter if plan.table else None
+    program._distributed_lookup_table = plan.tables[0].parameter if plan.tables else None
 
 
 def control_names_used(plan: Plan) -> int:
     """Return how many of these names the trainer's main program has: sends' and one barrier's."""
-    return len(plan.routes) + (plan.table is not None) + bool(plan.counters) + 1
+    return len(plan.routes) + len(plan.tables) + bool(plan.counters) + 1
 
 
 def declare_parts(block: Block, route: Route, names: Sequence[str], **facts: Any) -> None:
@@ -129,11 +129,11 @@ def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> dict[str, str]:
         writer = _last_writer(block, gradient)
         # What is dispatched later stands closer behind a common writer, as in Fluid.
         behind[writer] = [*added, send, *behind.get(writer, [])]
-    if plan.table is not None:
-        split, push = push_rows(block, plan, plan.table)
-        behind.setdefault(_last_writer(block, plan.table.gradient), []).extend([split, push])
+    for table in plan.tables:
+        split, push = push_rows(block, plan, table)
+        behind.setdefault(_last_writer(block, table.gradient), []).extend([split, push])
         if plan.mode.lockstep:
-            sends[plan.table.parameter] = push
+            sends[table.parameter] = push
     ops = block.ops
     block.ops = []
     for i, op in enumerate(ops):

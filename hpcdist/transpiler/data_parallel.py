@@ -1,0 +1,194 @@
+"""One Program on several devices of a process, and on several trainers: as ParallelExecutor ran it.
+
+Forward and backward stand in the program once for each device, on variables of its own; gradients
+are summed over the devices, then over the trainers, and every parameter is updated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.names import EMPTY
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.transpiler.collective import RING_OPS, sum_over_trainers
+
+RUNNING = "data_parallel"  # the mode of a group whose programs are ready to run
+_ONCE = Role.OPTIMIZE | Role.LR_SCHED | Role.RPC | Role.DIST  # these run once, not per device
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """A program for ``devices`` devices; ``of`` tells what a variable is called on each of them.
+
+    Variables that are not in ``of`` are the same on all. Values in ``copied`` outlive a run and
+    begin on every device as on the first.
+    """
+
+    program: Program
+    devices: int
+    of: Mapping[str, Sequence[str]]
+    copied: Mapping[str, Sequence[str]]
+
+    def names(self, name: str) -> Sequence[str]:
+        """Return what a variable is called on each device."""
+        return self.of.get(name, [name] * self.devices)
+
+
+def data_parallel(
+    main: Program, devices: int = 1, factor: float | None = None, customized: bool = False
+) -> DataParallel:
+    """Return what runs ``main`` on ``devices`` devices, and on the trainers it is transpiled for.
+
+    The loss's gradient starts from ``factor`` (None: 1 / all devices of all trainers), or, if it is
+    ``customized``, from what the user feeds.
+    """
+    trainers = len(main._group.endpoints) if main._group is not None else 1
+    new = main.clone()
+    for name in _start_losses(new, factor or 1.0 / (trainers * devices), customized):
+        new.global_block().var(name).is_data = True
+    made = _on_devices(new, devices) if devices > 1 else DataParallel(new, 1, {}, {})
+    if trainers > 1:
+        sum_over_trainers(new.global_block(), main._group.rings)
+    if main._group is not None:
+        new._group = replace(main._group, mode=RUNNING, devices=devices)
+    return made
+
+
+def _start_losses(program: Program, factor: float, customized: bool) -> list[str]:
+    """Set where losses' gradients start; return those that the user feeds."""
+    block = program.global_block()
+    fed = []
+    for op in list(block.ops):
+        if op.type == "fill_constant" and op.role == Role.BACKWARD | Role.LOSS:
+            if customized:
+                fed += op.output("Out")
+                block.ops.remove(op)
+            else:
+                op.attrs["value"] = factor * op.attrs["value"]
+    return fed
+
+
+# -- devices -----------------------------------------------------------------------------------
+def _on_devices(program: Program, devices: int) -> DataParallel:
+    """Rewrite ``program`` in place."""
+    block = program.global_block()
+    ops = block.ops
+    repeated = [op for op in ops if not op.role & _ONCE]
+    for op in repeated:
+        if "sub_block" in op.attrs:
+            raise PlanError(
+                f"{op.place} {op} runs a block of its own: such a program cannot be repeated on "
+                f"{devices} devices of one process; set CPU_NUM=1 and start more ranks"
+            )
+    gradients = [g for op in repeated for g in (op.attrs.get(ROLE_VAR_ATTR) or ())[1::2]]
+    shared = _shared_by_devices(block, repeated)
+    names = dict.fromkeys(n for op in repeated for n in (*op.input_arg_names, *op.output_arg_names))
+    of = {
+        name: [_on(name, d, first_too=name in gradients) for d in range(devices)]
+        for name in names
+        if name != EMPTY and name not in shared
+    }
+    copied = {}
+    for name, on_devices in of.items():
+        var = block.find_var(name)
+        for other in on_devices:
+            if var is not None and not block.has_var(other):
+                copy = var.copied_to(block)
+                copy.name = other
+                block.add_var(copy)
+        if var is not None and var.persistable:
+            copied[name] = on_devices[1:]
+    block.ops = []
+    at_head = [op for op in ops if op.role & _ONCE and ops.index(op) < ops.index(repeated[0])]
+    for op in at_head:
+        block.add_op(op)
+    for device in range(devices):
+        for op in repeated:
+            last = device == devices - 1
+            finished = list(op.attrs.get(ROLE_VAR_ATTR) or ())
+            block.add_op(_copy(op, block, of, device))
+            for parameter, gradient in zip(finished[::2], finished[1::2]) if last else ():
+                block.add_op(_sum(block, parameter, gradient, of[gradient]))
+    for op in ops:
+        if op.role & _ONCE and op not in at_head:
+            block.add_op(op)
+    fetched = {name: on_devices for name, on_devices in of.items() if name not in gradients}
+    return DataParallel(program, devices, fetched, copied)
+
+
+def _shared_by_devices(block: Block, repeated: Sequence[Operator]) -> set[str]:
+    """Return what is kept and only read by the devices: parameters, learning rates."""
+    written = {name for op in repeated for name in op.output_arg_names}
+    return {v.name for v in block.vars.values() if v.persistable and v.name not in written}
+
+
+def _on(name: str, device: int, first_too: bool) -> str:
+    return f"{name}@DEVICE{device}" if device or first_too else name
+
+
+def _copy(op: Operator, block: Block, of: Mapping[str, Sequence[str]], device: int) -> Operator:
+    copied = op.copied_to(block)
+    for slots in (copied.inputs, copied.outputs):
+        for slot, held in slots.items():
+            slots[slot] = [of[name][device] if name in of else name for name in held]
+    copied.attrs.pop(ROLE_VAR_ATTR, None)
+    return copied
+
+
+def _sum(block: Block, parameter: str, gradient: str, parts: Sequence[str]) -> Operator:
+    attrs = {ROLE_ATTR: int(Role.BACKWARD), ROLE_VAR_ATTR: [parameter, gradient]}
+    return Operator(block, "sum", {"X": list(parts)}, {"Out": gradient}, attrs)
+
+
+# -- a step without data -----------------------------------------------------------------------
+def without_data(program: Program) -> Program:
+    """Return what a trainer runs that has no data in a step: it adds zeros, and updates like all.
+
+    What forward and backward would have computed is not a number, or 0 where it is an integer.
+    """
+    new = program.clone()
+    block = new.global_block()
+    summed = {n for op in block.ops if op.type == "c_allreduce_sum" for n in op.input("X")}
+    for op in block.ops:
+        if op.role & Role.BACKWARD:
+            summed.update((op.attrs.get(ROLE_VAR_ATTR) or ())[1::2])
+    ops, block.ops = block.ops, []
+    for op in ops:
+        if op.role & _ONCE or op.type in RING_OPS:
+            block.add_op(op)
+            continue
+        for name in op.output_arg_names:
+            var = block.find_var(name)
+            if var is not None and not var.persistable:
+                _fill(block, name, 0.0 if name in summed else float("nan"))
+    return new
+
+
+def _fill(block: Block, name: str, value: float) -> None:
+    var = block.vars[name]
+    facts: dict[str, Any] = {"dtype": var.dtype, ROLE_ATTR: int(Role.BACKWARD)}
+    if var.type == VarType.SELECTED_ROWS:
+        facts["shape"] = list(var.shape)
+        block.add_op(Operator(block, "no_rows", {}, {"Out": name}, facts))
+        return
+    facts["shape"] = [max(extent, 0) for extent in var.shape]
+    facts["value"] = value if var.dtype.startswith("float") else 0.0
+    block.add_op(Operator(block, "fill_constant", {}, {"Out": name}, facts))
+
+
+def loss_gradients(program: Program) -> list[str]:
+    """Return the names of the gradients that a backward pass starts from."""
+    ops = program.global_block().ops
+    return [
+        name
+        for op in ops
+        if op.role == Role.BACKWARD | Role.LOSS and op.type == "fill_constant"
+        for name in op.output("Out")
+    ]

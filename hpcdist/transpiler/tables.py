@@ -1,0 +1,218 @@
+"""Distributed tables, `embedding(is_sparse=True, is_distributed=True)`: the facts. Pure.
+
+Such a table has no array anywhere: its rows come into being on servers, or in a process that trains
+alone, when their ids are first looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Parameter
+
+LOOKUPS = ("lookup_table", "lookup_table_v2")
+OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")  # that move rows one by one
+FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
+
+
+@dataclass(frozen=True)
+class Fill:
+    """How the startup Program fills a table: the type of operator, and its constants.
+
+    ``seed`` 0 stands for the job's.
+    """
+
+    type: str
+    attrs: tuple[tuple[str, float], ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A distributed table: its rows are moved by ``optimizer``, an operator's type.
+
+    ``attrs`` are that operator's; ``state`` are its accumulators that are shaped like the table,
+    ``first`` their values in new rows. ``padding`` is the id that stands for nothing, None if all
+    stand for something. ``fill`` says how new rows begin; it and ``first`` are not known before the
+    startup Program is read (`with_startup`).
+    """
+
+    parameter: str
+    gradient: str
+    shape: tuple[int, ...]
+    dtype: str
+    learning_rate: str
+    optimizer: str = "sgd"
+    attrs: tuple[tuple[str, Any], ...] = ()
+    state: tuple[str, ...] = ()
+    first: tuple[float, ...] = ()
+    padding: int | None = None
+    fill: Fill | None = None
+
+    @property
+    def width(self) -> int:
+        """The number of elements of a row."""
+        return self.shape[1]
+
+    @property
+    def dict_size(self) -> int | None:
+        """How many ids it is for; None: any number."""
+        return self.shape[0] if self.shape[0] >= 0 else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What no rank has as an array: the table and its accumulators."""
+        return (self.parameter, *self.state)
+
+
+def is_distributed_lookup(op: Operator) -> bool:
+    """Tell whether an operator looks up rows of a distributed table."""
+    return op.type in LOOKUPS and bool(op.attrs.get("is_distributed", False))
+
+
+def padding_of(op: Operator) -> int | None:
+    """Return the id that a look-up answers with zeros, None if there is none."""
+    found: int = op.attrs.get("padding_idx", -1)
+    return None if found == -1 else found
+
+
+def read_tables(program: Program) -> tuple[Table, ...]:
+    """Return the distributed tables that a training Program trains, by name.
+
+    PlanError for one that cannot be: not sparse, read by other operators, regularized, moved by an
+    optimizer that needs more than the rows of a batch.
+    """
+    lookups: dict[str, list[Operator]] = {}
+    for block in program.blocks:
+        for op in filter(is_distributed_lookup, block.ops):
+            lookups.setdefault(op.input("W")[0], []).append(op)
+    return tuple(_read(program, name, lookups[name]) for name in sorted(lookups))
+
+
+def with_startup(tables: Sequence[Table], startup: Program) -> tuple[Table, ...]:
+    """Return the tables with what the startup Program would fill them with."""
+    fills = {
+        name: op
+        for op in startup.global_block().ops
+        for slot in op.outputs
+        for name in op.output(slot)
+    }
+    return tuple(
+        replace(
+            table,
+            fill=_fill(table, fills.get(table.parameter)),
+            first=tuple(_constant(name, fills.get(name)) for name in table.state),
+        )
+        for table in tables
+    )
+
+
+def untrained_tables(startup: Program) -> tuple[Table, ...]:
+    """Return the tables that a startup Program fills, for Programs that only look rows up."""
+    filled = {name for op in startup.global_block().ops for name in op.output_arg_names}
+    found = (v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed)
+    tables = [Table(v.name, "", v.shape, v.dtype, "") for v in found if v.name in filled]
+    return with_startup(sorted(tables, key=lambda table: table.parameter), startup)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
+    said = f"table {name!r} has is_distributed=True"
+    block = program.global_block()
+    var = block.var(name)
+    if any(op.block.idx for op in lookups):
+        raise PlanError(f"{said}: it cannot be looked up inside a conditional block")
+    updates = [op for op in block.ops if op.input("Param") == [name]]
+    gradient = updates[0].input("Grad")[0] if updates else ""
+    if not all(op.attrs.get("is_sparse") for op in lookups) or not updates:
+        raise PlanError(f"{said}: it must be trained, with is_sparse=True")
+    if len(updates) > 1:
+        raise PlanError(f"{said}: {len(updates)} optimizers would move it, expected one")
+    if var.dtype != "float32":
+        raise PlanError(f"{said}: its rows are float32, got dtype {var.dtype}")
+    for op in _others(program, name, lookups, updates[0]):
+        if op.role & Role.OPTIMIZE:
+            raise PlanError(
+                f"{said}: a regularizer ({op.type}) would move every row, and no rank has them "
+                "all; leave out ParamAttr(regularizer=) and the optimizer's regularization="
+            )
+        raise PlanError(f"{said}: operator {op} reads the whole table, which no rank has")
+    if block.var(gradient).type != VarType.SELECTED_ROWS:
+        raise PlanError(f"{said}: its gradient {gradient!r} is dense: use is_sparse=True")
+    paddings = {padding_of(op) for op in lookups}
+    if len(paddings) > 1:
+        raise PlanError(
+            f"{said}: its look-ups have different padding_idx, got "
+            f"{', '.join(sorted(map(str, paddings)))}; use one for all of them"
+        )
+    return _of_update(updates[0], gradient, paddings.pop())
+
+
+def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
+    var = op.block.program.global_block().var(op.input("Param")[0])
+    if op.type not in OPTIMIZERS:
+        raise PlanError(
+            f"table {var.name!r} has is_distributed=True: {op.type} cannot move its rows one by "
+            f"one, expected one of {', '.join(OPTIMIZERS)}"
+        )
+    held = [n for slot in lookup(op.type).inputs for n in op.input(slot.name)]
+    block = op.block
+    shaped = [n for n in held if block.var(n).shape == var.shape]
+    attrs = own_attrs(lookup(op.type), op.attrs)
+    return Table(
+        var.name,
+        gradient,
+        var.shape,
+        var.dtype,
+        op.input("LearningRate")[0],
+        op.type,
+        tuple(sorted(attrs.items())),
+        tuple(n for n in shaped if n not in (var.name, gradient)),
+        padding=padding,
+    )
+
+
+def _others(
+    program: Program, name: str, lookups: Sequence[Operator], update: Operator
+) -> Iterator[Operator]:
+    """Yield what reads a table beside its look-ups, their gradients and its update."""
+    for block in program.blocks:
+        for op in block.ops:
+            known = op in lookups or op is update or _is_lookup_grad(op)
+            if name in op.input_arg_names and not known:
+                yield op
+
+
+def _is_lookup_grad(op: Operator) -> bool:
+    forward = op.type.removesuffix("_grad")
+    return op.type != forward and forward in LOOKUPS and bool(op.attrs.get("is_distributed"))
+
+
+def _fill(table: Table, op: Operator | None) -> Fill:
+    if op is None or op.type not in FILLS:
+        found = "nothing fills it" if op is None else f"got {op.type}"
+        raise PlanError(
+            f"table {table.parameter!r} has is_distributed=True: how a new row begins may depend "
+            "on its id alone, so its initializer must be Constant, Uniform, Normal, "
+            f"TruncatedNormal, Xavier or MSRA: constant or random; {found}"
+        )
+    kept = ("value", "min", "max", "mean", "std")
+    attrs = tuple((k, float(op.attrs[k])) for k in kept if k in op.attrs)
+    return Fill(op.type, attrs, int(op.attrs.get("seed", 0)))
+
+
+def _constant(name: str, op: Operator | None) -> float:
+    if op is None or op.type != "fill_constant":
+        raise PlanError(
+            f"accumulator {name!r} of a distributed table must begin with a constant, got "
+            f"{'nothing' if op is None else op.type}"
+        )
+    return float(op.attrs["value"])
