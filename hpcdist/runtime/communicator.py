@@ -1,28 +1,28 @@
 """The communicator: queues and merges a trainer's whole gradients, cuts them, joins parameters.
 
-It has no threads. What Fluid's sending thread does is done when a step ends, and so is what its
-receiving thread does: answers arrive while the trainer computes, into memory of their own, and are
-taken over at the end of a step. So an exchange may be under way during later steps, and yet no
-parameter changes in the middle of one.
+If more than one gradient may be unanswered, a thread sends and receives while the trainer computes
+(`Receiver`); otherwise every gradient is answered before its step ends, and the step does it.
+Answers arrive in memory of their own and are taken over at the end of a step: no parameter changes
+in the middle of one.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Condition
 from typing import Any
 
 import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
-from hpcdist.graph.operator import Operator
-from hpcdist.graph.registry import Meta
-from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.exchange import is_counter
+from hpcdist.runtime.cuts import Cut
+from hpcdist.runtime.receiver import Receiver
 
 PREFIX = "FLAGS_communicator_"
 Call = Callable[[], Any]
@@ -78,46 +78,6 @@ def _number(environ: Mapping[str, str], name: str, default: str, *, least: int) 
     return int(value)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A whole gradient and the parameter that answers it, in pieces of rows for the servers.
-
-    Rows ``starts[i]:starts[i + 1]`` are called ``gradients[i]`` and ``parameters[i]``.
-    """
-
-    gradient: str
-    parameter: str
-    starts: tuple[int, ...]
-    gradients: tuple[str, ...]
-    parameters: tuple[str, ...]  # none for a table that trainers do not receive
-    endpoints: tuple[str, ...]
-
-    def rows(self, names: Sequence[str], whole: Any) -> dict[str, Any]:
-        """Return the pieces of an array by name."""
-        ends = zip(self.starts, self.starts[1:])
-        return {name: whole[begin:end] for name, (begin, end) in zip(names, ends)}
-
-
-def is_split(op: Operator) -> bool:
-    """Tell whether a send holds a whole gradient for the communicator to cut."""
-    return op.type == "send" and bool(op.attrs.get("sections")) and not is_counter(op)
-
-
-def read_cuts(ops: Sequence[Operator]) -> tuple[Cut, ...]:
-    """Return what the communicator is to cut and join, in the order of the sends."""
-    received = {
-        op.output("Out")[0]: tuple(op.attrs["recv_varnames"]) for op in ops if op.type == "recv"
-    }
-    cuts = []
-    for op in filter(is_split, ops):
-        parameter = op.attrs[ROLE_VAR_ATTR][0]
-        starts = tuple(int(n) for n in np.cumsum([0, *op.attrs["sections"]]))
-        names, endpoints = tuple(op.attrs["send_varnames"]), tuple(op.attrs["epmap"])
-        pieces = received.get(parameter, ())
-        cuts.append(Cut(op.input("X")[0], parameter, starts, names, pieces, endpoints))
-    return tuple(cuts)
-
-
 def check_runnable(
     cuts: Sequence[Cut], settings: Settings, arrays: Mapping[str, Any], *, dc_asgd: bool
 ) -> None:
@@ -136,15 +96,34 @@ def check_runnable(
         )
 
 
-def piece_metas(cuts: Sequence[Cut], metas: Mapping[str, Meta]) -> dict[str, Meta]:
-    """Return the shapes of the pieces of parameters."""
-    found = {}
-    for cut in cuts:
-        whole = metas.get(cut.parameter)
-        for name, begin, end in zip(cut.parameters, cut.starts, cut.starts[1:]):
-            assert whole is not None, "what is received is declared"
-            found[name] = Meta((end - begin, *whole.shape[1:]), whole.dtype)
-    return found
+class _Merged:
+    """The gradients of one or more steps, added up."""
+
+    def __init__(self, dense: Mapping[str, Array], sparse: Sequence[str]) -> None:
+        self.dense = {name: np.zeros_like(array) for name, array in dense.items()}
+        self.rows: dict[str, list[tuple[Array, Array]]] = {name: [] for name in sparse}
+        self.steps = 0
+        self.since = 0.0  # when the first came, in seconds of the monotonic clock
+
+    def add(self, dense: Mapping[str, Array], sparse: Mapping[str, SelectedRows]) -> None:
+        """Add a step's gradients."""
+        for name, summed in self.dense.items():
+            if self.steps:
+                summed += dense[name]
+            else:
+                np.copyto(summed, dense[name])
+        for name, kept in self.rows.items():
+            gradient = sparse[name]
+            if not isinstance(gradient.rows, np.ndarray):
+                gradient = gradient.get()
+            kept.append((np.array(gradient.rows), np.array(gradient.value)))
+        self.steps += 1
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.steps = 0
+        for kept in self.rows.values():
+            kept.clear()
 
 
 class Communicator:
@@ -162,27 +141,35 @@ class Communicator:
         exchanged: Array,
         *,
         key_of: Callable[[str], str],
+        threads: bool = True,
     ) -> None:
+        """``threads``: whether the transport may be used by two threads."""
         self.settings = settings
         self.dense = [cut for cut in cuts if cut.parameters]
         self.sparse = [cut for cut in cuts if not cut.parameters]  # of tables: no answer
         self.exchanged = exchanged
         self._key_of = key_of
         self._parameters = {cut.parameter: parameters[cut.parameter] for cut in self.dense}
-        self._queued = {cut.gradient: np.zeros_like(self._of(cut)) for cut in self.dense}
+        self._queued: deque[_Merged] = deque()  # none of more than ``merge`` steps
+        self._spare: list[_Merged] = []
         self._outgoing = {cut.gradient: np.zeros_like(self._of(cut)) for cut in self.dense}
         self._landing = {cut.parameter: np.zeros_like(self._of(cut)) for cut in self.dense}
-        self._rows: dict[str, list[tuple[Array, Array]]] = {cut.gradient: [] for cut in self.sparse}
         self.pieces: dict[str, Array] = {}
         for cut in self.dense:
             self.pieces |= cut.rows(cut.gradients, self._outgoing[cut.gradient])
             self.pieces |= cut.rows(cut.parameters, self._landing[cut.parameter])
+        self._threaded = settings.eager and settings.queue > 1 and threads
+        # With a thread, answers may come in while those before are not yet taken over.
+        landing = self._landing.items()
+        self._arrived = {n: np.zeros_like(a) if self._threaded else a for n, a in landing}
         self._client: PsClient | None = None
         self._up: Call | None = None
+        self._turn = Condition()  # the client's, once there is one
+        self._receiver: Receiver | None = None
         self._waiting = 0  # steps whose gradients wait to be sent
         self._flying = 0  # steps whose gradients are sent and not yet answered
         self._since = 0  # steps sent since parameters were taken over
-        self._first_queued = 0.0
+        self._fresh = False  # parameters have arrived and are not yet taken over
 
     def _of(self, cut: Cut) -> Array:
         return self._parameters[cut.parameter]
@@ -190,27 +177,31 @@ class Communicator:
     def attach(self, client: PsClient, up: Call | None) -> None:
         """Exchange through ``client``; ``up`` copies what was taken over to the device."""
         self._client, self._up = client, up
+        self._turn = Condition(client.turn)
+        if self._threaded:
+            self._receiver = Receiver(self._turn, idle=self._idle, advance=self._advance)
 
     def end_step(self, dense: Mapping[str, Array], sparse: Mapping[str, SelectedRows]) -> None:
-        """Queue this step's gradients, then send and receive what is due."""
-        self._queue(dense, sparse)
-        settings, client = self.settings, self._connected
-        if self._flying and (self._full or (settings.eager and client.answered())):
-            self._receive()
-        if not self._flying and (self._waiting >= settings.merge or self._late):
-            self._send()
-        if self._full:
-            self._receive()
+        """Queue this step's gradients; send and receive what is due, or have the thread do it."""
+        with self._turn:
+            self._queue(dense, sparse)
+            if self._receiver is not None:
+                self._receiver.hand_over(lambda: not self._full, self._connected.awaited)
+            else:
+                self._exchange()
+            self._take_over()
 
     def flush(self) -> None:
         """Send what is queued and take over the answers: no gradient is lost at the end."""
-        if self._waiting:
-            if self._flying:
-                self._receive()
-            self._send()
-        if self._flying:
+        if self._receiver is not None:
+            self._receiver.end()
+            self._receiver = None
+        while self._flying or self._waiting:
+            if not self._flying:
+                self._send()
             self._since = self.settings.receive_after
             self._receive()
+        self._take_over()
 
     # -- inside ------------------------------------------------------------------------------
     @property
@@ -221,52 +212,80 @@ class Communicator:
 
     @property
     def _full(self) -> bool:
-        return self._flying > 0 and self._flying + self._waiting >= self.settings.queue
+        return self._flying + self._waiting >= self.settings.queue
 
     @property
     def _late(self) -> bool:
-        return time.monotonic() - self._first_queued >= self.settings.wait_s
+        return time.monotonic() - self._queued[0].since >= self.settings.wait_s
+
+    @property
+    def _due(self) -> bool:
+        """Whether the oldest gradients are to be sent: so many are merged, or for so long."""
+        queued = self._queued
+        return bool(queued) and (queued[0].steps >= self.settings.merge or self._late)
+
+    def _exchange(self) -> None:
+        """Send what is due, and wait for answers if no more gradients may be unanswered."""
+        if self._flying and self._full:
+            self._receive()
+            self._take_over()
+        if not self._flying and self._due:
+            self._send()
+        if self._flying and self._full:
+            self._receive()
+
+    def _idle(self) -> bool:
+        return not (self._waiting or self._flying)
+
+    def _advance(self) -> bool:
+        """Take an answer that is there, or send what is due; the thread calls it."""
+        if self._flying:
+            if not self._connected.answered():
+                return False
+            self._receive()
+            return True
+        if self._due:
+            self._send()
+            return True
+        return False
 
     def _queue(self, dense: Mapping[str, Array], sparse: Mapping[str, SelectedRows]) -> None:
-        first = self._waiting == 0
-        if first and self.settings.merge > 1:
-            self._first_queued = time.monotonic()
-        for name, queued in self._queued.items():
-            if first:
-                np.copyto(queued, dense[name])
-            else:
-                queued += dense[name]
-        for name, kept in self._rows.items():
-            gradient = sparse[name]
-            if not isinstance(gradient.rows, np.ndarray):
-                gradient = gradient.get()
-            kept.append((np.array(gradient.rows), np.array(gradient.value)))
+        if not self._queued or self._queued[-1].steps >= self.settings.merge:
+            merged = self._spare.pop() if self._spare else self._new()
+            merged.since = time.monotonic()
+            self._queued.append(merged)
+        self._queued[-1].add(dense, sparse)
         self._waiting += 1
 
+    def _new(self) -> _Merged:
+        dense = {cut.gradient: self._of(cut) for cut in self.dense}
+        return _Merged(dense, [cut.gradient for cut in self.sparse])
+
     def _send(self) -> None:
-        merged, client = self._waiting, self._connected
-        self.exchanged[1] = merged
-        divide = self.settings.mean and merged > 1
-        for name, queued in self._queued.items():
-            np.copyto(self._outgoing[name], queued)
+        merged, client = self._queued.popleft(), self._connected
+        steps = self.exchanged[1] = merged.steps
+        divide = self.settings.mean and steps > 1
+        for name, summed in merged.dense.items():
+            np.copyto(self._outgoing[name], summed)
             if divide:
-                self._outgoing[name] *= queued.dtype.type(1.0 / merged)
+                self._outgoing[name] *= summed.dtype.type(1.0 / steps)
         client.post_receives()
         for packet in range(len(client.packets)):
             client.send_packet(packet)
         for cut in self.sparse:
-            self._push(cut, 1.0 / merged if divide else 1.0)
-        self._waiting, self._flying = 0, merged
-        self._since += merged
+            self._push(cut, merged.rows[cut.gradient], 1.0 / steps if divide else 1.0)
+        merged.clear()
+        self._spare.append(merged)
+        self._waiting -= steps
+        self._flying = steps
+        self._since += steps
 
-    def _push(self, cut: Cut, scale: float) -> None:
+    def _push(self, cut: Cut, kept: Sequence[tuple[Array, Array]], scale: float) -> None:
         """Send each server its rows, numbered from its first, though there be none."""
-        kept = self._rows[cut.gradient]
         rows = np.concatenate([r for r, _ in kept])
         values = np.concatenate([v for _, v in kept])
         if scale != 1.0:
             values *= values.dtype.type(scale)
-        kept.clear()
         for name, endpoint, begin, end in zip(
             cut.gradients, cut.endpoints, cut.starts, cut.starts[1:]
         ):
@@ -275,14 +294,24 @@ class Communicator:
             self._connected.push_rows(endpoint, key, rows[here] - begin, values[here])
 
     def _receive(self) -> None:
-        """Wait for the answers under way; take them over, if enough has been sent."""
+        """Wait for the answers under way and keep them, if enough has been sent."""
         self._connected.wait_receives()
         self.exchanged[0] += 1
         self._flying = 0
         if self._since < self.settings.receive_after:
             return
         self._since = 0
-        for name, landed in self._landing.items():
-            np.copyto(self._parameters[name], landed)
+        if self._threaded:
+            for name, landed in self._landing.items():
+                np.copyto(self._arrived[name], landed)
+        self._fresh = True
+
+    def _take_over(self) -> None:
+        """Make the parameters that have arrived those of the next step."""
+        if not self._fresh:
+            return
+        self._fresh = False
+        for name, arrived in self._arrived.items():
+            np.copyto(self._parameters[name], arrived)
         if self._up is not None:
             self._up()

@@ -7,20 +7,22 @@ y = z. A lone trainer's z is its y bit for bit, so x never changes: that is loca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import CommError
+from hpcdist.executor.control import Binding
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.packets import VarSpec
 from hpcdist.runtime.exchange import Block, ServerExchange, server_exchange
+from hpcdist.runtime.staging import Call, Staging, in_order, kept_fitting
 from hpcdist.transpiler.plan import Plan, Route
-
-Call = Callable[[], Any]
 
 
 def delta_of(name: str) -> str:
@@ -152,3 +154,17 @@ class GeoExchange:
         known = self._known[name]
         self._trained[name][rows] += values - known[rows]
         known[rows] = values
+
+
+def bind_end(geo: GeoExchange, signal: Operator, binding: Binding) -> Call:
+    """Return what ends a step of a trainer: ``signal`` names the ids that it looked up."""
+
+    def make() -> Call | None:
+        staging = Staging(binding.arrays, binding.backend, {})
+        looked_up: dict[str, list[np.ndarray]] = {}
+        for ids, table in zip(signal.input("X"), signal.attrs["send_varnames"]):
+            looked_up.setdefault(table, []).append(staging.host(ids))
+        end = functools.partial(geo.end_step, looked_up)
+        return in_order(staging.down(signal.input("X")), end)
+
+    return kept_fitting(binding, make)

@@ -6,18 +6,25 @@ what is linear, and so on. What fits none of these cannot be put together from t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import FeedError, PlanError
 from hpcdist.graph.block import Block
+from hpcdist.graph.lod import Lod
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import Role
+from hpcdist.lod_tensor import LoDTensor, concatenated
 from hpcdist.runtime.sharing import Share, batched_names, losses, share_of
+
+Value = np.ndarray | LoDTensor
 
 
 class How(Enum):
@@ -25,10 +32,12 @@ class How(Enum):
 
     SAME = "independent of the batch"
     ROWS = "rows"
+    RAGGED = "rows of sequences"
     MEAN = "a mean over the rows"
     SUM = "a sum over the rows"
     MAX = "a maximum over the rows"
     MIN = "a minimum over the rows"
+    COUNTS = "counts that each trainer keeps"
     LOCAL = "none of these"
 
 
@@ -49,10 +58,10 @@ _ACROSS = {"clip_by_norm", "mul"}  # of rows alone: one norm of them all; rows t
 def how_values_join(program: Program, batched: frozenset[str]) -> dict[str, How]:
     """Tell for every value that block 0 computes how trainers' parts of it are joined.
 
-    ``batched`` are the data variables whose rows are shared.
+    ``batched`` are the data variables whose rows, or sequences of rows, are shared.
     """
     block = program.global_block()
-    how = dict.fromkeys(batched, How.ROWS)
+    how = {n: How.RAGGED if block.var(n).lod_level else How.ROWS for n in sorted(batched)}
     for op in block.ops:
         backward = bool(op.role & Role.BACKWARD)
         for slot, names in op.outputs.items():
@@ -67,11 +76,14 @@ def _of_output(block: Block, op: Operator, slot: str, name: str, how: Mapping[st
     moving = kinds - {How.SAME}
     if not moving:
         return How.SAME
+    var = block.find_var(name)
+    in_rows = var is not None and var.shape[:1] == (-1,)
+    ragged = How.RAGGED in moving or bool(lookup(op.type).measures)
+    if ragged and moving <= {How.RAGGED, How.ROWS}:
+        return _of_sequences(op, kinds, in_rows, 0 if var is None else var.lod_level)
     if len(moving) > 1:
         return How.LOCAL
     (kind,) = moving
-    var = block.find_var(name)
-    in_rows = var is not None and var.shape[:1] == (-1,)
     if kind is not How.ROWS:
         return _of_whole(op, kind, How.SAME in kinds, how)
     if op.type == "accuracy":
@@ -79,6 +91,21 @@ def _of_output(block: Block, op: Operator, slot: str, name: str, how: Mapping[st
     if op.type in _REDUCTIONS and not in_rows:
         return _REDUCTIONS[op.type]
     return How.ROWS if in_rows and not _mixes_rows(op, kinds) else How.LOCAL
+
+
+def _of_sequences(op: Operator, kinds: set[How], in_rows: bool, lod_level: int) -> How:
+    """Follow rows of sequences: operators on sequences keep each sample's for itself."""
+    if not in_rows:
+        found = _REDUCTIONS.get(op.type, How.LOCAL)
+        return How.LOCAL if found is How.MEAN else found  # of as many rows as a trainer has
+    if op.type in ("sequence_expand", "sequence_expand_as"):
+        return How.RAGGED
+    definition = lookup(op.type)
+    if definition.lods or definition.measures:
+        return How.RAGGED if lod_level else How.ROWS
+    if How.ROWS in kinds or _mixes_rows(op, kinds):
+        return How.LOCAL
+    return How.RAGGED if lod_level else How.LOCAL
 
 
 def _mixes_rows(op: Operator, kinds: set[How]) -> bool:
@@ -147,6 +174,12 @@ class SharedProgram:
         """Tell how trainers' values of a variable are joined; FeedError if they cannot be."""
         var = self._program.global_block().vars.get(name)
         how = How.SAME if var is None or var.persistable else self._how.get(name, How.SAME)
+        if how is How.ROWS and var is not None and -1 in var.shape[1:]:
+            raise FeedError(
+                f"cannot fetch {name!r} of shape {list(var.shape)} while trainers share the "
+                "batches: each pads its sequences to its own longest one; give sequence_pad, or "
+                "sequence_mask, a maxlen"
+            )
         if how is How.LOCAL:
             raise FeedError(
                 f"cannot fetch {name!r} while trainers share the batches: it is neither computed "
@@ -164,41 +197,81 @@ def loss_weight(loss: How, share: Share, trainers: int) -> float:
 
 
 # -- joining -------------------------------------------------------------------------------------
-def pack(values: Sequence[np.ndarray], hows: Sequence[How], share: Share) -> bytes:
-    """Return what a trainer tells the others of its values: nothing if its rows do not count."""
-    if not share.counted:
-        return b""
-    return b"".join(v.tobytes() for v, how in zip(values, hows) if how is not How.SAME)
+def pack(values: Sequence[Value], hows: Sequence[How], share: Share) -> bytes:
+    """Return what a trainer tells the others of its values: if its rows do not count, only what
+    it keeps from other batches."""
+    told = {How.COUNTS} if not share.counted else set(How) - {How.SAME}
+    return b"".join(_packed(v, how) for v, how in zip(values, hows) if how in told)
+
+
+def _packed(value: Value, how: How) -> bytes:
+    """Numbers of rows, and lengths of sequences level by level, stand before ragged rows."""
+    array = np.asarray(value)
+    if how is not How.RAGGED:
+        return array.tobytes()
+    levels = value.recursive_sequence_lengths() if isinstance(value, LoDTensor) else []
+    facts = [len(array), *itertools.chain(*([len(level), *level] for level in levels))]
+    return np.array(facts, np.int64).tobytes() + array.tobytes()
+
+
+class _Reader:
+    """Reads what one trainer packed."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._start = 0
+
+    def read(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """Return the next array."""
+        array = np.frombuffer(self._packed, dtype, math.prod(shape), self._start)
+        self._start += array.nbytes
+        return array.reshape(shape)
+
+    def read_ragged(self, like: Value) -> LoDTensor:
+        """Return the next rows of sequences, with as many levels as this trainer's own."""
+        (rows,) = self.read([1], np.int64)
+        levels = len(like.lod()) if isinstance(like, LoDTensor) else 0
+        lengths = [self.read([int(self.read([1], np.int64)[0])], np.int64) for _ in range(levels)]
+        own = np.asarray(like)
+        array = self.read([rows, *own.shape[1:]], own.dtype)
+        return LoDTensor(array, Lod.of_lengths(lengths) if levels else None)
 
 
 def unpack(
-    packed: Sequence[bytes], values: Sequence[np.ndarray], hows: Sequence[How], share: Share
-) -> list[np.ndarray]:
+    packed: Sequence[bytes | None], values: Sequence[Value], hows: Sequence[How], share: Share
+) -> list[Value]:
     """Return the values of the whole batch from what all trainers packed; ``values`` are its own.
 
-    Everything is put together in trainer order, so all trainers get the same bits.
+    Everything is put together in trainer order, so all trainers get the same bits. The rows of a
+    trainer that has died before it gave its values (None) are left out.
     """
     trainers = len(packed)
     shares = [share_of(share.total, k, trainers) for k in range(trainers)]
-    starts = [0] * trainers
-    joined = []
+    living = [(_Reader(data), other) for data, other in zip(packed, shares) if data is not None]
+    readers = [(reader, other) for reader, other in living if other.counted]
+    if not readers:
+        return list(values)
+    counts = [other.counted for _, other in readers]
+    joined: list[Value] = []
     for value, how in zip(values, hows):
         if how is How.SAME:
             joined.append(value)
             continue
-        parts, counts = [], []
-        for k, other in enumerate(shares):
-            if not other.counted:
-                continue
-            shape = value.shape
+        if how is How.RAGGED:
+            joined.append(concatenated([reader.read_ragged(value) for reader, _ in readers]))
+            continue
+        own = np.asarray(value)
+        if how is How.COUNTS:
+            joined.append(np.sum([r.read(own.shape, own.dtype) for r, _ in living], axis=0))
+            continue
+        parts = []
+        for reader, other in readers:
+            shape = own.shape
             if how is How.ROWS:
-                per_row = len(value) // (share.end - share.begin)
+                per_row = len(own) // (share.end - share.begin)
                 shape = (per_row * other.counted, *shape[1:])
-            part = np.frombuffer(packed[k], value.dtype, math.prod(shape), starts[k])
-            starts[k] += part.nbytes
-            parts.append(part.reshape(shape))
-            counts.append(other.counted)
-        joined.append(_joined(parts, counts, how).astype(value.dtype, copy=False))
+            parts.append(reader.read(shape, own.dtype))
+        joined.append(_joined(parts, counts, how).astype(own.dtype, copy=False))
     return joined
 
 

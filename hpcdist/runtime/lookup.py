@@ -8,12 +8,30 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
+from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.rows import RowRequest
+from hpcdist.runtime.staging import Call, Staging, in_order, kept_fitting
 
 
-def bind_lookup(
+def bind_lookup(client: Callable[[], PsClient], op: Operator, binding: Binding) -> Call:
+    """Return what looks up the rows of a table that lives on servers, for one operator."""
+
+    def make() -> Call | None:
+        staging = Staging(binding.arrays, binding.backend, {})
+        ids = [staging.host(n) for n in op.input("Ids")]
+        rows = [staging.host(n) for n in op.output("Outputs")]
+        return in_order(
+            staging.down(op.input("Ids")),
+            _look_up(client, op, ids, rows),
+            staging.up(op.output("Outputs")),
+        )
+
+    return kept_fitting(binding, make)
+
+
+def _look_up(
     client: Callable[[], PsClient], op: Operator, ids: Sequence[Any], outputs: Sequence[Any]
 ) -> Callable[[], None]:
     """Return what fills ``outputs`` with the table's rows of ``ids``; padding ids give zeros.
@@ -49,7 +67,8 @@ def bind_lookup(
             rows[wanted == padding] = 0
         begin = 0
         for batch, out in zip(ids, outputs):
-            np.take(rows, places[begin : begin + batch.size], axis=0, out=out.reshape(-1, width))
-            begin += batch.size
+            end = begin + batch.size
+            np.take(rows, places[begin:end], axis=0, out=out.reshape(batch.size, width))
+            begin = end
 
     return look_up

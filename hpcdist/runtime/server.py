@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import GraphError
-from hpcdist.executor.compile import Compiler, Pool, Step
+from hpcdist.executor.compile import Compiler, Step
 from hpcdist.executor.control import Binding
+from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -28,9 +31,13 @@ from hpcdist.ps.messages import Hello
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.shards import Shards, SyncShards
+from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.async_server import OnPacket, bind_counters, bind_step_number, followed_by
 from hpcdist.runtime.exchange import STALENESS, STEP, packets_of, sorted_tables
+from hpcdist.runtime.survival import Survival, silence_s
+from hpcdist.runtime.tables import held_table, spec_of
 from hpcdist.transpiler.config import DistributedMode
+from hpcdist.transpiler.distributed_table import ServerTable
 from hpcdist.transpiler.mode import Mode
 
 Update = Callable[[tuple[int, ...]], None]  # contributors -> update one block
@@ -66,13 +73,20 @@ class Server:
     """One parameter server: its Program's blocks, bound to the rows that trainers' packets fill."""
 
     def __init__(
-        self, transport: Transport, cluster: Cluster, index: int, deadline_s: float
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        index: int,
+        deadline_s: float,
+        survival: Survival,
     ) -> None:
         self._transport = transport
         self._cluster = cluster
         self._index = index
         self._deadline_s = deadline_s
+        self._survival = survival
         self.served = False
+        self.tables: Sequence[SparseTable] = ()  # of the Program that is served, or was
 
     def bind(self, op: Operator, binding: Binding) -> Step:
         """Return what listen_and_serv does: serve until every trainer has closed."""
@@ -99,31 +113,52 @@ class Server:
         program = binding.program
         mode = program._server_plan.mode if program._server_plan is not None else Mode()
         is_async = mode.distributed_mode != DistributedMode.SYNC
+        self._survival.synchronous = not is_async
         blocks, tables = read_blocks(op, program)
         keys = {b.gradient: b.parameter for b in blocks}
         gradients, parameters = packets_of(keys, _specs(blocks, binding), numbered=is_async)
         sparse = sorted_tables(_specs(tables, binding))
+        of_rows = [held.table for held in server_tables(program)]
+        self.tables = [held_table(binding, table.parameter) for table in of_rows]
         trainers = len(self._cluster.trainers)
-        packets = len(gradients) + len(sparse)
+        packets = len(gradients) + len(sparse) + bool(of_rows)
         shards: Shards = SyncShards(trainers, packets)
         arrays = _readable(program, binding)
         if is_async:
             shards = AsyncShards(trainers, packets, mode.max_staleness)
             arrays[STALENESS] = np.zeros(2, np.int64)
+        schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
+
+        def after_load() -> None:
+            if is_async:  # otherwise the next step begins with its schedule
+                for call in schedule:
+                    call()
+
+        store = ServerStore(program, binding.scope, len(self._cluster.servers), after_load)
         server = PsServer(
             self._transport,
             self._cluster,
             self._index,
             expected=Hello(
-                trainers, not is_async, program._fingerprint or "", gradients, parameters, sparse
+                trainers,
+                not is_async,
+                program._fingerprint or "",
+                gradients,
+                parameters,
+                sparse,
+                tuple(map(spec_of, of_rows)),
             ),
             arrays=arrays,
             deadline_s=self._deadline_s,
             shards=shards,
             own_answers=is_async,
             tracked_rows=mode.geo,
+            on_death=self._survival.bury,
+            on_silence=self._survival.tell_silence if self._index == 0 else None,
+            silence_s=silence_s(os.environ),
+            tables=self.tables,
+            on_checkpoint=store.answer,
         )
-        schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
         by_gradient = {b.gradient: b for b in (*blocks, *tables)}
         of_variable = {
             name: bind_update(block, server.gradients[name], binding)
@@ -135,6 +170,9 @@ class Server:
         updates = [[of_variable[v.name] for v in packet.variables] for packet in gradients]
         for spec in sparse:
             updates.append([bind_sparse(by_gradient[spec.name], server.rows[spec.name], binding)])
+        rates = [_array(binding, table.learning_rate).reshape(-1) for table in of_rows]
+        if of_rows:
+            updates.append([lambda who: server.tables.apply(who, [float(r[0]) for r in rates])])
 
         def on_step_begin(step: int) -> None:
             here.step = step + 1
@@ -151,21 +189,31 @@ class Server:
             counted = bind_counters(program, schedule, packets, steps, binding)
             apply = followed_by(on_packet, counted)
         self.served = True
-        here.doing = f"serving as {op.attrs['endpoint']}"
+        here.doing = f"listen_and_serv as {op.attrs['endpoint']}"
         server.serve(on_step_begin, apply)
+        self._survival.applied = server.steps_applied
+        store.close()
         here.doing = ""
 
 
 def read_blocks(op: Operator, program: Program) -> tuple[list[OptimizeBlock], list[OptimizeBlock]]:
     """Return the optimize blocks that listen_and_serv names: of dense, of sparse gradients."""
     sparse = {pair.partition(":")[0] for pair in op.attrs["sparse_grad_to_param"]}
+    of_rows = {held.gradient for held in server_tables(program)}
     blocks: list[OptimizeBlock] = []
     tables: list[OptimizeBlock] = []
     for pair in op.attrs["grad_to_block_id"]:
         gradient, _, block_id = pair.rpartition(":")
+        if gradient in of_rows:
+            continue
         block = read_optimize_block(program, int(block_id), gradient)
         (tables if gradient in sparse else blocks).append(block)
     return blocks, tables
+
+
+def server_tables(program: Program) -> Sequence[ServerTable]:
+    """Return the distributed tables that a server's Program holds a part of."""
+    return () if program._server_plan is None else program._server_plan.tables
 
 
 def _specs(blocks: Sequence[OptimizeBlock], binding: Binding) -> list[VarSpec]:

@@ -6,7 +6,7 @@ rows, trainer k's mean loss counts n_k T / n, so the servers' mean over T is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from hpcdist.errors import FeedError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import Role
+from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.lod_tensor import LoDTensor
 
 WEIGHT = "@ROWS_WEIGHT@"  # fed to a shared Program: this trainer's rows * trainers / all rows
 
@@ -49,36 +50,73 @@ def cut_feed(
 ) -> tuple[dict[str, Any], Share | None]:
     """Return this trainer's rows of every ``batched`` value (the rest whole), and its share.
 
-    The share is None if nothing that is fed has rows.
+    Of a LoDTensor, an outermost sequence counts as a row. The share is None if nothing that is
+    fed has rows.
     """
-    arrays = {name: np.asarray(value) for name, value in feed.items()}
-    for name, array in arrays.items():
-        if name in batched and not array.ndim:
-            raise FeedError(f"feed {name!r}: expected one row per sample, got {array!r}")
-    sizes = {name: len(arrays[name]) for name in arrays if name in batched}
+    arrays = _arrays(feed)
+    sizes = _sizes(arrays, batched)
     if not sizes:
         return arrays, None
-    if len(set(sizes.values())) != 1:
-        raise FeedError(
-            f"cannot share a batch over trainers: expected equal numbers of rows, got {sizes}"
-        )
     total = next(iter(sizes.values()))
     if total == 0:
         raise FeedError("cannot share an empty batch over trainers")
     share = share_of(total, trainer, trainers)
-    cut = {n: a[share.begin : share.end] if n in batched else a for n, a in arrays.items()}
+    cut = {n: _part(a, share) if n in batched else a for n, a in arrays.items()}
     return cut, share
 
 
+def _arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v if isinstance(v, LoDTensor) else np.asarray(v) for n, v in feed.items()}
+
+
+def _part(value: Any, share: Share) -> Any:
+    if isinstance(value, LoDTensor):
+        return value.part(share.begin, share.end)
+    return value[share.begin : share.end]
+
+
+def rows_fed(feed: Mapping[str, Any], batched: frozenset[str]) -> int:
+    """Return how many rows a batch has; 0 if nothing that is fed has rows."""
+    return next(iter(_sizes(_arrays(feed), batched).values()), 0)
+
+
+def share_among(counts: Sequence[int], trainer: int) -> Share:
+    """Return the share of a trainer whose rows stand behind those of the trainers before it."""
+    begin, total = sum(counts[:trainer]), sum(counts)
+    weight = counts[trainer] * len(counts) / total
+    return Share(begin, begin + counts[trainer], total, weight)
+
+
+def _sizes(arrays: Mapping[str, Any], batched: frozenset[str]) -> dict[str, int]:
+    """Return the numbers of rows of what has rows, all equal."""
+    for name, array in arrays.items():
+        if name in batched and not isinstance(array, LoDTensor) and not array.ndim:
+            raise FeedError(f"feed {name!r}: expected one row per sample, got {array!r}")
+    sizes = {
+        name: value.samples if isinstance(value, LoDTensor) else len(value)
+        for name, value in arrays.items()
+        if name in batched
+    }
+    if len(set(sizes.values())) > 1:
+        raise FeedError(
+            f"cannot share a batch over trainers: expected equal numbers of rows, got {sizes}"
+        )
+    return sizes
+
+
 def weighted(program: Program) -> Program:
-    """Return a copy whose loss gradient is not 1 but the fed weight of this trainer's rows."""
+    """Return a copy whose loss gradient is multiplied by the fed weight of this trainer's rows."""
     new = program.clone()
     block = new.global_block()
     block.create_var(WEIGHT, shape=(1,), dtype="float32", is_data=True, stop_gradient=True)
     for index, op in enumerate(block.ops):
         if is_loss_gradient(op):
             slots = {"X": [WEIGHT]}, {"Out": op.output("Out")}
-            block.ops[index] = Operator(block, "assign", *slots, op.attrs)
+            facts = {"scale": op.attrs["value"], "bias": 0.0, "bias_after_scale": True}
+            facts |= {ROLE_ATTR: op.attrs[ROLE_ATTR]}
+            block.ops[index] = Operator(block, "scale", *slots, facts)
+        elif op.type == "auc":
+            op.inputs["Weight"] = [WEIGHT]  # a row fed only to take part is not counted
     return new
 
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.executor.control import Binding
 from hpcdist.ops.selected_rows import SelectedRows
+
+Call = Callable[[], Any]
 
 
 class Staging:
@@ -64,6 +67,23 @@ class Staging:
             for n in names
             if not isinstance(self._arrays[n], (np.ndarray, SelectedRows))
         ]
+
+
+def kept_fitting(binding: Binding, make: Callable[[], Callable[[], Any] | None]) -> Call:
+    """Return a call of what ``make`` binds to the arrays, bound anew when values have got others.
+
+    Ragged batches of other lengths lie in other arrays.
+    """
+    call, made_at = make(), binding.fits.count
+
+    def run() -> None:
+        nonlocal call, made_at
+        if made_at != binding.fits.count:
+            call, made_at = make(), binding.fits.count
+        if call is not None:
+            call()
+
+    return run
 
 
 def in_order(*calls: Callable[[], Any] | None) -> Callable[[], Any] | None:

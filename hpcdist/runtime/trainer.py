@@ -18,15 +18,11 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.client import PsClient, ServerPlan
-from hpcdist.runtime.communicator import (
-    Communicator,
-    check_runnable,
-    is_split,
-    piece_metas,
-    read_cuts,
-    read_settings,
-)
+from hpcdist.ps.verdicts import Witness
+from hpcdist.runtime.communicator import Communicator, check_runnable, read_settings
+from hpcdist.runtime.cuts import is_split, piece_metas, read_cuts
 from hpcdist.runtime.exchange import (
     REMOTE_LOOKUP,
     STALENESS,
@@ -37,9 +33,10 @@ from hpcdist.runtime.exchange import (
     key_of,
     read_exchange,
 )
-from hpcdist.runtime.geo import GeoExchange, geo_exchanges
+from hpcdist.runtime.geo import GeoExchange, bind_end, geo_exchanges
 from hpcdist.runtime.lookup import bind_lookup
 from hpcdist.runtime.staging import Staging, in_order
+from hpcdist.runtime.tables import bind_steps, refuse_queued, spec_of
 from hpcdist.transpiler.config import DistributedMode
 from hpcdist.transpiler.geo import PARAM_INIT
 
@@ -67,8 +64,12 @@ class TrainerLink:
         self._communicator: Communicator | None = None
         self._geo: GeoExchange | None = None
 
-    def contiguous(self, ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:
+    def contiguous(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Any
+    ) -> list[list[str]]:
         """Return the names that must lie side by side because they travel in one message."""
+        if backend.xp is not np:
+            return []  # messages leave from host copies
         if not any(_sends_blocks(op) for op in ops):
             return []  # a communicator, or GEO, sends copies
         return contiguous_groups(self._read(ops, metas, numbered=_is_async(ops)))
@@ -87,24 +88,29 @@ class TrainerLink:
             first = any(op.input("X") == [PARAM_INIT] for op in ops if op.type == "send")
             bind = self._bind_startup if first else self._bind_geo
             calls = bind(ops, binding)
-        elif any(op.type == "send" for op in ops):
+        elif any(op.type in ("send", "push_sparse") for op in ops):
             calls = self._bind_step(ops, binding)
         else:
             calls = self._bind_startup(ops, binding)
+        of_tables = self._bind_tables(ops, binding)
         for i, op in enumerate(ops):
+            calls[i] = in_order(of_tables.get(id(op)), calls[i])
             if op.type == REMOTE_LOOKUP:
-                staging = Staging(binding.arrays, binding.backend, {})
-                ids = [staging.host(n) for n in op.input("Ids")]
-                rows = [staging.host(n) for n in op.output("Outputs")]
-                calls[i] = in_order(
-                    staging.down(op.input("Ids")),
-                    bind_lookup(self._current_client, op, ids, rows),
-                    staging.up(op.output("Outputs")),
-                )
+                calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
 
-    def _current_client(self) -> PsClient:
+    def _bind_tables(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
+        """Return what is done at pulls and pushes of distributed tables' rows."""
+        specs, servers = _row_tables(binding), len(self._cluster.servers)
+        return bind_steps(ops, binding, specs, servers, lambda: self.current_client().tables)
+
+    def current_client(self) -> PsClient:
+        """Return what talks to the servers now: before the first step it can only ask."""
         return self._client or self._reader
+
+    def agree_on_deaths(self, witness: Witness) -> Witness:
+        """Return what all trainers that are left know about deaths; each of them calls this."""
+        return self.current_client().agree_on_deaths(witness)
 
     def close(self) -> None:
         """Leave the servers: they go on without this trainer, and end after the last one.
@@ -114,7 +120,7 @@ class TrainerLink:
         for last in (self._communicator, self._geo):
             if last is not None:
                 last.flush()
-        self._current_client().close()
+        self.current_client().close()
 
     def _new_client(self, fingerprint: str, *, sync_mode: bool = True) -> PsClient:
         return PsClient(
@@ -179,7 +185,8 @@ class TrainerLink:
         if numbered:
             alone = [number for number, lacking in waiting.items() if lacking == 0]
             alone = [n for n in alone if n not in started]
-            last = max(i for i, op in enumerate(ops) if op.type in ("recv", "send"))
+            ends = ("recv", "send", "push_sparse")
+            last = max(i for i, op in enumerate(ops) if op.type in ends)
             end = functools.partial(self._end_step, client)
             calls[last] = in_order(calls[last], _sender(client, alone), end, staging.up(parameters))
         return calls
@@ -219,7 +226,8 @@ class TrainerLink:
         if self._client is None:
             client = self._new_client(binding.program._fingerprint or "", sync_mode=sync_mode)
             here.doing = "connecting to the parameter servers"
-            client.connect([self._server_plan(exchange, host) for exchange in exchanges])
+            tables = _row_tables(binding)
+            client.connect([self._server_plan(exchange, host, tables) for exchange in exchanges])
             here.doing = ""
             self._client = client
             self._exchanges = exchanges
@@ -232,7 +240,10 @@ class TrainerLink:
         return self._client
 
     def _server_plan(
-        self, exchange: ServerExchange, host: Callable[[str], np.ndarray]
+        self,
+        exchange: ServerExchange,
+        host: Callable[[str], np.ndarray],
+        tables: tuple[TableSpec, ...],
     ) -> ServerPlan:
         gradients = {b.key: host(b.gradient) for b in exchange.blocks}
         parameters = {b.parameter: host(b.parameter) for b in exchange.blocks}
@@ -243,6 +254,7 @@ class TrainerLink:
             gradients | {STEP.name: self._step},
             parameters | {STALENESS: self._staleness[exchange.endpoint]},
             exchange.tables,
+            tables,
         )
 
     # -- the step, through a communicator ----------------------------------------------------
@@ -259,12 +271,15 @@ class TrainerLink:
         whole = {c.parameter: staging.host(c.parameter) for c in cuts if c.parameters}
         settings = read_settings(os.environ, joint=joint)
         check_runnable(cuts, settings, arrays, dc_asgd=plan is not None and plan.mode.dc_asgd)
+        if settings.queue > 1:
+            refuse_queued(_row_tables(binding))
         communicator = self._communicator or Communicator(
             cuts,
             whole,
             settings,
             self._step,
             key_of=functools.partial(key_of, trainer_id=self._trainer_id),
+            threads=self._transport.concurrent,
         )
         held = [array.ctypes.data for array in whole.values()]
         pieces = communicator.pieces
@@ -300,12 +315,8 @@ class TrainerLink:
             geo.attach(client, down, up)
             self._geo = geo
         (signal,) = (op for op in ops if op.type == "send")
-        looked_up: dict[str, list[np.ndarray]] = {}
-        for ids, table in zip(signal.input("X"), signal.attrs["send_varnames"]):
-            looked_up.setdefault(table, []).append(staging.host(ids))
-        end = functools.partial(geo.end_step, looked_up)
-        calls = {id(signal): in_order(staging.down(signal.input("X")), end)}
-        return [calls.get(id(op)) for op in ops]
+        end = bind_end(geo, signal, binding)
+        return [end if op is signal else None for op in ops]
 
     # -- startup -----------------------------------------------------------------------------
     def _bind_startup(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
@@ -334,6 +345,12 @@ class TrainerLink:
 def _sends_blocks(op: Operator) -> bool:
     """Tell whether a send holds what goes to servers as it is; GEO's only says: a step is over."""
     return op.type == "send" and ROLE_VAR_ATTR in op.attrs and not op.attrs.get("send_varnames")
+
+
+def _row_tables(binding: Binding) -> tuple[TableSpec, ...]:
+    """Return the distributed tables that the servers of a trainer's Program hold."""
+    plan = binding.program._trainer_plan
+    return () if plan is None else tuple(spec_of(table) for table in plan.tables)
 
 
 def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
