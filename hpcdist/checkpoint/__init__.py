@@ -1,0 +1,20 @@
+"""Checkpoints in HDF5: whole jobs, saved and restored on any number of ranks."""
+
+from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.progress import Resumable, resumable
+from hpcdist.checkpoint.restore import Restored, restore
+from hpcdist.checkpoint.save import busy, save, wait
+from hpcdist.checkpoint.saver import Saver
+
+__all__ = [
+    "Checkpoint",
+    "Restored",
+    "Resumable",
+    "Saver",
+    "busy",
+    "latest",
+    "restore",
+    "resumable",
+    "save",
+    "wait",
+]

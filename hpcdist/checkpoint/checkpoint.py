@@ -1,0 +1,256 @@
+"""A checkpoint open for reading, and the directory of checkpoints that it stands in."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.facts import Manifest, Part
+from hpcdist.checkpoint.layout import HEAD_BYTES, MAGIC, MANIFEST
+from hpcdist.checkpoint.manifest import prefix_of
+from hpcdist.checkpoint.plan import Saved, copy_for, reads_of, variables_of
+from hpcdist.checkpoint.read import Job, StoredFile, run
+from hpcdist.checkpoint.write import TEMPORARY, sync_directory
+from hpcdist.errors import CheckpointError
+
+logger = logging.getLogger("hpcdist.checkpoint")
+_STEP = re.compile(r"step-(\d+)")
+_PART = re.compile(r"(?:server|trainer)-\d+-of-\d+\.(\d+)\.h5(?:\.failed)?")
+
+
+class Checkpoint:
+    """All files of one checkpoint, open; `with` closes them.
+
+    ``path`` is its directory, or its manifest. Raises CheckpointError if anything but the data
+    itself is missing, damaged or foreign; data is checked when it is read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        manifest = self.path / MANIFEST if self.path.is_dir() else self.path
+        if not self.path.exists():
+            raise CheckpointError(f"{self.path}: there is no such file or directory")
+        if not manifest.exists():
+            raise CheckpointError(f"{self.path}: there is no checkpoint here (no {manifest.name})")
+        with StoredFile(manifest) as file:
+            if not isinstance(file.facts, Manifest):
+                raise CheckpointError(
+                    f"{manifest}: is one part of a checkpoint: give its directory, or its manifest"
+                )
+            self.facts: Manifest = file.facts
+        self.manifest = manifest
+        self.variables: dict[str, Saved] = variables_of(self.facts.pieces, str(manifest))
+        self.files: list[StoredFile] = []
+        try:
+            for part in self.facts.files:
+                where = manifest.parent / part.file
+                if not where.exists():
+                    raise CheckpointError(f"{where}: missing; {manifest} needs it")
+                self.files.append(StoredFile(where, part.facts))
+            self._check_parts()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+
+    @property
+    def step(self) -> int:
+        """The step that was saved."""
+        return self.facts.step
+
+    def has(self, name: str) -> bool:
+        """Tell whether a variable was saved."""
+        return name in self.variables
+
+    def saved(self, name: str) -> Saved:
+        """Return the facts of a variable; CheckpointError if it was not saved."""
+        found = self.variables.get(name)
+        if found is None:
+            raise CheckpointError(
+                f"{self.manifest}: has no variable {name!r}; it has {_some(list(self.variables))}"
+            )
+        return found
+
+    def jobs(self, name: str, begin: int, end: int, out: np.ndarray) -> list[Job]:
+        """Return calls that fill ``out`` with rows ``begin:end`` of a variable.
+
+        ``out`` [end - begin, ...] must have the variable's dtype and row shape: CheckpointError
+        otherwise.
+        """
+        saved = self.saved(name)
+        self._check_fit(saved, (end - begin, *saved.shape[1:]), out, begin)
+        if saved.copies:
+            return [lambda: self._read_copies(saved.copies, out)]
+        jobs = []
+        for read in reads_of(saved, self.facts.pieces, begin, end):
+            target = out[read.at : read.at + read.end - read.begin]
+            path = self.facts.pieces[read.piece].path
+            jobs += self._home(read.piece).jobs(path, read.begin, read.end, target)
+        return jobs
+
+    def copy_jobs(self, name: str, begin: int, end: int, out: np.ndarray) -> list[Job]:
+        """Return calls that fill ``out`` with the copy that belongs to a parameter's rows.
+
+        Where no block had just these rows, it is the least of all copies: beta powers only fall, so
+        that is the one that counted most steps.
+        """
+        saved = self.saved(name)
+        if not saved.copies:
+            return self.jobs(name, 0, saved.shape[0], out)
+        self._check_fit(saved, saved.shape, out)
+        found = copy_for(saved, self.facts.pieces, begin, end)
+        return [lambda: self._read_copies(saved.copies if found is None else (found,), out)]
+
+    def read(self, name: str) -> np.ndarray:
+        """Return a whole variable."""
+        saved = self.saved(name)
+        out = np.empty(saved.shape, saved.dtype)
+        run(self.jobs(name, 0, saved.shape[0], out))
+        return out
+
+    def check_data(self) -> None:
+        """Compare all data with its checksums."""
+        run([job for file in self.files for job in file.check_data()])
+
+    def _check_fit(
+        self, saved: Saved, shape: tuple[int, ...], out: np.ndarray, begin: int = 0
+    ) -> None:
+        rows_fit = begin + shape[0] <= saved.shape[0]
+        if not rows_fit or out.shape != shape or out.dtype.name != saved.dtype:
+            raise CheckpointError(
+                f"{self.manifest}: {saved.name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+                f"{out.dtype.name}{list(out.shape)}"
+                + (f" from row {begin} on" if begin else "")
+                + ": the program differs from the one that was saved"
+            )
+
+    def _read_copies(self, copies: Sequence[int], out: np.ndarray) -> None:
+        found = [np.empty_like(out) for _ in copies]
+        for i, copy in zip(copies, found):
+            for job in self._home(i).jobs(self.facts.pieces[i].path, 0, len(out), copy):
+                job()
+        np.copyto(out, np.minimum.reduce(found))
+
+    def _home(self, piece: int) -> StoredFile:
+        return self.files[self.facts.homes[piece]]
+
+    def _check_parts(self) -> None:
+        """Check that every piece that the manifest names is in its part, of its shape."""
+        facts = self.facts
+        for file in self.files:
+            if not isinstance(file.facts, Part):
+                raise CheckpointError(f"{file.path}: expected a part of a checkpoint")
+        for piece, home in zip(facts.pieces, facts.homes):
+            stored = self.files[home].stored(piece.path)
+            if (stored.shape, stored.dtype) != (piece.shape, piece.dtype):
+                raise CheckpointError(
+                    f"{self.files[home].path}: dataset {piece.path!r} is "
+                    f"{stored.dtype}{list(stored.shape)}, but the manifest expects "
+                    f"{piece.dtype}{list(piece.shape)}"
+                )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(sorted(names)[:8])
+    return f"{shown}, ... ({len(names)} in all)" if len(names) > 8 else shown or "none"
+
+
+# -- a directory of checkpoints ----------------------------------------------------------------
+def directory_of(root: str | Path, step: int) -> Path:
+    """Return the directory of the checkpoint of a step."""
+    return Path(root) / f"step-{step:06d}"
+
+
+def is_step(path: Path) -> bool:
+    """Tell whether a directory is named as that of one checkpoint, not of several."""
+    return _STEP.fullmatch(path.name) is not None
+
+
+def steps(root: str | Path) -> list[tuple[int, Path]]:
+    """Return (step, directory) of all checkpoints below ``root`` that have a manifest, by step."""
+    root = Path(root)
+    if not root.is_dir():
+        return []
+    found = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
+    return sorted((step, path) for step, path in found if (path / MANIFEST).exists())
+
+
+def latest(root: str | Path) -> Path | None:
+    """Return the directory of the newest checkpoint below ``root`` that is whole; None if none is.
+
+    One that has been damaged since it was written is passed over with a warning. Its data is only
+    checked when it is read.
+    """
+    for _, path in reversed(steps(root)):
+        try:
+            with Checkpoint(path):
+                return path
+        except CheckpointError as error:
+            logger.warning("passing over a damaged checkpoint: %s", error)
+    return None
+
+
+def next_attempt(directory: Path, manifest: str = MANIFEST) -> int:
+    """Return a number that no part in ``directory`` has in its name."""
+    used = [_attempt(path, manifest) for path in directory.iterdir()]
+    return 1 + max(used, default=0)
+
+
+def _attempt(path: Path, manifest: str) -> int:
+    name = path.name.removesuffix(TEMPORARY)
+    prefix = prefix_of(manifest)
+    found = _PART.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    return int(found[1]) if found else 0
+
+
+def drop_attempts(directory: Path, before: int, manifest: str = MANIFEST) -> None:
+    """Delete the parts of attempts before ``before``, which no manifest names any more."""
+    for path in directory.iterdir():
+        if 0 < _attempt(path, manifest) < before:
+            path.unlink(missing_ok=True)
+
+
+def prune(root: str | Path, keep: int, saved: int) -> None:
+    """Keep the newest ``keep`` checkpoints and that of step ``saved``; delete the others.
+
+    What crashed saves have left before step ``saved`` goes too.
+    """
+    if keep < 1:
+        raise CheckpointError(f"keep: expected at least 1 checkpoint, got {keep}")
+    found = steps(root)
+    kept = {step for step, _ in found[-keep:]} | {saved}
+    for step, path in found:
+        if step not in kept:
+            # Without its manifest it is no checkpoint any more, wherever a crash may come.
+            (path / MANIFEST).unlink()
+            sync_directory(path)
+    whole = {path for _, path in steps(root)}
+    for path in Path(root).iterdir():
+        match = _STEP.fullmatch(path.name)
+        if match and path not in whole and int(match[1]) < saved:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a file begins as a checkpoint's files do."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(HEAD_BYTES).startswith(MAGIC.encode())
+    except OSError:
+        return False

@@ -1,0 +1,187 @@
+"""Fluid's own parameter files, read and written bit for bit.
+
+A file is one or more tensors: uint32 0, uint64 LoD levels (each uint64 bytes, then data), uint32 0,
+int32 length of a protobuf TensorDesc (field 1 data type, field 2 dims), the description, the data.
+All numbers are little-endian. Files of several tensors hold them sorted by name, without names.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.write import replaced
+from hpcdist.errors import CheckpointError
+
+# framework.proto, VarType.Type
+CODES = {
+    "bool": 0,
+    "int16": 1,
+    "int32": 2,
+    "int64": 3,
+    "float16": 4,
+    "float32": 5,
+    "float64": 6,
+    "uint8": 20,
+    "int8": 21,
+}
+NAMES = {code: name for name, code in CODES.items()}
+MAX_DESCRIPTION = 4096
+MAX_LEVELS = 16
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in a Fluid file: its data is ``nbytes`` bytes from ``offset``."""
+
+    file: Path
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def read(self, begin: int = 0, end: int | None = None) -> np.ndarray:
+        """Return rows ``begin:end``, reading nothing else."""
+        width = math.prod(self.shape[1:])
+        rows = self.shape[0] if self.shape else 1
+        last = rows if end is None else end
+        if not 0 <= begin <= last <= rows:
+            raise CheckpointError(f"{self.file}: has {rows} rows, wanted {begin}:{last}")
+        itemsize = np.dtype(self.dtype).itemsize
+        count = (last - begin) * width
+        skip = self.offset + begin * width * itemsize
+        found = np.fromfile(self.file, self.dtype, count, offset=skip)
+        return found.reshape((last - begin, *self.shape[1:]) if self.shape else ())
+
+
+def tensor_of(path: Path) -> Tensor:
+    """Return the tensor in a file of its own.
+
+    Fluid's trainers write a beta power of a parameter that servers have cut several times over,
+    once for each server: the first counts.
+    """
+    tensor = tensors_of(path, at_most=1)[0]
+    over = path.stat().st_size - tensor.offset - tensor.nbytes
+    if over and (tensor.shape != (1,) or over % tensor.nbytes):
+        raise CheckpointError(f"{path}: {over} bytes follow its tensor")
+    return tensor
+
+
+def tensors_of(path: Path, at_most: int | None = None) -> list[Tensor]:
+    """Return the tensors of a file; CheckpointError if it is not Fluid's, or truncated."""
+    found: list[Tensor] = []
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            position = 0
+            while position < size and (at_most is None or len(found) < at_most):
+                tensor = _tensor(path, file, position, size)
+                found.append(tensor)
+                position = tensor.offset + tensor.nbytes
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if not found:
+        raise CheckpointError(f"{path}: not a parameter file of Fluid (it is empty)")
+    return found
+
+
+def _tensor(path: Path, file: Any, begin: int, size: int) -> Tensor:
+    def take(form: str) -> int:
+        data = file.read(struct.calcsize(form))
+        if len(data) < struct.calcsize(form):
+            raise CheckpointError(f"{path}: truncated in the head of a tensor")
+        return int(struct.unpack(form, data)[0])
+
+    file.seek(begin)
+    version, levels = take("<I"), take("<Q")
+    if version != 0 or levels > MAX_LEVELS:
+        raise CheckpointError(f"{path}: not a parameter file of Fluid (at byte {begin})")
+    for _ in range(levels):
+        length = take("<Q")
+        if file.tell() + length > size:
+            raise CheckpointError(f"{path}: truncated in the LoD of a tensor")
+        file.seek(length, 1)
+    version, length = take("<I"), take("<i")
+    if version != 0 or not 0 < length <= MAX_DESCRIPTION:
+        raise CheckpointError(f"{path}: not a parameter file of Fluid (at byte {begin})")
+    dtype, shape = _description(path, file.read(length))
+    found = Tensor(path, file.tell(), dtype, shape)
+    if found.offset + found.nbytes > size:
+        raise CheckpointError(
+            f"{path}: truncated: {dtype}{list(shape)} needs {found.nbytes} bytes from byte "
+            f"{found.offset}, but the file has {size}"
+        )
+    return found
+
+
+def _description(path: Path, data: bytes) -> tuple[str, tuple[int, ...]]:
+    """Parse a TensorDesc: varints of fields 1 and 2, the latter repeated or packed."""
+    code, dims, position = None, [], 0
+    try:
+        while position < len(data):
+            key, position = _varint(data, position)
+            value, position = _varint(data, position)
+            if key == 0x08:
+                code = value
+            elif key == 0x10:
+                dims.append(value)
+            elif key == 0x12:
+                end = position + value
+                while position < end:
+                    dim, position = _varint(data, position)
+                    dims.append(dim)
+            else:
+                raise IndexError
+    except IndexError:
+        raise CheckpointError(f"{path}: malformed description of a tensor") from None
+    if code not in NAMES or any(dim >= 1 << 62 for dim in dims):
+        raise CheckpointError(f"{path}: a tensor of unknown type {code} and shape {dims}")
+    return NAMES[code], tuple(dims)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if not byte & 0x80:
+            return value, position
+        if shift > 63:
+            raise IndexError
+
+
+def _as_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def encoded(array: np.ndarray) -> Iterator[Any]:
+    """Yield the bytes of one tensor in parts."""
+    if array.dtype.name not in CODES:
+        raise CheckpointError(f"Fluid has no tensors of {array.dtype}")
+    description = b"\x08" + _as_varint(CODES[array.dtype.name])
+    description += b"".join(b"\x10" + _as_varint(dim) for dim in array.shape)
+    yield struct.pack("<IQIi", 0, 0, 0, len(description)) + description
+    yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def write_tensors(path: Path, arrays: Iterable[np.ndarray]) -> None:
+    """Write tensors one behind the other; the file is there whole, or not at all."""
+    with replaced(path) as file:
+        for array in arrays:
+            for part in encoded(array):
+                file.write(part)

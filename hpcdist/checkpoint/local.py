@@ -1,0 +1,194 @@
+"""What one process does for a checkpoint: writes what it holds, takes up what it is to hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.checkpoint import Checkpoint
+from hpcdist.checkpoint.facts import Part, PartFile, Piece, TablePart
+from hpcdist.checkpoint.holdings import Held, array_of
+from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
+from hpcdist.checkpoint.read import run
+from hpcdist.checkpoint.rows import check_fits, runs_of, stretch
+from hpcdist.checkpoint.sources import Source
+from hpcdist.checkpoint.write import Entry, write_part
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.scope import Scope
+from hpcdist.ps.batch import owners_of
+from hpcdist.ps.table import SparseTable
+
+SNAPSHOT = "@SNAPSHOT"  # local SGD's names for what trainers started from
+LOADED_ROWS = 1 << 16  # rows of a table that are read at a time
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a writer writes on its part."""
+
+    writer: str
+    step: int
+    program: str
+
+
+class Content:
+    """What a process is about to write: arrays as they are, or copied by `snapshot`."""
+
+    def __init__(
+        self, held: Sequence[Held], scope: Scope, tables: Sequence[SparseTable] = ()
+    ) -> None:
+        self._pieces = [h.piece for h in held]
+        self._arrays = [_piece_array(h, scope) for h in held]
+        self._tables = tables
+        self._runs: list[tuple[TablePart, Any]] | None = None
+
+    def snapshot(self, memory: dict[str, np.ndarray]) -> None:
+        """Copy everything; ``memory`` is kept from one snapshot to the next."""
+        for i, (piece, array) in enumerate(zip(self._pieces, self._arrays)):
+            kept = memory.get(piece.path)
+            if kept is None or kept.shape != array.shape or kept.dtype != array.dtype:
+                kept = memory[piece.path] = np.empty(array.shape, array.dtype)
+            _copy(array, kept)
+            self._arrays[i] = kept
+        self._runs = [run for table in self._tables for run in runs_of(table)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the variables."""
+        return sum(array.nbytes for array in self._arrays)
+
+    def write(self, path: Path, label: Label, compression: str | None = None) -> PartFile:
+        """Write a part of a checkpoint."""
+        found: list[TablePart] = []
+        part = Part(label.writer, label.step, label.program, tuple(self._pieces))
+
+        def finished() -> Part:
+            return Part(part.writer, part.step, part.program, part.pieces, tuple(found))
+
+        return write_part(path, finished, self._entries(part, found), compression)
+
+    def _entries(self, part: Part, found: list[TablePart]) -> Iterator[Entry]:
+        for piece, array in zip(self._pieces, self._arrays):
+            yield Entry(piece.path, _on_host(array), part_entry_attrs(piece, part))
+        runs: Any = self._runs
+        if runs is None:
+            runs = (run for table in self._tables for run in runs_of(table))
+        for table, arrays in runs:
+            found.append(table)
+            for name, role, array in zip(
+                ("ids", "rows", "state"), ("parameter", "parameter", "optimizer"), arrays
+            ):
+                if array.ndim == 1 or array.shape[1]:
+                    attrs = variable_attrs(table.name, role, array.dtype, part)
+                    yield Entry(f"{table.path}/{name}", array, attrs)
+
+
+def _piece_array(held: Held, scope: Scope) -> Any:
+    array = array_of(scope, held.local)
+    if array is None:
+        raise CheckpointError(
+            f"variable {held.local!r} has no value to be saved: run the startup program first"
+        )
+    piece = held.piece
+    if array.size == math.prod(piece.shape):
+        return array.reshape(piece.shape)
+    return array.reshape(piece.whole)[piece.begin : piece.end]  # this writer's share of the rows
+
+
+def _on_host(array: Any) -> np.ndarray:
+    return np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.get())
+
+
+def _copy(array: Any, out: np.ndarray) -> None:
+    if isinstance(array, np.ndarray):
+        np.copyto(out, array)
+    else:
+        array.get(out=out)
+
+
+# -- taking up -------------------------------------------------------------------------------------
+def take_up(checkpoint: Source, held: Sequence[Held], scope: Scope) -> None:
+    """Overwrite variables with their saved values, in place: nothing is held twice.
+
+    Everything is compared first: CheckpointError, and nothing has changed, if a variable is missing
+    or of another shape or dtype.
+    """
+    jobs, uploads = [], []
+    for h in held:
+        array = array_of(scope, h.local)
+        ready = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
+        target = array if ready else np.empty(h.piece.shape, h.piece.dtype)
+        jobs += _jobs_for(checkpoint, h.piece, target.reshape(h.piece.shape))
+        if not ready:
+            uploads.append((h, target))
+    run(jobs)
+    for h, target in uploads:
+        shape = None if (found := array_of(scope, h.local)) is None else found.shape
+        scope.var(h.local).get_tensor().set(target if shape is None else target.reshape(shape))
+
+
+def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:
+    known = checkpoint.has(piece.name)
+    base = piece.name.rpartition(".trainer_")[0] or piece.name.removesuffix(SNAPSHOT)
+    if not known and base and base != piece.name and checkpoint.has(base):
+        if piece.name.endswith(SNAPSHOT):  # the parameter when trainers last averaged it
+            return checkpoint.jobs(base, piece.begin, piece.end, out)
+        return _counted(checkpoint, piece, base, out)
+    saved = checkpoint.saved(piece.name)
+    if saved.shape != piece.whole:
+        raise CheckpointError(
+            f"{checkpoint.manifest}: {piece.name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+            f"{piece.dtype}{list(piece.whole)}: the program differs from the one that was saved"
+        )
+    if piece.copy:
+        return checkpoint.copy_jobs(piece.name, piece.begin, piece.end, out)
+    return checkpoint.jobs(piece.name, piece.begin, piece.end, out)
+
+
+def _counted(checkpoint: Source, piece: Piece, base: str, out: np.ndarray) -> Any:
+    """Give all steps counted so far to trainer 0: asynchronous schedules add trainers' counts."""
+    if piece.name == f"{base}.trainer_0":
+        return checkpoint.jobs(base, 0, piece.whole[0], out)
+    return [lambda: out.fill(0)]
+
+
+def take_up_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
+    """Load a server's rows of a table, a few at a time, reading hardly any others."""
+    if not isinstance(source, Checkpoint):
+        raise CheckpointError(f"{source.manifest}: holds no rows of table {table.name!r}")
+    checkpoint = source
+    facts = checkpoint.facts
+    found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == table.name]
+    if not found:
+        raise CheckpointError(f"{checkpoint.manifest}: has no table {table.name!r}")
+    if len(table):
+        raise CheckpointError(
+            f"table {table.name!r} has {len(table)} rows already: restore before training begins"
+        )
+    writers = list(dict.fromkeys(home for home, _ in found))
+    shared = [part.shared for home, part in found]
+    if len(writers) == servers:
+        shared = [part.shared for home, part in found if home == writers[server]]
+    for home, part in found:
+        check_fits(table, part, str(checkpoint.files[home].path))
+        begin, end = stretch(part.begins, server, servers)
+        for first in range(begin, end, LOADED_ROWS):
+            last = min(first + LOADED_ROWS, end)
+            ids = np.empty(last - first, np.int64)
+            rows = np.empty((last - first, part.dim), np.float32)
+            state = np.empty((last - first, part.state_width), np.float32)
+            file = checkpoint.files[home]
+            jobs = file.jobs(f"{part.path}/ids", first, last, ids)
+            jobs += file.jobs(f"{part.path}/rows", first, last, rows)
+            if part.state_width:
+                jobs += file.jobs(f"{part.path}/state", first, last, state)
+            run(jobs)
+            own = owners_of(ids, servers) == server
+            table.load(ids[own], rows[own], state[own])
+    if len(table.shared):
+        table.shared[...] = np.min(np.array(shared, np.float32), axis=0)

@@ -1,0 +1,158 @@
+"""Writing the manifest: the last file of a checkpoint, which joins the parts.
+
+Any HDF5 tool finds in it each variable whole, under its name, as a virtual dataset over the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcdist.checkpoint.facts import Manifest, Part, PartFile, Piece, TablePart, to_json
+from hpcdist.checkpoint.layout import MANIFEST, conflict, path_of
+from hpcdist.checkpoint.plan import Saved, variables_of
+from hpcdist.checkpoint.write import add_facts, finish, new_file
+from hpcdist.errors import CheckpointError
+
+
+def joined(
+    parts: Sequence[tuple[PartFile, Part]], trainers: Sequence[Any] = (), extra: Any = None
+) -> Manifest:
+    """Return the manifest of parts; CheckpointError if they are not of one checkpoint."""
+    first = parts[0][1]
+    for file, part in parts:
+        if (part.step, part.program) != (first.step, first.program):
+            raise CheckpointError(
+                f"{file.file}: holds step {part.step} of program {part.program[:8]}, expected step "
+                f"{first.step} of program {first.program[:8]} as in {parts[0][0].file}"
+            )
+    return Manifest(
+        first.step,
+        first.program,
+        tuple(file for file, _ in parts),
+        tuple(p for _, part in parts for p in part.pieces),
+        tuple(i for i, (_, part) in enumerate(parts) for _ in part.pieces),
+        tuple(t for _, part in parts for t in part.tables),
+        tuple(i for i, (_, part) in enumerate(parts) for _ in part.tables),
+        tuple(trainers),
+        extra,
+    )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise CheckpointError if HDF5 cannot hold datasets of these names side by side."""
+    found = conflict(list(names))
+    if found is not None:
+        raise CheckpointError(
+            f"variables {found[0]!r} and {found[1]!r} cannot be saved together: in HDF5 one would "
+            "be the group of the other; rename one of them"
+        )
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write the manifest under ``path``; with it, and not before, the checkpoint exists."""
+    variables = variables_of(manifest.pieces, str(path))
+    facts = to_json(manifest)
+    with new_file(path) as (temporary, file):
+        for saved in variables.values():
+            _add_variable(file, manifest, saved)
+        for name in dict.fromkeys(table.name for table in manifest.tables):
+            _add_table(file, manifest, name)
+        attrs = {
+            "content": "checkpoint",
+            "step": manifest.step,
+            "program": manifest.program,
+            "parts": [part.file for part in manifest.files],
+        }
+        offset = add_facts(file, facts, attrs)
+        file.close()
+        finish(temporary, facts, offset, ())
+
+
+def _add_variable(file: Any, manifest: Manifest, saved: Saved) -> None:
+    dtype = np.dtype(saved.dtype)
+    layout = h5py.VirtualLayout(saved.shape, dtype)
+    for i in saved.pieces:
+        piece = manifest.pieces[i]
+        source = manifest.files[manifest.homes[i]].file
+        rows = slice(0, piece.whole[0]) if piece.copy else slice(piece.begin, piece.end)
+        if rows.start < rows.stop:
+            layout[rows] = h5py.VirtualSource(source, piece.path, piece.shape, dtype)
+    dataset = file.create_virtual_dataset(path_of(saved.name), layout, fillvalue=_absent(dtype))
+    dataset.attrs.update(variable_attrs(saved.name, saved.role, dtype, manifest))
+
+
+def variable_attrs(name: str, role: str, dtype: Any, of: Manifest | Part) -> dict[str, Any]:
+    """Return what people and tools see of a variable."""
+    known = {"name": name, "role": role, "dtype": np.dtype(dtype).name}
+    return {**known, "step": of.step, "program": of.program}
+
+
+def _absent(dtype: Any) -> Any:
+    """Return what HDF5 tools show for rows whose part is missing: nothing that looks like data."""
+    if dtype.kind == "f":
+        return np.nan
+    return np.iinfo(dtype).max if dtype.kind in "iu" else 0
+
+
+def _add_table(file: Any, manifest: Manifest, name: str) -> None:
+    found = [
+        (manifest.files[home].file, table)
+        for home, table in zip(manifest.table_homes, manifest.tables)
+        if table.name == name
+    ]
+    total = sum(table.count for _, table in found)
+    first = found[0][1]
+    for member, dtype, columns in _members(first):
+        width = () if columns is None else (columns.stop - columns.start,)
+        layout = h5py.VirtualLayout((total, *width), dtype)
+        begin = 0
+        for source, table in found:
+            if table.count:
+                stored: tuple[int, ...] = (table.count,)
+                if member != "ids":
+                    stored += (table.dim if member == "rows" else table.state_width,)
+                dataset = "state" if member not in ("ids", "rows") else member
+                virtual = h5py.VirtualSource(source, f"{table.path}/{dataset}", stored, dtype)
+                if columns is not None:
+                    virtual = virtual[:, columns]
+                layout[begin : begin + table.count] = virtual
+            begin += table.count
+        fill = _absent(np.dtype(dtype))
+        made = file.create_virtual_dataset(f"{path_of(name)}/{member}", layout, fillvalue=fill)
+        role = "parameter" if member in ("ids", "rows") else "optimizer"
+        made.attrs.update(variable_attrs(name, role, dtype, manifest))
+
+
+def _members(table: TablePart) -> Iterator[tuple[str, str, slice | None]]:
+    """Yield (name, dtype, columns) of the datasets that make up a table."""
+    yield "ids", "int64", None
+    yield "rows", "float32", slice(0, table.dim)
+    names = [str(n) for n in table.facts.get("state_names", [])]
+    for i, name in enumerate(names):
+        yield name, "float32", slice(i * table.dim, (i + 1) * table.dim)
+
+
+def part_entry_attrs(piece: Piece, part: Part) -> dict[str, Any]:
+    """Return what people and tools see of a piece."""
+    rows: dict[str, Any] = {}
+    if piece.shape != piece.whole:
+        rows = {"begin": piece.begin, "end": piece.end, "whole_shape": piece.whole}
+    return {**variable_attrs(piece.name, piece.role, piece.dtype, part), **rows}
+
+
+def part_name(kind: str, index: int, count: int, attempt: int, manifest: str = MANIFEST) -> str:
+    """Return the name of the file of writer ``index`` of ``count`` servers or trainers.
+
+    It differs for every attempt at the same checkpoint.
+    """
+    return f"{prefix_of(manifest)}{kind}-{index}-of-{count}.{attempt}.h5"
+
+
+def prefix_of(manifest: str) -> str:
+    """Return what the names of a manifest's parts begin with."""
+    return "" if manifest == MANIFEST else f"{manifest}."

@@ -1,0 +1,130 @@
+"""How far a trainer has come: its reader's position, its random numbers, its step."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.position import here
+
+
+class Resumable:
+    """A reader that knows its position, so that a restored job reads on where the saved one was.
+
+    ``epoch`` counts how often it has been read to its end, ``position`` what it has given since.
+    Reading again after a restore passes over what was given before the save: the random numbers
+    that shuffled it are drawn again.
+    """
+
+    def __init__(self, reader: Callable[[], Iterable[Any]]) -> None:
+        self._reader = reader
+        self.epoch = 0
+        self.position = 0
+        self._began: Any = None  # the random state when this epoch began
+        self._passed_over: int | None = None
+        self._resumed: Any = None  # the random state when the checkpoint was saved
+
+    def __call__(self) -> Iterator[Any]:
+        """Read an epoch, or what is left of the one that was restored."""
+        passed_over, self._passed_over = self._passed_over, None
+        if passed_over is None:
+            self._began, self.position = random_state(), 0
+            samples = iter(self._reader())
+        else:
+            set_random_state(self._began)
+            samples = iter(self._reader())
+            given = sum(1 for _ in itertools.islice(samples, passed_over))
+            if given < passed_over:
+                raise CheckpointError(
+                    f"the reader had given {passed_over} batches of epoch {self.epoch} when the "
+                    f"checkpoint was saved, but now it ends after {given}: it reads other data"
+                )
+            set_random_state(self._resumed)
+        for sample in samples:
+            self.position += 1
+            yield sample
+        self.epoch += 1
+        self.position = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as plain data."""
+        began = random_state() if self._began is None or not self.position else self._began
+        return {"epoch": self.epoch, "position": self.position, "began": began}
+
+    def resume(self, state: Mapping[str, Any], current: Any) -> None:
+        """Go on from a position; ``current`` is the random state when it was saved."""
+        self.epoch, self.position = int(state["epoch"]), int(state["position"])
+        self._began, self._resumed = state["began"], current
+        self._passed_over = self.position or None
+
+
+def resumable(reader: Callable[[], Iterable[Any]]) -> Resumable:
+    """Return a reader that can be given to `save` and `restore`; put it around all others."""
+    return Resumable(reader)
+
+
+# -- random numbers --------------------------------------------------------------------------------
+def random_state() -> dict[str, Any]:
+    """Return the state of ``random`` and ``numpy.random`` as plain data."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, _text(np.array(words, np.uint32)), gauss],
+        "numpy": [str(name), _text(np.asarray(keys, np.uint32)), position, has_gauss, cached],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set ``random`` and ``numpy.random`` to a state that was written down."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(int(w) for w in _words(words)), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, _words(keys), position, has_gauss, cached))
+
+
+def _text(words: np.ndarray) -> str:
+    return base64.b64encode(words.astype("<u4").tobytes()).decode()
+
+
+def _words(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<u4").astype(np.uint32)
+
+
+# -- all of it -------------------------------------------------------------------------------------
+def own_state(executor: Executor, reader: Resumable | None) -> dict[str, Any]:
+    """Return what a trainer keeps for itself, as plain data."""
+    return {
+        "step": here.step,
+        "random": random_state(),
+        "streams": executor.states.positions(),
+        "reader": None if reader is None else reader.state(),
+    }
+
+
+def take_up_state(
+    states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
+) -> None:
+    """Go on as this trainer was; one that was not there goes on as trainer 0 was."""
+    if not states:
+        return
+    state = states[trainer] if trainer < len(states) else states[0]
+    try:
+        set_random_state(state["random"])
+        executor.states.take_up(state["streams"])
+        here.step = int(state["step"])
+        if reader is not None and state["reader"] is not None:
+            reader.resume(state["reader"], state["random"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: malformed state of trainer {trainer} ({error!r})") from None
+    if reader is not None and state["reader"] is None:
+        raise CheckpointError(
+            f"{file}: was saved without a reader, so it does not know where to read on: "
+            "restore it without reader="
+        )

@@ -1,0 +1,145 @@
+"""Restoring: every rank takes up what it is to hold, whoever had saved it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdist.checkpoint.checkpoint import Checkpoint, latest
+from hpcdist.checkpoint.facts import Piece
+from hpcdist.checkpoint.holdings import Held, array_of, persistables, tables_of, whole
+from hpcdist.checkpoint.known import note
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.local import take_up, take_up_table
+from hpcdist.checkpoint.plan import Saved
+from hpcdist.checkpoint.progress import Resumable, take_up_state
+from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
+from hpcdist.checkpoint.save import wait
+from hpcdist.checkpoint.serving import LOAD
+from hpcdist.checkpoint.sources import Source
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.control import Peers
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.variable import Variable
+from hpcdist.ps.table import SparseTable
+from hpcdist.transpiler.tables import is_distributed_lookup, read_tables
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was restored: after which step it was saved, the user's ``extra``, and from where."""
+
+    step: int
+    extra: Any
+    path: Path
+
+
+@with_the_living
+def restore(
+    executor: Executor,
+    dirname: str | Path,
+    main_program: Program | None = None,
+    *,
+    reader: Resumable | None = None,
+    scope: Scope | None = None,
+) -> Restored | None:
+    """Take up a saved job; return what it was, or None if there is no checkpoint yet.
+
+    ``dirname`` is a directory of checkpoints, of which the newest whole one is taken, or one
+    checkpoint. Every trainer calls this after the startup program; servers are asked. It does not
+    matter how many servers or trainers had saved it, or whether there were servers at all. Raises
+    CheckpointError, on all trainers, if something is missing, damaged, or does not fit.
+    """
+    peers = peers_here()
+    wait()
+    program = peers.program(main_program if main_program is not None else default_main_program())
+    scope = scope if scope is not None else global_scope()
+    (found, *_) = together(peers, lambda: _chosen(Path(dirname)) if peers.trainer == 0 else None)
+    note(dirname)
+    if found is None:
+        return None
+
+    def load() -> Any:
+        if peers.trainer == 0:
+            peers.ask({"do": LOAD, "path": str(Path(found).resolve())})
+        with Checkpoint(found) as checkpoint:
+            elsewhere = _kept_elsewhere(peers, program)
+            held = wanted(checkpoint, persistables(program), scope, elsewhere)
+            take_up(checkpoint, held, scope)
+            if not peers.servers:
+                for table in tables_of(program, scope):
+                    take_up_table(checkpoint, table, 0, 1)
+            facts, file = checkpoint.facts, str(checkpoint.manifest)
+        take_up_state(facts.trainers, peers.trainer, executor, reader, file)
+        return [facts.step, facts.extra]
+
+    step, extra = together(peers, load)[peers.trainer]
+    return Restored(step, extra, Path(found))
+
+
+def _chosen(directory: Path) -> str | None:
+    if (directory / MANIFEST).exists():
+        return str(directory)
+    found = latest(directory)
+    return None if found is None else str(found)
+
+
+def wanted(
+    checkpoint: Source,
+    variables: Iterable[Variable],
+    scope: Scope,
+    elsewhere: frozenset[str] = frozenset(),
+) -> list[Held]:
+    """Return those of some variables that this process is to take up whole.
+
+    Those without a value yet get the shape that was saved. ``elsewhere`` are kept by other ranks.
+    """
+    found: dict[str, Held] = {}
+    for var in variables:
+        if var.name in elsewhere or var.name in found or is_table(scope, var.name):
+            continue
+        array = array_of(scope, var.name)
+        if array is not None:
+            found[var.name] = whole(var.name, "", array)
+            continue
+        saved = checkpoint.saved(var.name)
+        shape, path = saved.shape, path_of(var.name)
+        check_declared(checkpoint, var, saved)
+        piece = Piece(var.name, saved.role, saved.dtype, shape, 0, shape[0], path)
+        found[var.name] = Held(var.name, piece)
+    return list(found.values())
+
+
+def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:
+    """Refuse values of another shape or dtype than the Program declares."""
+    fits = len(var.shape) == len(saved.shape) and all(
+        declared in (-1, got) for declared, got in zip(var.shape, saved.shape)
+    )
+    if not fits or var.dtype != saved.dtype:
+        raise CheckpointError(
+            f"{checkpoint.manifest}: {var.name!r} is {saved.dtype}{list(saved.shape)}, wanted "
+            f"{var.dtype}{list(var.shape)}: the program differs from the one that was saved"
+        )
+
+
+def is_table(scope: Scope, name: str) -> bool:
+    found = scope.find_var(name)
+    return found is not None and isinstance(found.value, SparseTable)
+
+
+def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
+    """Return the variables that this process never holds: tables, and what servers look up in."""
+    names: set[str] = set()
+    overview = program._parameters_on_pservers if peers.servers else None
+    if overview is not None:
+        remote = overview.get_distributed_vars_by_vtypes(["RemotePrefetch"])
+        names.update(record.origin.name for record in remote)
+    if program._trainer_plan is not None:
+        names.update(name for table in program._trainer_plan.tables for name in table.names)
+    if any(is_distributed_lookup(op) for block in program.blocks for op in block.ops):
+        names.update(name for table in read_tables(program) for name in table.names)
+    return frozenset(names)

@@ -1,0 +1,85 @@
+"""Distributed tables in checkpoints: rows in runs that any number of servers can share out.
+
+A run is some rows of one writer, sorted by the upper bits of their ids' mix. Which server a row
+lives on follows from these bits, so each server's rows are one stretch of every run, whatever the
+number of servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.facts import TablePart
+from hpcdist.checkpoint.layout import path_of
+from hpcdist.errors import CheckpointError
+from hpcdist.ps.batch import owners_of
+from hpcdist.ps.table import SparseTable
+
+BUCKETS = 1024
+SORTED = 1 << 16  # the bits that rows are sorted by
+RUN_BYTES = 256 << 20
+
+
+def runs_of(table: SparseTable, run_bytes: int = RUN_BYTES) -> Iterator[tuple[TablePart, Any]]:
+    """Yield a table's runs: facts, and (ids, rows, state), copies. A table has at least one."""
+    row_bytes = 8 + 4 * (table.dim + table.optimizer.state_width(table.dim))
+    step = max(1, run_bytes // row_bytes)
+    for number, first in enumerate(range(0, max(1, len(table)), step)):
+        ids, rows, state = table.export(first, min(first + step, len(table)))
+        keys = owners_of(ids, SORTED).astype(np.uint16)
+        order = np.argsort(keys, kind="stable")
+        counts = np.bincount(keys // (SORTED // BUCKETS), minlength=BUCKETS)
+        begins = (0, *np.cumsum(counts).tolist())
+        part = TablePart(
+            table.name,
+            f"{path_of(table.name)}/{number}",
+            table.dim,
+            state.shape[1],
+            begins,
+            tuple(float(s) for s in table.shared),
+            facts_of(table),
+        )
+        yield part, (ids[order], rows[order], state[order])
+
+
+def facts_of(table: SparseTable) -> dict[str, Any]:
+    """Return what rows of a table are; two tables can exchange rows if it is equal."""
+    return {
+        "optimizer": asdict(table.optimizer),
+        "initializer": asdict(table.initializer),
+        "seed": int(table.seed),
+        "state_names": list(table.optimizer.state_names),
+    }
+
+
+def stretch(begins: tuple[int, ...], server: int, servers: int) -> tuple[int, int]:
+    """Return the rows (begin, end) of a run that hold all rows of a server, and a few others."""
+    first = server * BUCKETS // servers
+    last = -(-(server + 1) * BUCKETS // servers)
+    return begins[first], begins[last]
+
+
+def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
+    """Raise CheckpointError if saved rows are not rows of this table."""
+    width = table.optimizer.state_width(table.dim)
+    if (part.dim, part.state_width) != (table.dim, width):
+        raise CheckpointError(
+            f"{file}: table {table.name!r} has rows of {part.dim} elements with {part.state_width} "
+            f"of optimizer state, wanted {table.dim} with {width}: the program differs"
+        )
+    ours = facts_of(table)
+    for what, saved in part.facts.items():
+        if what in ours and ours[what] != saved:
+            raise CheckpointError(
+                f"{file}: table {table.name!r} was saved with {what} {saved}, the program has "
+                f"{ours[what]}: "
+                + (
+                    "start the job with the same --seed"
+                    if what == "seed"
+                    else "build it as it was saved"
+                )
+            )

@@ -1,0 +1,307 @@
+"""Saving: every writer its own file, then the manifest that joins them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.background import Background
+from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, next_attempt, prune
+from hpcdist.checkpoint.facts import Manifest, Part, PartFile
+from hpcdist.checkpoint.holdings import Held, tables_of, whole_variables
+from hpcdist.checkpoint.known import note
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.local import Content, Label
+from hpcdist.checkpoint.manifest import check_names, joined, part_name, write_manifest
+from hpcdist.checkpoint.plan import shares
+from hpcdist.checkpoint.progress import Resumable, own_state
+from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
+from hpcdist.checkpoint.read import StoredFile
+from hpcdist.checkpoint.serving import SAVE, failure_of, write_or_say
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.control import Peers
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.printing import exact_text
+from hpcdist.graph.program import Program, default_main_program
+from hpcdist.ps.table import SparseTable
+
+POLL_S = 0.02
+
+_background = Background()
+_memory: dict[str, np.ndarray] = {}  # of snapshots
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where an attempt at a checkpoint goes."""
+
+    directory: str
+    attempt: int
+    manifest: str = MANIFEST
+
+    def path(self, kind: str, index: int, count: int) -> Path:
+        """Return the file of a writer."""
+        name = part_name(kind, index, count, self.attempt, self.manifest)
+        return Path(self.directory) / name
+
+
+def fingerprint(program: Program) -> str:
+    """Return a digest that is equal for Programs that compute the same."""
+    return hashlib.sha256(exact_text(program).encode()).hexdigest()
+
+
+@with_the_living
+def save(
+    executor: Executor,
+    dirname: str | Path,
+    step: int,
+    main_program: Program | None = None,
+    *,
+    reader: Resumable | None = None,
+    extra: Any = None,
+    keep: int | None = None,
+    compression: str | None = None,
+    asynchronous: bool = False,
+    scope: Scope | None = None,
+) -> Path:
+    """Save the whole job after a step; return the directory of the checkpoint, below ``dirname``.
+
+    Every trainer calls this after the same step (servers are asked, and save beside each other).
+    Saved are the persistable variables of ``main_program`` and what servers keep for it, the
+    position of ``reader``, random numbers, and ``extra``, plain data of trainer 0. When it
+    returns, the checkpoint is whole and on disk. With ``asynchronous`` only a copy has been made:
+    the write goes on beside training, and `wait` tells when it is done; an error comes then, or at
+    the next `save`. ``keep`` is how many checkpoints stay. ``compression``: None, "lz4", "zstd".
+    Raises CheckpointError, on all trainers, if it cannot be saved: older checkpoints stay.
+    """
+    peers = peers_here()
+    wait()
+    main = main_program if main_program is not None else default_main_program()
+    program = peers.program(main)
+    scope = scope if scope is not None else global_scope()
+    if step < 0:
+        raise CheckpointError(f"step: expected a number of at least 0, got {step}")
+    note(dirname)
+
+    def begin() -> Any:
+        target = None
+        if peers.trainer == 0:
+            target = _new_target(directory_of(dirname, step), MANIFEST, keep)
+        return [target, own_state(executor, reader)]
+
+    begun = together(peers, begin)
+    target = Target(*begun[0][0])
+    states = [state for _, state in begun]
+    label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
+    writers = _trainers_that_write(peers, program, scope)
+    content = Content(_share(peers, program, scope), scope, tables_of(program, scope))
+    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    awaited += [target.path("trainer", k, peers.trainers) for k in writers]
+    own = target.path("trainer", peers.trainer, peers.trainers)
+
+    def write() -> None:
+        if own in awaited:
+            write_or_say(content, own, label, compression)
+
+    def finish() -> None:
+        if peers.trainer == 0:
+            _finish(target, awaited, peers.deadline_s, states, extra)
+            if keep is not None:
+                prune(dirname, keep, step)
+
+    def ask() -> None:
+        if peers.trainer == 0 and peers.servers:
+            peers.ask(_request(target, label, compression, asynchronous))
+
+    if asynchronous:
+        together(peers, ask)
+        if own in awaited:
+            content.snapshot(_memory)
+        _background.start(_in_order(write, finish))
+    else:
+        together(peers, _in_order(ask, write))
+        together(peers, finish)
+    return Path(target.directory)
+
+
+def wait() -> None:
+    """Wait until what `save` writes beside training is on disk; raises the error of that save.
+
+    Only trainer 0 knows of the whole checkpoint; other trainers wait for their own part.
+    """
+    _background.wait()
+
+
+def busy() -> bool:
+    """Tell whether a checkpoint is being written beside training."""
+    return _background.busy
+
+
+def save_alone(
+    directory: Path,
+    manifest: str,
+    held: Sequence[Held],
+    scope: Scope | None,
+    program: str,
+    *,
+    tables: Sequence[SparseTable] = (),
+    extra: Any = None,
+    compression: str | None = None,
+) -> None:
+    """Save variables of this process, with no other rank taking part."""
+    target = Target(*_new_target(directory, manifest, None))
+    check_names([h.piece.name for h in held])
+    own = []
+    if held or tables:
+        own = [target.path("trainer", 0, 1)]
+        label = Label("trainer 0", 0, program)
+        Content(held, scope or Scope(), tables).write(own[0], label, compression)
+    _finish(target, own, 0.0, (), extra, program)
+
+
+def save_by_servers(
+    peers: Peers,
+    directory: Path,
+    manifest: str,
+    main: Program,
+    compression: str | None = None,
+) -> None:
+    """Save what servers have, and trainer 0 beside it, which alone calls this."""
+    program, scope = peers.program(main), global_scope()
+    target = Target(*_new_target(directory, manifest, None))
+    label = Label("trainer 0", 0, fingerprint(main))
+    peers.ask(_request(target, label, compression, asynchronous=False))
+    own = target.path("trainer", 0, 1)
+    Content(_own_variables(peers, program, scope), scope).write(own, label, compression)
+    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    _finish(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+# -- the steps of it -------------------------------------------------------------------------------
+def _new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
+    if keep is not None and keep < 1:
+        raise CheckpointError(f"keep: expected at least 1 checkpoint, got {keep}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return [str(directory), next_attempt(directory, manifest), manifest]
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
+
+
+def _request(
+    target: Target, label: Label, compression: str | None, asynchronous: bool
+) -> dict[str, Any]:
+    """Return what servers are told that are to save."""
+    return {
+        "do": SAVE,
+        "directory": str(Path(target.directory).resolve()),
+        "manifest": target.manifest,
+        "attempt": target.attempt,
+        "step": label.step,
+        "program": label.program,
+        "compression": compression,
+        "asynchronous": asynchronous,
+    }
+
+
+def _own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
+    """Return the variables that trainers hold whole, and no server has."""
+    held = whole_variables(program, scope)
+    overview = program._parameters_on_pservers if peers.servers else None
+    elsewhere = set()
+    if overview is not None:
+        elsewhere = {record.origin.name for record in overview.distributed_vars}
+    check_names([h.piece.name for h in held] + list(elsewhere))
+    return [h for h in held if h.piece.name not in elsewhere]
+
+
+def _share(peers: Peers, program: Program, scope: Scope) -> list[Held]:
+    """Return what this trainer writes: with servers trainer 0 all, else each its share."""
+    held = _own_variables(peers, program, scope)
+    if peers.servers or peers.trainers == 1:
+        return held if peers.trainer == 0 else []
+    by_name = {h.piece.name: h for h in held}
+    own = _shares(held, peers.trainers)[peers.trainer]
+    return [
+        Held(name, replace(by_name[name].piece, begin=begin, end=end, path=path_of(name)))
+        for name, begin, end in own
+    ]
+
+
+def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int]]]:
+    shapes = {h.piece.name: h.piece.whole for h in held}
+    sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
+    return shares(shapes, sizes, writers)
+
+
+def _trainers_that_write(peers: Peers, program: Program, scope: Scope) -> list[int]:
+    held = _own_variables(peers, program, scope)
+    if peers.servers or peers.trainers == 1:
+        return [0] if held or not peers.servers else []
+    return [k for k, share in enumerate(_shares(held, peers.trainers)) if share]
+
+
+def _in_order(*calls: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def _finish(
+    target: Target,
+    awaited: Sequence[Path],
+    deadline_s: float,
+    states: Sequence[Any],
+    extra: Any,
+    program: str = "",
+) -> None:
+    """Wait for all parts, then write the manifest; ``program`` is for one without parts."""
+    parts = [_await(path, deadline_s) for path in awaited]
+    directory = Path(target.directory)
+    manifest = Manifest(0, program, extra=extra)
+    if parts:
+        manifest = joined(_without_repeats(parts), states, extra)
+    write_manifest(directory / target.manifest, manifest)
+    drop_attempts(directory, target.attempt, target.manifest)
+
+
+def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
+    """Wait until a writer's file is there under its name: then it is whole."""
+    began = time.monotonic()
+    while not path.exists():
+        failure = failure_of(path)
+        if failure.exists():
+            raise CheckpointError(failure.read_text())
+        if time.monotonic() - began > deadline_s:
+            raise CheckpointError(
+                f"{path}: has not come within {deadline_s:g} s: the checkpoint is not saved; all "
+                "ranks must see the same directory"
+            )
+        time.sleep(POLL_S)
+    with StoredFile(path) as file:
+        assert isinstance(file.facts, Part)
+        return PartFile(path.name, file.head.file_bytes, file.head.facts), file.facts
+
+
+def _without_repeats(parts: list[tuple[PartFile, Part]]) -> list[tuple[PartFile, Part]]:
+    """Let a variable that several writers have alike be that of the first of them."""
+    seen: set[Any] = set()
+    kept = []
+    for file, part in parts:
+        pieces = []
+        for piece in part.pieces:
+            key = (piece.name, piece.begin, piece.end, piece.copy)
+            if key not in seen:
+                pieces.append(piece)
+            seen.add(key)
+        kept.append((file, replace(part, pieces=tuple(pieces))))
+    return kept

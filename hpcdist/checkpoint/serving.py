@@ -1,0 +1,124 @@
+"""A parameter server's side of checkpoints: what it does when trainer 0 asks, between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.background import Background
+from hpcdist.checkpoint.holdings import (
+    array_of,
+    backups_of,
+    held_of_server,
+    recomputed,
+    server_variables,
+    tables_of,
+)
+from hpcdist.checkpoint.known import note
+from hpcdist.checkpoint.local import Content, Label, take_up, take_up_table
+from hpcdist.checkpoint.manifest import part_name
+from hpcdist.checkpoint.sources import open_saved
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.program import Program
+
+SAVE, LOAD, LIST = "save", "load", "list"
+
+
+class ServerStore:
+    """Saves and loads what one of ``servers`` parameter servers holds in ``scope``.
+
+    ``after_load`` works out what follows from it.
+    """
+
+    def __init__(
+        self, program: Program, scope: Scope, servers: int, after_load: Callable[[], None]
+    ) -> None:
+        self._after_load = after_load
+        self._program = program
+        self._scope = scope
+        self._servers = servers
+        self._index = program._server_plan.index
+        self._memory: dict[str, np.ndarray] = {}
+        self._background = Background()
+
+    def answer(self, asked: Any) -> Any:
+        """Do what trainer 0 asks for: save, load, or list what there is."""
+        actions: dict[str, Callable[..., Any]] = {
+            SAVE: self._save,
+            LOAD: self._load,
+            LIST: self._list,
+        }
+        try:
+            action = actions[asked["do"]]
+            arguments = {k: v for k, v in asked.items() if k != "do"}
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"unknown request {asked!r}") from None
+        return action(**arguments)
+
+    def close(self) -> None:
+        """Wait for what is still being written."""
+        self._background.wait()
+
+    def _save(
+        self,
+        directory: str,
+        manifest: str,
+        attempt: int,
+        step: int,
+        program: str,
+        compression: str | None,
+        asynchronous: bool,
+    ) -> None:
+        note(directory)
+        self._background.wait()
+        held = server_variables(self._program, self._scope)
+        tables = tables_of(self._program, self._scope)
+        content = Content(held, self._scope, tables)
+        name = part_name("server", self._index, self._servers, attempt, manifest)
+        path, label = Path(directory) / name, Label(f"server {self._index}", step, program)
+        if asynchronous:
+            content.snapshot(self._memory)
+            self._background.start(lambda: write_or_say(content, path, label, compression))
+        else:
+            content.write(path, label, compression)
+
+    def _load(self, path: str, filename: str | None = None, names: Any = None) -> None:
+        """Load what is held here, or as much of it as is among ``names`` of whole variables."""
+        held = held_of_server(self._program, self._scope)
+        if names is not None:
+            held = [h for h in held if h.piece.name in names]
+        tables = tables_of(self._program, self._scope)
+        anew = recomputed(self._program)
+        with open_saved(Path(path), filename, names or []) as source:
+            held = [h for h in held if source.has(h.piece.name) or h.local not in anew]
+            take_up(source, held, self._scope)
+            for table in tables:
+                if names is None or table.name in names:
+                    take_up_table(source, table, self._index, self._servers)
+        for parameter, copies in backups_of(self._program).items():
+            for copy in copies:
+                np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))
+        self._after_load()
+
+    def _list(self) -> list[Any]:
+        held = server_variables(self._program, self._scope)
+        return [[h.local, asdict(h.piece)] for h in held]
+
+
+def write_or_say(content: Content, path: Path, label: Label, compression: str | None) -> None:
+    """Write a part; if that fails, leave word beside it, for who waits for the part."""
+    try:
+        content.write(path, label, compression)
+    except Exception as error:
+        failure_of(path).write_text(f"{label.writer}: {error}")
+        raise
+
+
+def failure_of(path: Path) -> Path:
+    """Return the file that says why a part could not be written."""
+    return path.with_name(f"{path.name}.failed")

@@ -1,0 +1,56 @@
+"""``fluid.io``: saving and loading variables and inference models; readers' decorators."""
+
+from hpcdist.io.model import load_inference_model, save_inference_model
+from hpcdist.io.variables import (
+    get_parameter_value,
+    get_parameter_value_by_name,
+    get_program_parameter,
+    get_program_persistable_vars,
+    is_parameter,
+    is_persistable,
+    load_params,
+    load_persistables,
+    load_vars,
+    save_params,
+    save_persistables,
+    save_vars,
+)
+from hpcdist.reader import (
+    ComposeNotAligned,
+    batch,
+    buffered,
+    cache,
+    chain,
+    compose,
+    firstn,
+    map_readers,
+    shuffle,
+    xmap_readers,
+)
+
+__all__ = [
+    "ComposeNotAligned",
+    "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "get_parameter_value",
+    "get_parameter_value_by_name",
+    "get_program_parameter",
+    "get_program_persistable_vars",
+    "is_parameter",
+    "is_persistable",
+    "load_inference_model",
+    "load_params",
+    "load_persistables",
+    "load_vars",
+    "map_readers",
+    "save_inference_model",
+    "save_params",
+    "save_persistables",
+    "save_vars",
+    "shuffle",
+    "xmap_readers",
+]

@@ -1,0 +1,151 @@
+"""Inference models: the part of a Program that computes some targets, with its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
+from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.ranks import peers_here
+from hpcdist.checkpoint.save import fingerprint, save_alone
+from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
+from hpcdist.graph.operator import as_names
+from hpcdist.graph.program import Program, default_main_program, program_guard
+from hpcdist.graph.variable import Variable
+from hpcdist.io.program_data import from_data, to_data
+from hpcdist.io.variables import is_persistable, load_vars, save_vars
+from hpcdist.layers import scale
+
+MODEL = "__model__"
+TARGET = "save_infer_model/scale_{}"  # what Fluid calls the operators that end its models
+
+
+def save_inference_model(
+    dirname: str,
+    feeded_var_names: Sequence[str] | str,
+    target_vars: Sequence[Variable] | Variable,
+    executor: Any,
+    main_program: Program | None = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+    *,
+    format: str = "hdf5",
+    compression: str | None = None,
+) -> list[str]:
+    """Save what computes ``target_vars`` from what is fed; return the targets' names.
+
+    The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well; parameters
+    as `save_vars` stores them, under ``params_filename``. Of a job, trainer 0 saves.
+    ``export_for_deployment`` changes nothing: what is saved can always be run.
+    """
+    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
+    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    program = default_main_program() if main_program is None else main_program
+    program = getattr(program, "program", program)
+    if not isinstance(program, Program):
+        raise GraphTypeError(f"main_program: expected a Program, got {type(program).__name__}")
+    if not targets or not all(isinstance(target, Variable) for target in targets):
+        raise GraphTypeError(f"target_vars: expected Variables, got {target_vars!r}")
+    for name in feeds:
+        program.global_block().var(name)
+    model, names = pruned(program, feeds, targets)
+    if peers_here().trainer:
+        return names
+    extra = {"program": to_data(model), "feed": feeds, "fetch": names}
+    model_name, params_name = model_filename or MODEL, params_filename or MANIFEST
+    if model_name == params_name:
+        raise CheckpointError(f"model_filename and params_filename are both {model_name!r}")
+    kept = [var.name for var in model.list_vars() if is_persistable(var)]
+    if not program_only:
+        how: dict[str, Any] = {"format": format, "compression": compression}
+        save_vars(executor, dirname, program, kept, None, params_filename, **how)
+    save_alone(Path(dirname), model_name, [], None, fingerprint(model), extra=extra)
+    return names
+
+
+def load_inference_model(
+    dirname: str,
+    executor: Any,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    pserver_endpoints: Sequence[str] | None = None,
+) -> list[Any]:
+    """Return [program, names to feed, Variables to fetch] of a saved model; load its parameters.
+
+    ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers.
+    """
+    path = Path(dirname) / (model_filename or MODEL)
+    if path.is_file() and not is_checkpoint(path):
+        raise CheckpointError(
+            f"{path}: not a model that hpcdist saved; of Fluid's own models only the parameters "
+            "can be loaded: build the program, then call fluid.io.load_params"
+        )
+    with Checkpoint(path) as checkpoint:
+        extra = checkpoint.facts.extra
+    if not isinstance(extra, dict) or not {"program", "feed", "fetch"} <= extra.keys():
+        raise CheckpointError(f"{path}: holds no inference model")
+    program = from_data(extra["program"], str(path))
+    block = program.global_block()
+    try:
+        feeds = [str(block.var(name).name) for name in extra["feed"]]
+        fetches = [block.var(name) for name in extra["fetch"]]
+    except GraphError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    load_vars(executor, dirname, program, None, is_persistable, params_filename)
+    return [program, feeds, fetches]
+
+
+def pruned(
+    program: Program, feeds: Sequence[str], targets: Sequence[Variable]
+) -> tuple[Program, list[str]]:
+    """Return a Program of just what computes the targets, and what it calls them.
+
+    GraphError if a target needs data that is not fed.
+    """
+    model = program.clone(for_test=True)
+    block = model.global_block()
+    needed = {target.name for target in targets} - set(feeds)
+    kept = []
+    for op in reversed(block.ops):
+        if needed & set(op.output_arg_names):
+            kept.append(op)
+            needed -= set(op.output_arg_names)
+            needed |= {name for name in _reads(model, op) if name not in feeds}
+    missing = sorted(n for n in needed if not _has_value(model, n))
+    if missing:
+        raise GraphError(
+            f"save_inference_model: {', '.join(t.name for t in targets)} cannot be computed from "
+            f"{', '.join(feeds) or 'nothing'}: {', '.join(missing)} would have to be fed too"
+        )
+    block.ops = list(reversed(kept))
+    used = {
+        n for b in model.blocks for op in b.ops for n in (*_reads(model, op), *op.output_arg_names)
+    }
+    used |= set(feeds) | {target.name for target in targets}
+    for name in [name for name in block.vars if name not in used]:
+        block.remove_var(name)
+    names = []
+    with program_guard(model, Program()):
+        for number, target in enumerate(targets):
+            made = scale(block.var(target.name), 1.0, name=TARGET.format(number))
+            names.append(made.name)
+    model.touch()
+    return model, names
+
+
+def _reads(program: Program, op: Any) -> list[str]:
+    """Return what an operator reads, with what its nested block reads of the outside."""
+    names = as_names(op.input_arg_names)
+    if "sub_block" in op.attrs:
+        inner = program.block(op.attrs["sub_block"])
+        names += [n for o in inner.ops for n in _reads(program, o) if n not in inner.vars]
+    return names
+
+
+def _has_value(program: Program, name: str) -> bool:
+    var = program.global_block().find_var(name)
+    return var is not None and is_persistable(var)

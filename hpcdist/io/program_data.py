@@ -1,0 +1,131 @@
+"""Programs as plain data: what an inference model is stored as. No code is ever loaded."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import CheckpointError, GraphError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup
+from hpcdist.graph.variable import Parameter, Variable
+
+VERSION = 1
+_FACTS = ("shape", "dtype", "type", "persistable", "stop_gradient", "lod_level", "is_data")
+
+
+def to_data(program: Program) -> dict[str, Any]:
+    """Return a Program as plain data; CheckpointError for attributes that are none."""
+    blocks = [
+        {
+            "parent": block.parent_idx,
+            "vars": [_variable(var) for var in block.vars.values()],
+            "ops": [_operator(op) for op in block.ops],
+        }
+        for block in program.blocks
+    ]
+    return {"version": VERSION, "random_seed": program.random_seed, "blocks": blocks}
+
+
+def from_data(data: Any, file: str) -> Program:
+    """Return the Program that is described; CheckpointError naming ``file`` if none is."""
+    try:
+        if data["version"] != VERSION:
+            raise CheckpointError(
+                f"{file}: a program in version {data['version']!r} of the format, this release "
+                f"reads version {VERSION}"
+            )
+        program = Program()
+        program.random_seed = int(data["random_seed"])
+        program.blocks = [
+            Block(program, i, int(block["parent"])) for i, block in enumerate(data["blocks"])
+        ]
+        for block, said in zip(program.blocks, data["blocks"]):
+            for var in said["vars"]:
+                block.add_var(_as_variable(block, var))
+            for op in said["ops"]:
+                block.add_op(_as_operator(block, op))
+        if not program.blocks:
+            raise ValueError("no blocks")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, GraphError):
+            raise CheckpointError(f"{file}: its program cannot be built: {error}") from None
+        raise CheckpointError(f"{file}: malformed program ({error!r})") from None
+    return program
+
+
+def _variable(var: Variable) -> dict[str, Any]:
+    facts = {name: getattr(var, name) for name in _FACTS}
+    return {"name": var.name, "parameter": isinstance(var, Parameter), **facts}
+
+
+def _as_variable(block: Block, said: Mapping[str, Any]) -> Variable:
+    facts = {name: said[name] for name in _FACTS}
+    facts["shape"] = tuple(int(d) for d in facts["shape"])
+    name = str(said["name"])
+    if not said["parameter"]:
+        return Variable(block, name, **facts)
+    trainable = not facts.pop("stop_gradient")
+    facts.pop("persistable")
+    return Parameter(block, name, trainable=trainable, **facts)
+
+
+def _operator(op: Operator) -> dict[str, Any]:
+    attrs = {}
+    for name, value in op.attrs.items():
+        try:
+            attrs[name] = _plain(value)
+        except TypeError:
+            raise CheckpointError(
+                f"{op.place} {op}: attribute {name!r} is a {type(value).__name__}, which cannot be "
+                "saved as plain data"
+            ) from None
+    return {"type": op.type, "inputs": op.inputs, "outputs": op.outputs, "attrs": attrs}
+
+
+def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
+    lookup(said["type"])
+    attrs = {str(name): _value(value) for name, value in said["attrs"].items()}
+    inputs, outputs = (
+        {str(slot): [str(n) for n in names] for slot, names in said[side].items()}
+        for side in ("inputs", "outputs")
+    )
+    return Operator(block, str(said["type"]), inputs, outputs, attrs)
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute as JSON says it; what JSON cannot say is a dict with one key."""
+    if isinstance(value, np.ndarray):
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"array": [value.dtype.name, list(value.shape), data]}
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if value is None or isinstance(value, (bool, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    raise TypeError
+
+
+def _value(said: Any) -> Any:
+    if isinstance(said, dict):
+        ((kind, content),) = said.items()
+        if kind == "float":
+            return float(content)
+        if kind == "array":
+            dtype, shape, data = content
+            if np.dtype(dtype).hasobject:
+                raise ValueError(f"array of {dtype}")
+            return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
+        raise ValueError(f"attribute of kind {kind!r}")
+    return [_value(item) for item in said] if isinstance(said, list) else said

@@ -1,0 +1,327 @@
+"""Saving and loading variables of a Program: ``fluid.io.save_persistables`` and its kin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.facts import OTHER, Piece
+from hpcdist.checkpoint.fluid_files import write_tensors
+from hpcdist.checkpoint.holdings import (
+    array_of,
+    held_of_server,
+    persistables,
+    roles_of,
+    tables_of,
+    whole,
+)
+from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.local import take_up, take_up_table
+from hpcdist.checkpoint.ranks import peers_here
+from hpcdist.checkpoint.restore import is_table, wanted
+from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers
+from hpcdist.checkpoint.serving import LIST, LOAD
+from hpcdist.checkpoint.sources import open_saved
+from hpcdist.errors import CheckpointError, GraphTypeError
+from hpcdist.executor.compiled_program import CompiledProgram
+from hpcdist.executor.control import Peers
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.variable import Parameter, Variable
+
+logger = logging.getLogger("hpcdist.io")
+FORMATS = ("hdf5", "fluid")
+Predicate = Callable[[Variable], bool]
+Remote = tuple[int, str, Piece]
+
+
+def is_parameter(var: Any) -> bool:
+    """Tell whether a variable is a parameter."""
+    return isinstance(var, Parameter)
+
+
+def is_persistable(var: Variable) -> bool:
+    """Tell whether a variable outlives a run and has a value to be saved."""
+    return var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
+
+
+def get_program_parameter(program: Program) -> list[Variable]:
+    """Return the parameters of a Program."""
+    return [var for var in program.list_vars() if is_parameter(var)]
+
+
+def get_program_persistable_vars(program: Program) -> list[Variable]:
+    """Return the variables of a Program that `save_persistables` saves."""
+    return [var for var in program.list_vars() if is_persistable(var)]
+
+
+def get_parameter_value(para: Variable, executor: Any) -> np.ndarray:
+    """Return the value of a parameter."""
+    if not is_parameter(para):
+        raise GraphTypeError(f"get_parameter_value: expected a parameter, got {para!r}")
+    return np.array(_array(global_scope(), para.name))
+
+
+def get_parameter_value_by_name(
+    name: str, executor: Any, program: Program | None = None
+) -> np.ndarray:
+    """Return the value of a parameter of a Program, by its name."""
+    var = _program("program", program).global_block().var(name)
+    return get_parameter_value(var, executor)
+
+
+# -- saving ----------------------------------------------------------------------------------------
+def save_vars(
+    executor: Any,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    vars: Sequence[Any] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+    *,
+    format: str = "hdf5",
+    compression: str | None = None,
+) -> None:
+    """Save variables: ``vars`` (Variables or names), or those that ``predicate`` chooses.
+
+    In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
+    ``format="fluid"`` as Fluid does: a file for each variable, or all in ``filename``. Of a job,
+    trainer 0 saves, and takes from servers what only they have; other trainers return at once.
+    """
+    _check_format(format, compression)
+    program = _program("main_program", main_program)
+    names = [v.name for v in _chosen(program, vars, predicate)]
+    peers = peers_here()
+    if peers.trainer:
+        logger.info("save_vars: trainer 0 saves, this is trainer %d", peers.trainer)
+        return
+    remote = _on_servers(peers, program)
+    _save(peers, program, names, remote, Path(dirname), filename, format, compression)
+
+
+def _save(
+    peers: Peers,
+    program: Program,
+    names: Sequence[str],
+    remote: Mapping[str, Sequence[Remote]],
+    directory: Path,
+    filename: str | None,
+    format: str,
+    compression: str | None,
+) -> None:
+    arrays = _values(peers, program, names, remote)
+    if format == "fluid":
+        _write_fluid(directory, arrays, filename)
+        return
+    scope, roles = Scope(), roles_of(program)
+    held = []
+    for name, array in arrays.items():
+        scope.var(name).value = array
+        held.append(whole(name, roles.get(name, OTHER), array))
+    tables = [t for t in tables_of(program, global_scope()) if t.name in names]
+    label = fingerprint(program)
+    target = directory, filename or MANIFEST
+    save_alone(*target, held, scope, label, tables=tables, compression=compression)
+
+
+def save_params(
+    executor: Any,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+    **how: Any,
+) -> None:
+    """Save the parameters of a Program; see `save_vars`."""
+    save_vars(executor, dirname, main_program, None, is_parameter, filename, **how)
+
+
+def save_persistables(
+    executor: Any,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+    *,
+    format: str = "hdf5",
+    compression: str | None = None,
+) -> None:
+    """Save all that outlives a run: parameters, optimizer state, learning rates; see `save_vars`.
+
+    Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
+    """
+    program, peers = _program("main_program", main_program), peers_here()
+    if not peers.servers or peers.program(program)._trainer_plan is None:
+        how: dict[str, Any] = {"format": format, "compression": compression}
+        save_vars(executor, dirname, program, None, is_persistable, filename, **how)
+        return
+    _check_format(format, compression)
+    if peers.trainer:
+        logger.info("save_persistables: trainer 0 saves, this is trainer %d", peers.trainer)
+    elif format == "hdf5":
+        save_by_servers(peers, Path(dirname), filename or MANIFEST, program, compression)
+    else:
+        remote = _on_servers(peers, program)
+        own = [v.name for v in persistables(peers.program(program))]
+        names = [n for n in own if array_of(global_scope(), n) is not None] + list(remote)
+        _save(peers, program, names, remote, Path(dirname), filename, format, None)
+
+
+def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
+    """Return what servers hold of each variable: (server, its name there, piece)."""
+    remote: dict[str, list[Remote]] = {}
+    if peers.servers and peers.program(program)._parameters_on_pservers is not None:
+        for server, listed in enumerate(peers.ask({"do": LIST})):
+            for local, said in listed:
+                piece = Piece(**{**said, "whole": tuple(said["whole"])})
+                remote.setdefault(piece.name, []).append((server, local, piece))
+    return remote
+
+
+def _values(
+    peers: Peers, program: Program, names: Sequence[str], remote: Mapping[str, Sequence[Remote]]
+) -> dict[str, np.ndarray]:
+    """Return values by name, sorted; what only servers have is read there."""
+    scope = global_scope()
+    found: dict[str, np.ndarray] = {}
+    for name in sorted(set(names)):
+        if name in remote and not _received(peers.program(program), name):
+            found[name] = _read_remote(peers, remote[name])
+        elif not is_table(scope, name):
+            found[name] = _array(scope, name)
+    return found
+
+
+def _received(program: Program, name: str) -> bool:
+    """Tell whether a trainer has a parameter's value, as it is on the servers."""
+    return any(op.type == "recv" and name in _parameters(op) for op in program.global_block().ops)
+
+
+def _parameters(op: Any) -> list[str]:
+    return op.attrs.get("op_role_var", [])[:1] + op.output("Out")
+
+
+def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.ndarray:
+    first = pieces[0][2]
+    array = np.empty(first.whole, first.dtype)
+    for server, local, piece in pieces:
+        if piece.copy:
+            other = np.empty(first.whole, first.dtype)
+            peers.read(server, {local: other})
+            array = other if piece is first else np.minimum(array, other)
+        else:
+            peers.read(server, {local: array[piece.begin : piece.end]})
+    return array
+
+
+def _write_fluid(directory: Path, arrays: Mapping[str, np.ndarray], filename: str | None) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if filename is not None:
+            write_tensors(directory / filename, arrays.values())
+            return
+        for name, array in arrays.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(directory / name, [array])
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be written: {error}") from None
+
+
+# -- loading ---------------------------------------------------------------------------------------
+def load_vars(
+    executor: Any,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    vars: Sequence[Any] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load what `save_vars` has saved, in HDF5 or in Fluid's format: the files say which.
+
+    CheckpointError, and nothing has changed, if a variable is missing or of another shape or
+    dtype. On a pserver program it loads the rows that this server holds. In a job with servers,
+    trainer 0 lets these load what they hold, and every trainer loads what it has itself.
+    """
+    program = _program("main_program", main_program)
+    scope, directory = global_scope(), Path(dirname)
+    chosen = _chosen(program, vars, predicate)
+    names = [var.name for var in chosen]
+    if program._server_plan is not None:
+        held = [h for h in held_of_server(program, scope) if h.local in names]
+        index, servers = program._server_plan.index, len(program._endpoints)
+    else:
+        peers = peers_here()
+        if peers.servers and peers.trainer == 0:
+            asked = {"path": str(directory.resolve()), "filename": filename, "names": names}
+            peers.ask({"do": LOAD, **asked})
+        if peers.servers:
+            peers.program(program)
+            chosen = [v for v in chosen if array_of(scope, v.name) is not None]
+        with open_saved(directory, filename, names) as source:
+            held = wanted(source, chosen, scope)
+        index, servers = 0, 1
+    tables = [table for table in tables_of(program, scope) if table.name in names]
+    with open_saved(directory, filename, [h.piece.name for h in held]) as source:
+        take_up(source, held, scope)
+        for table in tables:
+            take_up_table(source, table, index, servers)
+
+
+def load_params(
+    executor: Any,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load the parameters of a Program; see `load_vars`."""
+    load_vars(executor, dirname, main_program, None, is_parameter, filename)
+
+
+def load_persistables(
+    executor: Any,
+    dirname: str,
+    main_program: Program | CompiledProgram | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load all that outlives a run; see `load_vars`."""
+    load_vars(executor, dirname, main_program, None, is_persistable, filename)
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+def _program(what: str, given: Any) -> Program:
+    program = default_main_program() if given is None else getattr(given, "program", given)
+    if not isinstance(program, Program):
+        raise GraphTypeError(f"{what}: expected a Program, got {type(given).__name__}")
+    return program
+
+
+def _chosen(
+    program: Program, vars: Sequence[Any] | None, predicate: Predicate | None
+) -> list[Variable]:
+    """Return the variables that are asked for, each once."""
+    if vars is None:
+        choose = is_persistable if predicate is None else predicate
+        found = [var for var in program.list_vars() if choose(var)]
+    else:
+        block = program.global_block()
+        found = [block.var(v) if isinstance(v, str) else v for v in vars]
+    return list({var.name: var for var in found}.values())
+
+
+def _check_format(format: str, compression: str | None) -> None:
+    if format not in FORMATS:
+        raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
+    if format == "fluid" and compression is not None:
+        raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
+
+
+def _array(scope: Scope, name: str) -> np.ndarray:
+    array = array_of(scope, name)
+    if array is None:
+        raise CheckpointError(
+            f"variable {name!r} has no value in this scope: run the startup program first"
+        )
+    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
