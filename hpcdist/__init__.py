@@ -2,15 +2,20 @@
 
 from hpcdist import (
     backward,
+    checkpoint,
     clip,
     core,
     dataset,
     framework,
     initializer,
+    io,
     layers,
+    metrics,
+    nets,
     optimizer,
     reader,
     regularizer,
+    runtime,
     transpiler,
 )
 from hpcdist.backward import append_backward, gradients
@@ -19,7 +24,9 @@ from hpcdist.core import cpu_places, cuda_places, is_compiled_with_cuda
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
+from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
+from hpcdist.executor.parallel_executor import ParallelExecutor
 from hpcdist.executor.scope import Scope, global_scope, scope_guard
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.graph import (
@@ -35,7 +42,10 @@ from hpcdist.layers.embedding import embedding_v2 as embedding
 from hpcdist.layers.embedding import one_hot_v2 as one_hot
 from hpcdist.layers.io import data_v2 as data
 from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from hpcdist.reader import batch
+from hpcdist.runtime.ahead import rows_ahead
+from hpcdist.runtime.uneven import even_batches
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,
@@ -49,12 +59,15 @@ __all__ = [
     "BuildStrategy",
     "CPUPlace",
     "CUDAPlace",
+    "CompiledProgram",
     "DataFeeder",
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
     "ExecutionStrategy",
     "Executor",
     "HpcdistError",
+    "LoDTensor",
+    "ParallelExecutor",
     "ParamAttr",
     "Parameter",
     "Program",
@@ -63,22 +76,29 @@ __all__ = [
     "append_backward",
     "backward",
     "batch",
+    "checkpoint",
     "clip",
     "core",
     "cpu_places",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
     "cuda_places",
     "data",
     "dataset",
     "default_main_program",
     "default_startup_program",
     "embedding",
+    "even_batches",
     "framework",
     "global_scope",
     "gradients",
     "initializer",
+    "io",
     "is_compiled_with_cuda",
     "layers",
     "memory_optimize",
+    "metrics",
+    "nets",
     "one_hot",
     "optimizer",
     "program_guard",
@@ -86,6 +106,8 @@ __all__ = [
     "reader",
     "regularizer",
     "release_memory",
+    "rows_ahead",
+    "runtime",
     "scope_guard",
     "set_gradient_clip",
     "transpiler",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcdist.fleet import metrics
 from hpcdist.fleet.fleet_base import Fleet
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import (
@@ -39,4 +40,5 @@ __all__ = [
     "UserDefinedCollectiveRoleMaker",
     "UserDefinedRoleMaker",
     "fleet",
+    "metrics",
 ]

@@ -1,5 +1,112 @@
-"""What ``paddle.fluid.incubate.fleet.collective`` means: refused when it is imported."""
+"""Fluid 1.8's fleet for collective training: ``fluid.incubate.fleet.collective``."""
 
-from hpcdist.fleet.refusal import refuse_collective
+from __future__ import annotations
 
-refuse_collective()
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdist.errors import FleetError
+from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
+from hpcdist.fleet.fleet_base import Fleet
+from hpcdist.fleet.optimizer import DistributedOptimizer
+from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, RoleMakerBase
+from hpcdist.optimizer import Optimizer
+
+MODES = ("nccl2", "collective")
+COLLECTIVE_MODES = (None, "local_sgd", "grad_allreduce")
+
+
+class LambConfig:
+    """Settings of Lamb: there are none."""
+
+
+class DistFCConfig:
+    """Settings of a classifier that is divided among workers, which is not built."""
+
+
+@dataclass
+class DistributedStrategy(BuildStrategy):
+    """A BuildStrategy with the fields of collective training.
+
+    Fields of what is not built refuse when it is used, never silently.
+    """
+
+    use_local_sgd: bool = False
+    use_dist_fc: bool = False
+    dist_fc_config: Any = None
+    mode: str = "nccl2"
+    collective_mode: str | None = None
+    forward_recompute: bool = False
+    recompute_checkpoints: list[Any] = field(default_factory=list)
+    use_amp: bool = False
+    amp_loss_scaling: float = 2.0**15
+    exec_strategy: ExecutionStrategy = field(default_factory=ExecutionStrategy)
+
+    def collective(self) -> CollectiveSettings:
+        """Return what it asks for; FleetError if that is not built, or contradicts itself."""
+        for name, why in (
+            ("forward_recompute", "set it to False; memory_optimize saves memory"),
+            ("use_amp", "train in float32"),
+            ("use_dist_fc", "every worker keeps all parameters"),
+        ):
+            if getattr(self, name):
+                raise refuse(name, why)
+        if self.mode not in MODES or self.collective_mode not in COLLECTIVE_MODES:
+            raise FleetError(
+                f"mode must be one of {MODES} and collective_mode one of {COLLECTIVE_MODES}, "
+                f"got {self.mode!r} and {self.collective_mode!r}"
+            )
+        mode = "local_sgd" if self.use_local_sgd else self.collective_mode
+        if mode is not None and self.mode != "collective" and not self.use_local_sgd:
+            raise FleetError(f"collective_mode {mode!r} needs mode 'collective', got {self.mode!r}")
+        if mode is None and self.mode == "collective":
+            raise FleetError("mode 'collective' needs a collective_mode")
+        return CollectiveSettings(
+            mode or "nccl2",
+            self.nccl_comm_num,
+            self.use_hierarchical_allreduce,
+            self.hierarchical_allreduce_inter_nranks,
+            self.fuse_all_reduce_ops,
+            None,
+            BuildStrategy(
+                gradient_scale_strategy=self.gradient_scale_strategy,
+                reduce_strategy=self.reduce_strategy,
+            ),
+            self.exec_strategy,
+        )
+
+
+class Collective(Fleet):
+    """Fleet without servers; its `main_program` is a CompiledProgram."""
+
+    def init(
+        self,
+        role_maker: RoleMakerBase | None = None,
+        is_collective: bool = True,
+        strategy: Any = None,
+    ) -> None:
+        """Say which worker this is; without a role maker the environment says it."""
+        given = role_maker or PaddleCloudRoleMaker(is_collective=True)
+        super().init(given, is_collective=True, strategy=strategy)
+
+
+fleet = Collective()
+
+
+class CollectiveOptimizer(DistributedOptimizer):
+    """What ``fleet.distributed_optimizer`` returns, made directly."""
+
+    def __init__(self, optimizer: Optimizer, strategy: DistributedStrategy | None = None) -> None:
+        made = fleet.distributed_optimizer(optimizer, strategy)
+        super().__init__(made._optimizer, made._distribute)
+
+
+__all__ = [
+    "Collective",
+    "CollectiveOptimizer",
+    "DistFCConfig",
+    "DistributedStrategy",
+    "LambConfig",
+    "fleet",
+]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
+from hpcdist import io
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
+from hpcdist.fleet import metrics
+from hpcdist.fleet.collective_settings import CollectiveSettings, plan_collective
 from hpcdist.fleet.optimizer import DistributedOptimizer
-from hpcdist.fleet.refusal import refuse_collective
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
 from hpcdist.fleet.strategy import DistributedStrategy, SyncStrategy, strategy_of
 from hpcdist.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
@@ -39,9 +40,9 @@ class Planned:
     """What `minimize` leaves: the programs of this process's role, and what they came from."""
 
     origin: Program
-    main: Program
+    main: Program | CompiledProgram
     startup: Program
-    strategy: DistributedStrategy
+    strategy: DistributedStrategy | None = None  # of training with servers
 
 
 class Fleet:
@@ -51,13 +52,25 @@ class Fleet:
     workers call `init_worker`, run ``startup_program`` and ``main_program``, and `stop_worker`.
     """
 
+    metrics = metrics
+
     def __init__(self) -> None:
         self._given: RoleMakerBase | None = None
+        self._collective = False  # workers only, who sum gradients
+        self._strategy: Any = None
         self._made: Planned | None = None
         self._executor = Executor(CPUPlace())
 
-    def init(self, role_maker: RoleMakerBase | None = None, is_collective: bool = False) -> None:
+    def init(
+        self,
+        role_maker: RoleMakerBase | None = None,
+        is_collective: bool = False,
+        strategy: Any = None,
+    ) -> None:
         """Say who this process is; a second call starts over.
+
+        ``is_collective``: there are workers only. ``strategy`` is for `distributed_optimizer`s that
+        are given none.
 
         Without a role maker, the environment says it. In a job, what the role maker says must be
         what the launcher decided, except for the servers' names: they are names only.
@@ -69,11 +82,11 @@ class Fleet:
                 f"role_maker: expected a PaddleCloudRoleMaker or another role maker, "
                 f"got {role_maker!r}"
             )
-        if is_collective or role_maker.is_collective:
-            refuse_collective()
         role_maker.generate_role()
         _check_against_job(role_maker)
         self._given = role_maker
+        self._collective = is_collective or role_maker.is_collective
+        self._strategy = strategy
         self._made = None
         self._executor = Executor(CPUPlace())
 
@@ -142,8 +155,8 @@ class Fleet:
         return self._made
 
     @property
-    def main_program(self) -> Program:
-        """The main program of this process's role."""
+    def main_program(self) -> Program | CompiledProgram:
+        """The main program of this process's role; without servers a CompiledProgram."""
         return self._planned.main
 
     @property
@@ -157,13 +170,28 @@ class Fleet:
         """Return an optimizer whose `minimize` also makes the programs of this process's role.
 
         ``strategy`` comes from StrategyFactory (None: synchronous), or is a
-        DistributeTranspilerConfig, or fleet 2.0's DistributedStrategy.
+        DistributeTranspilerConfig, or fleet 2.0's DistributedStrategy. After
+        ``init(is_collective=True)`` it is that one, or the DistributedStrategy of fleet.collective.
         """
         if not isinstance(optimizer, Optimizer):
             raise FleetError(f"optimizer: expected an optimizer, got {optimizer!r}")
-        chosen = strategy_given(strategy)
         _ = self._role_maker
-        return DistributedOptimizer(optimizer, lambda program: self._plan(program, chosen))
+        strategy = self._strategy if strategy is None else strategy
+        if self._collective:
+            settings = collective_settings(strategy)
+            return DistributedOptimizer(
+                settings.exchanged(optimizer), lambda loss: self._plan_collective(loss, settings)
+            )
+        chosen = strategy_given(strategy)
+        return DistributedOptimizer(optimizer, lambda loss: self._plan(loss.block.program, chosen))
+
+    def _plan_collective(self, loss: Variable, settings: CollectiveSettings) -> None:
+        origin = loss.block.program
+        startup = origin.startup
+        assert startup is not None, "minimize sets it"
+        untouched = origin.clone()
+        main = plan_collective(loss, startup, settings, self._role_maker)
+        self._made = Planned(untouched, main, startup)
 
     def _plan(self, origin: Program, strategy: DistributedStrategy) -> None:
         """Make the programs of this role; with no server at all, those that were built."""
@@ -206,9 +234,7 @@ class Fleet:
             raise FleetError(f"init_server: there is no directory {model_dir!r}")
         self._executor.run(self.startup_program)
         if model_dir:
-            _io("init_server(model_dir)").load_persistables(
-                self._executor, model_dir, self.main_program
-            )
+            io.load_persistables(self._executor, model_dir, self.main_program)
 
     def run_server(self) -> None:
         """Serve; return when the last worker has stopped."""
@@ -217,15 +243,23 @@ class Fleet:
 
     # -- workers -----------------------------------------------------------------------------
     def init_worker(self) -> None:
-        """Get ready to train; call it before the startup program runs.
+        """Get ready to train; call it before the startup program runs. Not needed without servers.
 
         Where a communicator runs, its settings become this process's FLAGS_communicator_*.
         """
         self._require(Role.WORKER, "init_worker")
         strategy = self._planned.strategy
+        if strategy is None:
+            return
         flags = strategy.get_trainer_runtime_config().get_communicator_flags()
         if strategy.mode != DistributedMode.SYNC:
             os.environ.update({f"FLAGS_{name}": value for name, value in flags.items()})
+
+    def barrier_worker(self) -> None:
+        """Wait until all workers have come here. Collective among workers."""
+        self._require(Role.WORKER, "barrier_worker")
+        if (job := _job()) is not None:
+            job.gather(0)
 
     def stop_worker(self) -> None:
         """Leave the servers: they go on without this worker, and end after the last one."""
@@ -238,13 +272,15 @@ class Fleet:
     ) -> None:
         """Save all persistable variables of a distributed program (default: this role's)."""
         program = self.main_program if main_program is None else main_program
+        if isinstance(program, CompiledProgram):
+            program = program.program
         _check_saving("save_persistables", executor, program)
         if not program._is_distributed and self.server_num():
             raise FleetError(
                 "save_persistables: main_program is a local program: pass fleet.main_program, "
                 "or save it with fluid.io.save_persistables"
             )
-        _io("save_persistables").save_persistables(executor, dirname, program, None)
+        io.save_persistables(executor, dirname, program, None)
 
     def save_inference_model(
         self,
@@ -258,7 +294,7 @@ class Fleet:
         """Save what computes ``target_vars``, cut out of the program that was built."""
         program = self._planned.origin if main_program is None else main_program
         _check_saving("save_inference_model", executor, program)
-        _io("save_inference_model").save_inference_model(
+        io.save_inference_model(
             dirname,
             feeded_var_names,
             target_vars,
@@ -273,6 +309,19 @@ class Fleet:
                 f"{call} is for {role.name.lower()}s, but this process is no such thing "
                 f"({self._role_maker.to_string()}): call it under fleet.is_{role.name.lower()}()"
             )
+
+
+def collective_settings(strategy: Any) -> CollectiveSettings:
+    """Return what `distributed_optimizer` was given for training without servers."""
+    given = DistributedStrategyV2() if strategy is None else strategy
+    if not isinstance(strategy, DistributedStrategy) and hasattr(given, "collective"):
+        settings = given.collective()
+        if isinstance(settings, CollectiveSettings):
+            return settings
+    raise FleetTypeError(
+        "strategy: without servers expected fleet.DistributedStrategy(), or that of "
+        f"fleet.collective, got {strategy!r}"
+    )
 
 
 def strategy_given(strategy: Any) -> DistributedStrategy:
@@ -327,16 +376,6 @@ def _check_against_job(role_maker: RoleMakerBase) -> None:
 
 def _described(serves: bool, index: int, workers: int, servers: int) -> str:
     return f"{'server' if serves else 'worker'} {index} of {workers} workers and {servers} servers"
-
-
-def _io(call: str) -> ModuleType:
-    """Return the module that knows the format of saved variables."""
-    try:
-        return importlib.import_module("hpcdist.io")
-    except ModuleNotFoundError:
-        raise FleetError(
-            f"{call} is not available yet in this release: hpcdist has no io module"
-        ) from None
 
 
 def _check_saving(call: str, executor: Any, program: Any) -> None:

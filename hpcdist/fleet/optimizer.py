@@ -15,9 +15,9 @@ ParamGrads = list[tuple[Parameter, Variable]]
 
 
 class DistributedOptimizer:
-    """Fleet's wrapper of an optimizer; ``distribute`` is called with the finished program."""
+    """Fleet's wrapper of an optimizer; ``distribute`` is called when the loss is minimized."""
 
-    def __init__(self, optimizer: Optimizer, distribute: Callable[[Program], None]) -> None:
+    def __init__(self, optimizer: Optimizer, distribute: Callable[[Variable], None]) -> None:
         self._optimizer = optimizer
         self._distribute = distribute
 
@@ -41,15 +41,18 @@ class DistributedOptimizer:
     def minimize(
         self,
         loss: Variable,
-        scopes: None = None,
+        scopes: Program | None = None,
         startup_program: Program | None = None,
         parameter_list: Sequence[Parameter | str] | None = None,
         no_grad_set: Iterable[Variable | str] | None = None,
     ) -> tuple[list[Operator], ParamGrads]:
         """Append what a training step needs, then make the programs of this process's role.
 
-        Every rank calls it on the same program. ``scopes`` is Fluid's and must be None.
+        Every rank calls it on the same program. ``scopes`` is Fluid's and must be None; fleet 2.0
+        has the startup program in its place.
         """
+        if isinstance(scopes, Program) and startup_program is None:
+            scopes, startup_program = None, scopes
         if not isinstance(loss, Variable):
             raise FleetTypeError(f"minimize: expected one loss Variable, got {loss!r}")
         if scopes is not None:
@@ -60,5 +63,5 @@ class DistributedOptimizer:
         if startup_program is not None and not isinstance(startup_program, Program):
             raise FleetTypeError(f"minimize: expected one startup Program, got {startup_program!r}")
         result = self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
-        self._distribute(loss.block.program)
+        self._distribute(loss)
         return result

@@ -11,6 +11,8 @@ from typing import Any
 from hpcdist.comm.cluster import PSERVER, TRAINER
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
 
+LONE_WORKER = "127.0.0.1:6170"  # what a worker without others is called
+
 
 class Role(IntEnum):
     """What a process does."""
@@ -182,7 +184,12 @@ def placement(env: Mapping[str, str]) -> Placement:
 
 
 def collective_placement(env: Mapping[str, str]) -> Placement:
-    """Return which worker of a collective job the process with this environment is. Pure."""
+    """Return which worker of a collective job the process with this environment is. Pure.
+
+    Without PADDLE_TRAINER_ENDPOINTS it is the only one: a script that is started alone.
+    """
+    if "PADDLE_TRAINER_ENDPOINTS" not in env:
+        return Placement(Role.WORKER, 0, 1, (), (LONE_WORKER,))
     workers = tuple(_variable(env, "PADDLE_TRAINER_ENDPOINTS").split(","))
     index = _count(env, "PADDLE_TRAINER_ID") if "PADDLE_TRAINER_ID" in env else 0
     return Placement(Role.WORKER, index, len(workers), (), workers)
@@ -192,7 +199,8 @@ def _variable(env: Mapping[str, str], name: str) -> str:
     if not env.get(name):
         raise FleetError(
             f"PaddleCloudRoleMaker: the environment variable {name} is not set; "
-            "mpirun -n 4 python -m hpcdist --pservers 2 train.py sets it on every rank"
+            "mpirun -n 4 python -m hpcdist --pservers 2 train.py sets it on every rank "
+            "(without servers: fleet.init(is_collective=True))"
         )
     return env[name]
 

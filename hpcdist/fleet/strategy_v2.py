@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import difflib
 from typing import Any
 
+from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError, FleetTypeError
+from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
 from hpcdist.fleet.strategy import DistributedStrategy as ParameterServerStrategy
 from hpcdist.fleet.strategy import StrategyFactory
+from hpcdist.optimizer import (
+    AdamOptimizer,
+    LambOptimizer,
+    LarsMomentumOptimizer,
+    MomentumOptimizer,
+    Optimizer,
+)
 
 # The keys of a_sync_configs that are the communicator's, with its names for them.
 _FLAGS = {
@@ -20,27 +32,98 @@ _FLAGS = {
         "send_wait_times",
     )
 }
-_FIELDS = ("a_sync", "a_sync_configs")
+# For collective training, with fleet 2.0's defaults; fleet 1.8's names of the same stand below.
+_COLLECTIVE: dict[str, Any] = {
+    "sync_nccl_allreduce": True,
+    "nccl_comm_num": 1,
+    "use_hierarchical_allreduce": False,
+    "hierarchical_allreduce_inter_nranks": 1,
+    "fuse_all_reduce_ops": True,
+    "fuse_grad_size_in_MB": 32,
+    "fuse_grad_size_in_TFLOPS": 50,
+    "localsgd": False,
+    "localsgd_configs": {"k_steps": 1, "begin_step": 1},
+    "lars": False,
+    "lars_configs": {
+        "lars_coeff": 0.001,
+        "lars_weight_decay": 0.0005,
+        "epsilon": 0.0,
+        "exclude_from_weight_decay": [],
+    },
+    "lamb": False,
+    "lamb_configs": {"lamb_weight_decay": 0.01, "exclude_from_weight_decay": []},
+    "build_strategy": None,
+    "execution_strategy": None,
+    "use_local_sgd": False,
+    "mode": "nccl2",
+    "collective_mode": None,
+    "exec_strategy": None,
+}
+# What tunes Paddle's GPU kernels: kept, and without effect.
+_TUNING = {
+    "cudnn_exhaustive_search": False,
+    "cudnn_batchnorm_spatial_persistent": False,
+    "conv_workspace_size_limit": 512,
+    "last_comm_group_size_MB": 1,
+    "find_unused_parameters": False,
+}
+# Not built; the value is what to do instead. Most have settings in a field <name>_configs.
+_REFUSED = {
+    "adaptive_localsgd": "use localsgd",
+    "amp": "train in float32",
+    "auto": "set what you want",
+    "dgc": "gradients are summed whole; fuse_all_reduce_ops puts them together",
+    "elastic": "start the job again with other ranks, from a checkpoint",
+    "fp16_allreduce": "gradients are summed in their own type",
+    "gradient_merge": "feed larger batches, or more ranks",
+    "pipeline": "every worker computes the whole network",
+    "recompute": "memory_optimize saves memory",
+    "sharding": "every worker keeps all parameters; parameter servers divide them",
+    "sync_batch_norm": "every worker normalizes its own batch",
+    "forward_recompute": "memory_optimize saves memory",
+    "use_amp": "train in float32",
+    "use_dist_fc": "every worker keeps all parameters",
+}
+_SETTINGS_OF_REFUSED: dict[str, Any] = {
+    **{f"{name}_configs": {} for name in _REFUSED},
+    "recompute_checkpoints": [],
+    "amp_loss_scaling": 2**15,
+    "dist_fc_config": None,
+}
+_DEFAULTS = {**_COLLECTIVE, **_TUNING, **dict.fromkeys(_REFUSED, False), **_SETTINGS_OF_REFUSED}
 
 
 class DistributedStrategy:
-    """``a_sync`` and its settings; what else fleet 2.0 has is for collective mode.
+    """Settings for training with servers (``a_sync``) and without (all others).
 
-    ``a_sync`` False is synchronous, True asynchronous, True with ``a_sync_configs["k_steps"]`` > 0
-    exchanges differences every so many steps. As in Paddle, True is the default.
+    Fields of fleet 1.8's collective strategy are there too. Switching on what is not built raises
+    FleetError at once. With servers: ``a_sync`` False is synchronous, True asynchronous, True with
+    ``a_sync_configs["k_steps"]`` > 0 exchanges differences every so many steps. As in Paddle, True
+    is the default; where ``fleet.init(is_collective=True)`` was called it has no meaning.
     """
 
     def __init__(self) -> None:
         self._a_sync = True
         self._configs: dict[str, int] = {"k_steps": 0}
+        self._values: dict[str, Any] = copy.deepcopy(_DEFAULTS)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in self._values:
+            value = self._values[name]
+            return dict(value) if isinstance(value, dict) else value
+        raise AttributeError(f"DistributedStrategy has no field {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name not in _FIELDS:
-            raise FleetTypeError(
-                f"DistributedStrategy.{name} is not available in this release: "
-                f"parameter servers use {' and '.join(_FIELDS)}"
-            )
-        super().__setattr__(name, value)
+        if name.startswith("_") or name in ("a_sync", "a_sync_configs"):
+            super().__setattr__(name, value)
+            return
+        if name not in _DEFAULTS:
+            near = difflib.get_close_matches(name, [*_DEFAULTS, "a_sync", "a_sync_configs"], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise FleetTypeError(f"DistributedStrategy has no field {name!r}{hint}")
+        if name in _REFUSED and value:
+            raise refuse(name, _REFUSED[name])
+        self._values[name] = _checked(name, value)
 
     @property
     def a_sync(self) -> bool:
@@ -76,6 +159,12 @@ class DistributedStrategy:
 
     def parameter_server(self) -> ParameterServerStrategy:
         """Return the same way to train as fleet 1.8 describes it."""
+        changed = [n for n in _COLLECTIVE if self._values[n] != _COLLECTIVE[n]]
+        if changed:
+            raise FleetError(
+                f"DistributedStrategy.{changed[0]} is for training without servers: call "
+                "fleet.init(is_collective=True), and start the job without --pservers"
+            )
         steps = self._configs["k_steps"]
         if not self._a_sync and steps:
             raise FleetError(f"a_sync_configs['k_steps'] is {steps}: that needs a_sync = True")
@@ -89,3 +178,86 @@ class DistributedStrategy:
         flags = {_FLAGS[n]: int(value) for n, value in self._configs.items() if n in _FLAGS}
         strategy.set_trainer_runtime_config(flags)
         return strategy
+
+    def collective(self) -> CollectiveSettings:
+        """Return what it asks of training without servers."""
+        local = self.localsgd or self.use_local_sgd
+        mode = "local_sgd" if local else self.collective_mode or "nccl2"
+        often = self.localsgd_configs if local else {}
+        for name, steps in often.items():
+            if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+                raise FleetError(f"localsgd_configs[{name!r}]: expected 1 or more, got {steps!r}")
+        if self.lars and self.lamb:
+            raise FleetError("lars and lamb exclude each other: they stand for other optimizers")
+        return CollectiveSettings(
+            mode,
+            self.nccl_comm_num,
+            self.use_hierarchical_allreduce,
+            self.hierarchical_allreduce_inter_nranks,
+            self.fuse_all_reduce_ops,
+            Fusing(float(self.fuse_grad_size_in_MB), int(self.fuse_grad_size_in_TFLOPS)),
+            self.build_strategy or BuildStrategy(),
+            self.execution_strategy or self.exec_strategy or ExecutionStrategy(),
+            self._exchanged,
+            **often,
+        )
+
+    def _exchanged(self, optimizer: Optimizer) -> Optimizer:
+        """Return the optimizer that ``lars`` or ``lamb`` puts in the place of the given one."""
+        if self.lars:
+            return _lars(optimizer, self.lars_configs)
+        return _lamb(optimizer, self.lamb_configs) if self.lamb else optimizer
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return a value that fits a field; a dict changes the settings that it names."""
+    default = _DEFAULTS[name]
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise FleetTypeError(f"{name}: expected True or False, got {value!r}")
+    elif isinstance(default, int):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise FleetTypeError(f"{name}: expected a number, 0 or more, got {value!r}")
+    elif isinstance(default, dict):
+        if not isinstance(value, dict):
+            raise FleetTypeError(f"{name}: expected a dict, got {value!r}")
+        unknown = sorted(set(value) - set(default)) if default else []
+        if unknown:
+            raise FleetError(f"{name} has no key {unknown[0]!r}; its keys are {sorted(default)}")
+        return {**default, **value}
+    return value
+
+
+def _lars(optimizer: Optimizer, settings: dict[str, Any]) -> Optimizer:
+    if not isinstance(optimizer, MomentumOptimizer):
+        raise FleetError(f"lars takes the place of Momentum, got {type(optimizer).__name__}")
+    if settings["exclude_from_weight_decay"] or settings["epsilon"]:
+        raise refuse("lars_configs", "of these only lars_coeff and lars_weight_decay are")
+    return LarsMomentumOptimizer(
+        optimizer.learning_rate,
+        optimizer.attrs["mu"],
+        settings["lars_coeff"],
+        settings["lars_weight_decay"],
+        optimizer.parameter_list,
+        optimizer.regularization,
+        optimizer.grad_clip,
+        optimizer.name,
+    )
+
+
+def _lamb(optimizer: Optimizer, settings: dict[str, Any]) -> Optimizer:
+    if type(optimizer) is not AdamOptimizer:
+        raise FleetError(f"lamb takes the place of Adam, got {type(optimizer).__name__}")
+    parts = tuple(settings["exclude_from_weight_decay"])
+    return LambOptimizer(
+        optimizer.learning_rate,
+        settings["lamb_weight_decay"],
+        optimizer.attrs["beta1"],
+        optimizer.attrs["beta2"],
+        optimizer.attrs["epsilon"],
+        optimizer.parameter_list,
+        optimizer.regularization,
+        optimizer.grad_clip,
+        lambda parameter: any(part in parameter.name for part in parts),
+        optimizer.name,
+    )

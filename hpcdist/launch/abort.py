@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Sequence
@@ -15,14 +16,20 @@ from types import FrameType
 from typing import NoReturn
 
 from hpcdist import runtime
+from hpcdist.checkpoint.known import newest
+from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.waiting import waiting_for
-from hpcdist.launch import report
+from hpcdist.errors import DeadlineError, RankFailure
+from hpcdist.launch import report, stacks
 from hpcdist.launch.logs import Output
 from hpcdist.launch.report import Peer
 
 TERMINATED = 128 + signal.SIGTERM
-PATIENCE_MS = 2000  # how long the launcher may take to end this rank after another's death
+UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
+PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
+SERVERS_FIRST_S = 1.0  # how long a trainer leaves it to servers to say that a deadline has passed
 HESITATION_S = 0.1  # how long a rank that waits for nothing keeps silent about another's death
 
 
@@ -42,6 +49,10 @@ class LastWord:
         transport.barrier()
         path.unlink(missing_ok=True)
         self._me = os.getpid().to_bytes(8, "little")
+
+    def free(self) -> bool:
+        """Tell whether no rank has taken the word yet."""
+        return not os.pread(self._file, 8, 0)
 
     def taken(self) -> bool:
         """Take the word; return whether this rank has it."""
@@ -63,35 +74,80 @@ class Guard:
         self._output = output
         self._script = script
         self._word = LastWord(transport)
+        self._tolerant = transport.tolerant
+        self._peers = peers
+        self._excused: set[Peer] = set()  # those that the job goes on without
         self._spoken = False
+        self._ending = threading.RLock()  # held by the thread that speaks and ends the job
         self._armed = True
         self._watch()
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say what failed unless another rank has, and end every rank of the job."""
-        dead = self._dead()
-        if self._word.taken():
-            text = report.of_exception(error, self._script, self._me, runtime.where())
-            if dead:
-                text += "\n" + report.of_deaths(dead, self._me, runtime.where())
-            self._output.announce(text)
-        self._end(1)
+        if isinstance(error, DeadlineError) and self._me.role.kind != PSERVER:
+            # Servers know for whom all wait; if one of them is stuck itself, nobody else speaks.
+            hurry = time.monotonic() + SERVERS_FIRST_S
+            while self._word.free() and time.monotonic() < hurry:
+                time.sleep(SERVERS_FIRST_S / 50)
+        with self._ending:
+            dead = self._dead()
+            if isinstance(error, RankFailure):
+                told = {self._peers[rank] for rank in error.ranks}
+                known = {*dead, *told} - self._excused or told  # all trainers, one after another
+                dead = sorted(known, key=lambda peer: peer.rank)
+                text = self._of_deaths(dead, error.what)
+            else:
+                text = report.of_exception(error, self._script, self._me, runtime.where())
+                if dead:
+                    text += "\n" + self._of_deaths(dead, runtime.where())
+                if isinstance(error, DeadlineError):
+                    for rank in error.missing:
+                        text += f"\n{self._peers[rank]} is missing:\n{self.stack_of(rank)}"
+            self._say(text)
+            self._end(1)
+
+    def stack_of(self, rank: int) -> str:
+        """Return lines that tell where a rank is in its Python code, as far as that is known."""
+        peer = self._peers[rank]
+        if peer.host != self._me.host:
+            return f"  its stack cannot be read from {self._me.host}"
+        return textwrap.indent(stacks.stacks_of(peer.pid), "  ")
 
     def exit(self, code: int) -> NoReturn:
         """End every rank because the script here ended with a code other than 0."""
-        if self._word.taken():
-            at = runtime.where()
-            self._output.announce(f"{self._me} ended with exit code {code} at {at}; the job ends")
-        self._end(code)
+        at = runtime.where()
+        with self._ending:
+            if code == AGAIN and (saved := newest()):
+                self._say(f"the job stops as it was told to; it can go on from {saved}")
+            else:
+                self._say(f"{self._me} ended with exit code {code} at {at}; the job ends")
+            self._end(code)
 
     def interrupt(self) -> NoReturn:
         """End every rank because the user asked for it; nothing needs to be said."""
-        self._word.taken()
-        self._end(128 + signal.SIGINT)
+        with self._ending:
+            self._word.taken()
+            self._end(128 + signal.SIGINT)
+
+    def _say(self, text: str) -> None:
+        """Tell the end of the job, unless this rank or another one of the host has."""
+        if self._word.taken() and not self._spoken:
+            self._spoken = True
+            self._output.announce(text)
+
+    def _of_deaths(self, dead: Sequence[Peer], where: str) -> str:
+        advice = runtime.advice([peer.rank for peer in dead])
+        return report.of_deaths(dead, self._me, where, advice)
 
     def _end(self, code: int) -> NoReturn:
-        self._transport.abort(code)
+        # Open MPI forgets the code when the last rank that lives aborts the job.
+        if not (self._tolerant and self._is_last()):
+            self._transport.abort(code)
         os._exit(code)
+
+    def _is_last(self) -> bool:
+        others = [peer for peer in self._peers if peer != self._me]
+        return not any(peer.host != self._me.host or lives(peer.pid) for peer in others)
 
     def disarm(self) -> None:
         """Call it before the ranks leave: from here on, a rank that ends has not died."""
@@ -115,22 +171,38 @@ class Guard:
         for peer in self._neighbours:
             with contextlib.suppress(OSError):  # an old kernel, or too many open files
                 poll.register(os.pidfd_open(peer.pid), select.POLLIN)
-        patience_ms = None
+        undecided = False
         while True:
-            woken = [fd for fd, _ in poll.poll(patience_ms)]
-            if read_end in woken:
-                if signal.SIGTERM in os.read(read_end, 64) and _ours():
-                    break
-            elif not woken:
-                self._end(TERMINATED)
+            woken = [fd for fd, _ in poll.poll(UNDECIDED_MS if undecided else None)]
+            if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
+                break
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
-                if self._armed:
+                undecided = True
+            if undecided and self._armed:
+                fates = {peer: runtime.goes_on_without(peer.rank) for peer in self._dead()}
+                self._excused |= {peer for peer, goes_on in fates.items() if goes_on}
+                undecided = None in fates.values()
+                if False in fates.values():
                     self._speak_of_the_dead()
                     # Launchers end the other ranks too, and report the death that came first.
-                    patience_ms = PATIENCE_MS
+                    # One that is tolerant does not: then whoever has spoken does.
+                    if not (self._tolerant and self._spoken):
+                        self._await_termination(poll, read_end)
+                    with self._ending:
+                        self._end(1 if self._tolerant else TERMINATED)
         self._speak_of_the_dead()
         os._exit(TERMINATED)
+
+    def _await_termination(self, poll: select.poll, read_end: int) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while (left := end - time.monotonic()) > 0:
+            woken = [fd for fd, _ in poll.poll(1000 * left)]
+            if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
+                self._speak_of_the_dead()
+                os._exit(TERMINATED)
+            for fd in set(woken) - {read_end}:
+                poll.unregister(fd)
 
     def _speak_of_the_dead(self) -> None:
         # A rank that waits can say for what; one that computes lets such a rank speak first.
@@ -140,12 +212,13 @@ class Guard:
         # Looked up before the word is taken, because the ranks that do not get it end at once.
         # Taken even with nothing to say: no rank must report this one, which is about to end.
         dead = self._dead()
-        if self._word.taken() and dead and not self._spoken:
-            self._spoken = True
-            self._output.announce(report.of_deaths(dead, self._me, runtime.where()))
+        with self._ending:
+            if self._word.taken() and dead:
+                self._say(self._of_deaths(dead, runtime.where()))
 
     def _dead(self) -> list[Peer]:
-        return [peer for peer in self._neighbours if not lives(peer.pid)]
+        """Return the dead of this host, but for those that the job goes on without."""
+        return [p for p in self._neighbours if p not in self._excused and not lives(p.pid)]
 
 
 def _leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:

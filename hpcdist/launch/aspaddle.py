@@ -11,9 +11,11 @@ from types import ModuleType
 
 import hpcdist
 from hpcdist.errors import LaunchError
+from hpcdist.launch import paddle2
 
 ROOT = "paddle"
 FLUID = "paddle.fluid"
+PADDLE2 = "hpcdist.launch.paddle2"
 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
 ELSEWHERE = {
@@ -28,25 +30,37 @@ ELSEWHERE = {
     "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy": (
         "hpcdist.fleet.strategy"
     ),
-    "paddle.distributed": "",
+    "paddle.metric": "hpcdist.layers.metric",
+    "paddle.nn": PADDLE2 + ".nn",
+    "paddle.nn.functional": PADDLE2 + ".nn.functional",
+    "paddle.optimizer": PADDLE2 + ".optimizer",
+    "paddle.static": PADDLE2 + ".static",
+    "paddle.static.nn": PADDLE2 + ".static.nn",
+    "paddle.distributed": PADDLE2 + ".distributed",
     "paddle.distributed.fleet": "hpcdist.fleet",
     "paddle.distributed.fleet.base": "",
     "paddle.distributed.fleet.base.role_maker": "hpcdist.fleet.role_maker",
 }
 
 
-class _Paddle(ModuleType):
-    """The module ``paddle``: its attributes are hpcdist's."""
+class _Package(ModuleType):
+    """A package of paddle: it has its modules as attributes, and what ``sources`` have."""
+
+    def __init__(self, name: str, *sources: ModuleType) -> None:
+        super().__init__(name, "What hpcdist has under a name of paddle.")
+        self.__path__: list[str] = []
+        self._sources = sources
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        try:
-            return getattr(hpcdist, name)
-        except AttributeError:
-            raise AttributeError(
-                f"the script uses paddle.{name}, which hpcdist does not have"
-            ) from None
+        full = f"{self.__name__}.{name}"
+        if full in ELSEWHERE:
+            return importlib.import_module(full)
+        for source in self._sources:
+            if hasattr(source, name):
+                return getattr(source, name)
+        raise AttributeError(f"the script uses {full}, which hpcdist does not have")
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -60,7 +74,9 @@ class _Finder(MetaPathFinder, Loader):
         if not fullname.startswith(ROOT + "."):
             return None
         alias = _alias(fullname)
-        module = _module(alias) if alias else _empty(fullname)
+        module = _module(alias) if alias else _Package(fullname)
+        if module is not None and alias.startswith(PADDLE2):
+            module = _Package(fullname, module)
         if module is None:
             raise ModuleNotFoundError(
                 f"the script imports {fullname}, which hpcdist does not have", name=fullname
@@ -70,7 +86,7 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, loader_state=state, is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Paddle(ROOT) if spec.name == ROOT else spec.loader_state[0]
+        return _Package(ROOT, paddle2, hpcdist) if spec.name == ROOT else spec.loader_state[0]
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system has put the alias's spec on the module; give back its own.
@@ -99,12 +115,6 @@ def _alias(fullname: str) -> str:
     if fullname == FLUID or fullname.startswith(FLUID + "."):
         return "hpcdist" + fullname.removeprefix(FLUID)
     return "hpcdist" + fullname.removeprefix(ROOT)
-
-
-def _empty(fullname: str) -> ModuleType:
-    package = ModuleType(fullname, "An empty package, on the way to a module of hpcdist.")
-    package.__path__ = []
-    return package
 
 
 def _module(name: str) -> ModuleType | None:

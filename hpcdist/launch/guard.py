@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcdist.errors import LaunchError
+from hpcdist.runtime.survival import OnFailure
 
 # The innermost launcher first: mpirun may run inside a Slurm step, not the other way round.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -40,10 +41,36 @@ def launched_rank(env: Mapping[str, str]) -> int:
 
 
 def check_world(world_size: int, env: Mapping[str, str], bin_dir: str) -> None:
-    """Refuse N worlds of one rank where one world of N was meant."""
+    """Refuse worlds that are not what was started, such as N of one rank where one of N was meant.
+
+    srun counts the processes of all parts of a heterogeneous job together.
+    """
     started = launched_size(env)
-    if started is not None and started > 1 and world_size == 1:
+    if started is None or started == world_size:
+        return
+    if started > 1 and world_size == 1:
         raise LaunchError(
             f"{started} processes were started, but each has an MPI world of one rank: they would "
             f"train {started} times the same model\n" + ADVICE.format(bin=bin_dir)
+        )
+    raise LaunchError(
+        f"{started} processes were started, but MPI's world has {world_size} ranks\n"
+        + ADVICE.format(bin=bin_dir)
+    )
+
+
+def check_on_failure(asked: OnFailure | None, *, tolerant: bool, servers: int) -> None:
+    """Refuse to promise what this job cannot do when a rank dies."""
+    if asked != "continue":
+        return
+    if not servers:
+        raise LaunchError(
+            "--on-failure continue needs parameter servers (--pservers P): without them every "
+            "rank holds a part of each step"
+        )
+    if not tolerant:
+        raise LaunchError(
+            "--on-failure continue needs Open MPI 5, and its mpirun must be told: "
+            "mpirun --with-ft ulfm -n N python -m hpcdist --on-failure continue ... (MPICH, Open "
+            "MPI 4 and srun end a job when one of its processes dies)"
         )

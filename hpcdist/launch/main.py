@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import random
 import runpy
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from hpcdist import runtime
+from hpcdist.checkpoint import preemption
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.mpi import MpiTransport
 from hpcdist.errors import LaunchError
-from hpcdist.launch import aspaddle, cores, environment, guard, logs, options, report, roles, table
+from hpcdist.launch import (
+    aspaddle,
+    checkpoints,
+    cores,
+    early,
+    environment,
+    fluid_options,
+    gpus,
+    guard,
+    logs,
+    options,
+    report,
+    roles,
+    slurm,
+    stacks,
+    table,
+)
 from hpcdist.launch.abort import Guard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
 
+LAST_SECONDS = 3  # that MPI may take to end, when ranks have died
+
+
+COMMANDS = {"checkpoint": checkpoints.main, "slurm": slurm.main}
+
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the script that the command line names; exits like it, with 1 if it fails."""
-    asked = options.parse(argv)
+    """Run the script that the command line names; exits like it, with 1 if it fails.
+
+    Its first word may be a command instead, which is given the others.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words and words[0] in COMMANDS:
+        COMMANDS[words[0]](words[1:])
+        return
+    asked = options.parse(words)
+    stop_watching = early.watch(os.environ)
     try:
         if asked.deadline is not None:
             os.environ[runtime.DEADLINE_FLAG] = str(asked.deadline)
         if guard.launched_size(os.environ) is None:
+            stop_watching()
             _run_alone(asked)
         else:
             transport = _world()
             guard.check_world(transport.size, os.environ, str(Path(sys.executable).parent))
-            _run_rank(asked, transport) if transport.size > 1 else _run_alone(asked)
+            if transport.size > 1:
+                _run_rank(asked, transport, stop_watching)
+            else:
+                stop_watching()
+                _run_alone(asked)
     except LaunchError as error:
+        stop_watching()
         # Before the script, every rank comes to the same refusal: one of them says it.
         if guard.launched_rank(os.environ) == 0:
             Output().announce(str(error))
@@ -58,6 +97,8 @@ def _world() -> Transport:
 
 def _run_alone(asked: Options) -> None:
     roles.refuse_lone_role(os.environ)
+    alone = Cluster((0,))
+    fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, alone, ["this host"])
     if problem := _problem_with(asked.script):
         raise LaunchError(problem)
     for name, value in environment.alone().items():
@@ -72,11 +113,17 @@ def _run_alone(asked: Options) -> None:
         raise SystemExit(130) from None
 
 
-def _run_rank(asked: Options, transport: Transport) -> None:
+def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], None]) -> None:
     ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(_own_facts(asked).encode())]
     cluster = roles.decide(ranks)
     _refuse_problems(ranks)
+    hosts = [facts.host for facts in ranks]
+    fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, cluster, hosts)
+    guard.check_on_failure(
+        asked.on_failure, tolerant=transport.tolerant, servers=len(cluster.servers)
+    )
     found = environment.variables(cluster, transport.rank)
+    found |= gpus.variables(transport, cluster, os.environ)
     os.environ.update(found, HPCDIST_RANK=str(transport.rank))
     if transport.rank == 0 and not asked.quiet:
         _print_table(asked, cluster, ranks, found)
@@ -85,10 +132,21 @@ def _run_rank(asked: Options, transport: Transport) -> None:
     output = Output()
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
+    stacks.listen()
     ends = Guard(transport, peers, output, asked.script)
+    stop_watching()
+    atexit.register(_bound_the_end, transport)  # so early that it comes after the script's own
     try:
         output.direct(transport.rank, role, asked.log_dir, all_output=asked.all_output)
-        runtime.start(transport, cluster, seed=asked.seed)
+        runtime.start(
+            transport,
+            cluster,
+            seed=asked.seed,
+            on_failure=asked.on_failure,
+            name_of=lambda rank: str(peers[rank]),
+            announce=output.announce,
+            stack_of=ends.stack_of,
+        )
         code = 0
         try:
             _run_script(asked)
@@ -97,6 +155,11 @@ def _run_rank(asked: Options, transport: Transport) -> None:
         if code:
             ends.exit(code)
         runtime.end_together()
+        if (used := runtime.table_statistics()) and not asked.quiet:
+            print(table.of_tables(str(role), used), file=sys.stderr, flush=True)
+        if (counts := runtime.updates_applied()) and not asked.quiet:
+            said = ", ".join(f"{count} of trainer {k}" for k, count in enumerate(counts))
+            print(f"hpcdist: {role} has applied updates: {said}", file=sys.stderr, flush=True)
         runtime.finish()
         logs.flush()
         ends.disarm()
@@ -108,16 +171,26 @@ def _run_rank(asked: Options, transport: Transport) -> None:
         ends.fail(error)
 
 
+def _bound_the_end(transport: Transport) -> None:
+    """Let a signal end this process if MPI does not: with dead ranks it may hang in its own end."""
+    if transport.failed():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LAST_SECONDS)
+
+
 def _own_facts(asked: Options) -> RankFacts:
     problem = _problem_with(asked.script)
     if not problem and asked.log_dir is not None:
         problem = logs.problem_with(asked.log_dir)
+    given = {name: os.environ[name] for name in roles.VARIABLES if name in os.environ}
+    if asked.role is not None:
+        given["PADDLE_TRAINING_ROLE"] = asked.role.upper()
     return RankFacts(
         host=socket.gethostname(),
         pid=os.getpid(),
         pservers=asked.pservers,
         role_map=asked.role_map,
-        env={name: os.environ[name] for name in roles.VARIABLES if name in os.environ},
+        env=given,
         problem=problem,
     )
 
@@ -144,9 +217,10 @@ def _print_table(
     asked: Options, cluster: Cluster, ranks: Sequence[RankFacts], variables: dict[str, str]
 ) -> None:
     hosts = len({facts.host for facts in ranks})
+    servers = f"servers are ranks {list(cluster.servers)}" if cluster.servers else "no servers"
     roster = (
         f"hpcdist: {len(ranks)} ranks on {hosts} host{'s' if hosts > 1 else ''}: trainers are "
-        f"ranks {list(cluster.trainers)}, servers are ranks {list(cluster.servers)}"
+        f"ranks {list(cluster.trainers)}, {servers}"
     )
     lines = [
         table.arguments({**asdict(asked), "script_args": " ".join(asked.script_args)}),
@@ -158,9 +232,12 @@ def _print_table(
 
 def _run_script(asked: Options) -> None:
     """Run the script as ``python script.py`` would, its random numbers seeded."""
+    preemption.listen()
     os.environ["HPCDIST_SEED"] = str(asked.seed)
     random.seed(asked.seed)
     np.random.seed(asked.seed)
+    if asked.log_level is not None:
+        logging.basicConfig(level=asked.log_level)
     if asked.as_paddle:
         aspaddle.install()
     sys.argv = [asked.script, *asked.script_args]

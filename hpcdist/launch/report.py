@@ -32,13 +32,12 @@ def of_exception(error: BaseException, script: str, me: Peer | None, where: str)
     return f"{me or 'the script'} failed at {where}\n{user_traceback(error, script)}"
 
 
-def of_deaths(dead: Sequence[Peer], me: Peer, where: str) -> str:
+def of_deaths(dead: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
     """Return the message about ranks that ended without a word, told by one that survives."""
     names = " and ".join(map(str, dead))
-    return (
-        f"{names} died: killed, out of memory or crashed; the job ends\n"
-        f"  rank {me.rank} was here: {where}"
-    )
+    lines = [f"{names} died: killed, out of memory or crashed; the job ends", advice]
+    lines.append(f"rank {me.rank} was here: {where}")
+    return "\n  ".join(filter(None, lines))
 
 
 def user_traceback(error: BaseException, script: str) -> str:

@@ -28,7 +28,6 @@ VARIABLES = (
     "POD_IP",
     "PADDLE_PORT",
 )
-COLLECTIVE_REFUSED = "collective mode is not available yet; pass --pservers P"
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,10 @@ class RankFacts:
 
 
 def decide(ranks: Sequence[RankFacts]) -> Cluster:
-    """Return who is who in a job of two or more ranks; every rank decides the same."""
+    """Return who is who in a job of two or more ranks; every rank decides the same.
+
+    Without servers all ranks are trainers, who train collectively.
+    """
     pservers = _agreed("--pservers", ranks, lambda r: r.pservers)
     role_map = _agreed("--role-map", ranks, lambda r: r.role_map)
     by_environment = any(r.role for r in ranks)
@@ -98,20 +100,16 @@ def decide(ranks: Sequence[RankFacts]) -> Cluster:
             )
         trainers, servers = _from_environment(ranks)
     elif role_map in (None, "servers-last", "servers-first"):
-        if not pservers:
-            raise LaunchError(
-                f"{len(ranks)} ranks without a parameter server: {COLLECTIVE_REFUSED}"
-            )
         first = role_map == "servers-first"
-        trainers, servers = maps.by_count(len(ranks), pservers, servers_first=first)
+        if role_map is not None and not pservers:
+            raise LaunchError(f"role map {role_map!r} wants --pservers P")
+        trainers, servers = maps.by_count(len(ranks), pservers or 0, servers_first=first)
     else:
         assert role_map is not None
         trainers, servers = maps.parse(role_map, [r.host for r in ranks])
     if pservers is not None and pservers != len(servers):
         given = "PADDLE_TRAINING_ROLE gives" if by_environment else f"role map {role_map!r} gives"
         raise LaunchError(f"--pservers is {pservers}, but {given} {len(servers)} servers")
-    if not servers:
-        raise LaunchError(f"{len(ranks)} trainers and no parameter server: {COLLECTIVE_REFUSED}")
     return Cluster(
         trainers,
         servers,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
+
+from hpcdist.ps.table_facts import TableStatistics
 
 NAME_WIDTH = 40
 VALUE_WIDTH = 45
@@ -30,6 +33,31 @@ def environment(variables: Mapping[str, str]) -> str:
         f"+{'=' * width}+",
     ]
     return "\n".join("    " + line for line in lines)
+
+
+def of_tables(server: str, tables: Sequence[TableStatistics]) -> str:
+    """Return what a server's distributed tables have done, as a table of text.
+
+    The payload is what ids, rows and optimizer state take by themselves.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    found = Table(title=f"hpcdist: tables of {server}", title_justify="left", box=None)
+    found.add_column("table", no_wrap=True)
+    for heading in ("rows", "memory", "payload", "rows pulled", "rows pushed"):
+        found.add_column(heading, justify="right", no_wrap=True)
+    for t in tables:
+        sizes = f"{t.rows:,}", _size(t.nbytes), _size(t.payload_bytes)
+        found.add_row(t.name, *sizes, f"{t.rows_pulled:,}", f"{t.rows_pushed:,}")
+    console = Console(file=io.StringIO(), width=200)
+    console.print(found)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:,.1f} KiB"
 
 
 def _row(name: str, value: str) -> str:

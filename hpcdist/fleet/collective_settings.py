@@ -1,0 +1,111 @@
+"""What a strategy of either generation asks of collective training, and how it is planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from hpcdist.comm.bucket import Fusing
+from hpcdist.errors import FleetError
+from hpcdist.executor import control
+from hpcdist.executor.compiled_program import CompiledProgram
+from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.fleet.role_maker import RoleMakerBase
+from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
+from hpcdist.optimizer import Optimizer
+from hpcdist.runtime.job import Job
+from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
+
+logger = logging.getLogger("hpcdist.fleet")
+
+
+def _as_it_is(optimizer: Optimizer) -> Optimizer:
+    return optimizer
+
+
+@dataclass(frozen=True)
+class CollectiveSettings:
+    """How workers without servers train.
+
+    ``mode`` is nccl2, grad_allreduce or local_sgd. ``fusing`` None: as the FLAGS_ say.
+    ``k_steps`` and ``begin_step`` say in which steps local SGD averages, as in `Group`.
+    ``exchanged`` returns the optimizer that takes the place of the given one.
+    """
+
+    mode: str = "nccl2"
+    nccl_comm_num: int = 1
+    use_hierarchical_allreduce: bool = False
+    hierarchical_allreduce_inter_nranks: int = 0
+    fused: bool = True
+    fusing: Fusing | None = None
+    build_strategy: BuildStrategy = field(default_factory=BuildStrategy)
+    execution_strategy: ExecutionStrategy = field(default_factory=ExecutionStrategy)
+    exchanged: Callable[[Optimizer], Optimizer] = _as_it_is
+    k_steps: int = 1
+    begin_step: int = 1
+
+
+def plan_collective(
+    loss: Variable, startup: Program, settings: CollectiveSettings, who: RoleMakerBase
+) -> CompiledProgram | Program:
+    """Transpile in place for these workers; return what is run as main program. Collective.
+
+    A worker alone trains alone.
+    """
+    main = loss.block.program
+    if who.worker_num() > 1:
+        config = _config(_on_one_node(settings))
+        names = who.get_trainer_endpoints()
+        DistributeTranspiler(config).transpile(
+            who.worker_index(),
+            program=main,
+            startup_program=startup,
+            trainers=",".join(names),
+            current_endpoint=names[who.worker_index()],
+        )
+        main._group = replace(
+            main._group,
+            fused=settings.fused,
+            fusing=settings.fusing,
+            k_steps=settings.k_steps,
+            begin_step=settings.begin_step,
+        )
+    if settings.mode != "nccl2":
+        return main
+    build = replace(
+        settings.build_strategy,
+        num_trainers=who.worker_num(),
+        trainer_id=who.worker_index(),
+        trainers_endpoints=who.get_trainer_endpoints(),
+        fuse_all_reduce_ops=settings.fused,
+    )
+    return CompiledProgram(main).with_data_parallel(loss.name, build, settings.execution_strategy)
+
+
+def _config(settings: CollectiveSettings) -> DistributeTranspilerConfig:
+    nccl2 = settings.mode == "nccl2"
+    return DistributeTranspilerConfig(
+        mode="nccl2" if nccl2 else "collective",
+        collective_mode=None if nccl2 else settings.mode,
+        nccl_comm_num=settings.nccl_comm_num,
+        use_hierarchical_allreduce=settings.use_hierarchical_allreduce,
+        hierarchical_allreduce_inter_nranks=settings.hierarchical_allreduce_inter_nranks,
+    )
+
+
+def _on_one_node(settings: CollectiveSettings) -> CollectiveSettings:
+    """Return settings that need one communicator and one level where all workers share a host."""
+    job = control.installed()
+    more = settings.nccl_comm_num > 1 or settings.use_hierarchical_allreduce
+    if not more or not isinstance(job, Job) or job.node_count() > 1:
+        return settings
+    if job.role.index == 0:
+        logger.warning("one node: set nccl_comm_num=1 and use_hierarchical_allreduce=False")
+    return replace(settings, nccl_comm_num=1, use_hierarchical_allreduce=False)
+
+
+def refuse(field_name: str, why: str) -> FleetError:
+    """Return the error about a field that is set, but not built."""
+    return FleetError(f"DistributedStrategy.{field_name} is not built: {why}")

@@ -1,0 +1,157 @@
+"""``python -m hpcdist checkpoint inspect|verify PATH``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from hpcdist.checkpoint.checkpoint import Checkpoint, steps
+from hpcdist.checkpoint.facts import Part
+from hpcdist.checkpoint.plan import Saved
+from hpcdist.checkpoint.read import StoredFile
+from hpcdist.errors import CheckpointError
+
+EPILOG = """\
+PATH is a directory of checkpoints, one checkpoint (its directory or its manifest), or one part.
+inspect checks all but the data; verify compares every byte with its checksum. The exit code is 1
+if something is missing or damaged."""
+COLOURS = {
+    "parameter": "green",
+    "optimizer": "cyan",
+    "learning rate": "magenta",
+    "counter": "magenta",
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Show or verify what stands under a path; exits with 1 if it is not whole."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdist checkpoint",
+        description="Show what checkpoints hold, or verify that they are whole.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("inspect", "verify"))
+    parser.add_argument("path", type=Path)
+    asked = parser.parse_args(argv)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    try:
+        whole = _show(console, asked.path, verify=asked.action == "verify")
+    except CheckpointError as error:
+        _say(Console(stderr=True, highlight=False, soft_wrap=True), "not whole", str(error))
+        whole = False
+    if not whole:
+        raise SystemExit(1)
+
+
+def _show(console: Console, path: Path, *, verify: bool) -> bool:
+    """Show what stands under ``path``; tell whether all of it is whole."""
+    found = steps(path)
+    if found:
+        return _show_all(console, path, [p for _, p in found], verify=verify)
+    if path.is_file():
+        with StoredFile(path) as file:
+            if isinstance(file.facts, Part):
+                _show_part(console, file, verify=verify)
+                return True
+    with Checkpoint(path) as checkpoint:
+        if verify:
+            checkpoint.check_data()
+        _show_checkpoint(console, checkpoint)
+    _say(console, "whole", "every byte verified" if verify else "data not read: use verify")
+    return True
+
+
+def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bool) -> bool:
+    table = _table(f"Checkpoints in {root}", "step", "variables", "parts", "bytes", "state")
+    whole = True
+    for path in paths:
+        try:
+            with Checkpoint(path) as checkpoint:
+                if verify:
+                    checkpoint.check_data()
+                facts = checkpoint.facts
+                size = decimal(sum(file.bytes for file in facts.files))
+                counts = str(len(checkpoint.variables)), str(len(facts.files))
+                state = Text("verified" if verify else "whole", style="green")
+                table.add_row(str(facts.step), *counts, size, state)
+        except CheckpointError as error:
+            whole = False
+            table.add_row(path.name, "", "", "", Text(str(error), style="red"))
+    console.print(table)
+    return whole
+
+
+def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
+    facts = checkpoint.facts
+    console.print(
+        f"{checkpoint.manifest}: step {facts.step}, program {facts.program[:12]}, "
+        f"state of {len(facts.trainers)} trainers"
+    )
+    table = _table("Variables", "name", "role", "type", "shape", "bytes", "parts")
+    for saved in checkpoint.variables.values():
+        homes = {facts.homes[i] for i in saved.copies or saved.pieces}
+        role = Text(saved.role, style=COLOURS.get(saved.role, ""))
+        shape = " x ".join(map(str, saved.shape))
+        size = decimal(_nbytes(saved))
+        table.add_row(saved.name, role, saved.dtype, shape, size, _numbers(homes))
+    console.print(table)
+    if facts.tables:
+        rows = _table("Tables", "name", "optimizer", "rows", "width", "bytes", "parts")
+        for name in dict.fromkeys(t.name for t in facts.tables):
+            found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
+            first, count = found[0][1], sum(t.count for _, t in found)
+            optimizer = str(first.facts.get("optimizer", {}).get("kind", ""))
+            size = decimal(count * (8 + 4 * (first.dim + first.state_width)))
+            where = _numbers({h for h, _ in found})
+            rows.add_row(name, optimizer, str(count), str(first.dim), size, where)
+        console.print(rows)
+    parts = _table("Parts", "#", "file", "bytes", "written by")
+    for number, (file, opened) in enumerate(zip(facts.files, checkpoint.files)):
+        assert isinstance(opened.facts, Part)
+        parts.add_row(str(number), file.file, decimal(file.bytes), opened.facts.writer)
+    console.print(parts)
+
+
+def _show_part(console: Console, file: StoredFile, *, verify: bool) -> None:
+    part = file.facts
+    assert isinstance(part, Part)
+    if verify:
+        for job in file.check_data():
+            job()
+    console.print(f"{file.path}: step {part.step}, written by {part.writer}")
+    table = _table("Pieces", "dataset", "of", "rows", "of rows", "type")
+    for piece in part.pieces:
+        rows = "copy" if piece.copy else f"{piece.begin}:{piece.end}"
+        table.add_row(piece.path, piece.name, rows, str(piece.whole[0]), piece.dtype)
+    console.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        numbers = column in ("bytes", "rows", "step", "#", "width", "variables")
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    return table
+
+
+def _say(console: Console, state: str, words: str) -> None:
+    console.print(Text(state, style="bold red" if state == "not whole" else "bold green"), end=": ")
+    console.print(words, markup=False)
+
+
+def _nbytes(saved: Saved) -> int:
+    return math.prod(saved.shape) * np.dtype(saved.dtype).itemsize
+
+
+def _numbers(homes: set[int]) -> str:
+    return ", ".join(map(str, sorted(homes)))

@@ -1,0 +1,53 @@
+"""Which GPU each rank uses, and that all ranks tell NCCL the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import PSERVER, Cluster
+
+SELECTED = "FLAGS_selected_gpus"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+NCCL = "NCCL_"
+
+
+def variables(
+    transport: Transport, cluster: Cluster, env: Mapping[str, str], devices: Path = Path("/dev")
+) -> dict[str, str]:
+    """Return what this rank is to find in its environment about GPUs. Collective.
+
+    The trainers of a host take its GPUs in turn; what is set already is left alone. What rank 0
+    has for NCCL, all ranks have: a launcher may forward no variables to other hosts.
+    """
+    own = json.dumps({name: value for name, value in env.items() if name.startswith(NCCL)})
+    told = json.loads(transport.broadcast_bytes(own.encode() if transport.rank == 0 else None, 0))
+    found = {name: env.get(name, told[name]) for name in sorted(told)}
+    names = transport.on_host().allgather_bytes(str(transport.rank).encode())
+    local = local_index(cluster, transport.rank, [int(name) for name in names])
+    count = visible(env, devices)
+    if count and local is not None:
+        found[SELECTED] = env.get(SELECTED) or str(local % count)
+    return found
+
+
+def local_index(cluster: Cluster, rank: int, on_host: list[int]) -> int | None:
+    """Return this rank's number among the trainers of its host; None for a server. Pure."""
+    trainers = [r for r in sorted(on_host) if cluster.role_of(r).kind != PSERVER]
+    return trainers.index(rank) if rank in trainers else None
+
+
+def visible(env: Mapping[str, str], devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs this process may use, without asking a driver."""
+    named = env.get(VISIBLE)
+    if named is None:
+        return len(list(devices.glob("nvidia[0-9]*")))
+    count = 0
+    for name in named.split(","):
+        # CUDA sees those before the first name that is no device.
+        if not name.strip() or name.strip().startswith("-") or name.strip() == "NoDevFiles":
+            break
+        count += 1
+    return count

@@ -1,0 +1,265 @@
+"""``python -m hpcdist slurm``: write a batch script for a job. Pure, but for the file it writes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdist.checkpoint.preemption import AGAIN
+
+DESCRIPTION = """\
+Write a Slurm batch script that trains with hpcdist.
+
+  python -m hpcdist slurm --nodes 4 --pservers-per-node 1 -o job.sbatch train.py
+  sbatch job.sbatch
+
+Without servers the ranks train collectively. The job is warned before its time is over: it then
+saves a checkpoint, if its script does so (hpcdist.checkpoint), is put back into the queue, and
+goes on from there. After a failure it does the same, a few times."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job as its user describes it. ``server_nodes`` and ``het`` put servers on other nodes."""
+
+    name: str = "hpcdist"
+    nodes: int = 2
+    ranks_per_node: int = 4
+    cpus_per_rank: int = 1
+    gpus_per_node: int = 0
+    pservers: int = 0
+    pservers_per_node: int = 0
+    server_nodes: int = 0
+    het: bool = False
+    time: str = "01:00:00"
+    partition: str = ""
+    account: str = ""
+    mpi: str = "pmix"
+    env: str = ""  # a file to source before anything else
+    python: str = "python"
+    warning_s: int = 120
+    retries: int = 3
+    command: str = '"$@"'  # the script and its arguments
+    usage: str = ""
+
+
+def _bundled(name: str, what: str, **fields: Any) -> tuple[str, Wanted]:
+    usage = f"{what}\nsbatch jobs/slurm/{name} train.py [script arguments]"
+    return name, Wanted(usage=usage, env="jobs/slurm/env.sh", **fields)
+
+
+# What lies in jobs/slurm, by file name.
+BUNDLED = dict(
+    [
+        _bundled(
+            "pserver.sbatch",
+            "Parameter servers beside trainers: one on every node.",
+            pservers_per_node=1,
+        ),
+        _bundled(
+            "pserver_nodes.sbatch",
+            "Parameter servers on nodes of their own, the last ones.",
+            server_nodes=1,
+        ),
+        _bundled(
+            "pserver_het.sbatch",
+            "Parameter servers in another part of a heterogeneous job, with other resources.",
+            server_nodes=1,
+            het=True,
+        ),
+        _bundled("collective_cpu.sbatch", "No servers: gradients are summed over MPI."),
+        _bundled(
+            "collective_gpu.sbatch",
+            "No servers: gradients are summed by NCCL, one process for each GPU.",
+            gpus_per_node=4,
+            cpus_per_rank=8,
+        ),
+    ]
+)
+
+
+def batch_script(wanted: Wanted) -> str:
+    """Return the text of the batch script."""
+    start = f'$IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$LOGS"'
+    lines = ["#!/bin/bash", *(f"# {line}" for line in wanted.usage.splitlines())]
+    lines += _directive("job-name", wanted.name)
+    lines += _resources(wanted, wanted.nodes + (0 if wanted.het else wanted.server_nodes))
+    lines += _directive("time", wanted.time)
+    lines += _directive("partition", wanted.partition) + _directive("account", wanted.account)
+    lines += [
+        *_directive("output", "%x-%j.log"),
+        "#SBATCH --open-mode=append      # when it is started again, the job goes on writing",
+        "#SBATCH --requeue",
+        f"#SBATCH --signal=USR1@{wanted.warning_s}      # seconds before the end: save and stop",
+    ]
+    if wanted.het:
+        lines += ["#SBATCH hetjob", "# The servers' part:"]
+        lines += _resources(wanted, wanted.server_nodes, servers=True)
+    lines += ["", *_environment(wanted), 'LOGS="logs-$SLURM_JOB_ID"']
+    if not wanted.het:  # srun does not take it over by itself
+        lines.append("export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}")
+    lines.append("")
+    lines.append("# --kill-on-bad-exit: if one rank fails, Slurm ends the others too.")
+    srun = "srun --kill-on-bad-exit=1"
+    if wanted.het:
+        lines += [
+            f"{srun} --het-group=0 {start} --role trainer {wanted.command} \\",
+            f"    : --het-group=1 {start} --role pserver {wanted.command}",
+        ]
+    elif wanted.server_nodes:
+        servers = wanted.server_nodes * wanted.ranks_per_node
+        lines += [
+            "# The last ranks serve; in blocks, these are all ranks of the last nodes.",
+            f"{srun} --distribution=block {start} --pservers {servers} {wanted.command}",
+        ]
+    else:
+        count = f" --pservers {wanted.pservers}" if wanted.pservers else ""
+        if wanted.pservers_per_node:
+            count = f" --pservers-per-node {wanted.pservers_per_node}"
+        lines.append(f"{srun} {start}{count} {wanted.command}")
+    return "\n".join([*lines, _ENDING.format(again=AGAIN, retries=wanted.retries)])
+
+
+_ENDING = """\
+code=$?
+
+# {again}: time was up; there is a checkpoint to go on from. A failure is tried again a few times.
+if [ $code -ne 0 ] && [ $code -ne {again} ]; then
+    mkdir -p "$LOGS" && echo "exit code $code" >> "$LOGS/failures"
+    [ "$(wc -l < "$LOGS/failures")" -le "${{RETRIES:-{retries}}}" ] || exit $code
+fi
+[ $code -eq 0 ] || scontrol requeue "$SLURM_JOB_ID"
+exit $code
+"""
+
+
+def _directive(name: str, value: object) -> list[str]:
+    return [f"#SBATCH --{name}={value}"] if value else []
+
+
+def _resources(wanted: Wanted, nodes: int, *, servers: bool = False) -> list[str]:
+    lines = _directive("nodes", nodes)
+    lines += _directive("ntasks-per-node", wanted.ranks_per_node)
+    lines += _directive("cpus-per-task", wanted.cpus_per_rank)
+    if wanted.gpus_per_node and not servers:
+        lines += _directive("gpus-per-node", wanted.gpus_per_node)
+    return lines
+
+
+def _environment(wanted: Wanted) -> list[str]:
+    if wanted.env:
+        return [f'. "${{HPCDIST_ENV:-{wanted.env}}}"   # what is particular to this site']
+    native = " PMIX_MCA_psec=native" if wanted.mpi == "pmix" else ""
+    return [f"export SLURM_MPI_TYPE={wanted.mpi}{native}"]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write the script that the command line asks for, to standard output or a file."""
+    wanted, output = _parse(argv)
+    text = batch_script(wanted)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SystemExit(f"hpcdist slurm: cannot write {output!r}: {error.strerror}") from None
+    print(f"wrote {output}: sbatch {output}", file=sys.stderr)
+
+
+def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
+    default = Wanted()
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdist slurm",
+        description=DESCRIPTION,
+        usage="%(prog)s [options] script.py [script arguments]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+    def number(option: str, value: int, least: int, text: str) -> None:
+        help_text = f"{text} (default {value})" if value else text
+        parser.add_argument(option, type=_number(least), default=value, metavar="N", help=help_text)
+
+    number("--nodes", default.nodes, 1, "nodes of the job; with --server-nodes, of the trainers")
+    number("--ranks-per-node", default.ranks_per_node, 1, "processes on each node")
+    number("--cpus-per-rank", default.cpus_per_rank, 1, "cores of each process")
+    number("--gpus-per-node", 0, 0, "GPUs of each node; one process each is usual")
+    number("--pservers", 0, 0, "so many ranks serve, the last ones")
+    number("--pservers-per-node", 0, 0, "so many ranks of each node serve")
+    number("--server-nodes", 0, 0, "so many further nodes only serve")
+    parser.add_argument(
+        "--het",
+        action="store_true",
+        help="servers' nodes are another part of a heterogeneous job (with --server-nodes), "
+        "whose directives can then differ",
+    )
+    parser.add_argument("--time", default=default.time, help=f"limit (default {default.time})")
+    parser.add_argument("--partition", default="", help="where to run")
+    parser.add_argument("--account", default="", help="who pays")
+    parser.add_argument("--job-name", default="", help="default: the script's name")
+    parser.add_argument(
+        "--mpi",
+        choices=("pmix", "pmi2"),
+        default=default.mpi,
+        help="how srun starts MPI: pmix for Open MPI (default), pmi2 for MPICH",
+    )
+    parser.add_argument(
+        "--env",
+        default="",
+        metavar="FILE",
+        help="source this file first (modules, a virtual environment), such as jobs/slurm/env.sh; "
+        "without it the job runs the python that runs this",
+    )
+    number("--warning", default.warning_s, 1, "seconds before the time limit to save and stop")
+    number("--retries", default.retries, 0, "how often to start again after a failure")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    parser.add_argument("script", help="the training script")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="passed on as they are")
+    asked = parser.parse_args(argv)
+    ways = [asked.pservers, asked.pservers_per_node, asked.server_nodes]
+    if sum(map(bool, ways)) > 1:
+        parser.error("give one of --pservers, --pservers-per-node and --server-nodes")
+    if asked.het and not asked.server_nodes:
+        parser.error("--het puts servers on nodes of their own: say how many with --server-nodes")
+    ranks = asked.nodes * asked.ranks_per_node
+    if asked.pservers >= ranks or asked.pservers_per_node >= asked.ranks_per_node:
+        parser.error(f"no trainer is left among {ranks} ranks: use fewer servers, or more ranks")
+    wanted = Wanted(
+        name=asked.job_name or Path(asked.script).stem,
+        nodes=asked.nodes,
+        ranks_per_node=asked.ranks_per_node,
+        cpus_per_rank=asked.cpus_per_rank,
+        gpus_per_node=asked.gpus_per_node,
+        pservers=asked.pservers,
+        pservers_per_node=asked.pservers_per_node,
+        server_nodes=asked.server_nodes,
+        het=asked.het,
+        time=asked.time,
+        partition=asked.partition,
+        account=asked.account,
+        mpi=asked.mpi,
+        env=asked.env,
+        python="python" if asked.env else shlex.quote(sys.executable),
+        warning_s=asked.warning,
+        retries=asked.retries,
+        command=shlex.join([asked.script, *asked.script_args]),
+    )
+    return wanted, asked.output
+
+
+class _number:
+    """An argparse type: an integer not below a bound."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __call__(self, text: str) -> int:
+        if not text.isdigit() or int(text) < self._least:
+            raise argparse.ArgumentTypeError(f"expected a number >= {self._least}, got {text!r}")
+        return int(text)

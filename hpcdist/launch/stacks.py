@@ -1,0 +1,76 @@
+"""The Python stacks of other ranks of this host, even of those that are stuck inside a C call.
+
+Every rank has the interpreter's own signal handler write its stacks into a file in memory, which
+the other ranks of the same user can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import time
+from pathlib import Path
+
+_NAME = "hpcdist-stacks"
+_SIGNAL = signal.SIGUSR2
+_STATES = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger", "D": "waits for a device"}
+PATIENCE_S = 1.0
+MOST_LINES = 30
+_WATCHER = "in _await_the_end"
+_LAUNCHERS = ('File "<frozen runpy>"', f'File "{Path(__file__).parent}/', "hpcdist/__main__.py")
+_files: list[int] = []  # this process's, once it listens
+
+
+def listen() -> None:
+    """Let other ranks ask this process where it is; it answers while it does anything else."""
+    if not _files and hasattr(os, "memfd_create"):
+        _files.append(os.memfd_create(_NAME))
+        faulthandler.register(_SIGNAL, file=_files[0], all_threads=True)
+
+
+def stacks_of(pid: int) -> str:
+    """Return where a process of this host is in its Python code, or why that cannot be said."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state in "Tt":
+            return f"it {_STATES[state]}"
+        found = _ask(pid)
+    except OSError as error:
+        return f"its stack cannot be read: {error.strerror}"
+    if not found:
+        return f"it {_STATES.get(state, 'does not answer')}: no stack"
+    return "\n".join(_shortened(found))
+
+
+def _ask(pid: int) -> str:
+    files = [f for f in Path(f"/proc/{pid}/fd").iterdir() if _NAME in _target(f)]
+    if not files:
+        return ""
+    with open(files[0], "rb") as file:
+        file.seek(0, os.SEEK_END)
+        os.kill(pid, _SIGNAL)
+        said, end = b"", time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            more = file.read()
+            if said and not more:
+                break  # no line has come for a while: that was all
+            said += more
+    return said.decode(errors="replace")
+
+
+def _target(file: Path) -> str:
+    with contextlib.suppress(OSError):  # closed meanwhile
+        return os.readlink(file)
+    return ""
+
+
+def _shortened(text: str) -> list[str]:
+    """Return the lines of a report that are the user's or our training's, not the launcher's."""
+    threads = [block for block in text.strip().split("\n\n") if _WATCHER not in block]
+    lines = "\n".join(threads).splitlines()
+    lines = [line for line in lines if not any(frame in line for frame in _LAUNCHERS)]
+    kept = lines[:MOST_LINES]
+    return kept + [f"  ({len(lines) - MOST_LINES} more lines)"] * (len(lines) > MOST_LINES)
