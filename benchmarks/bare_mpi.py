@@ -5,7 +5,8 @@
 It moves the bytes that the transpiled job moves, between the same ranks: each parameter of 8192
 elements or more is cut into two blocks of rows, the blocks go round robin to the servers, every
 trainer sends its gradient of a block and gets the updated block back. Persistent requests; a
-gradient leaves as soon as it exists; parameters arrive in place; no message is pickled. Rank 0
+gradient leaves as soon as it exists; parameters arrive in place; no message is pickled. With
+``--asynchronous`` a server applies each gradient when it comes and answers its sender. Rank 0
 prints one JSON line: steps per second after the warm-up, and losses.
 """
 
@@ -152,12 +153,42 @@ def serve(comm: MPI.Comm, case: Case, steps: int) -> None:
             MPI.Request.Waitall(sends)
 
 
+def serve_each(comm: MPI.Comm, case: Case, steps: int) -> None:
+    """Be an asynchronous server: every gradient is applied by itself, undivided."""
+    rate = np.float32(case.learning_rate)
+    values, grads, receives, sends = [], [], [], []
+    for block in [b for b in place(case) if b.rank == comm.rank]:
+        initial = 0.0 if block.kind == "bias" else case.weight
+        value = np.full(block.shape, initial, "float32")
+        for trainer in range(TRAINERS):
+            grad, answer = np.empty_like(value), np.empty_like(value)
+            values.append((value, answer))
+            grads.append(grad)
+            receives.append(comm.Recv_init(grad, trainer, block.tag))
+            sends.append(comm.Send_init(answer, trainer, block.tag))
+    left = [steps] * len(receives)
+    MPI.Prequest.Startall(receives)
+    while any(left):
+        for i in MPI.Request.Waitsome(receives) or []:
+            sends[i].Wait()
+            value, answer = values[i]
+            np.multiply(grads[i], rate, out=grads[i])
+            np.subtract(value, grads[i], out=value)
+            np.copyto(answer, value)
+            left[i] -= 1
+            if left[i]:
+                receives[i].Start()
+            sends[i].Start()
+    MPI.Request.Waitall(sends)
+
+
 def main() -> None:
     """Train or serve, by rank."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", choices=sorted(CASES), default="linreg")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--asynchronous", action="store_true")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     if comm.size != TRAINERS + SERVERS:
@@ -166,7 +197,8 @@ def main() -> None:
     if comm.rank < TRAINERS:
         train(comm, case, options.warmup, options.steps)
     else:
-        serve(comm, case, options.warmup + options.steps)
+        run = serve_each if options.asynchronous else serve
+        run(comm, case, options.warmup + options.steps)
 
 
 if __name__ == "__main__":

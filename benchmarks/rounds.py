@@ -69,6 +69,11 @@ def run_child(
     command: Sequence[str | Path], extra: Mapping[str, str] | None, limit_s: float
 ) -> dict[str, Any]:
     """Run a command to its end and return the JSON line that it prints."""
+    return json_line(run_text(command, extra, limit_s))
+
+
+def run_text(command: Sequence[str | Path], extra: Mapping[str, str] | None, limit_s: float) -> str:
+    """Run a command to its end and return what it prints; Failed if it fails."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -82,7 +87,16 @@ def run_child(
         raise Failed(str(error)) from error
     if done.returncode:
         raise Failed(f"exit status {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
-    return json_line(done.stdout)
+    return done.stdout
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the last line of ``text`` that is a JSON object."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            found: dict[str, Any] = json.loads(line)
+            return found
+    raise Failed("no result among its output:\n" + text[-2000:])
 
 
 def interleave(

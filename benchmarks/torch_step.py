@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 
 import torch
 from cases import CASES, Case, batches, layer_shapes
@@ -21,6 +22,29 @@ def network(case: Case) -> torch.nn.Sequential:
     return torch.nn.Sequential(*modules[:-1])
 
 
+def train(
+    model: torch.nn.Module,
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    learning_rate: float,
+    warmup: int,
+    steps: int,
+) -> tuple[float, list[float]]:
+    """Run the steps; return the steps per second of those after the warm-up, and all losses."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    losses = []
+    begin = 0.0
+    for step in range(warmup + steps):
+        if step == warmup:
+            begin = time.perf_counter()
+        x, y = pairs[step % len(pairs)]
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return steps / (time.perf_counter() - begin), losses
+
+
 def main() -> None:
     """Train; print one JSON line: steps per second after the warm-up, and losses."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -30,22 +54,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     case = CASES[options.case]
-    model = network(case)
-    optimizer = torch.optim.SGD(model.parameters(), lr=case.learning_rate)
     pairs = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(case, 0)]
-    losses = []
-    begin = 0.0
-    for step in range(options.warmup + options.steps):
-        if step == options.warmup:
-            begin = time.perf_counter()
-        x, y = pairs[step % len(pairs)]
-        optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    elapsed = time.perf_counter() - begin
-    print(json.dumps({"steps_per_s": options.steps / elapsed, "losses": losses[:50]}), flush=True)
+    steps_per_s, losses = train(
+        network(case), pairs, case.learning_rate, options.warmup, options.steps
+    )
+    print(json.dumps({"steps_per_s": steps_per_s, "losses": losses[:50]}), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ else:
     import hpcdist as fluid
 
 
-def network(case):
+def network(case, distributed=lambda optimizer: optimizer):
     """Return the loss, mean squared error, of a perceptron; minimize it with SGD."""
     weight = fluid.ParamAttr(initializer=fluid.initializer.Constant(case.weight))
     x = fluid.layers.data(name="x", shape=[case.features], dtype="float32")
@@ -28,7 +28,7 @@ def network(case):
         hidden = fluid.layers.fc(input=hidden, size=case.width, act="relu", param_attr=weight)
     prediction = fluid.layers.fc(input=hidden, size=1, param_attr=weight)
     loss = fluid.layers.mean(fluid.layers.square_error_cost(input=prediction, label=y))
-    fluid.optimizer.SGD(learning_rate=case.learning_rate).minimize(loss)
+    distributed(fluid.optimizer.SGD(learning_rate=case.learning_rate)).minimize(loss)
     return loss
 
 

@@ -113,11 +113,11 @@ def free_port(hosts: list[str]) -> int:
 
 @contextlib.contextmanager
 def fluid_process(
-    python: str, options: list[str], variables: dict[str, str], output: IO[str]
+    python: str, command: list[str], variables: dict[str, str], output: IO[str]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start one role under the real Fluid; kill it on leaving (its servers never exit)."""
     process = subprocess.Popen(
-        [python, str(HERE / "train.py"), *options],
+        [python, *command],
         env=environment(variables | {"BENCHMARK_API": "fluid", "FLAGS_rpc_deadline": "60000"}),
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -132,10 +132,12 @@ def fluid_process(
 
 def run_fluid(python: str | None, case: str, scale: float) -> dict[str, Any]:
     """Run the script under the real Fluid: 4 processes that talk gRPC."""
-    if python is None:
-        raise Failed("no --fluid-python given")
-    if shutil.which(python) is None:
-        raise Failed(f"{python} cannot be run")
+    command = [str(HERE / "train.py"), *counts(case, "fluid", scale)]
+    return json_line(run_roles(python, command, roles()))
+
+
+def roles() -> list[dict[str, str]]:
+    """Return the environment of each process of the real Fluid, servers first."""
     # A host of its own for each server: the script knows one port and several hosts.
     hosts = [f"127.0.0.{i + 1}" for i in range(SERVERS)]
     common = {
@@ -143,20 +145,28 @@ def run_fluid(python: str | None, case: str, scale: float) -> dict[str, Any]:
         "PADDLE_PSERVER_PORT": str(free_port(hosts)),
         "PADDLE_TRAINERS": str(TRAINERS),
     }
-    roles = [{"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_CURRENT_IP": host} for host in hosts]
-    roles += [
+    found = [{"PADDLE_TRAINING_ROLE": "PSERVER", "PADDLE_CURRENT_IP": host} for host in hosts]
+    found += [
         {"PADDLE_TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(i)} for i in range(TRAINERS)
     ]
-    options = counts(case, "fluid", scale)
+    return [common | role for role in found]
+
+
+def run_roles(python: str | None, command: list[str], roles: list[dict[str, str]]) -> str:
+    """Run one process of the real Fluid for each role, servers first; return trainer 0's output."""
+    if python is None:
+        raise Failed("no --fluid-python given")
+    if shutil.which(python) is None:
+        raise Failed(f"{python} cannot be run")
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in roles]
         processes = [
-            stack.enter_context(fluid_process(python, options, common | role, output))
+            stack.enter_context(fluid_process(python, command, role, output))
             for role, output in zip(roles, outputs)
         ]
         wait_for(processes[SERVERS:], processes[:SERVERS], outputs)
         outputs[SERVERS].seek(0)
-        return json_line(outputs[SERVERS].read())
+        return outputs[SERVERS].read()
 
 
 def wait_for(

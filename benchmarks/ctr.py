@@ -1,0 +1,95 @@
+"""Click-through rates on 2 servers and 2 trainers: examples per second, beside the real Fluid's.
+
+    python benchmarks/ctr.py --fluid-python /path/to/python3.7/bin/python
+
+Wide and deep, 26 slots of Zipf ids, rows of 16, batches of 512 per trainer, synchronous. hpcdist's
+tables are distributed (any id, rows made on first touch); Fluid's are its is_sparse path, arrays of
+1,040,000 rows cut over the servers, because Fluid 1.8.5 cannot run is_distributed. All rows begin
+alike, so the losses must agree. Without --fluid-python that column is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from typing import Any
+
+import ctr_train
+import vs_fluid
+from rich.console import Console
+from rounds import (
+    FROM_CHECKOUT,
+    HERE,
+    Contender,
+    Target,
+    check_losses,
+    interleave,
+    json_line,
+    report,
+    run_child,
+    say,
+)
+
+LEAST = 12_000  # examples per second, both trainers together
+TOLERANCE = 2e-3  # ids that repeat are added up in another order
+STEPS = {"fluid": (10, 60), "hpcdist": (20, 300)}  # warm-up, timed
+
+
+def counts(name: str, scale: float) -> list[str]:
+    """Return the options that say how many steps a contender makes."""
+    warmup, steps = (max(5, round(n * scale)) for n in STEPS[name])
+    return ["--warmup", str(warmup), "--steps", str(steps)]
+
+
+def run_hpcdist(scale: float) -> dict[str, Any]:
+    """Run the script under hpcdist on 4 ranks."""
+    ranks = str(vs_fluid.SERVERS + vs_fluid.TRAINERS)
+    command = [vs_fluid.mpirun(), "-n", ranks, sys.executable, "-m", "hpcdist", "--pservers"]
+    command += [str(vs_fluid.SERVERS), str(HERE / "ctr_train.py"), *counts("hpcdist", scale)]
+    return run_child(command, vs_fluid.MPI_ENVIRONMENT | FROM_CHECKOUT, vs_fluid.LIMIT_S)
+
+
+def run_fluid(python: str | None, scale: float) -> dict[str, Any]:
+    """Run the script under the real Fluid: 4 processes that talk gRPC."""
+    command = [str(HERE / "ctr_train.py"), *counts("fluid", scale)]
+    return json_line(vs_fluid.run_roles(python, command, vs_fluid.roles()))
+
+
+def main() -> None:
+    """Run the race; exit 1 if a target is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fluid-python", help="the Python that has paddlepaddle==1.8.5")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    contenders = [Contender("hpcdist", functools.partial(run_hpcdist, options.scale))]
+    if options.fluid_python is None:
+        console.print("no --fluid-python given: hpcdist runs alone")
+    else:
+        fluid = functools.partial(run_fluid, options.fluid_python, options.scale)
+        contenders.insert(0, Contender("fluid", fluid))
+    title = "wide and deep, 26 slots, 16 columns, 512 examples per step and trainer"
+    results = interleave(title, contenders, options.rounds, console)
+    check_losses(results, TOLERANCE)
+    row = report("ctr", title, results, [Target("hpcdist", "fluid", 2.0)], console)
+    if "hpcdist" not in row["steps_per_s"]:
+        sys.exit(1)
+    row["examples_per_s"] = {
+        name: found * vs_fluid.TRAINERS * ctr_train.BATCH
+        for name, found in row["steps_per_s"].items()
+    }
+    reached = row["examples_per_s"]["hpcdist"] >= LEAST
+    for name, found in row["examples_per_s"].items():
+        console.print(f"{name}: {found:,.0f} examples/s")
+    console.print(f"target {LEAST:,} examples/s: {'reached' if reached else 'MISSED'}")
+    say([row])
+    missed = any(value["ratio"] < value["target"] for value in row["ratios"].values())
+    sys.exit(missed or not reached)
+
+
+if __name__ == "__main__":
+    main()

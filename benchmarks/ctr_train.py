@@ -1,0 +1,124 @@
+"""Click-through rates in Fluid's words, for the real Fluid and for hpcdist: wide and deep.
+
+Started by ctr.py as every role of a job. 26 categorical slots share two tables, one of 16 columns
+for the deep part, one of 1 column for the wide part; 13 numbers join the deep part. Trainer 0
+prints one JSON line: steps per second after the warm-up, and losses.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+
+if os.environ.get("BENCHMARK_API") == "fluid":
+    import paddle.fluid as fluid
+else:
+    import hpcdist as fluid
+
+SLOTS, NUMBERS, WIDTH, BATCH = 26, 13, 16, 512
+IDS = 40000  # per slot
+HIDDEN = (128, 64, 32)
+
+
+def table(ids, width, name, distributed):
+    """Return the rows of one slot; hpcdist's tables live on the servers and take any id."""
+    return fluid.layers.embedding(
+        ids,
+        size=[SLOTS * IDS, width],
+        is_sparse=True,
+        is_distributed=distributed,
+        param_attr=fluid.ParamAttr(name=name, initializer=fluid.initializer.Constant(0.01)),
+    )
+
+
+def network(distributed):
+    """Return the loss, cross entropy of clicked or not; minimize it with SGD."""
+    numbers = fluid.layers.data(name="numbers", shape=[NUMBERS], dtype="float32")
+    clicked = fluid.layers.data(name="clicked", shape=[1], dtype="int64")
+    slots = [fluid.layers.data(name=f"slot{i}", shape=[1], dtype="int64") for i in range(SLOTS)]
+    deep = [table(ids, WIDTH, "deep", distributed) for ids in slots]
+    hidden = fluid.layers.concat([numbers, *deep], axis=1)
+    for width in HIDDEN:
+        hidden = fluid.layers.fc(input=hidden, size=width, act="relu")
+    wide = fluid.layers.concat([table(ids, 1, "wide", distributed) for ids in slots], axis=1)
+    both = fluid.layers.concat([hidden, wide], axis=1)
+    predicted = fluid.layers.fc(input=both, size=2, act="softmax")
+    loss = fluid.layers.mean(fluid.layers.cross_entropy(input=predicted, label=clicked))
+    fluid.optimizer.SGD(learning_rate=0.05).minimize(loss)
+    return loss
+
+
+def batches(trainer, count):
+    """Return feeds: ids of a Zipf distribution, numbers, and clicks that depend on both."""
+    rng = np.random.RandomState(100 + trainer)
+    found = []
+    for _ in range(count):
+        ids = np.minimum(rng.zipf(1.2, (BATCH, SLOTS)), IDS) - 1
+        numbers = rng.rand(BATCH, NUMBERS).astype("float32")
+        chance = 1 / (1 + np.exp(2 - numbers.sum(1) / 4 - (ids % 3 == 0).sum(1) / 13))
+        feed = {"numbers": numbers}
+        feed["clicked"] = (rng.rand(BATCH) < chance).astype("int64").reshape(-1, 1)
+        for slot in range(SLOTS):
+            feed[f"slot{slot}"] = (ids[:, slot : slot + 1] + slot * IDS).astype("int64")
+        found.append(feed)
+    return found
+
+
+def main():
+    """Be the role that the environment names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--profile", action="store_true", help="trainer 0 says where time goes")
+    options = parser.parse_args()
+    fluid.default_startup_program().random_seed = 7
+    loss = network(distributed=os.environ.get("BENCHMARK_API") != "fluid")
+    program = fluid.default_main_program()
+    exe = fluid.Executor(fluid.CPUPlace())
+    trainer = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+    role = os.environ.get("PADDLE_TRAINING_ROLE")
+    if role:
+        port = os.environ["PADDLE_PSERVER_PORT"]
+        hosts = os.environ["PADDLE_PSERVER_IPS"].split(",")
+        transpiler = fluid.DistributeTranspiler()
+        transpiler.transpile(
+            trainer_id=trainer,
+            pservers=",".join(host + ":" + port for host in hosts),
+            trainers=int(os.environ["PADDLE_TRAINERS"]),
+        )
+        if role == "PSERVER":
+            own = os.environ["PADDLE_CURRENT_IP"] + ":" + port
+            serving = transpiler.get_pserver_program(own)
+            exe.run(transpiler.get_startup_program(own, serving))
+            exe.run(serving)
+            return
+        program = transpiler.get_trainer_program()
+    exe.run(fluid.default_startup_program())
+    feeds = batches(trainer, 50)
+    losses = []
+    begin = 0.0
+    for step in range(options.warmup + options.steps):
+        if step == options.warmup:
+            if options.profile and trainer == 0:
+                import cProfile
+
+                profile = cProfile.Profile()
+                profile.enable()
+            begin = time.perf_counter()
+        (value,) = exe.run(program, feed=feeds[step % len(feeds)], fetch_list=[loss])
+        losses.append(float(np.ravel(value)[0]))
+    elapsed = time.perf_counter() - begin
+    if options.profile and trainer == 0:
+        profile.disable()
+        profile.print_stats("tottime")
+    exe.close()
+    if trainer == 0:
+        print(
+            json.dumps({"steps_per_s": options.steps / elapsed, "losses": losses[:50]}), flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Measure the table of sparse rows against bare loops, np.take, PyTorch and Fluid, in one run.
+
+    python benchmarks/sparse_table.py --torch-python T/bin/python --fluid-python F/bin/python
+
+A table of 4 million rows of 16 float32 with Adagrad (Adam beside the peers' Adam) is pulled from
+and pushed to, a million different ids at a time, by the table itself and through MPI with one
+server. Each line is a ratio of speeds within one round, the median over rounds. The exit status is
+1 if a target is missed. About 3 minutes, 3 GiB; one thread per process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import table_bare as bare
+from rich.console import Console
+from rich.table import Table
+from rounds import FROM_CHECKOUT, HERE, Failed, json_object, run_text
+from vs_fluid import MPI_ENVIRONMENT, mpirun
+
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.ps.table_memory import TableMemory
+
+BATCH = 16384  # ids that are inserted at once
+START = RowInitializer("uniform", -0.1, 0.1)
+RATE, EPSILON = np.float32(0.01), np.float32(1e-6)
+Lines = list[tuple[str, float, float | None]]  # what, ratio, the least (memory: most) it may be
+
+
+def seconds(call: Callable[..., object], *arguments: object) -> float:
+    """Return how long a call takes."""
+    begin = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - begin
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def distinct(count: int, seed: int) -> np.ndarray:
+    """Return different ids from all of int64."""
+    generator = np.random.default_rng(seed)
+    return np.unique(generator.integers(-(2**63), 2**63 - 1, count + count // 100))[:count].take(
+        generator.permutation(count)
+    )
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+# -- the table itself ------------------------------------------------------------------------------
+def filled(ids: np.ndarray, dim: int, kind: str) -> tuple[SparseTable, dict[str, float]]:
+    """Return a table of these ids, and what filling it told."""
+    table = SparseTable("table", dim, RowOptimizer(kind), START, 1)
+    out = np.zeros((BATCH, dim), np.float32)
+    batches, pauses = [], [0.0]
+    grow = TableMemory.grow
+
+    def timed(memory: TableMemory) -> None:
+        # Time of the processor: a neighbour's turn is no pause of the table.
+        begin = time.thread_time()
+        grow(memory)
+        pauses.append(time.thread_time() - begin)
+
+    before = resident_bytes()
+    TableMemory.grow = timed  # type: ignore[method-assign]
+    for begin in range(0, len(ids), BATCH):
+        part = ids[begin : begin + BATCH]
+        started = time.thread_time()
+        table.pull(part, out[: len(part)])
+        batches.append(time.thread_time() - started)
+    TableMemory.grow = grow  # type: ignore[method-assign]
+    told = {
+        "memory": table.nbytes / table.payload_bytes,
+        "resident": (resident_bytes() - before) / table.payload_bytes,
+        "pause": max(pauses) / median(batches),
+        "worst": max(batches) / median(batches),
+        "pause_ms": max(pauses) * 1e3,
+    }
+    return table, told
+
+
+def inserts(ids: np.ndarray, dim: int, rounds: int) -> tuple[Lines, dict[str, float]]:
+    """Compare filling a table, in batches and growing, with bare loops into arrays of full size."""
+    size = 1 << (2 * len(ids)).bit_length()
+    plain, with_rows, told = [], [], {}
+    for count in [2] + [len(ids)] * rounds:  # the first round compiles
+        keys, rows = np.ones(size, np.int64), np.full(size, -1, np.int32)
+        index_only = seconds(bare.insert, keys, rows, ids[:count], 0)
+        rows.fill(-1)
+        # As in the table, memory of rows is touched here for the first time.
+        memory = np.empty((len(ids), 2 * dim), np.float32)
+        facts = memory.ctypes.data, dim, START.a, START.b
+        whole = seconds(bare.insert_with_rows, keys, rows, ids[:count], 0, *facts)
+        del memory, keys, rows
+        ours = seconds(filled, ids[:count], dim, "adagrad")
+        plain.append(index_only / ours)
+        with_rows.append(whole / ours)
+        told = {"insert_ns": ours / len(ids) * 1e9, "bare_ns": whole / len(ids) * 1e9}
+    del plain[0], with_rows[0]
+    lines: Lines = [
+        ("insert / bare loop that makes the same rows", median(with_rows), 0.7),
+        ("insert / bare loop of the index alone", median(plain), None),
+    ]
+    return lines, told
+
+
+def accesses(table: SparseTable, ids: np.ndarray, count: int, rounds: int) -> tuple[Lines, dict]:
+    """Compare pull with np.take, and push with a fused update, of rows of known index."""
+    rows, dim = len(table), table.dim
+    param, moment = np.ones((rows, dim), np.float32), np.ones((rows, dim), np.float32)
+    out, grads = np.zeros((count, dim), np.float32), np.zeros((count, dim), np.float32)
+    generator = np.random.default_rng(1)
+    grads[:] = generator.normal(size=grads.shape)
+    bare.adagrad(param, moment, np.arange(2), grads, RATE, EPSILON)
+    takes, pulls, updates, pushes = [], [], [], []
+    for _ in range(rounds):
+        index = generator.permutation(rows)[:count]
+        wanted = ids[index]
+        # The fastest of its modes; the default checks indices into a buffer first.
+        takes.append(seconds(np.take, param, index, 0, out, "clip"))
+        pulls.append(seconds(table.pull, wanted, out))
+        updates.append(seconds(bare.adagrad, param, moment, index, grads, RATE, EPSILON))
+        pushes.append(seconds(table.push, wanted, grads, RATE))
+    lines: Lines = [
+        ("pull / np.take", median([a / b for a, b in zip(takes, pulls)]), 0.5),
+        ("push / fused update", median([a / b for a, b in zip(updates, pushes)]), 0.4),
+    ]
+    return lines, {"take": takes, "pull_s": pulls, "update": updates, "push_s": pushes}
+
+
+# -- through MPI -----------------------------------------------------------------------------------
+def as_trainer(ids: np.ndarray, count: int, rounds: int, dim: int) -> None:
+    """Run one rank of the job; the trainer prints its times."""
+    import table_job
+
+    def work(trainer: table_job.Trainer) -> None:
+        batch, generator = trainer.batch, np.random.default_rng(1)
+        for begin in range(0, len(ids), count):
+            batch.index([ids[begin : begin + count]])
+            trainer.pull()
+            trainer.push()
+        names = ("index", "pull", "take", "push", "bare_take", "bare_update")
+        times: dict[str, list[float]] = {name: [] for name in names}
+        out = np.zeros((count, dim), np.float32)
+        param, moment = np.ones((len(ids), dim), np.float32), np.ones((len(ids), dim), np.float32)
+        bare.adagrad(param, moment, np.arange(2), out, RATE, EPSILON)
+        places = np.array([0, count]), np.array([out.ctypes.data])
+        for _ in range(rounds):
+            index = generator.permutation(len(ids))[:count]
+            wanted = ids[index]
+            # Beside what goes through MPI, so that neighbours slow both down.
+            times["bare_take"].append(seconds(np.take, param, index, 0, out, "clip"))
+            times["index"].append(seconds(batch.index, [wanted]))
+            times["pull"].append(seconds(trainer.pull))
+            times["take"].append(seconds(batch.take, 0, *places))
+            pushed = seconds(batch.clear) + seconds(batch.add, 0, *places) + seconds(trainer.push)
+            # A pull of one row is answered when the server has applied what was pushed.
+            batch.index([wanted[:1]])
+            times["push"].append(pushed + seconds(trainer.pull))
+            update = seconds(bare.adagrad, param, moment, index, out, RATE, EPSILON)
+            times["bare_update"].append(update)
+            trainer.push()
+        print(json.dumps(times), flush=True)
+
+    table_job.run(dim, RowOptimizer("adagrad"), START, work, lambda index, statistics: None)
+
+
+def through_mpi(options: argparse.Namespace) -> Lines:
+    command = [mpirun(), "-n", "2", sys.executable, __file__, "--trainer"]
+    for name in ("rows", "ids", "dim", "rounds"):
+        command += [f"--{name}", str(getattr(options, name))]
+    found = json_object(run_text(command, MPI_ENVIRONMENT | FROM_CHECKOUT, 600))
+    look_ups = [sum(t) for t in zip(found["index"], found["pull"], found["take"])]
+
+    def ratio(bare_times: str, ours: list[float]) -> float:
+        return median([a / b for a, b in zip(found[bare_times], ours)])
+
+    return [
+        ("pull through MPI / np.take", ratio("bare_take", found["pull"]), 0.25),
+        ("  with finding repeats and copying rows to their places", ratio("bare_take", look_ups),
+         None),
+        ("push through MPI / fused update", ratio("bare_update", found["push"]), 0.2),
+    ]  # fmt: skip
+
+
+# -- peers -----------------------------------------------------------------------------------------
+def against(name: str, python: str | None, options: argparse.Namespace, times: dict) -> Lines:
+    """Compare pull, and push with two optimizers, with another library's."""
+    if python is None:
+        raise Failed(f"no --{name}-python given")
+    command = [python, str(HERE / f"table_{name}.py")]
+    for option in ("rows", "ids", "dim", "rounds"):
+        command += [f"--{option}", str(getattr(options, option))]
+    found = json_object(run_text(command, {}, 900))
+    lines: Lines = []
+    for kind in ("adagrad", "adam"):
+        for what in ("pull_s", "push_s"):
+            ratio = median(found[kind][what]) / median(times[kind][what])
+            lines.append((f"{what[:4]} / {name}'s, {kind}", ratio, None))
+    return lines
+
+
+def main() -> None:
+    """Print one table of ratios and one JSON line; exit 1 if a target is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--ids", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--torch-python", help="a Python that has torch")
+    parser.add_argument("--fluid-python", help="a Python that has paddlepaddle==1.8.5")
+    parser.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    ids = distinct(options.rows, 0)
+    if options.trainer:
+        as_trainer(ids, options.ids, options.rounds, options.dim)
+        return
+    console = Console(stderr=True)
+    lines, told = inserts(ids, options.dim, min(3, options.rounds))
+    times = {}
+    for kind in ("adagrad", "adam"):
+        table, growth = filled(ids, options.dim, kind)
+        found, times[kind] = accesses(table, ids, options.ids, options.rounds)
+        if kind == "adagrad":
+            lines += found
+            memory = [(f"{what}, of ids, rows and state", growth[what], 1.3) for what in
+                      ("memory", "resident")]  # fmt: skip
+            memory.append(("worst pause while growing / a batch", growth["pause"], 1.0))
+            told |= growth
+        del table
+    for contender in (
+        lambda: through_mpi(options),
+        lambda: against("torch", options.torch_python, options, times),
+        lambda: against("fluid", options.fluid_python, options, times),
+    ):
+        try:
+            lines += contender()
+        except Failed as reason:
+            console.print(f"left out: {reason}", markup=False)
+    report = Table("what", title=f"{options.ids:,} of {options.rows:,} rows, dim {options.dim}")
+    for heading in ("ratio", "target", ""):
+        report.add_column(heading, justify="right")
+    missed = 0
+    for bound, part in ((">=", lines), ("<=", memory)):
+        for what, ratio, target in part:
+            good = target is None or (ratio >= target if bound == ">=" else ratio <= target)
+            missed += not good
+            goal = "" if target is None else f"{bound} {target:g}"
+            word = "" if target is None else "reached" if good else "MISSED"
+            report.add_row(what, f"{ratio:.2f}", goal, word)
+    console.print(report)
+    ratios = {what: ratio for what, ratio, _ in lines + memory}
+    print(json.dumps({"ratios": ratios, "told": told}), flush=True)
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()

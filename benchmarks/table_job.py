@@ -1,0 +1,59 @@
+"""One trainer and the servers of one table over MPI, for sparse_table.py and huge_table.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.mpi import MpiTransport
+from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.client import PsClient, ServerPlan
+from hpcdist.ps.messages import Hello
+from hpcdist.ps.server import PsServer
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable, TableStatistics
+
+RATE = 0.01
+
+
+class Trainer:
+    """The table as a trainer sees it: pulls and pushes of a batch that is indexed."""
+
+    def __init__(self, client: PsClient, servers: int, spec: TableSpec) -> None:
+        self._client = client
+        self.batch = Batch([spec], servers)
+
+    def pull(self) -> None:
+        """Begin a step: fetch the rows of the batch."""
+        self._client.post_receives()
+        self._client.tables.pull(self.batch)
+
+    def push(self) -> None:
+        """End the step: send what is in the rows as gradients."""
+        self._client.tables.push(self.batch)
+        self._client.wait_receives()
+
+
+def run(
+    dim: int,
+    optimizer: RowOptimizer,
+    initializer: RowInitializer,
+    work: Callable[[Trainer], None],
+    report: Callable[[int, TableStatistics], None],
+) -> None:
+    """Run ``work`` on rank 0 and a server on each other rank; servers ``report`` at the end."""
+    transport = MpiTransport.world()
+    servers = transport.size - 1
+    cluster = Cluster((0,), tuple(range(1, servers + 1)))
+    spec = TableSpec("table", dim)
+    if transport.rank == 0:
+        client = PsClient(transport, cluster, 0, fingerprint="table")
+        client.connect([ServerPlan(e, (), (), {}, {}, (), (spec,)) for e in cluster.endpoints])
+        work(Trainer(client, servers, spec))
+        client.close()
+        return
+    table = SparseTable("table", dim, optimizer, initializer, 1)
+    hello = Hello(1, True, "table", (), (), (), (spec,))
+    index = transport.rank - 1
+    server = PsServer(transport, cluster, index, expected=hello, arrays={}, tables=[table])
+    server.serve(lambda step: None, lambda packet, who: server.tables.apply(who, [RATE]))
+    report(index, table.statistics())
