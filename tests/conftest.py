@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import settings
 
-from hpcdist.launch.guard import launched_rank
+from hpcdist.launch.guard import launched_rank, launched_size
 
 RANK = launched_rank(os.environ)
+SIZE = launched_size(os.environ) or 1
+TOGETHER = Path(__file__).parent / "mpi"  # and what is marked so
 
 # All ranks draw the same examples, and none writes into a shared directory.
 settings.register_profile("ranks", derandomize=True, database=None, deadline=None)
@@ -44,6 +47,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f"rank {RANK}: FAILED {report.nodeid}\n{report.longreprtext}", file=sys.stderr)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run what ranks test together on all of them, first, and share out all other tests."""
+    if SIZE == 1:
+        return
+    together = [i for i in items if TOGETHER in i.path.parents or i.get_closest_marker("mpi")]
+    alone = [item for item in items if item not in set(together)]
+    mine = alone[RANK::SIZE]
+    config.hook.pytest_deselected(items=[item for item in alone if item not in set(mine)])
+    items[:] = together + mine
+
+
 class Ran:
     """Counts what ran, so that a run in which everything was skipped is not taken for a success."""
 
@@ -57,6 +71,8 @@ class Ran:
             self._passed_with_mpi += "mpi" in report.keywords
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if SIZE > 1 and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK  # other ranks run them
         problem = self._problem()
         if problem and session.exitstatus == pytest.ExitCode.OK:
             print(f"\nrank {RANK}: {problem}", file=sys.stderr)

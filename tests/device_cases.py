@@ -16,7 +16,7 @@ import tests
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from tests.support_ops import CASES, Case, Draw, Graph, dense
+from tests.support_ops import CASES, Case, Draw, Graph, dense, like
 
 for _module in pkgutil.iter_modules(tests.__path__):
     if _module.name.startswith("cases_"):
@@ -47,6 +47,15 @@ class DeviceTests:
         if sparse and name in ("Adamax", "DecayedAdagrad", "Ftrl"):
             pytest.skip(f"{name} takes no sparse gradients")
         wanted, got = (train(name, sparse, place) for place in (CPUPlace(), CUDAPlace(0)))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+    def test_training_on_images_is_that_of_the_cpu(self):
+        wanted, got = (train_on_images(place) for place in (CPUPlace(), CUDAPlace(0)))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_sequences_of_any_lengths_train_as_on_the_cpu(self, sparse):
+        wanted, got = (train_ragged(sparse, place) for place in (CPUPlace(), CUDAPlace(0)))
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
     def test_a_scope_may_be_used_from_both_sides(self):
@@ -81,7 +90,7 @@ def _run(type: str, case: Case, place: Any) -> list[Any]:
         for v in held
         if v.dtype.startswith("float") and 0 not in v.shape
     ]
-    weights = [graph.add_feed(f"of_{t.name}", np.full(t.shape, 0.5, t.dtype)) for t in targets]
+    weights = graph.weights(targets, lambda shape: np.full(shape, 0.5))
     moved = [
         v
         for slot, held in graph.inputs.items()
@@ -96,7 +105,8 @@ def _single(case: Case) -> Case:
     def cast(value: Any) -> Any:
         if isinstance(value, list):
             return [cast(v) for v in value]
-        return value.astype(np.float32) if value.dtype == np.float64 else value
+        array = np.asarray(value)
+        return like(value, array.astype(np.float32)) if array.dtype == np.float64 else value
 
     inputs = {slot: cast(value) for slot, value in case.inputs.items()}
     return Case(inputs, case.attrs, case.outputs, case.wrt, case.targets)
@@ -132,3 +142,64 @@ def train(name: str, sparse: bool, place: Any) -> np.ndarray:
         }
         losses += exe.run(main, feed, [loss, *hits], scope=scope)
     return np.concatenate(losses)
+
+
+def train_on_images(place: Any) -> np.ndarray:
+    """Return losses of a net with grouped and depthwise convolutions, pools and batch_norm."""
+    import hpcdist as fluid
+    from hpcdist import layers, nets
+
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        image, label = layers.data("image", [3, 12, 12]), layers.data("label", [1], dtype="int64")
+        x = nets.simple_img_conv_pool(image, 6, 3, 2, 2, conv_padding=1, act="relu")
+        x = layers.batch_norm(layers.conv2d(x, 12, 3, groups=3, bias_attr=False), act="relu")
+        x = layers.conv2d(x, 12, 3, stride=2, padding="SAME", groups=12, use_cudnn=False)
+        x = layers.pool2d(x, pool_type="avg", global_pooling=True)
+        guess = layers.fc(x, 3, act="softmax")
+        loss = layers.mean(layers.cross_entropy(guess, label))
+        test = main.clone(for_test=True)
+        fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    exe, scope, losses = Executor(place), Scope(), []
+    exe.run(startup, scope=scope)
+    for step in range(4):
+        rng = np.random.default_rng(step)
+        feed = {
+            "image": rng.uniform(-1, 1, (5 + step % 2, 3, 12, 12)).astype(np.float32),
+            "label": rng.integers(0, 3, (5 + step % 2, 1)),
+        }
+        losses += [exe.run(p, feed, [loss], scope=scope)[0] for p in (main, test)]
+    return np.concatenate(losses)
+
+
+def train_ragged(sparse: bool, place: Any) -> np.ndarray:
+    """Return losses and areas under curves of a text model, over batches of other lengths."""
+    import hpcdist as fluid
+    from hpcdist import layers
+
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        words = layers.data("words", [1], dtype="int64", lod_level=1)
+        label = layers.data("label", [1], dtype="int64")
+        rows = layers.embedding(words, [9, 4], is_sparse=sparse, padding_idx=0)
+        weights = layers.sequence_softmax(layers.fc(rows, 1))
+        bag = layers.sequence_pool(layers.elementwise_mul(rows, weights, axis=0), "sum")
+        near = layers.sequence_pool(layers.sequence_conv(rows, 4, act="tanh"), "max")
+        guess = layers.fc([bag, near], 2, act="softmax")
+        loss = layers.mean(layers.cross_entropy(guess, label))
+        total, last, _ = layers.auc(guess, label, num_thresholds=50, slide_steps=2)
+        fluid.optimizer.Adagrad(0.1).minimize(loss)
+    exe, scope = Executor(place), Scope()
+    exe.run(startup, scope=scope)
+    found = []
+    for step, lengths in enumerate([[2, 0, 3], [4, 4, 1], [0, 0, 0], [1, 5, 2], [4, 4, 1]]):
+        rng = np.random.default_rng(step)
+        ids = rng.integers(0, 9, (sum(lengths), 1))
+        feed = {
+            "words": fluid.create_lod_tensor(ids, [lengths]),
+            "label": rng.integers(0, 2, (3, 1)),
+        }
+        found += exe.run(main, feed, [loss, total, last], scope=scope)
+    return np.concatenate(found)

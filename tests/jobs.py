@@ -81,10 +81,12 @@ class Job:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         mpirun: bool = True,
+        tolerant: bool = False,  # of deaths; needs Open MPI 5
     ) -> None:
         self.directory = directory
         (directory / "train.py").write_text(script)
         start = [MPIRUN, "-n", str(ranks)] if mpirun else []
+        start[1:1] = ["--with-ft", "ulfm"] if tolerant else []
         command = [*start, sys.executable, "-m", "hpcdist", *options, "train.py", *args]
         self._began = time.monotonic()
         self._process = subprocess.Popen(
@@ -136,10 +138,19 @@ class Job:
 
 
 @cache
+def _version() -> str:
+    ran = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, check=True)
+    return ran.stdout
+
+
 def kills_survivors() -> bool:
     """Tell whether mpirun is MPICH's, which kills all ranks at once when one has died."""
-    version = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, check=True)
-    return "HYDRA" in version.stdout
+    return "HYDRA" in _version()
+
+
+def can_be_tolerant() -> bool:
+    """Tell whether mpirun has --with-ft, so that a job can go on after a death."""
+    return "(Open MPI) 5" in _version()
 
 
 def clean_environment() -> dict[str, str]:

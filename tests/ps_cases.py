@@ -88,6 +88,8 @@ class Served:
     cluster: Cluster
     deadline_s: float = 20.0
     expected_fingerprint: str = "f"
+    goes_on: bool = False  # when trainers die
+    deaths: list[tuple[int, int]] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     updates: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
@@ -107,6 +109,7 @@ class Served:
             ),
             arrays=arrays,
             deadline_s=self.deadline_s,
+            on_death=(lambda k, steps: self.deaths.append((k, steps))) if self.goes_on else None,
         )
 
         def on_packet(packet: int, contributors: tuple[int, ...]) -> None:

@@ -6,6 +6,8 @@ it cannot show is that a real GPU computes the same: tests/gpu does that, where 
 
 from __future__ import annotations
 
+import ctypes
+import math
 import types
 from typing import Any
 
@@ -35,9 +37,15 @@ def _device(value: Any) -> Any:
 class DeviceArray(NDArrayOperatorsMixin):
     """An array that only this module may look into."""
 
-    def __init__(self, host: np.ndarray) -> None:
+    def __init__(self, host: Any, dtype: Any = None, memptr: Any = None) -> None:
+        """Wrap host memory or, called as cupy's class is, lay (shape, dtype) on other memory."""
+        if memptr is not None:
+            nbytes = math.prod(host) * np.dtype(dtype).itemsize
+            raw = (ctypes.c_uint8 * nbytes).from_address(memptr.ptr)
+            host = np.frombuffer(raw, dtype).reshape(host)
         self.host = host
-        self.data = types.SimpleNamespace(ptr=host.ctypes.data)
+        self.data = types.SimpleNamespace(ptr=host.ctypes.data, owner=host)
+        self._memory = memptr  # which stays as long as this does
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed")
@@ -81,15 +89,25 @@ class DeviceArray(NDArrayOperatorsMixin):
     def T(self) -> DeviceArray:
         return DeviceArray(self.host.T)
 
-    def get(self) -> np.ndarray:
-        return self.host.copy()
+    def get(
+        self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
+    ) -> np.ndarray:
+        if stream is None:
+            return self.host.copy()
+        if blocking or type(out) is not np.ndarray or out.shape != self.shape:
+            raise ValueError(f"expected a copy that does not wait, into an array, got {out!r}")
+        stream.launch(lambda: np.copyto(out, self.host))
+        return out
 
-    def set(self, array: np.ndarray) -> None:
+    def set(self, array: np.ndarray, stream: Any = None) -> None:
         if type(array) is not np.ndarray or array.dtype != self.dtype:
             raise TypeError(f"expected a numpy array of {self.dtype}, got {array!r}")
         if array.shape != self.shape:
             raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {array.shape}")
-        self.host[...] = array
+        if stream is None:
+            self.host[...] = array
+        else:
+            stream.launch(lambda: np.copyto(self.host, array))
 
     def fill(self, value: Any) -> None:
         self.host.fill(_host(value))
@@ -189,6 +207,7 @@ _KEYWORDS = {
     "arange": ("dtype",),
     "argpartition": ("axis",),
     "argsort": ("axis",),
+    "bincount": ("minlength",),
     "clip": ("out",),
     "concatenate": ("axis", "out"),
     "copyto": ("casting", "where"),

@@ -18,8 +18,9 @@ from hpcdist.backward import gradients
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program, Variable, lookup
+from hpcdist.lod_tensor import LoDTensor
 
-Slots = Mapping[str, Any]  # slot -> an array, or a list of arrays
+Slots = Mapping[str, Any]  # slot -> an array or a LoDTensor, or a list of those
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,17 @@ class Draw:
             x[near] = kink + 0.02
         return x
 
+    def lengths(self, sequences: int | None = None) -> list[int]:
+        """Return lengths of sequences, some of them 0."""
+        count = self.int(1, 4) if sequences is None else sequences
+        return [self.int(0, 3) for _ in range(count)]
+
+    def ragged(self, lengths: Sequence[int], width: Sequence[int]) -> LoDTensor:
+        """Return numbers at least 0.05 apart, in rows of a shape, in sequences of these lengths."""
+        tensor = LoDTensor(self.apart((sum(lengths), *width)))
+        tensor.set_recursive_sequence_lengths([list(lengths)])
+        return tensor
+
     def apart(self, shape: Sequence[int]) -> np.ndarray:
         """Return numbers at least 0.05 apart from each other: nothing ties for a maximum."""
         size = int(np.prod(shape))
@@ -104,7 +116,7 @@ class Graph:
     def __init__(self, type: str, given: Case) -> None:
         self.program = Program()
         self.block = self.program.global_block()
-        self.feed: dict[str, np.ndarray] = {}
+        self.feed: dict[str, Any] = {}
         self.inputs = {slot: self._feed_slot(slot, v) for slot, v in given.inputs.items()}
         self.outputs = {
             slot.name: [
@@ -120,15 +132,31 @@ class Graph:
         values = value if isinstance(value, list) else [value]
         return [self.add_feed(f"{slot}_{i}".lower(), v) for i, v in enumerate(values)]
 
-    def add_feed(self, name: str, value: np.ndarray) -> Variable:
-        """Create a data variable that holds ``value``."""
+    def add_feed(self, name: str, value: Any) -> Variable:
+        """Create a data variable that holds ``value``, an array or a LoDTensor."""
         self.feed[name] = value
-        return self.block.create_var(name, shape=value.shape, dtype=value.dtype, is_data=True)
+        array = np.asarray(value)
+        levels = len(value.lod()) if isinstance(value, LoDTensor) else 0
+        shape = (-1, *array.shape[1:]) if levels else array.shape
+        return self.block.create_var(
+            name, shape=shape, dtype=array.dtype, is_data=True, lod_level=levels
+        )
 
-    def run(self, fetch: Sequence[Any]) -> list[Any]:
+    def weights(
+        self, targets: Sequence[Variable], draw: Callable[[tuple[int, ...]], np.ndarray]
+    ) -> list[Variable]:
+        """Create data variables with numbers for all elements of what the Program computes."""
+        made = []
+        for target, value in zip(targets, self.run(targets, return_numpy=False)):
+            value.set(draw(np.asarray(value).shape).astype(target.dtype))
+            made.append(self.add_feed(f"weight_of_{target.name}", value))
+            made[-1].shape = target.shape
+        return made
+
+    def run(self, fetch: Sequence[Any], **how: Any) -> list[Any]:
         """Run the Program on what is fed."""
         return self._executor.run(
-            self.program, feed=self.feed, fetch_list=list(fetch), scope=self._scope
+            self.program, feed=self.feed, fetch_list=list(fetch), scope=self._scope, **how
         )
 
 
@@ -155,6 +183,11 @@ def dense(value: Any) -> np.ndarray:
     return value.to_dense() if hasattr(value, "to_dense") else np.asarray(value)
 
 
+def like(fed: Any, array: np.ndarray) -> Any:
+    """Return an array in the sequences of what was fed, if that has any."""
+    return LoDTensor(array, fed.sequences) if isinstance(fed, LoDTensor) else array
+
+
 def check_gradient(type: str, given: Case) -> None:
     """Compare the gradient of a random projection of the outputs with finite differences.
 
@@ -170,10 +203,7 @@ def check_gradient(type: str, given: Case) -> None:
         for var in held
         if var.dtype.startswith("float") and 0 not in var.shape
     ]
-    weights = [
-        graph.add_feed(f"weight_of_{t.name}", rng.uniform(0.5, 1.5, t.shape).astype(t.dtype))
-        for t in targets
-    ]
+    weights = graph.weights(targets, lambda shape: rng.uniform(0.5, 1.5, shape))
     moved = [
         var
         for slot, held in graph.inputs.items()
@@ -189,19 +219,20 @@ def check_gradient(type: str, given: Case) -> None:
 
     def projection() -> float:
         outs = graph.run(targets)
-        return float(sum(np.vdot(out, graph.feed[w.name]) for out, w in zip(outs, weights)))
+        return float(sum(np.vdot(o, np.asarray(graph.feed[w.name])) for o, w in zip(outs, weights)))
 
     for var, grad in zip(moved, grads):
-        here = graph.feed[var.name]
+        fed = graph.feed[var.name]
+        here = np.asarray(fed)
         assert grad.shape == here.shape, (
             f"{type}: {var.name} {here.shape} has gradient {grad.shape}"
         )
         direction = rng.uniform(-1, 1, here.shape).astype(here.dtype)
         slopes = []
         for sign in (1, -1):
-            graph.feed[var.name] = here + sign * given.step * direction
+            graph.feed[var.name] = like(fed, here + sign * given.step * direction)
             slopes.append(projection())
-        graph.feed[var.name] = here
+        graph.feed[var.name] = fed
         slope = (slopes[0] - slopes[1]) / (2 * given.step)
         claimed = float(np.vdot(grad, direction))
         scale = max(1.0, abs(slope), float(np.abs(grad * direction).sum()))

@@ -81,7 +81,7 @@ def test_arguments_and_modules_beside_the_script_are_found(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "collective mode is not available yet; pass --pservers P"),
+        (("--role-map", "servers-first"), "'servers-first' wants --pservers P"),
         (("--pservers", "2"), "2 servers leave no trainer among 2 ranks"),
         (("--pservers", "1", "--log-dir", "train.py/x"), "cannot make the log directory"),
     ],

@@ -248,8 +248,8 @@ def test_distributed_tables_need_no_repair(name):
     kinds = [op.type for op in transpiler.get_trainer_program().global_block().ops]
     assert kinds[:3] == ["split_ids", "prefetch", "merge_ids"]
     for endpoint in endpoints_of(name):
-        table = transpiler.get_pserver_program(endpoint)._server_plan.table
-        assert table.parameter == "table"
+        (held,) = transpiler.get_pserver_program(endpoint)._server_plan.tables
+        assert held.table.parameter == "table"
 
 
 def test_beside_a_distributed_table_any_optimizer_updates_the_rest():

@@ -25,7 +25,7 @@ def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS)
     """Train on this rank; return losses and parameters by name.
 
     A server returns no losses, and its blocks by (parameter, begin, end). ``steps`` is a number,
-    or one for each trainer.
+    or one for each trainer; if a number, they keep pace.
     """
     cluster = cluster_of(trainers, servers)
     role = cluster.role_of(transport.rank)
@@ -39,6 +39,7 @@ def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS)
         trainers=trainers,
         startup_program=startup,
     )
+    alike = transport.split(int(serves), transport.rank)
     runtime.start(transport, cluster)
     try:
         exe, scope = Executor(), Scope()
@@ -55,6 +56,8 @@ def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS)
             feed = rows_of(fed(setting, step % STEPS), role.index, trainers)
             fetched = exe.run(transpiler.get_trainer_program(), feed, [loss], scope=scope)
             losses.append(float(fetched[0][0]))
+            if isinstance(steps, int):
+                alike.barrier()
         exe.close()
         return losses, values_of(scope, [p.name for p in main.all_parameters()])
     finally:

@@ -17,7 +17,7 @@ from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
-SHAPES = [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3)]  # trainers, servers
+SHAPES = [(2, 0), (3, 0), (4, 0), (1, 1), (2, 1), (3, 1), (2, 2), (1, 3)]  # trainers, servers
 ROWS = [7, 6, 7, 2, 1, 5]  # in each step: hardly any divides by the trainers
 FEATURES, CLASSES, WORDS = 5, 3, 11
 

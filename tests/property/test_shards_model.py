@@ -22,14 +22,23 @@ class Trainer:
         self.packets = packets
         self.flying: list[int] = []
         self.told = False
+        self.taken: list[int] | None = None  # once it is dead: what had been applied by then
 
     @property
     def counts(self) -> list[int]:
+        if self.taken is not None:
+            return self.taken
         return [self.steps + (p in self.last) for p in range(self.packets)]
 
     @property
     def may_close(self) -> bool:
         return not self.told and self.step == self.steps and not self.unsent
+
+    def die(self, applied: list[int]) -> None:
+        self.taken = [min(n, m) for n, m in zip(self.counts, applied)]
+        self.unsent.clear()
+        self.flying.clear()
+        self.told = True
 
     def answer(self, packet: int) -> None:
         self.unanswered.remove(packet)
@@ -45,13 +54,14 @@ def worlds(draw):
     packets = draw(st.integers(1, 3))
     whole = st.integers(0, 4)
     part = st.frozensets(st.integers(0, packets - 1), max_size=packets - 1)
-    return packets, [Trainer(draw(whole), draw(part), packets) for _ in range(trainers)]
+    dying = draw(st.integers(0, trainers))
+    return packets, [Trainer(draw(whole), draw(part), packets) for _ in range(trainers)], dying
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(worlds(), st.data())
-def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
-    packets, trainers = world
+def test_any_order_of_arrival_and_death_gives_the_updates_of_the_model(world, data):
+    packets, trainers, dying = world
     shards = SyncShards(len(trainers), packets)
     updates: list[tuple[int, Update]] = []  # with their steps
     applied = [0] * packets
@@ -67,9 +77,10 @@ def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
         moves = [("send", k, p) for k, t in enumerate(trainers) for p in sorted(t.unsent)]
         moves += [("arrive", k, p) for k, t in enumerate(trainers) for p in t.flying]
         moves += [("close", k, 0) for k, t in enumerate(trainers) if t.may_close]
-        if not moves:
+        if dying:
+            moves += [("die", k, 0) for k, t in enumerate(trainers) if t.taken is None]
+        if not moves or shards.finished:
             break
-        assert not shards.finished
         move, k, packet = data.draw(st.sampled_from(moves))
         trainer = trainers[k]
         if move == "send":
@@ -79,6 +90,10 @@ def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
             trainer.flying.remove(packet)
             due = shards.arrived(k, packet)
             take([due] if due else [])
+        elif move == "die":
+            dying -= 1
+            trainer.die(applied)
+            take(shards.died(k))
         else:
             trainer.told = True
             take(shards.closed(k, trainer.counts))
@@ -87,8 +102,11 @@ def test_any_order_of_arrival_gives_the_updates_of_the_model(world, data):
         assert shards.step == max(applied) - 1
         if shards.readable and not shards.finished:
             assert len(set(applied)) == 1
+        taken = [min(map(min, t.counts, applied)) for t in trainers]
+        assert [shards.steps_of(k) for k in range(len(trainers))] == taken
 
     assert shards.finished
+    assert not any(t.unsent or t.flying for t in trainers)
     assert not shards.begun
     everyones = [t.counts for t in trainers]
     expected = {

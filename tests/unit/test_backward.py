@@ -306,3 +306,18 @@ def test_callbacks_see_every_operator() -> None:
 
     append_backward(mean_of(layers.tanh(weight("w"))), callbacks=[note])
     assert seen == types()
+
+
+def test_the_gradient_of_a_sum_says_no_more_than_its_scale() -> None:
+    # As in Fluid 1.8.5: bias and bias_after_scale are only on scales that layers made.
+    append_backward(layers.sum([mean_of(weight("a")), mean_of(weight("b"))]))
+    scales = [op.all_attrs() for op in backward_ops() if op.type == "scale"]
+    assert scales == [{"scale": 1.0, "op_role": 1}] * 2
+
+
+def test_the_name_for_nobody_is_no_variable() -> None:
+    both = layers.concat([layers.data("x", [4]), layers.fc(layers.data("y", [4]), 4)], axis=1)
+    append_backward(layers.mean(both))
+    (split,) = [op for op in backward_ops() if op.type == "concat_grad"]
+    assert split.output("X@GRAD")[0] == "@EMPTY@"
+    assert not default_main_program().global_block().has_var("@EMPTY@")

@@ -1,13 +1,23 @@
-"""What the communicator reads from the environment."""
+"""What the communicator reads from the environment, and what its thread does meanwhile."""
 
 from __future__ import annotations
+
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from hpcdist.errors import CommError
 from hpcdist.ops.selected_rows import SelectedRows
-from hpcdist.runtime.communicator import PREFIX, Cut, Settings, check_runnable, read_settings
+from hpcdist.runtime.communicator import (
+    PREFIX,
+    Communicator,
+    Settings,
+    check_runnable,
+    read_settings,
+)
+from hpcdist.runtime.cuts import Cut
 
 
 def flags(**values):
@@ -67,3 +77,130 @@ def test_a_sparse_gradient_whose_table_comes_back_whole_is_refused():
     gradient = SelectedRows(np.zeros(2, np.int64), np.zeros((2, 3), np.float32), 4)
     with pytest.raises(CommError, match="table 't' has is_sparse=True"):
         check_runnable([cut], Settings(), {"t@GRAD": gradient}, dc_asgd=False)
+
+
+class Servers:
+    """Stands for a PsClient: adds what is sent to the parameter, and answers when it is let."""
+
+    packets = ("g",)
+
+    def __init__(self):
+        self.turn = threading.RLock()
+        self.open = threading.Event()
+        self.open.set()
+        self.pieces = {}
+        self.value = 0.0
+        self.sent = []
+        self.error = None
+
+    def post_receives(self):
+        pass
+
+    def send_packet(self, index):
+        self.sent.append(float(self.pieces["g"][0]))
+
+    def answered(self):
+        if self.error is not None:
+            raise self.error
+        return self.open.is_set()
+
+    def wait_receives(self):
+        self.open.wait()
+        self.value += self.sent[-1]
+        self.pieces["w"][0] = self.value
+
+    def awaited(self):
+        return "waiting for w"
+
+
+def communicator(servers, **settings):
+    cut = Cut("w@GRAD", "w", (0, 1), ("g",), ("w",), ("ps0:1",))
+    parameter = np.zeros(1, np.float32)
+    made = Communicator(
+        [cut],
+        {"w": parameter},
+        Settings(**settings),
+        np.zeros(2, np.int64),
+        key_of=lambda name: name,
+    )
+    servers.pieces = made.pieces
+    made.attach(servers, None)
+    return made, parameter
+
+
+def end_step(made, value):
+    made.end_step({"w@GRAD": np.full(1, value, np.float32)}, {})
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not happen within 20 s"
+        time.sleep(0.001)
+
+
+def test_the_thread_sends_and_receives_while_the_trainer_computes():
+    servers = Servers()
+    made, parameter = communicator(servers, merge=4, queue=8, wait_s=0.01)
+    end_step(made, 3.0)
+    until(lambda: made.exchanged[0] == 1)  # late, and nothing else was called
+    assert servers.sent == [3.0]
+    assert parameter[0] == 0.0, "taken over in the middle of a step"
+    end_step(made, 4.0)
+    assert parameter[0] == 3.0
+    made.flush()
+    assert servers.sent == [3.0, 4.0]
+    assert parameter[0] == 7.0
+
+
+def test_what_waits_for_an_answer_is_merged():
+    servers = Servers()
+    servers.open.clear()
+    made, parameter = communicator(servers, merge=2, queue=8, wait_s=0.0)
+    end_step(made, 1.0)
+    until(lambda: servers.sent == [1.0])
+    for value in (10.0, 100.0, 1000.0):
+        end_step(made, value)
+    assert servers.sent == [1.0], "sent before the answer"
+    servers.open.set()
+    until(lambda: made.exchanged[0] == 3)
+    assert servers.sent == [1.0, 110.0, 1000.0], "two are merged, never more"
+    made.flush()
+    assert parameter[0] == 1111.0
+
+
+def test_a_full_queue_makes_the_step_wait():
+    servers = Servers()
+    servers.open.clear()
+    made, _ = communicator(servers, queue=2)
+    end_step(made, 1.0)
+    threading.Timer(0.05, servers.open.set).start()
+    end_step(made, 2.0)
+    assert servers.open.is_set()
+    made.flush()
+    assert servers.sent == [1.0, 2.0]
+
+
+def test_a_failure_of_the_thread_reaches_the_trainer():
+    servers = Servers()
+    servers.error = CommError("trainer 0: server ps0:1 is gone")
+    made, _ = communicator(servers, queue=2)
+    end_step(made, 1.0)
+    with pytest.raises(CommError, match="ps0:1 is gone"):
+        until(lambda: end_step(made, 2.0))
+    with pytest.raises(CommError, match="ps0:1 is gone"):
+        made.flush()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"queue": 4, "eager": False}], ids=["queue 1", "no thread"]
+)
+def test_there_is_no_thread_when_none_is_needed(settings):
+    before = threading.active_count()
+    servers = Servers()
+    made, parameter = communicator(servers, **settings)
+    for _ in range(6):
+        end_step(made, 1.0)
+        assert threading.active_count() == before
+    made.flush()
+    assert parameter[0] == 6.0

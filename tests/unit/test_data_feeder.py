@@ -162,7 +162,6 @@ def test_feed_names_the_sample_without_a_field_for_each_variable(batch, message)
         ([], "feed_list is empty"),
         ([X, X], "names a variable twice"),
         ([X, 3], r"feed_list\[1\] must be a Variable or a name, got int"),
-        ([Var("words", (-1, 1), "int64", lod_level=1)], "'words' has lod_level 1: ragged"),
         ([Var("scalar", ())], "'scalar' has shape ()"),
     ],
 )
@@ -180,3 +179,42 @@ def test_names_are_looked_up_in_the_program():
         assert DataFeeder(["x"], None).feed_names == ["x"]
     with pytest.raises(ValueError, match="y"):
         DataFeeder(["y"], None, program)
+
+
+WORDS = Var("words", (-1, 1), "int64", lod_level=1)
+
+
+def test_sequences_of_any_lengths_become_rows_and_lengths():
+    fed = DataFeeder([WORDS, LABEL], None).feed([([3, 1, 2], 0), ([], 1), (np.array([7]), 0)])
+    assert fed["words"].recursive_sequence_lengths() == [[3, 0, 1]]
+    assert fed["words"].lod() == [[0, 3, 3, 4]]
+    np.testing.assert_array_equal(fed["words"], [[3], [1], [2], [7]])
+    assert np.asarray(fed["words"]).dtype == np.int64
+    assert fed["label"].shape == (3, 1)
+
+
+def test_sequences_of_vectors_keep_their_width_even_without_rows():
+    points = Var("points", (-1, 2), lod_level=1)
+    fed = DataFeeder([points], None).feed([([],), ([],)])
+    assert fed["points"].shape() == [0, 2]
+    fed = DataFeeder([points], None).feed([([[1, 2], [3, 4]],), ([[5, 6]],)])
+    np.testing.assert_array_equal(fed["points"], [[1, 2], [3, 4], [5, 6]])
+
+
+def test_sequences_of_sequences_have_two_levels():
+    fed = DataFeeder([Var("text", (-1, 1), "int64", lod_level=2)], None).feed(
+        [([[1], [2, 3]],), ([],)]
+    )
+    assert fed["text"].lod() == [[0, 2, 2], [0, 1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (5, "'words' has lod_level 1: expected a sequence of rows in every sample, got 5"),
+        ([0.5], "has the float64 value 0.5, expected int64 numbers"),
+        ([[1, 2]], "has shape (2,), expected shape (1,)"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_refused(words, message):
+    assert message in refused([WORDS, LABEL], [(words, 0)])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hpcdist import dataset
-from hpcdist.dataset import diabetes, digits, files, mnist, samples, uci_housing
+from hpcdist.dataset import diabetes, digits, files, mnist, samples, synthetic, uci_housing
 from hpcdist.errors import DataError
 
 HOME = os.environ.get("HPCDIST_DATA_HOME", "")
@@ -371,3 +371,17 @@ def test_published_checksums_are_those_of_the_files(home):
             copy = shutil.copy(Path(HOME) / file.name, home)
             algorithm, checksum = file.checksum.split(":")
             assert pooch.file_hash(copy, alg=algorithm) == checksum
+
+
+def test_synthetic_images_are_the_same_however_many_are_read():
+    few = list(synthetic.images(3, classes=4, size=8, seed=5)())
+    more = list(synthetic.images(6, classes=4, size=8, seed=5)())
+    for (image, label), (again, same) in zip(few, more):
+        np.testing.assert_array_equal(image, again)
+        assert label == same
+    later = list(synthetic.images(2, classes=4, size=8, seed=5, begin=3)())
+    np.testing.assert_array_equal(later[0][0], more[3][0])
+    assert {image.shape for image, _ in more} == {(3, 8, 8)}
+    assert {image.dtype for image, _ in more} == {np.dtype(np.float32)}
+    with pytest.raises(DataError, match="size 4 or more"):
+        synthetic.images(1, size=2)

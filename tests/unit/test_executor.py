@@ -7,8 +7,9 @@ import hpcdist.ops  # noqa: F401  (fills the table of operators)
 from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.analysis import find_views, select_live
 from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.compile import Compiler, Pool
+from hpcdist.executor.compile import Compiler
 from hpcdist.executor.executor import Executor
+from hpcdist.executor.pool import Pool
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Meta, Program
 
@@ -152,16 +153,23 @@ def test_pieces_that_arrive_for_a_concat_are_rows_of_it():
     ]
 
 
+class Anywhere:
+    """A network that sends from any memory."""
+
+    def memory(self, nbytes, backend):
+        return backend.bytes(nbytes)
+
+
 def test_small_variables_of_one_message_are_moved_together(ready):
     exe, main, scope = ready
     compiler = Compiler(main.global_block(), scope, exe._backend, Pool(exe._backend))
     metas = {"w": Meta((3, 1)), "b": Meta((1,))}
-    compiler._lay_contiguous([["b", "w"]], metas)
+    compiler._lay_contiguous([["b", "w"]], metas, Anywhere())
     b, w = scope.find_var("b").value, scope.find_var("w").value
     assert w.ctypes.data == b.ctypes.data + b.nbytes
     assert b[0] == np.float32(0.25)
     layout = scope.layout
-    compiler._lay_contiguous([["b", "w"]], metas)
+    compiler._lay_contiguous([["b", "w"]], metas, Anywhere())
     assert scope.layout == layout, "arrays that lie right are left alone"
 
 

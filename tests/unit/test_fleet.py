@@ -11,9 +11,7 @@ import hpcdist as fluid
 import hpcdist.fleet as fleet_module
 from hpcdist.fleet import Fleet
 from hpcdist.fleet.role_maker import (
-    PaddleCloudRoleMaker,
     Role,
-    UserDefinedCollectiveRoleMaker,
     UserDefinedRoleMaker,
 )
 from hpcdist.fleet.strategy import StrategyFactory
@@ -185,19 +183,6 @@ def test_a_second_init_starts_over():
         fleet.startup_program  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"is_collective": True},
-        {"role_maker": PaddleCloudRoleMaker(is_collective=True)},
-        {"role_maker": UserDefinedCollectiveRoleMaker(0, ["a:1"])},
-    ],
-)
-def test_collective_mode_is_refused(arguments):
-    with pytest.raises(ValueError, match="collective mode is not available yet"):
-        Fleet().init(**arguments)
-
-
 def test_wrong_arguments():
     with pytest.raises(TypeError, match="role_maker: expected"):
         Fleet().init("TRAINER")
@@ -213,7 +198,7 @@ def test_wrong_arguments():
     with pytest.raises(TypeError, match="one startup Program"):
         optimizer.minimize(loss, startup_program=[startup])
     with pytest.raises(TypeError, match="scopes must be None"):
-        optimizer.minimize(loss, startup)
+        optimizer.minimize(loss, [startup])
 
 
 def test_a_directory_that_is_not_there(tmp_path):
@@ -265,17 +250,13 @@ PARAMETER_SERVER = "paddle.fluid.incubate.fleet.parameter_server.distribute_tran
         ("paddle.fluid.incubate.fleet.base.role_maker", "hpcdist.fleet.role_maker"),
         ("paddle.fluid.incubate.fleet.base.fleet_base", "hpcdist.fleet.fleet_base"),
         ("paddle.distributed.fleet", "hpcdist.fleet"),
+        ("paddle.fluid.incubate.fleet.collective", "hpcdist.fleet.collective"),
         ("paddle.distributed.fleet.base.role_maker", "hpcdist.fleet.role_maker"),
     ],
 )
 def test_paths_of_fluid(paddle, path, meant):
     assert importlib.import_module(path) is importlib.import_module(meant)
     assert fleet_module.fleet is importlib.import_module(PARAMETER_SERVER).fleet
-
-
-def test_the_path_of_collective_fleet_is_refused(paddle):
-    with pytest.raises(ValueError, match="collective mode is not available yet"):
-        importlib.import_module("paddle.fluid.incubate.fleet.collective")
 
 
 def test_a_path_that_is_not_there(paddle):

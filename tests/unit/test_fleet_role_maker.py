@@ -79,8 +79,8 @@ def test_a_server_that_nobody_named():
 def test_a_collective_environment():
     found = collective_placement({"PADDLE_TRAINER_ENDPOINTS": "a:1,b:2", "PADDLE_TRAINER_ID": "1"})
     assert (found.role, found.index, found.worker_num) == (Role.WORKER, 1, 2)
-    with pytest.raises(ValueError, match="PADDLE_TRAINER_ENDPOINTS is not set"):
-        collective_placement({})
+    alone = collective_placement({})
+    assert (alone.index, alone.worker_num, len(alone.worker_endpoints)) == (0, 1, 1)
 
 
 # -- the user ----------------------------------------------------------------------------------

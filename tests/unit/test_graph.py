@@ -155,7 +155,7 @@ def test_program_guard_installs_and_restores():
 
 @pytest.mark.parametrize("arguments", [("main",), (fluid.Program(), 3)])
 def test_program_guard_takes_programs_only(arguments):
-    wrong = pytest.raises(GraphError, match=r"expected a Program, got (str|int)")
+    wrong = pytest.raises(TypeError, match=r"expected a Program, got (str|int)")
     with wrong, fluid.program_guard(*arguments):
         pass
 
@@ -240,12 +240,17 @@ def test_clone_is_deep(programs):
 
 def test_clone_for_test_keeps_the_forward_pass_only(programs):
     main, _ = programs
+    main.random_seed = 7
+    unread = fluid.layers.data("unread", [1]).name
     classifier(lambda: fluid.layers.piecewise_decay([2, 4], [0.3, 0.2, 0.1]))
     before = str(main)
     test = main.clone(for_test=True)
     forward = [op.type for op in main.global_block().ops if op.role in (0, Role.LOSS)]
     assert types(test) == forward and forward[-2:] == ["cross_entropy2", "mean"]
-    assert all(not block.ops for block in test.blocks[1:]), "no case of the schedule is left"
+    assert len(test.blocks) == 1, "no case of the schedule is left"
+    read = {n for op in test.global_block().ops for n in op.input_arg_names + op.output_arg_names}
+    assert set(test.global_block().vars) == {*read, unread}, "no gradient, accumulator or rate"
+    assert test.random_seed == 7
     (dropout,) = [op for op in test.global_block().ops if op.type == "dropout"]
     assert dropout.attr("is_test") is True
     assert str(main) == before

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcdist
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, Role
-from hpcdist.errors import LaunchError
+from hpcdist.errors import HpcdistError, LaunchError
 from hpcdist.launch import aspaddle, environment, guard, logs, options, report, table
 
 FRAME = """\
@@ -53,6 +55,15 @@ def test_several_ports_are_named_in_full_only():
     assert env["PADDLE_PSERVERS_IP_PORT_LIST"] == "h:1,h:2"
     assert env["PADDLE_CURRENT_ENDPOINT"] == "h:2"
     assert "PADDLE_PSERVER_IPS" not in env
+
+
+def test_without_servers_every_rank_is_a_trainer():
+    cluster = Cluster((0, 1), trainer_endpoints=("h:1", "h:2"))
+    env = environment.variables(cluster, 1)
+    assert env["PADDLE_TRAINING_ROLE"] == env["TRAINING_ROLE"] == "TRAINER"
+    assert (env["PADDLE_TRAINER_ID"], env["PADDLE_TRAINERS_NUM"]) == ("1", "2")
+    assert (env["PADDLE_TRAINER_ENDPOINTS"], env["PADDLE_CURRENT_ENDPOINT"]) == ("h:1,h:2", "h:2")
+    assert not [name for name in env if "PSERVER" in name]
 
 
 # -- table -------------------------------------------------------------------------------------
@@ -234,17 +245,109 @@ def test_paddle_is_hpcdist():
     assert not hasattr(hpcdist.reader, "__path__")
 
 
+PADDLE2 = """
+import paddle
+from paddle.distributed import fleet
+import paddle.static.nn
+
+paddle.enable_static()
+main, startup = paddle.static.Program(), paddle.static.Program()
+with paddle.static.program_guard(main, startup):
+    paddle.seed(3)
+    image = paddle.static.data(name="x", shape=[None, 3, 8, 8], dtype="float32")
+    label = paddle.static.data(name="y", shape=[None, 1], dtype="int64")
+    hidden = paddle.static.nn.conv2d(image, num_filters=4, filter_size=3)
+    hidden = paddle.static.nn.batch_norm(hidden, act="relu")
+    scores = paddle.static.nn.fc(
+        x=hidden, size=5, weight_attr=paddle.ParamAttr(name="w"), activation="tanh"
+    )
+    loss = paddle.nn.functional.cross_entropy(input=scores, label=label)
+    accuracy = paddle.metric.accuracy(input=scores, label=label, k=1)
+    fleet.init(is_collective=True)
+    fleet.distributed_optimizer(make_optimizer(paddle)).minimize(loss, startup)
+exe = paddle.static.Executor(paddle.CPUPlace())
+exe.run(startup)
+losses = [float(exe.run(main, feed=feed, fetch_list=[loss.name])[0][0]) for _ in range(3)]
+rank = paddle.distributed.get_rank(), paddle.distributed.get_world_size()
+"""
+
+
+@pytest.mark.usefixtures("paddle")
+@pytest.mark.parametrize(
+    ("make_optimizer", "same"),
+    [
+        (
+            lambda paddle: paddle.optimizer.Momentum(
+                learning_rate=0.1,
+                momentum=0.8,
+                weight_decay=paddle.regularizer.L2Decay(0.01),
+                grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5),
+            ),
+            lambda: hpcdist.optimizer.Momentum(
+                0.1,
+                0.8,
+                regularization=hpcdist.regularizer.L2Decay(0.01),
+                grad_clip=hpcdist.clip.GradientClipByGlobalNorm(0.5),
+            ),
+        ),
+        (
+            lambda paddle: paddle.optimizer.SGD(0.1, parameters=["w"], weight_decay=0.01),
+            lambda: hpcdist.optimizer.SGD(0.1, ["w"], hpcdist.regularizer.L2Decay(0.01)),
+        ),
+        (
+            lambda paddle: paddle.optimizer.Adam(weight_decay=0.01, epsilon=1e-4),
+            lambda: hpcdist.optimizer.Adam(
+                epsilon=1e-4, regularization=hpcdist.regularizer.L2Decay(0.01)
+            ),
+        ),
+    ],
+)
+def test_a_static_script_of_paddle_2(make_optimizer, same, monkeypatch):
+    for name in ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "TRAINING_ROLE"):
+        monkeypatch.delenv(name, raising=False)
+    rng = np.random.default_rng(1)
+    feed = {
+        "x": rng.random((6, 3, 8, 8), np.float32),
+        "y": rng.integers(0, 5, (6, 1)),
+    }
+    script: dict[str, Any] = {"feed": feed, "make_optimizer": make_optimizer}
+    with hpcdist.scope_guard(hpcdist.Scope()):
+        exec(PADDLE2, script)
+    assert script["rank"] == (0, 1)
+
+    main, startup = hpcdist.Program(), hpcdist.Program()
+    main.random_seed = startup.random_seed = 3
+    with hpcdist.program_guard(main, startup), hpcdist.scope_guard(hpcdist.Scope()):
+        image = hpcdist.data("x", [None, 3, 8, 8])
+        label = hpcdist.data("y", [None, 1], "int64")
+        hidden = hpcdist.layers.batch_norm(hpcdist.layers.conv2d(image, 4, 3), act="relu")
+        scores = hpcdist.layers.fc(hidden, 5, param_attr=hpcdist.ParamAttr(name="w"), act="tanh")
+        loss = hpcdist.layers.mean(hpcdist.layers.softmax_with_cross_entropy(scores, label))
+        same().minimize(loss)
+        exe = hpcdist.Executor(hpcdist.CPUPlace())
+        exe.run(startup)
+        losses = [float(exe.run(main, feed=feed, fetch_list=[loss])[0][0]) for _ in range(3)]
+    assert losses[0] != losses[2]
+    assert script["losses"] == losses
+
+
 @pytest.mark.usefixtures("paddle")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        ("import paddle\npaddle.static.InputSpec", "uses paddle.static.InputSpec, which hpcdist"),
+        ("import paddle\npaddle.nn.Linear(3, 4)", "uses paddle.nn.Linear, which hpcdist"),
+        ("import paddle\npaddle.distributed.nothing", "uses paddle.distributed.nothing, which"),
+        ("import paddle.nn.initializer", "imports paddle.nn.initializer, which hpcdist does not"),
+        ("from paddle.optimizer import AdamW", "cannot import name 'AdamW' from 'paddle.optimiz"),
+        ("import paddle\npaddle.disable_static()", "hpcdist runs static programs only"),
         ("import paddle.fluid.contrib", "imports paddle.fluid.contrib, which hpcdist does not"),
         ("import paddle\npaddle.nothing", "uses paddle.nothing, which hpcdist does not have"),
         ("from paddle.fluid import nothing", "cannot import name 'nothing' from 'hpcdist'"),
     ],
 )
 def test_what_hpcdist_lacks_is_refused_by_name(source, message):
-    with pytest.raises((ImportError, AttributeError), match=message):
+    with pytest.raises((ImportError, AttributeError, HpcdistError), match=message):
         exec(source, {})
 
 

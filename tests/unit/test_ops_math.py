@@ -250,6 +250,11 @@ def test_clip_by_norm():
     norm = np.linalg.norm(X)
     close(run_op("clip_by_norm", {"X": X}, {"max_norm": 1.0})["Out"], X / norm)
     close(run_op("clip_by_norm", {"X": X}, {"max_norm": 100.0})["Out"], X)
+
+
+def test_a_gradient_of_zeros_stays_zero():
+    out = run_op("clip_by_norm", {"X": np.zeros_like(X)}, {"max_norm": 1.0})["Out"]
+    np.testing.assert_array_equal(out, 0)
     close(run_op("clip", {"X": X}, {"min": -1.0, "max": 0.5})["Out"], np.clip(X, -1, 0.5))
 
 

@@ -124,6 +124,22 @@ def test_a_parameter_and_gradient_of_zero_do_not_give_nan() -> None:
         np.testing.assert_array_equal(param, 0)
 
 
+@pytest.mark.parametrize(
+    ("start", "slope", "want"),
+    [(0.0, 1.0, [-0.1, -0.19001, -0.271038]), (0.5, 0.0, [0.499975, 0.4999275, 0.49985975])],
+)
+def test_lars_takes_the_rate_itself_while_parameter_or_gradient_is_zero(start, slope, want) -> None:
+    # Two equal elements, trained by Fluid 1.8.5 (LarsMomentum(0.1, 0.9), its other defaults).
+    param, velocity = np.full(2, start, np.float32), np.zeros(2, np.float32)
+    facts = {**UPDATES["lars_momentum"].attrs, "mu": 0.9}
+    grads = np.full((1, 2), slope, np.float32)
+    rate = np.array([0.1], np.float32)
+    step = bind_update(np, "lars_momentum", facts, param, rate, [velocity], grads)
+    for expected in want:
+        step()
+        np.testing.assert_allclose(param, expected, rtol=1e-6)
+
+
 # -- sparse gradients ------------------------------------------------------------------------------
 HEIGHT, WIDTH = 7, 3
 SPARSE = [(t, o) for t, o in VARIANTS if UPDATES[t].sparse(attrs_of(t, o))]

@@ -154,6 +154,21 @@ def test_role_maker_variables_are_kept():
     assert cluster.endpoints == ("h:1", "h:2")
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        job(3),
+        job(3, pservers=0),
+        job(3, role_map="t,t,t"),
+        job(3, envs=[{"PADDLE_TRAINING_ROLE": "TRAINER"}] * 3),
+    ],
+)
+def test_without_servers_all_ranks_are_trainers(facts):
+    cluster = decide(facts)
+    assert (cluster.trainers, cluster.servers) == ((0, 1, 2), ())
+    assert cluster.role_of(1).kind == COLLECTIVE
+
+
 def test_names_of_servers_alone_are_taken():
     envs = [{"PADDLE_PSERVER_IPS": "x,y", "PADDLE_PSERVER_PORT": "7"}] * 3
     assert decide(job(3, pservers=2, envs=envs)).endpoints == ("x:7", "y:7")
@@ -162,9 +177,7 @@ def test_names_of_servers_alone_are_taken():
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        (job(4), "4 ranks without a parameter server: collective mode is not available yet"),
-        (job(4, pservers=0), "collective mode is not available yet; pass --pservers P"),
-        (job(2, role_map="t,t"), "collective mode is not available yet"),
+        (job(4, role_map="servers-first"), "'servers-first' wants --pservers P"),
         (job(4, pservers=4), "leave no trainer among 4 ranks: start 5"),
         (job(2, role_map="s,s"), "at least one trainer"),
         (job(2, pservers=2, role_map="s,t"), "--pservers is 2, but role map 's,t' gives 1"),

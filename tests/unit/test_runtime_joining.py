@@ -6,8 +6,9 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import FeedError, PlanError
+from hpcdist.lod_tensor import LoDTensor, create_lod_tensor
 from hpcdist.runtime.joining import How, SharedProgram, how_values_join, pack, unpack
-from hpcdist.runtime.sharing import batched_names, share_of
+from hpcdist.runtime.sharing import batched_names, cut_feed, share_of
 
 ROWS, MEAN, SUM, MAX, MIN = How.ROWS, How.MEAN, How.SUM, How.MAX, How.MIN
 SAME, LOCAL = How.SAME, How.LOCAL
@@ -135,3 +136,77 @@ def test_parts_make_the_whole(total, trainers):
         for got, wanted in zip(unpack(packed, mine, hows, share), values(batch), strict=True):
             assert got.shape == np.shape(wanted) and got.dtype == wanted.dtype
             np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+# -- sequences -------------------------------------------------------------------------------------
+RAGGED = How.RAGGED
+OF_SEQUENCES = {
+    "what is fed": (lambda x, y: x, RAGGED),
+    "a layer": (lambda x, y: layers.fc(x, 3, act="tanh"), RAGGED),
+    "a row of each sequence": (lambda x, y: layers.sequence_pool(x, "sum"), ROWS),
+    "a layer over those": (lambda x, y: layers.fc(layers.sequence_last_step(x), 2), ROWS),
+    "rows repeated": (lambda x, y: layers.sequence_expand(y, x), RAGGED),
+    "rows spread": (lambda x, y: layers.sequence_expand_as(y, x), RAGGED),
+    "sequences joined": (lambda x, y: layers.sequence_concat([x, x]), RAGGED),
+    "weights": (lambda x, y: layers.sequence_softmax(layers.fc(x, 1)), RAGGED),
+    "a mean of pools": (lambda x, y: layers.mean(layers.sequence_pool(x, "max")), MEAN),
+    "a sum": (lambda x, y: layers.reduce_sum(x), SUM),
+    "a maximum": (lambda x, y: layers.reduce_max(x), MAX),
+    "a mean over all rows of sequences": (lambda x, y: layers.mean(x), LOCAL),
+    "rows of sequences and rows": (lambda x, y: layers.elementwise_add(x, y), LOCAL),
+    "padded": (lambda x, y: padded(x, 9), ROWS),
+    "unpadded": (
+        lambda x, y: layers.sequence_unpad(padded(x, 9), y_lengths()),
+        RAGGED,
+    ),
+}
+
+
+def padded(x, maxlen=None):
+    return layers.sequence_pad(x, layers.fill_constant([1], "float32", 0.0), maxlen)[0]
+
+
+def y_lengths():
+    return layers.data("n", [-1], append_batch_size=False, dtype="int64")
+
+
+@pytest.mark.parametrize("name", OF_SEQUENCES)
+def test_values_of_sequences_are_followed(name):
+    build, expected = OF_SEQUENCES[name]
+    x, y = layers.data("x", [4], lod_level=1), layers.data("y", [4])
+    assert how_of(build(x, y)) is expected
+
+
+def test_values_padded_to_each_trainers_own_longest_sequence_are_not_fetched():
+    x = layers.data("x", [4], lod_level=1)
+    value = padded(x)
+    fluid.optimizer.SGD(0.1).minimize(layers.mean(layers.fc(layers.sequence_pool(x, "sum"), 1)))
+    shared = SharedProgram(fluid.default_main_program(), 2)
+    with pytest.raises(FeedError, match="give sequence_pad, or sequence_mask, a maxlen"):
+        shared.how_joined(value.name)
+
+
+@pytest.mark.parametrize("lengths", [[2, 0, 3, 1, 1], [0, 0], [4]])
+def test_sequences_are_cut_and_joined_again(lengths):
+    rows = np.arange(sum(lengths) * 2, dtype="float32").reshape(-1, 2)
+    whole = create_lod_tensor(rows, [lengths])
+    trainers, batched = 3, frozenset({"x", "y"})
+    feed = {"x": whole, "y": np.arange(len(lengths))}
+    cuts = [cut_feed(feed, batched, k, trainers) for k in range(trainers)]
+    for cut, _ in cuts:
+        assert cut["x"].samples == len(cut["y"])
+    hows = [RAGGED, SUM]
+    own = [[cut["x"], np.array([float(len(cut["x"]))])] for cut, _ in cuts]
+    packed = [pack(values, hows, share) for values, (_, share) in zip(own, cuts)]
+    for values, (_, share) in zip(own, cuts):
+        joined, total = unpack(packed, values, hows, share)
+        assert isinstance(joined, LoDTensor)
+        np.testing.assert_array_equal(joined, rows)
+        assert joined.recursive_sequence_lengths() == [lengths]
+        np.testing.assert_array_equal(total, [sum(lengths)])
+
+
+def test_batches_of_different_numbers_of_sequences_are_refused():
+    feed = {"x": create_lod_tensor(np.zeros((3, 1)), [[1, 2]]), "y": np.zeros((3, 1))}
+    with pytest.raises(FeedError, match="equal numbers of rows, got {'x': 2, 'y': 3}"):
+        cut_feed(feed, frozenset({"x", "y"}), 0, 2)

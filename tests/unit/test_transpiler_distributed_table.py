@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hpcdist import initializer, layers, optimizer
-from hpcdist.graph import Program, program_guard
+from hpcdist.graph import Program, default_main_program, program_guard
 from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.regularizer import L2Decay
 from hpcdist.transpiler import GeoSgdTranspiler
 from hpcdist.transpiler.trainer import reading_program
 from tests.support_transpiler import built, transpile
@@ -15,12 +16,13 @@ from tests.support_transpiler import built, transpile
 THREE = "ps0:6174,ps1:6174,ps2:6174"
 SYNC = {"sync_mode": True}
 ASYNC = {"sync_mode": False}
-FLEET_SYNC = {
+FLEET_CONFIG = {
     "sync_mode": False,
     "runtime_split_send_recv": True,
     "half_async": True,
     "completely_not_async": True,
 }
+FLEET = {"sync_mode": False, "config": FLEET_CONFIG}  # synchronous, by a communicator
 
 
 def table(ids, **how):
@@ -32,7 +34,7 @@ def ids_input(name):
     return layers.data(name=name, shape=[1], dtype="int64")
 
 
-def two_look_ups(**how):
+def two_look_ups(minimize=None, **how):
     """Between the look-ups the ids of the second are computed."""
 
     def build():
@@ -40,7 +42,7 @@ def two_look_ups(**how):
         first = table(ids, **how)
         second = table(layers.cast(layers.scale(layers.cast(ids, "float32"), 2.0), "int64"), **how)
         loss = layers.mean(layers.fc(input=[first, second], size=1))
-        optimizer.Adam(learning_rate=0.1).minimize(loss)
+        (minimize or optimizer.Adam(learning_rate=0.1)).minimize(loss)
 
     return build
 
@@ -69,7 +71,7 @@ def test_all_look_ups_become_one_question_to_every_server():
     assert merge.output("Out") == ["embedding_0.tmp_0", "embedding_1.tmp_0"]
 
 
-@pytest.mark.parametrize("mode", [SYNC, ASYNC], ids=["sync", "async"])
+@pytest.mark.parametrize("mode", [SYNC, ASYNC, FLEET], ids=["sync", "async", "fleet"])
 def test_what_a_trainer_pushes_is_what_servers_add(mode):
     transpiler = distributed(**mode)
     program = transpiler.get_trainer_program()
@@ -80,11 +82,11 @@ def test_what_a_trainer_pushes_is_what_servers_add(mode):
     assert push.attrs["trainer_id"] == 1
     for k, (endpoint, sent) in enumerate(zip(push.attrs["epmap"], push.input("X"))):
         server = transpiler.get_pserver_program(endpoint)
-        held = server._server_plan.table
+        (held,) = server._server_plan.tables
         assert sent in held.received
-        assert len(held.received) == (3 if mode is SYNC else 1)
+        assert len(held.received) == (1 if mode is ASYNC else 3)
         kinds = [op.type for op in server.block(held.update).ops]
-        assert kinds == (["sum", "sgd"] if mode is SYNC else ["sgd"])  # whatever the optimizer is
+        assert kinds == (["adam"] if mode is ASYNC else ["sum", "adam"])
         (serve,) = of_type(server, "listen_and_serv")
         assert f"{held.gradient}:{held.update}" in serve.attrs["grad_to_block_id"]
         assert serve.attrs["prefetch_var_name_to_block_id"] == [
@@ -130,6 +132,23 @@ def test_a_test_program_asks_the_servers_too():
     assert [op.type for op in asking.global_block().ops] == ["split_ids", "prefetch", "merge_ids"]
 
 
+def wide_rows():
+    rows = table(ids_input("ids"), dtype="float64")
+    optimizer.SGD(0.1).minimize(layers.mean(rows))
+
+
+def padded_otherwise():
+    rows = [table(ids_input("ids"), padding_idx=k) for k in (1, None)]
+    optimizer.SGD(0.1).minimize(layers.mean(layers.sums(rows)))
+
+
+def read_whole():
+    rows = table(ids_input("ids"))
+    whole = default_main_program().global_block().var("table")
+    loss = layers.elementwise_add(layers.mean(rows), layers.mean(whole))
+    optimizer.SGD(0.1).minimize(loss)
+
+
 def refused(build, **arguments):
     with pytest.raises(ValueError, match="is_distributed") as caught:
         distributed(build, **arguments)
@@ -139,7 +158,20 @@ def refused(build, **arguments):
 def test_what_a_distributed_table_cannot_do_is_refused():
     assert "is_sparse=True" in refused(two_look_ups(is_sparse=False))
     assert "DC-ASGD" in refused(None, config={"enable_dc_asgd": True}, **ASYNC)
-    assert "completely_not_async" in refused(None, config=FLEET_SYNC, **ASYNC)
+    decay = L2Decay(0.1)
+    own = ParamAttr("table", regularizer=decay)
+    for build in (
+        two_look_ups(param_attr=own),
+        two_look_ups(optimizer.SGD(0.1, regularization=decay)),
+    ):
+        assert "a regularizer (scale) would move every row" in refused(build)
+    for kind in (optimizer.Adamax, optimizer.RMSProp):
+        assert "expected one of sgd, momentum, adagrad, adam, ftrl" in refused(
+            two_look_ups(kind(0.1))
+        )
+    assert "float32" in refused(wide_rows)
+    assert "different padding_idx" in refused(padded_otherwise)
+    assert "reads the whole table" in refused(read_whole)
 
     def ids_from_rows():
         rows = table(ids_input("ids"))
@@ -157,6 +189,5 @@ def test_geo_has_no_distributed_tables():
 
 def test_an_initializer_that_tells_rows_apart_is_refused():
     values = initializer.NumpyArrayInitializer(np.zeros((10, 4), "float32"))
-    transpiler = distributed(two_look_ups(param_attr=ParamAttr("table", initializer=values)))
-    with pytest.raises(ValueError, match="constant or random"):
-        transpiler.get_startup_program("ps0:6174")
+    filled = two_look_ups(param_attr=ParamAttr("table", initializer=values))
+    assert "constant or random" in refused(filled)

@@ -96,7 +96,6 @@ REFUSED = {
         AssertionError,
         "completely_not_async = False",
     ),
-    "nccl2": (NCCL2, {"trainers": TWO, "current_endpoint": "a:1"}, ValueError, "not available"),
     "nccl2, number of trainers": (NCCL2, {"trainers": 2}, AssertionError, "endpoints"),
     "nccl2, negative rank": (NCCL2, {"trainers": TWO, "trainer_id": -1}, ValueError, "0..1"),
     "nccl2, not among trainers": (NCCL2, {"trainers": TWO}, ValueError, "none of the trainers"),
@@ -112,12 +111,6 @@ REFUSED = {
         {"trainers": TWO},
         AttributeError,
         "ranks on a node",
-    ),
-    "collective": (
-        COLLECTIVE,
-        {"trainers": TWO, "current_endpoint": "b:1", "trainer_id": 1},
-        ValueError,
-        "not available",
     ),
     "collective, unknown kind": (
         {"mode": "collective", "collective_mode": "bogus"},
@@ -237,6 +230,43 @@ def test_a_parameter_with_two_optimizers_is_refused():
 
     with pytest.raises(ValueError, match="updated by 2 optimizer operators"):
         transpile(built(twice))
+
+
+@pytest.mark.parametrize("config", [NCCL2, COLLECTIVE])
+def test_without_servers_there_are_no_servers_programs(config):
+    programs = built(regression())
+    transpiler = transpile(programs, config=config, trainers=TWO, current_endpoint="a:1")
+    assert (transpiler.trainer_num, transpiler.trainer_id) == (2, 0)
+    for getter in (
+        lambda: transpiler.get_pserver_program("a:1"),
+        lambda: transpiler.vars_overview,
+    ):
+        with pytest.raises(ValueError, match="no parameter servers"):
+            getter()
+    with pytest.raises(ValueError, match="build it again for pserver mode"):
+        transpile(programs)
+
+
+def test_transpiling_again_starts_over():
+    main, startup = built(regression())
+    transpile((main, startup), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
+    once = str(main), str(startup)
+    transpile((main, startup), config=NCCL2, trainers=TWO, current_endpoint="a:1")
+    transpile((main, startup), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
+    assert (str(main), str(startup)) == once
+    main.global_block().append_op("assign", {"X": "x"}, {"Out": "copy_of_x"})
+    with pytest.raises(ValueError, match="transpiled and then changed"):
+        transpile((main, startup), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
+
+
+def test_a_table_that_only_servers_can_hold_is_refused_without_them():
+    def looked_up():
+        ids = layers.data(name="ids", shape=[1], dtype="int64")
+        rows = layers.embedding(ids, [10, 4], is_sparse=True, is_distributed=True)
+        optimizer.SGD(learning_rate=0.1).minimize(layers.mean(rows))
+
+    with pytest.raises(ValueError, match="is_distributed=True: that needs parameter servers"):
+        transpile(built(looked_up), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
 
 
 def test_a_failed_transpile_leaves_the_plan_that_was_there():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpcdist import layers, optimizer
+from hpcdist.clip import GradientClipByNorm
 from hpcdist.errors import HpcdistError
+from hpcdist.graph.roles import Role
 from hpcdist.transpiler import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -192,3 +194,13 @@ def test_what_does_not_fit_is_refused(config, arguments, kind, words):
             0, program=main, startup_program=startup, **arguments
         )
     assert isinstance(caught.value, HpcdistError)
+
+
+def test_clipping_belongs_to_the_backward_as_on_other_trainers():
+    def clipped():
+        return optimizer.SGD(0.1, grad_clip=GradientClipByNorm(1.0))
+
+    trainer = geo(built(regression(clipped))).get_trainer_program()
+    roles = {op.type: op.role for op in trainer.global_block().ops}
+    assert roles["clip_by_norm"] == Role.BACKWARD  # of Fluid 1.8.5's after set_gradient_clip
+    assert roles["sgd"] == Role.OPTIMIZE

@@ -1,0 +1,219 @@
+"""What happens when ranks die, hang or fall silent, beside the random kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
+
+pytestmark = needs_mpirun
+
+PSERVERS = ("--quiet", "--pservers", "2")
+CONTINUE = (*PSERVERS, "--on-failure", "continue")
+LIMIT_S = 10
+EARLY_LIMIT_S = 20  # the others are still importing
+needs_tolerance = pytest.mark.skipif(
+    needs_mpirun.args[0] or not can_be_tolerant(), reason="needs Open MPI 5"
+)
+
+# As in TRAIN, but transpiled by the script: each trainer feeds its own batches.
+OWN_BATCHES = TRAIN.replace(
+    "exe = fluid",
+    """
+t = fluid.DistributeTranspiler()
+t.transpile(int(os.environ["PADDLE_TRAINER_ID"]),
+            pservers=os.environ["PADDLE_PSERVERS_IP_PORT_LIST"],
+            trainers=int(os.environ["PADDLE_TRAINERS"]), sync_mode=SYNC)
+exe = fluid""",
+    1,
+).replace(
+    "exe.run(fluid.default_startup_program())",
+    """
+if os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER":
+    main, startup = t.get_pserver_programs(os.environ["PADDLE_CURRENT_ENDPOINT"])
+    exe.run(startup)
+    exe.run(main)
+    with open(f"applied.{RANK}", "w") as f:
+        f.write(str(fluid.runtime.updates_applied()))
+    sys.exit()
+exe.run(fluid.default_startup_program())""",
+)
+
+
+def test_to_continue_needs_a_tolerant_mpirun(tmp_path):
+    ended = Job(tmp_path, "print('ran')", *CONTINUE).end()
+    assert (ended.code, ended.out, len(ended.messages)) == (1, "", 1)
+    assert "mpirun --with-ft ulfm" in ended.messages[0]
+
+
+def test_an_unknown_wish_is_refused(tmp_path):
+    ended = Job(tmp_path, "print('ran')", *PSERVERS, env={"HPCDIST_ON_FAILURE": "hope"}).end()
+    assert ended.code == 2
+    assert "--on-failure: expected end or continue, got 'hope'" in ended.err
+
+
+@needs_tolerance
+@pytest.mark.parametrize("delay_s", [0.0, 0.7, 1.4])
+def test_a_rank_that_dies_while_the_job_starts_ends_it(tmp_path, delay_s):
+    job = Job(tmp_path, TRAIN + "train(100_000)", *CONTINUE, tolerant=True)
+    pids = children(job.pid_of_mpirun, 4)
+    time.sleep(delay_s)
+    os.kill(pids[1], signal.SIGKILL)
+    ended = job.end(EARLY_LIMIT_S)
+    assert ended.code != 0
+    assert "rank 1" in ended.err
+    wait_for_end(pids)
+
+
+@needs_tolerance
+def test_a_job_goes_on_until_no_trainer_is_left(tmp_path):
+    job = Job(
+        tmp_path,
+        TRAIN + "train(100_000, 0.001)",
+        "--quiet",
+        "--pservers",
+        "1",
+        "--on-failure",
+        "continue",
+        tolerant=True,
+    )
+    for rank in (1, 0, 2):
+        job.await_step(2, 20 if rank == 1 else int((tmp_path / "step.2").read_text() or 0) + 20)
+        os.kill(job.pid(rank), signal.SIGKILL)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    went_on = [line for line in ended.messages if "goes on" in line]
+    assert [line[9:15] for line in went_on] == ["rank 1", "rank 0"]
+    assert went_on[1].endswith("the job goes on with 1 trainer")
+    assert "rank 2 (trainer 2" in ended.messages[-1] and "the job ends" in ended.messages[-1]
+
+
+@needs_tolerance
+def test_a_trainer_that_dies_while_others_close_is_no_failure(tmp_path):
+    script = TRAIN + (
+        "train(20)\nexe.close()\n"
+        "if RANK == 1: os.kill(os.getpid(), 9)\n"
+        "time.sleep(0.5)\nprint('done')\n"
+    )
+    ended = Job(tmp_path, script, *CONTINUE, tolerant=True).end()
+    assert (ended.code, ended.out) == (0, "done\n")
+
+
+@needs_tolerance
+def test_checkpoints_are_saved_without_the_dead_and_named_when_a_server_dies(tmp_path):
+    script = TRAIN + (
+        "for epoch in range(4):\n"
+        "    train(10)\n"
+        "    if RANK == 0 and epoch == 1: os.kill(os.getpid(), 9)\n"
+        "    fluid.checkpoint.save(exe, 'saved', 10 * epoch)\n"
+        "open('saved.all', 'w').close()\n"
+        "train(100_000, 0.01)\n"
+    )
+    job = Job(tmp_path, script, *CONTINUE, ranks=5, tolerant=True)
+    await_file(tmp_path / "saved.all")
+    os.kill(job.pid(4), signal.SIGKILL)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    assert "rank 0 (trainer 0" in ended.messages[0]
+    assert "rank 4 (server 1" in ended.messages[1]
+    assert f"resume from the checkpoint {tmp_path}/saved/step-000030" in ended.err
+
+
+def test_a_server_that_dies_without_a_checkpoint_says_how_to_save_one(tmp_path):
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS)
+    job.await_step(0, 5)
+    os.kill(job.pid(2), signal.SIGKILL)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    if kills_survivors() and not ended.messages:
+        return  # none was fast enough to speak
+    assert "hpcdist.checkpoint.save(exe, directory, step)" in ended.err
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_uneven_batches_lose_no_update(tmp_path, sync):
+    script = OWN_BATCHES.replace("SYNC", str(sync)) + "train([30, 50][RANK])\nexe.close()"
+    ended = Job(tmp_path, script, *PSERVERS).end()
+    assert (ended.code, ended.messages) == (0, [])
+    assert [(tmp_path / f"applied.{k}").read_text() for k in (2, 3)] == ["(30, 50)"] * 2
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        ("time.sleep(1000)", "in stuck"),
+        ("os.kill(os.getpid(), 19)", "it is stopped (SIGSTOP)"),
+        ("np.sort(np.zeros(10**9, 'int8'))\n    while True: np.sort(np.zeros(10**7))", "in stuck"),
+    ],
+)
+def test_a_stuck_rank_is_named_with_its_stack(tmp_path, act, told):
+    script = TRAIN + f"def stuck():\n    {act}\ntrain(3)\nif RANK == 1: stuck()\ntrain(100_000)"
+    job = Job(tmp_path, script, *PSERVERS, "--deadline", "1500")
+    job.await_step(0, 2)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    assert len(ended.messages) == 1
+    for what in ("listen_and_serv", "step 3", "fc_0.", "from trainer 1 (rank 1)"):
+        assert what in ended.err
+    missing = ended.err.split("rank 1 (trainer 1, pid ")[1]
+    assert "is missing:" in missing
+    assert told in missing
+
+
+def test_a_stopped_server_is_named_by_a_trainer(tmp_path):
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS, "--deadline", "1500")
+    job.await_step(0, 5)
+    os.kill(job.pid(3), signal.SIGSTOP)
+    ended = job.end(LIMIT_S)
+    assert ended.code != 0
+    assert "rank 3 (server 1, pid " in ended.err
+    assert "it is stopped (SIGSTOP)" in ended.err
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_silent_trainer_is_reported_once_and_may_come_back(tmp_path, sync):
+    script = OWN_BATCHES.replace("SYNC", str(sync)) + (
+        "train(10, 0.01)\n"
+        "def thinks():\n    time.sleep(2.5)\n"
+        "if RANK == 1: thinks()\n"
+        "train(10, 0.01)\nexe.close()"
+    )
+    env = {"FLAGS_worker_update_interval_secs": "1"}
+    ended = Job(tmp_path, script, *PSERVERS, env=env).end()
+    assert ended.code == 0
+    silent = [line for line in ended.messages if "rank 1 (trainer 1" in line]
+    assert len(silent) == 1
+    assert "has sent nothing for 1 s, after step 10" in silent[0]
+    assert "in thinks" in ended.err
+
+
+def children(pid: int, count: int) -> list[int]:
+    """Return the process ids of a launcher's ranks, in rank order, when all are there."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        told = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid="], capture_output=True)
+        found = sorted(map(int, told.stdout.split()))
+        if len(found) == count:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"mpirun has not started {count} processes")
+
+
+def wait_for_end(pids: list[int]) -> None:
+    end = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < end, f"of {pids} some are left"
+        time.sleep(0.05)
+
+
+def await_file(file: Path) -> None:
+    end = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < end, f"{file} does not come"
+        time.sleep(0.05)

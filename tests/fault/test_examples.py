@@ -1,0 +1,77 @@
+"""Examples, shortened: on several ranks they print what a single process prints."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import pytest
+
+from hpcdist.dataset import adult, movielens, text
+from hpcdist.dataset.files import DATA_HOME
+from tests.jobs import ROOT, Job, needs_mpirun
+
+pytestmark = needs_mpirun
+
+NUMBER = re.compile(r"-?\d+\.\d+")
+WITHOUT_DATA = pytest.mark.skipif(
+    not (adult.available() and movielens.available() and text.available()),
+    reason="HPCDIST_DATA_HOME has no census, ratings or text",
+)
+# Script, options, ranks, servers, and the least that the last number must be.
+RUNS = [
+    ("ctr.py", "--model deepfm --table distributed --steps 40", 3, 1, 0.60),
+    pytest.param("ctr.py", "--data adult --steps 40", 2, 0, 0.85, marks=WITHOUT_DATA),
+    pytest.param("word2vec.py", "--sparse --steps 40", 3, 1, 0.20, marks=WITHOUT_DATA),
+    pytest.param(
+        "recommender.py",
+        "--table distributed --epochs 1 --steps 40",
+        4,
+        2,
+        0.70,
+        marks=WITHOUT_DATA,
+    ),
+]
+
+
+@pytest.mark.parametrize(("script", "options", "ranks", "servers", "least"), RUNS)
+def test_ranks_find_what_one_process_finds(tmp_path, script, options, ranks, servers, least):
+    source = (ROOT / "examples" / script).read_text()
+    found = []
+    for size, pservers in ((1, 0), (ranks, servers)):
+        directory = tmp_path / str(size)
+        directory.mkdir()
+        quiet = ("--quiet", *(("--pservers", str(pservers)) if pservers else ()))
+        ended = Job(
+            directory,
+            source,
+            *quiet,
+            ranks=size,
+            args=options.split(),
+            env={DATA_HOME: os.environ.get(DATA_HOME, "")},
+            mpirun=size > 1,
+        ).end(within_s=100)
+        assert ended.code == 0, ended.err
+        (line,) = [line for line in ended.out.splitlines() if line.startswith("epoch")]
+        found.append([float(number) for number in NUMBER.findall(line)])
+    assert len(found[0]) == 3
+    np.testing.assert_allclose(found[1], found[0], atol=2e-4)
+    assert found[0][-1] > least
+
+
+def test_resnet_50_through_fleet(tmp_path):
+    """What the documentation of fleet shows: 161 sums that are 5, and lines of losses."""
+    source = (ROOT / "examples" / "resnet.py").read_text()
+    options = "--fleet --use-hierarchical-allreduce --image-size 16 --batch-size 4 --epochs 1"
+    args = [*options.split(), "--steps", "1"]
+    ended = Job(tmp_path, source, "--quiet", ranks=2, args=args).end(within_s=100)
+    assert ended.code == 0, ended.err
+    number = r"\d+\.\d{5}"
+    line = rf"\[Epoch 0, batch 0\] loss: {number}, acc1: {number}, acc5: {number}"
+    assert re.fullmatch(line, ended.out.strip())
+    said = (
+        "Find all_reduce operators: 161. To make the speed faster, some all_reduce ops are fused "
+        "during training, after fusion, the number of all_reduce ops is 5."
+    )
+    assert ended.err.splitlines().count(said) == 1

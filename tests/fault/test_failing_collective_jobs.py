@@ -1,0 +1,67 @@
+"""Jobs without servers that cannot go on: all ranks end, and one message says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.jobs import TRAIN, Job, kills_survivors, needs_mpirun
+
+pytestmark = needs_mpirun
+
+
+def test_a_killed_trainer_ends_the_job(tmp_path):
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", "--quiet", ranks=3)
+    for rank in range(3):
+        job.await_step(rank, 3)
+    os.kill(job.pid(1), signal.SIGKILL)
+    ended = job.end(within_s=20)
+    assert ended.code != 0
+    if not kills_survivors():
+        assert len(ended.messages) == 1
+        assert "rank 1 (trainer 1" in ended.messages[0]
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+def test_a_trainer_with_more_batches_ends_the_job_at_once(tmp_path, fetches):
+    if fetches:
+        script = TRAIN + "train(3 + RANK)"
+    else:
+        script = TRAIN + (
+            "for step in range(3 + RANK):\n    exe.run(feed={'x': rows[:, :4], 'y': rows[:, 4:]})\n"
+        )
+    ended = Job(tmp_path, script, "--quiet", ranks=2).end(within_s=30)
+    assert ended.code == 1
+    assert len(ended.messages) == 1
+    assert "trainer 0 has ended its script after 3 steps" in ended.err
+
+
+def test_the_same_losses_as_alone(tmp_path):
+    outs = []
+    for ranks in (0, 2, 3):
+        directory = tmp_path / str(ranks)
+        directory.mkdir()
+        script = TRAIN + "print(f'{train(20):.6f}')"
+        job = (
+            Job(directory, script, "--quiet", ranks=ranks)
+            if ranks
+            else Job(directory, script, mpirun=False)
+        )
+        ended = job.end()
+        assert ended.code == 0, ended.err
+        outs.append(float(ended.out.split()[0]))
+    assert outs == pytest.approx([outs[0]] * 3, rel=1e-5)
+
+
+def test_scripts_for_servers_say_how_to_start_them(tmp_path):
+    script = TRAIN.replace("exe.run(fluid.default_startup_program())", "") + (
+        "t = fluid.DistributeTranspiler()\n"
+        "t.transpile(RANK, pservers='ps0:6174', trainers=2)\n"
+        "exe.run(fluid.default_startup_program())\n"
+    )
+    ended = Job(tmp_path, script, "--quiet", ranks=2).end()
+    assert ended.code == 1
+    assert len(ended.messages) == 1
+    assert "this job has none: start it with --pservers P" in ended.err

@@ -1,0 +1,59 @@
+"""What each rank does on several hosts: sum in one level and in two, and count the bytes sent.
+
+Rank 0 prints a JSON line: of each way seconds and, in multiples of the array, what its host sent.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+
+from hpcdist.comm.choice import MeasuredCollective
+from hpcdist.comm.hierarchy import HierarchicalCollective
+from hpcdist.comm.host_collective import HostCollective
+from hpcdist.comm.mpi import MpiTransport
+from tests.hosts import link_bytes
+
+LENGTH = 500_000
+
+
+def main() -> None:
+    """Sum the same arrays in every way."""
+    world = MpiTransport.world()
+    flat = HostCollective(world, 60.0)
+    levels = HierarchicalCollective(flat)
+    said: list[str] = []
+    chosen = MeasuredCollective(levels, said.append)
+    shared = flat.empty(4 * LENGTH).view(np.float32)
+    alone = np.zeros(LENGTH, np.float32)
+    rows = [np.random.default_rng(k).normal(size=LENGTH).astype("f4") for k in range(world.size)]
+    ways = {
+        "flat": (alone, flat.allreduce_init(alone, ordered=True)),
+        "hierarchical": (shared, levels.allreduce_init(shared, ordered=True)),
+        "not shared": (alone, levels.allreduce_init(alone)),
+        "measured": (shared, chosen.allreduce_init(shared)),
+    }
+    found = {}
+    for name, (array, reduction) in ways.items():
+        seconds, sent = [], []
+        for _ in range(12 if name == "measured" else 3):
+            array[:] = rows[world.rank]
+            world.barrier()
+            before, begin = link_bytes(), time.perf_counter()
+            reduction.start()
+            reduction.wait()
+            world.barrier()
+            seconds.append(time.perf_counter() - begin)
+            sent.append((link_bytes() - before) / array.nbytes)
+            np.testing.assert_allclose(array, sum(rows), rtol=1e-4, atol=1e-4)
+        assert len(set(world.allgather_bytes(array.tobytes()))) == 1, "ranks differ"
+        found[name] = {"seconds": min(seconds[-3:]), "sent": min(sent[-3:])}
+    flat.close()
+    if world.rank == 0:
+        print(json.dumps({"nodes": str(levels.nodes), "said": said, "ways": found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

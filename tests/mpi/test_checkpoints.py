@@ -1,0 +1,178 @@
+"""Jobs that are saved and restored: on the same ranks, on others, in another mode; fluid.io."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from tests.support_job import run_job, values
+
+pytestmark = pytest.mark.mpi(min_size=2)
+BATCHES = [
+    {
+        "x": np.random.default_rng(k).random((8, 13), dtype=np.float32),
+        "ids": np.random.default_rng(k + 99).integers(0, 3000, (8, 1)),
+    }
+    for k in range(8)
+]
+
+
+def build():
+    """Return the loss of a net with a cut weight and a sparse table, trained by Adam."""
+    fluid.default_startup_program().random_seed = 2
+    x = fluid.data(name="x", shape=[None, 13], dtype="float32")
+    ids = fluid.data(name="ids", shape=[None, 1], dtype="int64")
+    hidden = fluid.layers.fc(fluid.layers.fc(x, size=1500, act="relu"), size=12)
+    looked_up = fluid.layers.embedding(ids, size=[3000, 12], is_sparse=True)
+    loss = fluid.layers.mean(fluid.layers.square(hidden + looked_up))
+    fluid.optimizer.Adam(fluid.layers.exponential_decay(0.01, 3, 0.8)).minimize(loss)
+    return loss
+
+
+def train(begin, end, *, load=None, save=None):
+    """Return a script that trains some steps, after ``load(exe)`` and before ``save(exe)``."""
+
+    def script(role):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            loss, exe = build(), fluid.Executor()
+            exe.run(fluid.default_startup_program())
+            if load is not None:
+                load(exe)
+            losses = [exe.run(feed=batch, fetch_list=[loss])[0] for batch in BATCHES[begin:end]]
+            if save is not None:
+                save(exe)
+            return [float(value.reshape(-1)[0]) for value in losses]
+
+    return script
+
+
+def saves(root, **how):
+    def save(exe):
+        fluid.checkpoint.save(exe, root, 4, extra="four", **how)
+        fluid.checkpoint.wait()
+
+    return save
+
+
+def restores(root):
+    def restore(exe):
+        found = fluid.checkpoint.restore(exe, root)
+        assert (found.step, found.extra) == (4, "four")
+
+    return restore
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("trainers", "servers"), [(1, 1), (2, 0), (2, 1), (2, 2)])
+def test_a_restored_job_makes_the_bits_of_an_uninterrupted_one(
+    mpi_tmp_path, trainers, servers, asynchronous
+):
+    whole = values(run_job(trainers, servers, train(0, 8)))
+    save = saves(mpi_tmp_path, asynchronous=asynchronous)
+    values(run_job(trainers, servers, train(0, 4, save=save)))
+    rest = values(run_job(trainers, servers, train(4, 8, load=restores(mpi_tmp_path))))
+    assert rest == [losses[4:] for losses in whole]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((1, 1), (2, 0)), ((2, 0), (1, 1)), ((1, 2), (2, 1)), ((2, 1), (1, 3)), ((2, 2), (3, 0))],
+)
+def test_a_job_goes_on_in_another_mode(mpi_tmp_path, before, after):
+    whole = values(run_job(*before, train(0, 8)))
+    values(run_job(*before, train(0, 4, save=saves(mpi_tmp_path))))
+    rest = values(run_job(*after, train(4, 8, load=restores(mpi_tmp_path))))
+    for losses in rest:
+        np.testing.assert_allclose(losses, whole[0][4:], rtol=2e-5)
+        assert losses[0] == pytest.approx(whole[0][4], rel=2e-7)  # made of the same parameters
+
+
+@pytest.mark.parametrize("format", ["hdf5", "fluid"])
+def test_fluid_io_saves_and_loads_what_servers_have(mpi_tmp_path, format):
+    def save(exe):
+        fluid.io.save_persistables(exe, mpi_tmp_path, format=format)
+        fluid.io.save_params(exe, mpi_tmp_path / "only", format=format)
+
+    def load(exe):
+        fluid.io.load_persistables(exe, mpi_tmp_path)
+
+    whole = values(run_job(1, 1, train(0, 8)))
+    values(run_job(1, 1, train(0, 4, save=save)))
+    rest = values(run_job(1, 1, train(4, 8, load=load)))
+    assert rest == [losses[4:] for losses in whole]
+
+
+def test_what_cannot_be_restored_is_the_same_error_on_all_trainers(mpi_tmp_path):
+    (mpi_tmp_path / "step-000004").mkdir(exist_ok=True)
+    (mpi_tmp_path / "step-000004" / "manifest.h5").write_bytes(b"foreign")
+
+    def load(exe):
+        fluid.checkpoint.restore(exe, mpi_tmp_path / "step-000004")
+
+    outcomes = run_job(2, 0, train(0, 1, load=load), aborts=False)
+    assert all("manifest.h5: not a checkpoint of hpcdist" in o.error for o in outcomes)
+
+
+def transpiled(role, root, begin, end, **how):
+    """Train through a transpiler of the script's own, asynchronously if ``how`` says so."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        loss, exe = build(), fluid.Executor()
+        made = fluid.DistributeTranspiler(how.pop("config", None))
+        endpoints = "ps0:6174"
+        made.transpile(
+            0 if role.kind == "PSERVER" else role.index, pservers=endpoints, trainers=1, **how
+        )
+        if role.kind == "PSERVER":
+            main, startup = made.get_pserver_programs(endpoints)
+            exe.run(startup)
+            exe.run(main)
+            raise SystemExit(0)
+        exe.run(fluid.default_startup_program())
+        if begin:
+            restores(root)(exe)
+        losses = []
+        for step in range(begin, end):
+            value = exe.run(made.get_trainer_program(), BATCHES[step], [loss])[0]
+            losses.append(float(value.reshape(-1)[0]))
+            if step == 3:
+                saves(root)(exe)
+        return losses
+
+
+@pytest.mark.parametrize("sync_mode", [True, False])
+def test_scripts_that_transpile_are_saved_and_restored(mpi_tmp_path, sync_mode):
+    how = {"sync_mode": sync_mode}
+    whole = values(run_job(1, 1, lambda role: transpiled(role, mpi_tmp_path, 0, 8, **how)))
+    rest = values(run_job(1, 1, lambda role: transpiled(role, mpi_tmp_path, 4, 8, **how)))
+    assert rest == [losses[4:] for losses in whole]
+
+
+def with_table(begin, end, root):
+    """Train a distributed table of any ids; save at step 4, or restore what was saved there."""
+
+    def script(role):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            ids = fluid.data("ids", [None, 1], "int64")
+            rows = fluid.layers.embedding(ids, [-1, 8], is_sparse=True, is_distributed=True)
+            loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(rows, 1)))
+            fluid.optimizer.Adam(0.05, lazy_mode=True).minimize(loss)
+            exe, losses = fluid.Executor(), []
+            exe.run(fluid.default_startup_program())
+            if begin:
+                restores(root)(exe)
+            for step in range(begin, end):
+                drawn = np.random.default_rng(step).integers(-40, 40, (16, 1)) * 10**15
+                losses.append(exe.run(feed={"ids": drawn}, fetch_list=[loss])[0])
+                if step == 3:
+                    saves(root)(exe)
+            return [float(value.reshape(-1)[0]) for value in losses]
+
+    return script
+
+
+@pytest.mark.parametrize("after", [(1, 1), (1, 2), (1, 3)])
+def test_a_distributed_table_goes_on_on_any_number_of_servers(mpi_tmp_path, after):
+    whole = values(run_job(1, 1, with_table(0, 8, mpi_tmp_path)))
+    rest = values(run_job(*after, with_table(4, 8, mpi_tmp_path)))
+    assert rest == [losses[4:] for losses in whole]

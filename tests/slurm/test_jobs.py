@@ -1,0 +1,295 @@
+"""The batch scripts on a real Slurm of four nodes, with real MPI between the ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdist.launch.guard import launched_size
+from tests.jobs import ROOT
+from tests.slurm.lab import PMIX, Lab, missing
+
+pytestmark = [
+    pytest.mark.timeout(900),  # jobs wait for their turn, and are put back again and again
+    pytest.mark.skipif(bool(missing()), reason=missing() or "never"),
+    pytest.mark.skipif(
+        launched_size(os.environ) is not None, reason="starts a Slurm: once, not on every rank"
+    ),
+]
+needs_pmix = pytest.mark.skipif(not PMIX.exists(), reason=f"Slurm's PMIx plugin wants {PMIX}")
+MPICH = ROOT / ".venv-mpich/bin/python"
+
+TRAIN = """
+import os
+import numpy as np
+import hpcdist as fluid
+
+x = fluid.data(name="x", shape=[None, 4], dtype="float32")
+y = fluid.data(name="y", shape=[None, 1], dtype="float32")
+loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+fluid.optimizer.SGD(0.01).minimize(loss)
+exe = fluid.Executor(fluid.CPUPlace())
+exe.run(fluid.default_startup_program())
+rows = np.random.RandomState(3).rand(24, 5).astype("float32")
+for step in range(5):
+    (value,) = exe.run(feed={"x": rows[:, :4], "y": rows[:, 4:]}, fetch_list=[loss])
+exe.close()
+print("host", os.uname().nodename, "loss", float(value[0]).hex())
+"""
+
+
+# Goes on where its latest checkpoint says; dropout and a shuffled reader make every step count.
+RESUMES = """
+import os, time
+import numpy as np
+import hpcdist as fluid
+from hpcdist import checkpoint
+
+x = fluid.data(name="x", shape=[None, 4], dtype="float32")
+y = fluid.data(name="y", shape=[None, 1], dtype="float32")
+hidden = fluid.layers.dropout(fluid.layers.fc(x, size=16, act="relu"), 0.3)
+loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, size=1), y))
+fluid.optimizer.Adam(fluid.layers.exponential_decay(0.01, 10, 0.9)).minimize(loss)
+exe = fluid.Executor(fluid.CPUPlace())
+exe.run(fluid.default_startup_program())
+rows = np.random.RandomState(3).rand(240, 5).astype("float32")
+reader = checkpoint.resumable(fluid.batch(fluid.reader.shuffle(lambda: iter(rows), 100), 24))
+saver = checkpoint.Saver(exe, "checkpoints", every=10, reader=reader)
+saver.restore()
+value = [float("nan")]
+while reader.epoch < int(os.environ["EPOCHS"]):
+    for batch in reader():
+        part = np.stack(batch)
+        (value,) = exe.run(feed={"x": part[:, :4], "y": part[:, 4:]}, fetch_list=[loss])
+        with open(f"step.{os.environ['HPCDIST_RANK']}", "w") as file:
+            file.write(str(saver.step))
+        time.sleep(0.02)
+        saver.after_step()
+exe.close()
+print("host", os.uname().nodename, "loss", float(value[0]).hex())
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    folder.chmod(0o755)
+    made = Lab(folder, 4)
+    # The python of these tests, wherever env.sh would look; root needs Open MPI's leave.
+    made.environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return a folder from which a user submits: it has the batch scripts and a script to train."""
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Return the line that one process prints, without the host."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float.fromhex(done.stdout.split()[-1])
+
+
+def finished(lab, project, job):
+    """Wait for a job to end well; return what its log says, and the hosts of each role."""
+    state = lab.await_end(job)
+    (log,) = project.glob(f"*-{job}.log")
+    text = log.read_text()
+    assert state == "COMPLETED", text
+    return text
+
+
+def loss_in(text):
+    return float.fromhex(text.split("loss ")[1].split()[0])
+
+
+SMALL = ("--ntasks-per-node=2", "--cpus-per-task=1", "--time=5")
+
+
+@needs_pmix
+@pytest.mark.parametrize(
+    ("script", "options", "servers"),
+    [
+        ("pserver.sbatch", ("--nodes=2",), 2),
+        ("pserver_nodes.sbatch", ("--nodes=3", "--ntasks-per-node=4"), 4),
+        ("collective_cpu.sbatch", ("--nodes=2",), 0),
+    ],
+)
+def test_a_batch_script_trains_as_one_process(lab, project, alone, script, options, servers):
+    job = lab.submit(project, *SMALL, *options, f"jobs/slurm/{script}", "train.py")
+    text = finished(lab, project, job)
+    assert loss_in(text) == pytest.approx(alone, rel=1e-5)
+    logs = project / f"logs-{job}"
+    assert len(list(logs.glob("serverlog.*"))) == servers
+    assert not (logs / "failures").exists()
+    assert "on 2 hosts" in text or "on 3 hosts" in text
+
+
+@needs_pmix
+def test_a_heterogeneous_job_trains_as_one_process(lab, project, alone):
+    script = project / "jobs/slurm/pserver_het.sbatch"
+    script.write_text(script.read_text().replace("--ntasks-per-node=4", "--ntasks-per-node=2"))
+    text = finished(lab, project, lab.submit(project, str(script), "train.py"))
+    assert loss_in(text) == pytest.approx(alone, rel=1e-5)
+    assert (
+        "4 trainers" in text or "trainers are ranks [0, 1, 2, 3], servers are ranks [4, 5]" in text
+    )
+
+
+@needs_pmix
+def test_a_script_written_for_a_job_trains(lab, project, alone):
+    options = "--nodes 2 --ranks-per-node 2 --pservers 1 -o job.sbatch train.py"
+    subprocess.run(
+        [sys.executable, "-m", "hpcdist", "slurm", *options.split()],
+        cwd=project,
+        env=lab.environment,
+        check=True,
+    )
+    text = finished(lab, project, lab.submit(project, "job.sbatch"))
+    assert loss_in(text) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.skipif(not MPICH.exists(), reason=f"no {MPICH}: make env MPI=mpich")
+def test_mpich_is_started_by_pmi2(lab, project, alone):
+    path = f"{MPICH.parent}:{os.environ['PATH']}"
+    job = lab.submit(
+        project, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", PATH=path, SLURM_MPI_TYPE="pmi2"
+    )
+    assert loss_in(finished(lab, project, job)) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize("mpi", ["none", "pmi2"])
+def test_worlds_of_one_rank_are_refused(lab, project, mpi):
+    done = subprocess.run(
+        ["srun", "-n", "3", f"--mpi={mpi}", sys.executable, "-m", "hpcdist", "train.py"],
+        cwd=project,
+        env=lab.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("3 processes were started, but each has an MPI world of one") == 1
+    assert "loss" not in done.stdout
+
+
+# -- stopping and going on -------------------------------------------------------------------------
+EPOCHS = 12
+
+
+def uninterrupted(lab, project):
+    """Return the last loss of a job that nobody stops."""
+    folder = project / "uninterrupted"
+    shutil.copytree(project / "jobs", folder / "jobs")
+    (folder / "train.py").write_text(RESUMES)
+    job = lab.submit(folder, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=str(EPOCHS))
+    return loss_in(finished(lab, folder, job))
+
+
+def await_step(lab, project, beyond):
+    """Wait until trainer 0 has made a step later than ``beyond``."""
+    file = project / "step.0"
+
+    def step():
+        text = file.read_text() if file.exists() else ""
+        return int(text) if text else -1
+
+    lab.wait_until(lambda: step() > beyond, f"a step beyond {beyond}")
+
+
+def restarts(lab, job):
+    return int(re.search(r"Restarts=(\d+)", lab.run("scontrol", "show", "job", str(job)))[1])
+
+
+@needs_pmix
+def test_requeued_jobs_end_with_the_bits_of_one_that_was_not(lab, project):
+    """Warned and put back again and again: HPCDIST_REQUEUES times, 2 by default."""
+    expected = uninterrupted(lab, project)
+    (project / "train.py").write_text(RESUMES)
+    job = lab.submit(project, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=str(EPOCHS))
+    requeues = int(os.environ.get("HPCDIST_REQUEUES", "2"))
+    for count in range(1, requeues + 1):
+        await_step(lab, project, 3)
+        lab.run("scancel", "--signal=USR1", str(job))
+        lab.wait_until(lambda c=count: restarts(lab, job) == c, "the job to be put back")
+        (project / "step.0").unlink()  # the next run writes its own
+    assert loss_in(finished(lab, project, job)) == expected
+    assert restarts(lab, job) == requeues
+    assert not (project / f"logs-{job}" / "failures").exists(), "a stop was taken for a failure"
+
+
+@needs_pmix
+def test_the_time_limit_stops_a_job_that_then_goes_on(lab, project):
+    (project / "train.py").write_text(RESUMES)
+    limits = ("--time=1", "--signal=USR1@50")  # of a minute: it has about ten seconds
+    job = lab.submit(
+        project, *SMALL, *limits, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS="100000"
+    )
+    lab.wait_until(lambda: restarts(lab, job) == 1, "the time to be over", 90)
+    (log,) = project.glob(f"*-{job}.log")
+    lab.wait_until(lambda: "it can go on from" in log.read_text(), "the job's last word")
+    lab.run("scancel", str(job))
+
+
+def server_of(lab, project, job):
+    """Return the process of a server of a running job."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        # Rank 1 is the second rank of the first node: pserver.sbatch makes it a server.
+        rank = {f"SLURM_JOB_ID={job}".encode(), b"SLURM_PROCID=1"}
+        if b"hpcdist" in command and rank <= set(variables):
+            return int(process.name)
+    raise AssertionError("no server is running")
+
+
+@needs_pmix
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_job_goes_on_after_a_servers_death_but_not_for_ever(lab, project, retries):
+    (project / "train.py").write_text(RESUMES)
+    job = lab.submit(
+        project,
+        *SMALL,
+        "jobs/slurm/pserver.sbatch",
+        "train.py",
+        EPOCHS=str(EPOCHS),
+        RETRIES=str(retries),
+    )
+    await_step(lab, project, 15)
+    subprocess.run(["kill", "-9", str(server_of(lab, project, job))], check=True)
+    if retries:
+        finished(lab, project, job)
+        assert restarts(lab, job) == 1
+    else:
+        assert lab.await_end(job) == "FAILED"
+    codes = (project / f"logs-{job}" / "failures").read_text().splitlines()
+    assert len(codes) == 1 and codes[0].startswith("exit code ")

@@ -1,0 +1,101 @@
+"""A table of rows as a dict, one row at a time, in numpy: `SparseTable` must equal it in bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcdist.ps.table import RowInitializer, RowOptimizer
+
+F = np.float32
+MASK = 2**64 - 1
+
+
+def mixed(h: int) -> int:
+    """MurmurHash3's finalizer after a step of 2^64 / golden ratio, by Python's integers."""
+    h = (h + 0x9E3779B97F4A7C15) & MASK
+    h = ((h ^ (h >> 33)) * 0xFF51AFD7ED558CCD) & MASK
+    h = ((h ^ (h >> 33)) * 0xC4CEB9FE1A85EC53) & MASK
+    return h ^ (h >> 33)
+
+
+def scrambled(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def random_bits(seed: int, row_id: int, dim: int) -> np.ndarray:
+    """Return uint32 [dim]: a function of its arguments."""
+    key = mixed(mixed(row_id & MASK) ^ mixed(seed & MASK))
+    steps = np.arange(dim, dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)
+    return scrambled(scrambled(steps) ^ np.uint32(key >> 32))
+
+
+def uniform_row(seed: int, row_id: int, dim: int, low: float, high: float) -> np.ndarray:
+    part = (random_bits(seed, row_id, dim) >> np.uint32(8)).astype(F) * F(2**-24)
+    return F(low) + part * F(high - low)
+
+
+class Model:
+    """The same interface as far as it is tested; uniform initial values only."""
+
+    def __init__(self, dim: int, optimizer: RowOptimizer, start: RowInitializer, seed: int) -> None:
+        assert start.kind == "uniform"
+        self.dim, self.optimizer, self.start, self.seed = dim, optimizer, start, seed
+        self.rows: dict[int, np.ndarray] = {}  # id -> [1 + number of states, dim]
+        self.powers = [F(optimizer.beta1), F(optimizer.beta2)]
+
+    def initial(self, row_id: int) -> np.ndarray:
+        found = np.zeros((1 + len(self.optimizer.state_names), self.dim), F)
+        found[0] = uniform_row(self.seed, row_id, self.dim, self.start.a, self.start.b)
+        if self.optimizer.kind == "adagrad":
+            found[1] = self.optimizer.initial_moment
+        return found
+
+    def pull(self, ids: np.ndarray, create: bool = True) -> np.ndarray:
+        out = np.empty((len(ids), self.dim), F)
+        for i, row_id in enumerate(ids.tolist()):
+            row = self.rows.get(row_id)
+            if row is None:
+                row = self.initial(row_id)
+                if create:
+                    self.rows[row_id] = row
+            out[i] = row[0]
+        return out
+
+    def push(self, ids: np.ndarray, grads: np.ndarray, rate: float, scale: float = 1.0) -> None:
+        merged: dict[int, np.ndarray] = {}
+        for row_id, g in zip(ids.tolist(), grads):
+            merged[row_id] = merged[row_id] + g if row_id in merged else g
+        self.pull(ids)
+        self.powers = [
+            self.powers[0] * F(self.optimizer.beta1),
+            self.powers[1] * F(self.optimizer.beta2),
+        ]
+        for row_id, g in merged.items():
+            self._move(self.rows[row_id], g * F(scale), F(rate))
+
+    def _move(self, row: np.ndarray, g: np.ndarray, lr: np.float32) -> None:
+        o, p = self.optimizer, row[0]
+        if o.kind == "sgd":
+            row[0] = p - lr * g
+        elif o.kind == "momentum":
+            row[1] = row[1] * F(o.mu) + g
+            row[0] = p - (g + row[1] * F(o.mu)) * lr if o.use_nesterov else p - lr * row[1]
+        elif o.kind == "adagrad":
+            row[1] += g * g
+            row[0] = p - lr * g / (np.sqrt(row[1]) + F(o.epsilon))
+        elif o.kind == "adam":
+            rate = lr * (np.sqrt(F(1) - self.powers[1]) / (F(1) - self.powers[0]))
+            row[1] = F(o.beta1) * row[1] + (F(1) - F(o.beta1)) * g
+            row[2] = F(o.beta2) * row[2] + (F(1) - F(o.beta2)) * g * g
+            row[0] = p - rate * (row[1] / (np.sqrt(row[2]) + F(o.epsilon)))
+        else:
+            m = row[1] + g * g
+            if o.lr_power == -0.5:
+                old_root, root = np.sqrt(row[1]), np.sqrt(m)
+            else:
+                old_root, root = row[1] ** F(-o.lr_power), m ** F(-o.lr_power)
+            z = row[2] + (g - (root - old_root) / lr * p)
+            shrunk = (F(o.l1) * np.sign(z) - z) / (root / lr + F(2) * F(o.l2))
+            row[0], row[1], row[2] = np.where(np.abs(z) > F(o.l1), shrunk, F(0)), m, z

@@ -1,0 +1,238 @@
+"""CompiledProgram and ParallelExecutor on the devices of one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+
+Scale = fluid.BuildStrategy.GradientScaleStrategy
+
+
+def network(minimize: bool = True, vocabulary: int = 0) -> tuple[Any, Any, Any, Any]:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 5
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x, y = layers.data("x", [3]), layers.data("y", [1])
+        hidden = layers.fc(x, 4, act="relu")
+        if vocabulary:
+            ids = layers.data("ids", [1], dtype="int64")
+            rows = layers.embedding(ids, [vocabulary, 2], is_sparse=True, param_attr="table")
+            hidden = layers.concat([hidden, rows], axis=1)
+        guess = layers.fc(hidden, 1)
+        loss = layers.mean(layers.square_error_cost(guess, y))
+        if minimize:
+            fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    return main, startup, loss, guess
+
+
+def batch(step: int, rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(step)
+    return {
+        "x": rng.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "y": rng.uniform(-1, 1, (rows, 1)).astype(np.float32),
+        "ids": rng.integers(0, 7, (rows, 1)),
+    }
+
+
+def trained(
+    places: int, rows: int = 6, vocabulary: int = 0, steps: int = 4, **settings: Any
+) -> Any:
+    """Return losses and parameters after some steps on ``places`` devices; 0: a plain Executor."""
+    with fluid.scope_guard(fluid.Scope()):
+        main, startup, loss, _ = network(vocabulary=vocabulary)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        program = main
+        if places:
+            strategy = fluid.BuildStrategy(**settings)
+            program = fluid.CompiledProgram(main).with_data_parallel(
+                loss, strategy, places=[fluid.CPUPlace()] * places
+            )
+        losses = []
+        for step in range(steps):
+            fed = batch(step, 6)
+            if not vocabulary:
+                del fed["ids"]
+            losses.append(exe.run(program, feed=fed, fetch_list=[loss])[0])
+        scope = fluid.global_scope()
+        return losses, {
+            p.name: np.array(scope.find_var(p.name).get_tensor()) for p in main.all_parameters()
+        }
+
+
+@pytest.mark.parametrize("vocabulary", [0, 7])
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_devices_train_as_one_on_all_rows(places, vocabulary):
+    losses, wanted = trained(0, vocabulary=vocabulary)
+    found, parameters = trained(places, vocabulary=vocabulary)
+    assert [value.shape for value in found] == [(places,)] * 4
+    np.testing.assert_allclose([v.mean() for v in found], np.ravel(losses), rtol=1e-5)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_unfused_and_reduced_give_the_same():
+    reduce = fluid.BuildStrategy.ReduceStrategy.Reduce
+    for settings in ({"fuse_all_reduce_ops": False}, {"reduce_strategy": reduce}):
+        found = trained(2, **settings)[0]
+        np.testing.assert_array_equal(found, trained(2)[0])
+
+
+def test_the_loss_gradient_starts_from_one_on_every_device():
+    # The sum over two devices instead of the mean: as with twice the learning rate, at first.
+    def first_step(places: int, rate: float, **settings: Any) -> np.ndarray:
+        with fluid.scope_guard(fluid.Scope()):
+            main, startup = fluid.Program(), fluid.Program()
+            with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+                x = layers.data("x", [3])
+                loss = layers.mean(layers.fc(x, 1, param_attr="w", bias_attr=False))
+                fluid.optimizer.SGD(rate).minimize(loss)
+            exe = fluid.Executor(fluid.CPUPlace())
+            exe.run(startup)
+            before = np.array(fluid.global_scope().find_var("w").get_tensor())
+            compiled = fluid.CompiledProgram(main).with_data_parallel(
+                loss.name, fluid.BuildStrategy(**settings), places=[fluid.CPUPlace()] * places
+            )
+            feed = {"x": batch(0, 4)["x"]}
+            if settings.get("gradient_scale_strategy") is Scale.Customized:
+                feed[loss.name + "@GRAD"] = np.full(places, 0.25, np.float32)
+            exe.run(compiled, feed=feed, fetch_list=[loss.name])
+            return before - np.array(fluid.global_scope().find_var("w").get_tensor())
+
+    mean = first_step(2, 0.1)
+    np.testing.assert_allclose(
+        first_step(2, 0.1, gradient_scale_strategy=Scale.One), 2 * mean, rtol=1e-5
+    )
+    customized = first_step(2, 0.1, gradient_scale_strategy=Scale.Customized)
+    np.testing.assert_allclose(customized, mean / 2, rtol=1e-5)
+
+
+@pytest.fixture
+def ready(monkeypatch):
+    monkeypatch.setenv("CPU_NUM", "2")
+    with fluid.scope_guard(fluid.Scope()):
+        main, startup, loss, guess = network()
+        fluid.Executor(fluid.CPUPlace()).run(startup)
+        yield main, loss, guess
+
+
+def test_a_dict_is_divided_and_a_list_is_one_per_device(ready):
+    main, _, guess = ready
+    test = main.clone(for_test=True)
+    exe = fluid.ParallelExecutor(False, main_program=test)
+    assert exe.device_count == 2
+    fed = {k: v for k, v in batch(0, 5).items() if k != "ids"}
+    (rows,) = exe.run([guess], feed=fed)
+    assert rows.shape == (5, 1)
+    (alone,) = fluid.Executor(fluid.CPUPlace()).run(test, feed=fed, fetch_list=[guess])
+    np.testing.assert_array_equal(rows, alone)
+    parts = [{k: v[:3] for k, v in fed.items()}, {k: v[3:] for k, v in fed.items()}]
+    (again,) = exe.run([guess.name], feed_dict=parts)
+    np.testing.assert_array_equal(again, rows)
+    (weights,) = exe.run(["fc_0.b_0"], feed=fed)
+    assert weights.shape == (8,)  # the four of each device
+
+
+@pytest.mark.parametrize(
+    ("devices", "rows", "parts"),
+    [(2, 5, [3, 2]), (2, 7, [4, 3]), (3, 7, [3, 3, 1]), (3, 4, [2, 2]), (4, 9, [3, 3, 3])],
+)
+def test_batches_are_divided_as_fluid_does(devices, rows, parts):
+    """Measured with Fluid 1.8.5, for a program that does not train."""
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        count = layers.reduce_sum(layers.data("x", [1]))
+    places = [fluid.CPUPlace()] * devices
+    compiled = fluid.CompiledProgram(main).with_data_parallel(places=places)
+    exe = fluid.Executor(fluid.CPUPlace())
+    with fluid.scope_guard(fluid.Scope()):
+        fed = {"x": np.ones((rows, 1), np.float32)}
+        (found,) = exe.run(compiled, feed=fed, fetch_list=[count])
+    np.testing.assert_array_equal(found, parts)
+
+
+def test_a_step_leaves_no_device_without_rows():
+    losses, parameters = trained(4, steps=1)  # 6 rows: Fluid would take 2, 2, 2
+    assert losses[0].shape == (4,)
+    assert np.isfinite(parameters["fc_0.w_0"]).all()
+
+
+def test_values_of_each_device_apart(ready):
+    main, loss, guess = ready
+    exe = fluid.Executor(fluid.CPUPlace())
+    compiled = fluid.CompiledProgram(main).with_data_parallel(loss.name)
+    fed = {k: v for k, v in batch(0, 6).items() if k != "ids"}
+    ((first, second),) = exe.run(compiled, feed=fed, fetch_list=[guess], return_merged=False)
+    assert first.shape == second.shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("feed", "words"),
+    [
+        ([{}], "expected a list of 2 dicts, one for each device, got 1"),
+        ({"x": np.zeros((1, 3), np.float32)}, "1 rows cannot be divided among 2 devices"),
+        ("x", "expected a dict, got str"),
+    ],
+)
+def test_feeds_that_do_not_fit(ready, feed, words):
+    main, loss, _ = ready
+    with pytest.raises((ValueError, TypeError), match=words):
+        fluid.ParallelExecutor(False, loss.name, main).run([loss], feed=feed)
+
+
+def test_what_is_wrong_is_said_when_it_is_made(ready, monkeypatch):
+    main, loss, _ = ready
+    with pytest.raises(AssertionError, match="loss_name must be given"):
+        fluid.CompiledProgram(main).with_data_parallel()
+    with pytest.raises(ValueError, match=r"minimizes mean_0\.tmp_0, got 'x'"):
+        fluid.CompiledProgram(main).with_data_parallel("x")
+    with pytest.raises(TypeError, match="expected a Program, got str"):
+        fluid.CompiledProgram("main")
+    with pytest.raises(TypeError, match="share_vars_from: expected a ParallelExecutor"):
+        fluid.ParallelExecutor(False, loss.name, main, share_vars_from=main)
+    with pytest.raises(ValueError, match="not transpiled for so many"):
+        fluid.ParallelExecutor(False, loss.name, main, num_trainers=2)
+    with pytest.raises(ValueError, match="one GPU, got 2 places"):
+        places = [fluid.CUDAPlace(0), fluid.CUDAPlace(1)]
+        fluid.CompiledProgram(main).with_data_parallel(loss.name, places=places)
+    once = fluid.CompiledProgram(main).with_data_parallel(loss.name)
+    with pytest.raises(AssertionError, match="data parallel already"):
+        once.with_data_parallel(loss.name)
+    monkeypatch.setenv("CPU_NUM", "many")
+    with pytest.raises(ValueError, match="CPU_NUM: expected a number of devices, got 'many'"):
+        fluid.ParallelExecutor(False, loss.name, main).run([loss], feed={})
+
+
+def test_what_devices_keep_for_themselves_begins_alike(ready):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x = layers.data("x", [1])
+        seen = layers.create_global_var([1], 10.0, "float32", persistable=True, name="seen")
+        layers.sums([seen, layers.reduce_sum(x)], out=seen)
+        loss = layers.mean(layers.fc(x, 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    fluid.Executor(fluid.CPUPlace()).run(startup)
+    exe = fluid.ParallelExecutor(False, loss.name, main)
+    x = np.array([[1], [2], [3], [4]], np.float32)
+    (kept,) = exe.run(["seen"], feed={"x": x})
+    np.testing.assert_array_equal(kept, [13, 17])
+    (kept,) = exe.run(["seen"], feed={"x": x})
+    np.testing.assert_array_equal(kept, [16, 24])
+
+
+def test_a_program_for_one_trainer_runs_alone():
+    with fluid.scope_guard(fluid.Scope()):
+        main, startup, loss, _ = network()
+        config = fluid.DistributeTranspilerConfig(mode="nccl2")
+        fluid.DistributeTranspiler(config).transpile(
+            0, main, trainers="a:1", startup_program=startup, current_endpoint="a:1"
+        )
+        fluid.Executor(fluid.CPUPlace()).run(startup)
+        fed = {k: v for k, v in batch(0, 6).items() if k != "ids"}
+        (value,) = fluid.ParallelExecutor(False, loss.name, main).run([loss], feed=fed)
+        np.testing.assert_allclose(value, trained(0, steps=1)[0][0], rtol=1e-6)

@@ -1,0 +1,72 @@
+"""Which GPU is whose; nobody needs one for this."""
+
+from __future__ import annotations
+
+import pytest
+
+import hpcdist as fluid
+from hpcdist.comm.cluster import Cluster
+from hpcdist.comm.loopback import world
+from hpcdist.launch import gpus
+from tests.threads import run_threads
+
+
+@pytest.mark.parametrize(
+    ("named", "count"),
+    [("0,1,2,3", 4), ("3", 1), ("", 0), ("-1", 0), ("0,-1,2", 1), ("GPU-8f, GPU-2b", 2)],
+)
+def test_visible_devices_are_counted_without_a_driver(named, count):
+    assert gpus.visible({"CUDA_VISIBLE_DEVICES": named}) == count
+
+
+def test_without_the_variable_the_device_files_count(tmp_path):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert gpus.visible({}, tmp_path) == 2
+
+
+def assigned(cluster, hosts, envs):
+    """Return what every rank finds; ``envs`` by rank."""
+    found = {}
+
+    def body(transport):
+        found[transport.rank] = gpus.variables(transport, cluster, envs[transport.rank])
+
+    run_threads([lambda t=t: body(t) for t in world(len(hosts), hosts)])
+    return [found[rank] for rank in range(len(hosts))]
+
+
+def test_trainers_of_a_host_take_its_gpus_in_turn():
+    # Ranks 0, 1, 4 on one host, 2, 3 on another; rank 1 is a server.
+    cluster = Cluster(trainers=(0, 2, 3, 4), servers=(1,))
+    envs = [{"CUDA_VISIBLE_DEVICES": "0,1"}] * 5
+    found = assigned(cluster, [0, 0, 1, 1, 0], envs)
+    assert [env.get("FLAGS_selected_gpus") for env in found] == ["0", None, "0", "1", "1"]
+
+
+def test_more_trainers_than_gpus_share_and_a_choice_that_is_made_stays():
+    two = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    envs = [two, two | {"FLAGS_selected_gpus": "0"}, two, two]
+    found = assigned(Cluster((0, 1, 2, 3)), [0, 0, 0, 0], envs)
+    assert [env["FLAGS_selected_gpus"] for env in found] == ["0", "0", "0", "1"]
+
+
+def test_nothing_is_said_without_gpus():
+    assert assigned(Cluster((0, 1)), [0, 0], [{"CUDA_VISIBLE_DEVICES": ""}] * 2) == [{}, {}]
+
+
+def test_what_rank_0_has_for_nccl_all_have():
+    envs = [{"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"}, {"NCCL_DEBUG": "WARN", "NCCL_X": "1"}]
+    envs = [env | {"CUDA_VISIBLE_DEVICES": ""} for env in envs]
+    first, second = assigned(Cluster((0, 1)), [0, 1], envs)
+    assert list(first.items()) == [("NCCL_ALGO", "Ring"), ("NCCL_DEBUG", "INFO")]
+    assert second == {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "WARN"}
+
+
+def test_places_follow_the_selected_gpus(monkeypatch):
+    monkeypatch.setenv("FLAGS_selected_gpus", "2,3")
+    assert [place.device_id for place in fluid.cuda_places()] == [2, 3]
+    assert [place.device_id for place in fluid.cuda_places([1])] == [1]
+    monkeypatch.setenv("FLAGS_selected_gpus", "a")
+    with pytest.raises(fluid.HpcdistError, match="FLAGS_selected_gpus: expected numbers.*'a'"):
+        fluid.cuda_places()

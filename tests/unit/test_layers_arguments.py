@@ -1,0 +1,52 @@
+"""Arguments of the wrong kind end with the exception that Fluid 1.8.5 raises, and say what is."""
+
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+
+
+@pytest.fixture(autouse=True)
+def programs():
+    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
+        yield
+
+
+def x():
+    return layers.data("x", [4])
+
+
+def loss():
+    return layers.mean(layers.fc(x(), 1))
+
+
+# The types were recorded from Fluid 1.8.5 (core.EnforceNotMet, which is none of these, left out).
+@pytest.mark.parametrize(
+    "build, kind, words",
+    [
+        (lambda: layers.relu("x"), TypeError, "layers.relu: x must be a Variable, got 'x'"),
+        (lambda: layers.elementwise_add(x(), y=3), TypeError, "elementwise_add: y must be"),
+        (lambda: layers.concat(["x"]), TypeError, "layers.concat: input must be Variables"),
+        (lambda: layers.sums("x"), TypeError, "layers.sums: input must be Variables"),
+        (lambda: layers.fc("x", 3), TypeError, "layers.fc: input must be"),
+        (lambda: layers.fc(x(), 3, act=3), TypeError, "act must be the name"),
+        (lambda: layers.fc(x(), 3, param_attr=3), TypeError, "expected a ParamAttr"),
+        (lambda: fluid.ParamAttr(name=3), TypeError, "name must be a string"),
+        (lambda: layers.data("x", "4"), TypeError, "must be a list or a tuple"),
+        (lambda: fluid.program_guard(3).__enter__(), TypeError, "expected a Program"),
+        (lambda: fluid.Executor().run("main"), TypeError, "expected a Program"),
+        (lambda: fluid.optimizer.SGD(None), AssertionError, "needs a learning_rate"),
+        (lambda: fluid.optimizer.SGD("fast"), TypeError, "must be a number"),
+        (lambda: fluid.optimizer.SGD(0.1).minimize("loss"), AssertionError, "the loss must be"),
+        (lambda: fluid.optimizer.SGD(0.1, grad_clip=3).minimize(loss()), TypeError, "grad_clip"),
+    ],
+)
+def test_the_exception_is_fluids(build, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        build()
+    assert isinstance(caught.value, fluid.HpcdistError)
+
+
+def test_what_may_be_left_out_may_be_none():
+    assert layers.sums([x(), x()], out=None).shape == (-1, 4)
+    assert layers.assign(x(), None).shape == (-1, 4)

@@ -1,0 +1,176 @@
+"""The area under a curve, layers.auc, and the metrics that scripts add up."""
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import fleet, layers, metrics
+from hpcdist.errors import FeedError, FleetError, GraphError, HpcdistError
+from hpcdist.ops.auc import area
+
+
+def scored(seed, rows=60):
+    """Return probabilities of the positive class [n] and labels [n, 1], neither independent."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (rows, 1))
+    return np.clip(rng.uniform(0, 0.7, rows) + 0.3 * labels.ravel(), 0, 1), labels
+
+
+def exact_area(scores, labels):
+    """Return the share of pairs of a positive and a negative that are ordered right."""
+    positive, negative = scores[labels.ravel() > 0], scores[labels.ravel() == 0]
+    better = (positive[:, None] > negative).sum() + 0.5 * (positive[:, None] == negative).sum()
+    return better / (len(positive) * len(negative))
+
+
+def counts(scores, labels, thresholds):
+    at = (scores.astype("float32") * thresholds).astype(int)
+    return [
+        np.bincount(at[there.ravel()], minlength=thresholds + 1)
+        for there in (labels > 0, labels == 0)
+    ]
+
+
+# -- areas -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(5))
+def test_area_is_the_share_of_ordered_pairs(seed):
+    scores, labels = scored(seed)
+    rounded = np.round(scores * 50) / 50  # many ties
+    for given in (scores, rounded):
+        found = area(*counts(given, labels, 2**18))
+        assert found == pytest.approx(exact_area(given, labels), abs=2e-3)
+
+
+def test_areas_of_hardly_any_data():
+    some, none = np.array([1, 0, 2]), np.zeros(3)
+    assert area(some, none) == area(none, some) == area(none, none) == 0
+    assert area(np.array([0, 0, 1]), np.array([1, 0, 0])) == 1
+    assert area(np.array([1, 0, 0]), np.array([0, 0, 1])) == 0
+    assert area(none, some, "PR") == 0
+    assert area(np.array([0, 0, 2]), np.array([3, 0, 0]), "PR") == 1
+
+
+def test_precision_over_recall():
+    # Called one by one from the best: hit, miss, hit: precision 1, 1/2, 2/3 at recall 1/2, 1/2, 1.
+    found = area(np.array([1, 0, 1]), np.array([0, 1, 0]), "PR")
+    assert found == pytest.approx(0.5 * 1 + 0.5 * (1 / 2 + 2 / 3) / 2)
+
+
+# -- the layer -------------------------------------------------------------------------------------
+def auc_program(**facts):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        guess = layers.data("guess", [facts.pop("width", 2)])
+        label = layers.data("label", [1], dtype="int64")
+        made = layers.auc(guess, label, **facts)
+    exe, scope = fluid.Executor(), fluid.Scope()
+    exe.run(startup, scope=scope)
+    return lambda feed, fetch: exe.run(main, feed, fetch, scope=scope), made
+
+
+def feed_of(seed, width=2, rows=60):
+    scores, labels = scored(seed, rows)
+    columns = [1 - scores, scores][2 - width :]
+    return {"guess": np.stack(columns, 1).astype("float32"), "label": labels}
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_auc_is_of_all_batches_and_of_the_last_ones(width):
+    run, (total, last, stats) = auc_program(width=width, num_thresholds=9999, slide_steps=2)
+    batches = [scored(seed) for seed in range(5)]
+    for step in range(5):
+        found = run(feed_of(step, width), [total, last, *stats])
+        everything = [np.concatenate(parts) for parts in zip(*batches[: step + 1])]
+        recent = [np.concatenate(parts) for parts in zip(*batches[max(step - 1, 0) : step + 1])]
+        assert found[0].shape == found[1].shape == (1,)
+        assert found[0][0] == pytest.approx(exact_area(*everything), abs=2e-3)
+        assert found[1][0] == pytest.approx(exact_area(*recent), abs=2e-3)
+        assert found[4].sum() + found[5].sum() == 60 * (step + 1)
+
+
+def test_auc_is_that_of_fluid():
+    """Areas of Fluid 1.8.5 over 8 batches: fluid.layers.auc(p, y, num_thresholds=200,
+    slide_steps=3), one label in each batch -1."""
+    run, (total, last, _) = auc_program(num_thresholds=200, slide_steps=3)
+    found = []
+    for step in range(8):
+        draw = np.random.RandomState(step)
+        label = draw.randint(0, 2, (20, 1))
+        scores = np.clip(draw.uniform(0, 1, (20, 1)) * 0.7 + 0.3 * label, 0, 1)
+        label[step] = -1
+        guess = np.concatenate([1 - scores, scores], 1).astype("float32")
+        found.append(run({"guess": guess, "label": label}, [total, last]))
+    expected = [[0.807395994, 0.839506173], [0.82178442, 0.835591133], [0.819300069, 0.818965517]]
+    np.testing.assert_allclose(np.squeeze(found[-3:]), expected, rtol=1e-8)
+
+
+def test_auc_refuses_what_is_no_probability():
+    run, (total, _, _) = auc_program()
+    feed = feed_of(0)
+    feed["guess"][3, 1] = 1.5
+    with pytest.raises(FeedError, match=r"auc: expected probabilities within 0..1, got .*1.5"):
+        run(feed, [total])
+    feed["guess"][3, 1] = np.nan
+    with pytest.raises(FeedError, match="auc: expected probabilities within 0..1, got nan"):
+        run(feed, [total])
+    with pytest.raises(GraphError, match="curve must be one of ROC, PR, got 'DET'"):
+        auc_program(curve="DET")
+    with pytest.raises(GraphError, match=r"probabilities \[rows, 2\], .* got \(-1, 3\)"):
+        auc_program(width=3)
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+def test_auc_metric_counts_as_the_layer_does():
+    run, (total, _, _) = auc_program()
+    metric = metrics.Auc("auc")
+    for step in range(3):
+        feed = feed_of(step)
+        (found,) = run(feed, [total])
+        metric.update(feed["guess"], feed["label"])
+        assert metric.eval() == pytest.approx(found[0], rel=1e-12)
+    metric.reset()
+    assert metric.eval() == 0
+    with pytest.raises(FeedError, match="labels must be an array, got list"):
+        metric.update(feed["guess"], [1])
+
+
+def test_accuracy_is_weighted():
+    metric = metrics.Accuracy()
+    with pytest.raises(FeedError, match="nothing to average"):
+        metric.eval()
+    metric.update(0.5, 10)
+    metric.update(np.array([1.0]), 30)
+    assert metric.eval() == 0.875
+    with pytest.raises(FeedError, match="must not be negative"):
+        metric.update(0.5, -1)
+    metric.reset()
+    assert metric.weight == 0
+
+
+def test_precision_and_recall_together():
+    both = metrics.CompositeMetric("both")
+    both.add_metric(metrics.Precision())
+    both.add_metric(metrics.Recall())
+    preds, labels = np.array([[0.1], [0.7], [0.8], [0.9], [0.2]]), np.array([0, 1, 1, 0, 1])
+    both.update(preds, labels)
+    both.update(preds, labels)
+    assert both.eval() == [pytest.approx(2 / 3), pytest.approx(2 / 3)]
+    both.reset()
+    assert both.eval() == [0.0, 0.0]
+    with pytest.raises(FeedError, match="expected a metric, got int"):
+        both.add_metric(3)
+
+
+def test_fleets_metrics_of_one_process_are_its_own():
+    scope = fluid.Scope()
+    scope.var("hits").get_tensor().set(np.array([3, 1]), None)
+    assert fleet.metrics.sum("hits", scope).tolist() == [3, 1]
+    assert fleet.metrics.max(np.array([1.5]))[0] == fleet.metrics.min(np.array([1.5]))[0] == 1.5
+    assert fleet.metrics.acc(3.0, 4.0) == 0.75
+    assert fleet.metrics.rmse(8.0, 2.0) == 2.0
+    assert fleet.metrics.mae(8.0, 2.0) == fleet.metrics.mse(8.0, 2.0) == 4.0
+    positives, negatives = counts(*scored(0), 100)
+    assert fleet.metrics.auc(positives, negatives) == area(positives, negatives)
+    with pytest.raises(FleetError, match="no variable 'misses'"):
+        fleet.metrics.sum("misses", scope)
+    assert issubclass(FleetError, HpcdistError)

@@ -1,0 +1,204 @@
+"""Groups of GPUs over stand-ins for cupy and NCCL: what is called, in which order, and errors."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from hpcdist.comm.choice import MeasuredCollective
+from hpcdist.comm.device import AwareCollective, StagedCollective
+from hpcdist.comm.groups import Way, carrier, make_groups
+from hpcdist.comm.host_collective import HostCollective
+from hpcdist.comm.loopback import world
+from hpcdist.comm.nccl import NcclCollective
+from hpcdist.errors import CommError, DeadlineError
+from tests.collective_cases import Body, CollectiveTests
+from tests.support_nccl import CUPYX, NcclModule, to_device
+from tests.threads import run_threads
+
+
+@pytest.fixture(autouse=True)
+def cupy(monkeypatch):
+    return use(monkeypatch)
+
+
+def use(monkeypatch, **facts):
+    module = NcclModule(**facts)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setitem(sys.modules, "cupyx", CUPYX)
+    return module
+
+
+def group_of(transport, deadline_s=20.0):
+    return HostCollective(transport, deadline_s).group
+
+
+class DeviceCollectiveTests(CollectiveTests):
+    to = staticmethod(to_device)
+
+    def host(self, array):
+        return array.get()
+
+
+class TestNccl(DeviceCollectiveTests):
+    def run(self, size: int, body: Body) -> None:
+        run_threads([lambda t=t: body(NcclCollective(group_of(t), t.rank)) for t in world(size)])
+
+
+class TestNcclOfCupy13(TestNccl):
+    @pytest.fixture(autouse=True)
+    def older(self, monkeypatch):
+        use(monkeypatch, cupy_major=13, version=22105)
+
+
+class TestHierarchicalNccl(DeviceCollectiveTests):
+    def run(self, size: int, body: Body) -> None:
+        way = Way(use_hierarchical_allreduce=True)
+
+        def make(transport):
+            (group,) = make_groups(transport, way, device_id=transport.rank, deadline_s=20)
+            body(group)
+
+        hosts = [rank // 2 for rank in range(size)]
+        run_threads([lambda t=t: make(t) for t in world(size, hosts)])
+
+
+class TestStaged(DeviceCollectiveTests):
+    def run(self, size: int, body: Body) -> None:
+        run_threads([lambda t=t: body(StagedCollective(HostCollective(t))) for t in world(size)])
+
+
+def test_work_on_the_stream_is_behind_the_kernels_and_ahead_of_the_end(cupy):
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        array = to_device(np.full(4, transport.rank, np.float32))
+        reduction = group.allreduce_init(array)
+        late = threading.Event()
+        cupy.cuda.get_current_stream()  # a kernel that has not ended yet: nothing may overtake it
+        own = cupy.cuda.Stream()
+        own.tasks.append(late.is_set)
+        reduction._job._current = lambda: own
+        reduction.start()
+        assert not reduction.test()
+        assert (array.get() == transport.rank).all()
+        late.set()
+        reduction.wait()
+        assert (array.get() == 1).all()
+        group.close()
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+    assert all(comm.destroyed and not comm.aborted for comm in cupy.cuda.nccl.made)
+
+
+def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
+    ended = threading.Event()
+
+    def body(transport):
+        group = NcclCollective(group_of(transport, 0.3), transport.rank)
+        reduction = group.allreduce_init(to_device(np.zeros(4)), describe=lambda: "bucket 3")
+        if transport.rank:
+            ended.wait(10)
+            return
+        reduction.start()
+        with pytest.raises(DeadlineError, match=r"rank 0 waiting for bucket 3, from rank 1:.*0\.3"):
+            reduction.wait()
+        with pytest.raises(CommError, match="cannot be used: it was given up"):
+            reduction.start()
+        ended.set()
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+    assert [comm.aborted for comm in cupy.cuda.nccl.made].count(True) == 1
+
+
+def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        reduction = group.allreduce_init(to_device(np.zeros(4)))
+        if transport.rank == 0:
+            reduction.start()
+            (clique,) = cupy.cuda.nccl.cliques.values()
+            clique.error = 6
+            with pytest.raises(CommError, match=r"rank 0: NCCL failed: NCCL_ERROR_6.*NCCL_DEBUG"):
+                reduction.wait()
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+
+
+def test_a_communicator_that_is_not_made_in_time_is_an_error(cupy, monkeypatch):
+    monkeypatch.setattr(cupy.cuda.nccl, "NcclCommunicator", lambda *_: threading.Event().wait(5))
+
+    def body(transport):
+        with pytest.raises(DeadlineError, match="waiting for an NCCL communicator"):
+            NcclCollective(group_of(transport, 0.2), transport.rank)
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+
+
+def test_what_fails_on_one_rank_is_raised_on_all(cupy):
+    def body(transport):
+        def device(index):
+            if index == 1:
+                raise RuntimeError("cudaErrorInvalidDevice")
+            return found(index)
+
+        if transport.rank == 0:
+            cupy.cuda.Device = device
+        transport.barrier()
+        with pytest.raises(CommError, match="cannot use NCCL: rank 1: cudaErrorInvalidDevice"):
+            NcclCollective(group_of(transport), transport.rank)
+
+    found = cupy.cuda.Device
+    run_threads([lambda t=t: body(t) for t in world(2)])
+
+
+def test_without_nccl_it_says_what_to_install(cupy):
+    cupy.cuda.nccl.available = False
+    (alone,) = world(1)
+    with pytest.raises(CommError, match="rank 0: cupy finds no NCCL: install nvidia-nccl-cu12"):
+        NcclCollective(group_of(alone), 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "share", "refused"), [(23007, "1", False), (23007, None, True), (22105, "1", True)]
+)
+def test_ranks_on_one_gpu(monkeypatch, version, share, refused):
+    use(monkeypatch, version=version, gpus=1)
+
+    def body(transport):
+        def make():
+            return NcclCollective(group_of(transport), transport.rank, {}.get if not share else env)
+
+        if not refused:
+            make().close()
+            return
+        with pytest.raises(CommError, match=r"ranks 0, 1 use one GPU .*HPCDIST_ALLREDUCE=mpi"):
+            make()
+
+    env = {"NCCL_MULTI_RANK_GPU_ENABLE": share}.get
+    run_threads([lambda t=t: body(t) for t in world(2)])
+
+
+def test_groups_of_a_job():
+    def body(transport):
+        rank = transport.rank
+        one, two = make_groups(transport, Way(nccl_comm_num=2), device_id=rank)
+        assert isinstance(one, NcclCollective) and one.comm is not two.comm
+        (host,) = make_groups(transport, Way(nccl_comm_num=2))
+        assert isinstance(host, HostCollective)
+        (levels,) = make_groups(transport, Way(use_hierarchical_allreduce=True))
+        assert isinstance(levels, MeasuredCollective)
+        (staged,) = make_groups(transport, Way(carrier="mpi"), device_id=rank)
+        assert type(staged) is StagedCollective
+        (aware,) = make_groups(transport, Way(carrier="mpi-cuda-aware"), device_id=rank)
+        assert type(aware) is AwareCollective
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+    assert carrier({}) == "nccl"
+    assert carrier({"HPCDIST_ALLREDUCE": "mpi"}) == "mpi"
+    with pytest.raises(CommError, match="HPCDIST_ALLREDUCE: expected one of nccl, mpi, .*'gloo'"):
+        Way(carrier="gloo")
+    with pytest.raises(CommError, match="nccl_comm_num: expected 1 or more, got 0"):
+        Way(nccl_comm_num=0)

@@ -1,0 +1,78 @@
+"""Asking another process of this host where it is in its Python code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpcdist.launch.stacks import stacks_of
+
+SCRIPT = """
+import sys, time
+from hpcdist.launch import stacks
+stacks.listen()
+import numpy as np
+
+def sleeps():
+    time.sleep(60)
+
+def is_in_a_loop_of_c():
+    print("ready", flush=True)
+    while True:
+        np.sort(np.zeros(20_000_000))
+
+def main():
+    print("ready", flush=True)
+    globals()[sys.argv[1]]()
+
+main()
+"""
+
+
+@pytest.fixture
+def start():
+    children = []
+
+    def begin(script: str, *args: str) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen([sys.executable, "-c", script, *args], stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout.readline() == b"ready\n"
+        return child
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("function", ["sleeps", "is_in_a_loop_of_c"])
+def test_the_stack_of_a_process_that_is_busy_or_asleep(start, function):
+    child = start(SCRIPT, function)
+    time.sleep(0.1)
+    for _ in range(2):  # it lives on, and answers again
+        told = stacks_of(child.pid)
+        assert f"in {function}" in told
+        assert "in main" in told
+    assert child.poll() is None
+
+
+def test_a_stopped_process_is_told_as_such(start):
+    child = start(SCRIPT, "sleeps")
+    os.kill(child.pid, signal.SIGSTOP)
+    time.sleep(0.05)
+    assert stacks_of(child.pid) == "it is stopped (SIGSTOP)"
+
+
+def test_a_process_that_does_not_listen_is_left_alone(start):
+    child = start("import time; print('ready', flush=True); time.sleep(60)")
+    assert stacks_of(child.pid) == "it does not answer: no stack"
+    assert child.poll() is None
+
+
+def test_a_process_that_is_gone():
+    assert "cannot be read" in stacks_of(2**22 - 1)
