@@ -41,7 +41,9 @@ def main() -> None:
         for _ in range(12 if name == "measured" else 3):
             array[:] = rows[world.rank]
             world.barrier()
-            before, begin = link_bytes(), time.perf_counter()
+            before = link_bytes()  # nobody sends until this rank has come to the next barrier
+            world.barrier()
+            begin = time.perf_counter()
             reduction.start()
             reduction.wait()
             world.barrier()

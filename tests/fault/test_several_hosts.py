@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
 
 @pytest.fixture(scope="module")
 def two_hosts():
-    with hosts(2, "200mbit") as found:
+    with hosts(2, "50mbit") as found:
         yield found
 
 
