@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from hpcdist import runtime
-from hpcdist.comm.cluster import Cluster, Role
+from hpcdist.comm.cluster import PSERVER, Cluster, Role
 from hpcdist.comm.mpi import MpiTransport
 from hpcdist.executor import control
+from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, scope_guard
+from hpcdist.graph.program import Program
+from hpcdist.transpiler import DistributeTranspiler
 
 Script = Callable[[Role], Any]
 
@@ -65,13 +68,43 @@ def run_job(
     return [pickle.loads(data) for data in world.allgather_bytes(own) if data]
 
 
+def begin(
+    role: Role,
+    trainers: int,
+    servers: int,
+    main: Program,
+    startup: Program,
+    transpiler: Any = None,
+    **asked: Any,
+) -> tuple[Executor, Program]:
+    """Do what Fluid's scripts begin with: transpile for a role; return what a trainer runs.
+
+    A server serves until the trainers are done; there the script ends. ``transpiler`` is a
+    DistributeTranspiler, unless told otherwise, and ``asked`` more of its arguments.
+    """
+    endpoints = [f"ps{k}:6174" for k in range(servers)]
+    transpiler = transpiler or DistributeTranspiler()
+    serves = role.kind == PSERVER
+    trainer = 0 if serves else role.index
+    transpiler.transpile(
+        trainer, main, ",".join(endpoints), trainers, startup_program=startup, **asked
+    )
+    exe = Executor()
+    if serves:
+        for program in reversed(transpiler.get_pserver_programs(endpoints[role.index])):
+            exe.run(program)
+        raise SystemExit(0)
+    exe.run(startup)
+    return exe, transpiler.get_trainer_program()
+
+
 def values(outcomes: list[Outcome]) -> list[Any]:
     """Return what the trainers' scripts returned, after checking that every rank ended well."""
     for outcome in sorted(outcomes, key=lambda o: "Aborted" in o.error_types):
         assert not outcome.error, f"{outcome.role}: {outcome.trace}"
-        if outcome.role.kind == "PSERVER":
+        if outcome.role.kind == PSERVER:
             assert outcome.exit_code == 0, f"{outcome.role} did not end by SystemExit(0)"
-    return [o.value for o in outcomes if o.role.kind != "PSERVER"]
+    return [o.value for o in outcomes if o.role.kind != PSERVER]
 
 
 def _outcome(transport: Any, cluster: Cluster, script: Script, pids: list[int]) -> Outcome:

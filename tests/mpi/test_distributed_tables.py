@@ -14,7 +14,7 @@ from hpcdist import initializer, layers
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.ps.table import SparseTable
 from tests.support_device import MODULE
-from tests.support_job import alone, run_job, values
+from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -162,22 +162,13 @@ def script(trainers: int, servers: int, optimizer: str, *, sync_mode: bool, conf
 
     def run(role: Any) -> list[list[np.ndarray]]:
         main, startup, _, fetch = build(optimizer, rows=10**11)
-        endpoints = [f"ps{k}:6174" for k in range(servers)]
         transpiler = fluid.DistributeTranspiler(config)
-        trainer = 0 if role.kind == PSERVER else role.index
-        transpiler.transpile(
-            trainer, main, ",".join(endpoints), trainers, sync_mode, startup_program=startup
+        exe, program = begin(
+            role, trainers, servers, main, startup, transpiler, sync_mode=sync_mode
         )
-        exe = fluid.Executor(fluid.CPUPlace())
-        if role.kind == PSERVER:
-            program, own_startup = transpiler.get_pserver_programs(endpoints[role.index])
-            exe.run(own_startup)
-            exe.run(program)
-            raise SystemExit(0)
-        exe.run(startup)
-        program, told = transpiler.get_trainer_program(), []
+        told = []
         for step in range(STEPS):
-            feed = {n: v[trainer::trainers] for n, v in batch(step).items()}
+            feed = {n: v[role.index :: trainers] for n, v in batch(step).items()}
             told.append(exe.run(program, feed=feed, fetch_list=fetch[:1]))
         exe.close()
         return told
@@ -249,17 +240,9 @@ def looking_ahead(feeds: list[dict[str, Any]], told: list[dict[str, Any]], *, sy
 
     def run(role: Any) -> list[bytes]:
         main, startup, _, fetch = build("sgd")
-        transpiler = fluid.DistributeTranspiler()
-        transpiler.transpile(0, main, "ps0:6174", 1, sync_mode, startup_program=startup)
-        exe = fluid.Executor(fluid.CPUPlace())
-        if role.kind == PSERVER:
-            program, own_startup = transpiler.get_pserver_programs("ps0:6174")
-            exe.run(own_startup)
-            exe.run(program)
-            raise SystemExit(0)
-        exe.run(startup)
+        exe, program = begin(role, 1, 1, main, startup, sync_mode=sync_mode)
         losses = [
-            exe.run(main, feed=feed, fetch_list=fetch[:1])[0].tobytes()
+            exe.run(program, feed=feed, fetch_list=fetch[:1])[0].tobytes()
             for feed, _ in zip(feeds, fluid.rows_ahead(told))
         ]
         exe.close()

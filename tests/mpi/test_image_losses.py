@@ -9,8 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers, nets
-from hpcdist.comm.cluster import PSERVER
-from tests.support_job import run_job, values
+from tests.support_job import begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -50,19 +49,9 @@ def script(trainers: int, servers: int):
 
     def run(role: Any) -> list[float]:
         main, startup, loss = build()
-        endpoints = [f"ps{k}:6174" for k in range(servers)]
-        transpiler = fluid.DistributeTranspiler()
-        trainer = 0 if role.kind == PSERVER else role.index
-        transpiler.transpile(trainer, main, ",".join(endpoints), trainers, startup_program=startup)
-        exe = fluid.Executor(fluid.CPUPlace())
-        if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs(endpoints[role.index])
-            exe.run(first)
-            exe.run(program)
-            raise SystemExit(0)
-        exe.run(startup)
-        program, losses = transpiler.get_trainer_program(), []
-        share = slice(ROWS * trainer // trainers, ROWS * (trainer + 1) // trainers)
+        exe, program = begin(role, trainers, servers, main, startup)
+        share = slice(ROWS * role.index // trainers, ROWS * (role.index + 1) // trainers)
+        losses = []
         for step in range(STEPS):
             feed = {name: value[share] for name, value in batch(step).items()}
             losses.append(float(exe.run(program, feed, [loss])[0][0]))

@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
-from tests.support_job import run_job, values
+from tests.support_job import begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -45,24 +45,12 @@ def script(trainers: int, servers: int, saves: bool, sync: bool, clip: Any, rate
 
     def run(role: Any) -> tuple[list[bytes], int]:
         main, startup, loss = build(clip, rate)
-        endpoints = [f"ps{k}:6174" for k in range(servers)]
         if saves and role.kind != PSERVER:
             fluid.memory_optimize(main, skip_grads=True)
-        transpiler = fluid.DistributeTranspiler()
-        trainer = 0 if role.kind == PSERVER else role.index
-        transpiler.transpile(
-            trainer, main, ",".join(endpoints), trainers, sync_mode=sync, startup_program=startup
-        )
-        exe = fluid.Executor(fluid.CPUPlace())
-        if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs(endpoints[role.index])
-            exe.run(first)
-            exe.run(program)
-            raise SystemExit(0)
-        exe.run(startup)
-        program, told = transpiler.get_trainer_program(), []
+        exe, program = begin(role, trainers, servers, main, startup, sync_mode=sync)
+        told = []
         for step in range(STEPS):
-            fetched = exe.run(program, batch(step, trainer), [loss, "fc_1.tmp_1@GRAD"])
+            fetched = exe.run(program, batch(step, role.index), [loss, "fc_1.tmp_1@GRAD"])
             told += [value.tobytes() for value in fetched]
         pool = list(exe._entries.values())[-1].compiled.pool_bytes
         exe.close()

@@ -5,9 +5,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.comm.cluster import PSERVER
 from hpcdist.transpiler import GeoSgdTranspiler
-from tests.support_job import alone, run_job, values
+from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -79,19 +78,9 @@ def test_one_trainer_of_other_modes_trains_as_one_process_does(mode):
         if mode == "geo":
             config = fluid.DistributeTranspilerConfig()
             config.geo_sgd_need_push_nums = 1
-            transpiler = GeoSgdTranspiler(config)
-            transpiler.transpile(0, main, "ps0:6174", 1, startup_program=startup)
+            exe, program = begin(role, 1, 1, main, startup, GeoSgdTranspiler(config))
         else:
-            transpiler = fluid.DistributeTranspiler()
-            transpiler.transpile(0, main, "ps0:6174", 1, sync_mode=False, startup_program=startup)
-        exe = fluid.Executor()
-        if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs("ps0:6174")
-            exe.run(first)
-            exe.run(program)
-            raise SystemExit(0)
-        exe.run(startup)
-        program = transpiler.get_trainer_program()
+            exe, program = begin(role, 1, 1, main, startup, sync_mode=False)
         steps = range(len(LENGTHS))
         found = [exe.run(program, batch(step), fetches[:1])[0] for step in steps]
         exe.close()

@@ -5,8 +5,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.comm.cluster import PSERVER
-from tests.support_job import alone, run_job, values
+from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -56,19 +55,8 @@ def losses_of(exe, program, loss):
 def test_a_server_without_rows_skips_the_step(optimizer, sync_mode, servers):
     def script(role):
         main, startup, loss = build(optimizer)
-        transpiler = fluid.DistributeTranspiler()
-        endpoints = [f"ps{k}:6174" for k in range(servers)]
-        transpiler.transpile(
-            0, main, ",".join(endpoints), 1, sync_mode=sync_mode, startup_program=startup
-        )
-        exe = fluid.Executor()
-        if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs(endpoints[role.index])
-            exe.run(first)
-            exe.run(program)
-            raise SystemExit(0)
-        exe.run(startup)
-        found = losses_of(exe, transpiler.get_trainer_program(), loss)
+        exe, program = begin(role, 1, servers, main, startup, sync_mode=sync_mode)
+        found = losses_of(exe, program, loss)
         exe.close()
         return found
 

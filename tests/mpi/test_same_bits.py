@@ -9,8 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import initializer, layers
-from hpcdist.comm.cluster import PSERVER
-from tests.support_job import alone, run_job, values
+from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -52,25 +51,13 @@ def script(trainers: int, servers: int, optimizer: str, first: Any, seed: int, s
 
     def run(role: Any) -> list[bytes]:
         main, startup, loss = build(optimizer, first, seed)
-        endpoints = [f"ps{k}:6174" for k in range(servers)]
-        transpiler = fluid.DistributeTranspiler()
-        trainer = 0 if role.kind == PSERVER else role.index
-        transpiler.transpile(trainer, main, ",".join(endpoints), trainers, startup_program=startup)
-        exe = fluid.Executor(fluid.CPUPlace())
-        if role.kind == PSERVER:
-            program, own_startup = transpiler.get_pserver_programs(endpoints[role.index])
-            exe.run(own_startup)
-            exe.run(program)
-            raise SystemExit(0)
-        return losses_and_parameters(
-            exe, transpiler.get_trainer_program(), startup, loss, trainer, steps
-        )
+        exe, program = begin(role, trainers, servers, main, startup)
+        return losses_and_parameters(exe, program, loss, role.index, steps)
 
     return run
 
 
-def losses_and_parameters(exe, main, startup, loss, trainer, steps) -> list[bytes]:
-    exe.run(startup)
+def losses_and_parameters(exe, main, loss, trainer, steps) -> list[bytes]:
     told = [parameter_bits()]
     for step in range(steps):
         (value,) = exe.run(main, feed=batch(step, trainer), fetch_list=[loss])
@@ -88,7 +75,9 @@ def parameter_bits() -> bytes:
 def one_process(optimizer: str, first: Any, seed: int, steps: int = STEPS) -> list[bytes]:
     main, startup, loss = build(optimizer, first, seed)
     with alone():
-        return losses_and_parameters(fluid.Executor(), main, startup, loss, 0, steps)
+        exe = fluid.Executor()
+        exe.run(startup)
+        return losses_and_parameters(exe, main, loss, 0, steps)
 
 
 def job(trainers: int, servers: int, *facts: Any) -> list[list[bytes]]:
@@ -109,7 +98,9 @@ def test_a_script_that_does_not_transpile_makes_the_bits_of_one_process(servers)
 
     def plain(role: Any) -> list[bytes]:
         main, startup, loss = build(*facts)
-        return losses_and_parameters(fluid.Executor(), main, startup, loss, 0, STEPS)
+        exe = fluid.Executor()
+        exe.run(startup)
+        return losses_and_parameters(exe, main, loss, 0, STEPS)
 
     assert values(run_job(1, servers, plain)) == [one_process(*facts)]
 
