@@ -8,9 +8,9 @@ prints one JSON line: steps per second after the warm-up, and losses.
 import argparse
 import json
 import os
-import time
 
 import numpy as np
+from train import of_role, train
 
 if os.environ.get("BENCHMARK_API") == "fluid":
     import paddle.fluid as fluid
@@ -71,53 +71,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=20)
-    parser.add_argument("--profile", action="store_true", help="trainer 0 says where time goes")
     options = parser.parse_args()
     fluid.default_startup_program().random_seed = 7
     loss = network(distributed=os.environ.get("BENCHMARK_API") != "fluid")
-    program = fluid.default_main_program()
     exe = fluid.Executor(fluid.CPUPlace())
-    trainer = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
-    role = os.environ.get("PADDLE_TRAINING_ROLE")
-    if role:
-        port = os.environ["PADDLE_PSERVER_PORT"]
-        hosts = os.environ["PADDLE_PSERVER_IPS"].split(",")
-        transpiler = fluid.DistributeTranspiler()
-        transpiler.transpile(
-            trainer_id=trainer,
-            pservers=",".join(host + ":" + port for host in hosts),
-            trainers=int(os.environ["PADDLE_TRAINERS"]),
-        )
-        if role == "PSERVER":
-            own = os.environ["PADDLE_CURRENT_IP"] + ":" + port
-            serving = transpiler.get_pserver_program(own)
-            exe.run(transpiler.get_startup_program(own, serving))
-            exe.run(serving)
-            return
-        program = transpiler.get_trainer_program()
+    program, trainer = of_role(exe)
+    if program is None:
+        return
     exe.run(fluid.default_startup_program())
     feeds = batches(trainer, 50)
-    losses = []
-    begin = 0.0
-    for step in range(options.warmup + options.steps):
-        if step == options.warmup:
-            if options.profile and trainer == 0:
-                import cProfile
-
-                profile = cProfile.Profile()
-                profile.enable()
-            begin = time.perf_counter()
-        (value,) = exe.run(program, feed=feeds[step % len(feeds)], fetch_list=[loss])
-        losses.append(float(np.ravel(value)[0]))
-    elapsed = time.perf_counter() - begin
-    if options.profile and trainer == 0:
-        profile.disable()
-        profile.print_stats("tottime")
+    steps_per_s, losses = train(exe, program, loss, feeds, options.warmup, options.steps)
     exe.close()
     if trainer == 0:
-        print(
-            json.dumps({"steps_per_s": options.steps / elapsed, "losses": losses[:50]}), flush=True
-        )
+        print(json.dumps({"steps_per_s": steps_per_s, "losses": losses[:50]}), flush=True)
 
 
 if __name__ == "__main__":

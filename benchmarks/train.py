@@ -45,6 +45,32 @@ def train(exe, program, loss, feeds, warmup, steps):
     return steps / elapsed, [float(np.ravel(value)[0]) for value in losses]
 
 
+def of_role(exe):
+    """Be the server that the environment names, or return a trainer's program and its number.
+
+    The program is None when a server has served; without a role it is the one of one process.
+    """
+    role = os.environ.get("PADDLE_TRAINING_ROLE")
+    trainer = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+    if not role:
+        return fluid.default_main_program(), trainer
+    port = os.environ["PADDLE_PSERVER_PORT"]
+    hosts = os.environ["PADDLE_PSERVER_IPS"].split(",")
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(
+        trainer_id=trainer,
+        pservers=",".join(host + ":" + port for host in hosts),
+        trainers=int(os.environ["PADDLE_TRAINERS"]),
+    )
+    if role == "TRAINER":
+        return transpiler.get_trainer_program(), trainer
+    own = os.environ["PADDLE_CURRENT_IP"] + ":" + port
+    serving = transpiler.get_pserver_program(own)
+    exe.run(transpiler.get_startup_program(own, serving))
+    exe.run(serving)
+    return None, trainer
+
+
 def main():
     """Be the role that the environment names; without one, train alone."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -54,27 +80,10 @@ def main():
     options = parser.parse_args()
     case = CASES[options.case]
     loss = network(case)
-    program = fluid.default_main_program()
     exe = fluid.Executor(fluid.CPUPlace())
-
-    role = os.environ.get("PADDLE_TRAINING_ROLE")
-    trainer = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
-    if role:
-        port = os.environ["PADDLE_PSERVER_PORT"]
-        hosts = os.environ["PADDLE_PSERVER_IPS"].split(",")
-        transpiler = fluid.DistributeTranspiler()
-        transpiler.transpile(
-            trainer_id=trainer,
-            pservers=",".join(host + ":" + port for host in hosts),
-            trainers=int(os.environ["PADDLE_TRAINERS"]),
-        )
-        if role == "PSERVER":
-            own = os.environ["PADDLE_CURRENT_IP"] + ":" + port
-            serving = transpiler.get_pserver_program(own)
-            exe.run(transpiler.get_startup_program(own, serving))
-            exe.run(serving)
-            return
-        program = transpiler.get_trainer_program()
+    program, trainer = of_role(exe)
+    if program is None:
+        return
     exe.run(fluid.default_startup_program())
     feeds = [{"x": x, "y": y} for x, y in batches(case, trainer)]
     steps_per_s, losses = train(exe, program, loss, feeds, options.warmup, options.steps)
