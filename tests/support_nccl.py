@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 import threading
 import time
 import types
@@ -323,7 +324,7 @@ class NcclModule(Module):
         self.cuda.Stream = Stream
         self.cuda.Event = Event
         self.cuda.get_current_stream = current_stream
-        self.cuda.nccl = Nccl(cupy_major, version)
+        self.nccl = Nccl(cupy_major, version)  # `cupy.cuda.nccl` is there only once imported
         self.cuda.Device = lambda index: types.SimpleNamespace(
             use=lambda: None, pci_bus_id=f"0000:{index % gpus:02x}:00.0"
         )
@@ -335,3 +336,11 @@ def to_device(array: np.ndarray) -> DeviceArray:
 
 
 CUPYX = types.SimpleNamespace(empty_pinned=lambda shape, dtype: np.empty(shape, dtype))
+
+
+def install(monkeypatch: Any, **facts: Any) -> NcclModule:
+    """Have `import` find a stand-in made from ``facts``."""
+    module = NcclModule(**facts)
+    for name, found in (("cupy", module), ("cupy.cuda.nccl", module.nccl), ("cupyx", CUPYX)):
+        monkeypatch.setitem(sys.modules, name, found)
+    return module

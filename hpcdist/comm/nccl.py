@@ -34,8 +34,7 @@ class NcclCollective:
         self.group = group
         self.rank, self.size = group.rank, group.size
         self._device_id = device_id
-        self.cupy = _prepared(group, device_id, share(SHARE_VARIABLE) == "1")
-        self.nccl = self.cupy.cuda.nccl
+        self.cupy, self.nccl = _prepared(group, device_id, share(SHARE_VARIABLE) == "1")
         self.stream = Stream(self.cupy)
         self._comm: Any = self._connected()
         self._failed = ""
@@ -260,18 +259,20 @@ class _RankOrder:
         nccl.groupEnd()
 
 
-def _prepared(group: Group, device_id: int, may_share: bool) -> Any:
-    """Return cupy with the device in use, once all ranks have come so far. Collective."""
+def _prepared(group: Group, device_id: int, may_share: bool) -> tuple[Any, Any]:
+    """Return cupy with the device in use, and its NCCL, once all ranks are so far. Collective."""
     cupy: Any = None
+    nccl: Any = None
     facts = {"problem": "", "gpu": "", "version": 0}
     try:
         cupy = importlib.import_module("cupy")
-        if not cupy.cuda.nccl.available:
+        nccl = importlib.import_module("cupy.cuda.nccl")  # cupy does not import it by itself
+        if not nccl.available:
             raise CommError("cupy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13")
         device = cupy.cuda.Device(device_id)
         device.use()
         facts["gpu"] = f"{socket.gethostname()} {device.pci_bus_id}"
-        facts["version"] = cupy.cuda.nccl.get_version()
+        facts["version"] = nccl.get_version()
     except Exception as error:
         facts["problem"] = f"{error}" or type(error).__name__
     everyone = [
@@ -294,7 +295,7 @@ def _prepared(group: Group, device_id: int, may_share: bool) -> Any:
             f"have NCCL 2.30 or newer (this is {_readable(version)}) and {SHARE_VARIABLE}=1, or "
             "let MPI carry the sums: HPCDIST_ALLREDUCE=mpi"
         )
-    return cupy
+    return cupy, nccl
 
 
 def _broadcast_id(group: Group, nccl: Any) -> bytes:

@@ -30,12 +30,12 @@ def gpus() -> int:
 
 def skip_unless_nccl_has(ranks: int) -> None:
     """Skip a test whose ranks NCCL cannot have on the GPUs that are there."""
-    import cupy
+    from cupy.cuda import nccl
 
-    if not cupy.cuda.nccl.available:
+    if not nccl.available:
         pytest.skip("cupy finds no NCCL")
     shared = os.environ.get(SHARE_VARIABLE) == "1"
-    if ranks > gpus() and not (shared and cupy.cuda.nccl.get_version() >= SHARED_GPU_FROM):
+    if ranks > gpus() and not (shared and nccl.get_version() >= SHARED_GPU_FROM):
         pytest.skip(f"{ranks} ranks on {gpus()} GPUs need NCCL 2.30 and {SHARE_VARIABLE}=1")
 
 

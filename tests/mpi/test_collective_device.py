@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from tests.support_job import alone, run_job, values
-from tests.support_nccl import CUPYX, NcclModule
+from tests.support_nccl import install
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -70,16 +69,14 @@ def run(exe: Any, main: Any, loss: Any, rows: slice, trainers: int) -> list[floa
 @pytest.mark.parametrize("flags", ["-1", "32"])
 @pytest.mark.parametrize("trainers", [2, 3, 4])
 def test_sums_through_pinned_memory(trainers, flags, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", NcclModule())
-    monkeypatch.setitem(sys.modules, "cupyx", CUPYX)
+    install(monkeypatch)
     monkeypatch.setenv("HPCDIST_ALLREDUCE", "mpi")
     monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", flags)
     check_losses(trainers, fluid.CUDAPlace)
 
 
 def test_two_levels_through_pinned_memory(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", NcclModule())
-    monkeypatch.setitem(sys.modules, "cupyx", CUPYX)
+    install(monkeypatch)
     monkeypatch.setenv("HPCDIST_ALLREDUCE", "mpi")
     levels = {"use_hierarchical_allreduce": True, "hierarchical_allreduce_inter_nranks": 2}
     check_losses(4, fluid.CUDAPlace, **levels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import numpy as np
@@ -16,20 +15,13 @@ from hpcdist.comm.loopback import world
 from hpcdist.comm.nccl import NcclCollective
 from hpcdist.errors import CommError, DeadlineError
 from tests.collective_cases import Body, CollectiveTests
-from tests.support_nccl import CUPYX, NcclModule, to_device
+from tests.support_nccl import install, to_device
 from tests.threads import run_threads
 
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch):
-    return use(monkeypatch)
-
-
-def use(monkeypatch, **facts):
-    module = NcclModule(**facts)
-    monkeypatch.setitem(sys.modules, "cupy", module)
-    monkeypatch.setitem(sys.modules, "cupyx", CUPYX)
-    return module
+    return install(monkeypatch)
 
 
 def group_of(transport, deadline_s=20.0):
@@ -51,7 +43,7 @@ class TestNccl(DeviceCollectiveTests):
 class TestNcclOfCupy13(TestNccl):
     @pytest.fixture(autouse=True)
     def older(self, monkeypatch):
-        use(monkeypatch, cupy_major=13, version=22105)
+        install(monkeypatch, cupy_major=13, version=22105)
 
 
 class TestHierarchicalNccl(DeviceCollectiveTests):
@@ -90,7 +82,7 @@ def test_work_on_the_stream_is_behind_the_kernels_and_ahead_of_the_end(cupy):
         group.close()
 
     run_threads([lambda t=t: body(t) for t in world(2)])
-    assert all(comm.destroyed and not comm.aborted for comm in cupy.cuda.nccl.made)
+    assert all(comm.destroyed and not comm.aborted for comm in cupy.nccl.made)
 
 
 def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
@@ -110,7 +102,7 @@ def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
         ended.set()
 
     run_threads([lambda t=t: body(t) for t in world(2)])
-    assert [comm.aborted for comm in cupy.cuda.nccl.made].count(True) == 1
+    assert [comm.aborted for comm in cupy.nccl.made].count(True) == 1
 
 
 def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):
@@ -119,7 +111,7 @@ def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):
         reduction = group.allreduce_init(to_device(np.zeros(4)))
         if transport.rank == 0:
             reduction.start()
-            (clique,) = cupy.cuda.nccl.cliques.values()
+            (clique,) = cupy.nccl.cliques.values()
             clique.error = 6
             with pytest.raises(CommError, match=r"rank 0: NCCL failed: NCCL_ERROR_6.*NCCL_DEBUG"):
                 reduction.wait()
@@ -128,7 +120,7 @@ def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):
 
 
 def test_a_communicator_that_is_not_made_in_time_is_an_error(cupy, monkeypatch):
-    monkeypatch.setattr(cupy.cuda.nccl, "NcclCommunicator", lambda *_: threading.Event().wait(5))
+    monkeypatch.setattr(cupy.nccl, "NcclCommunicator", lambda *_: threading.Event().wait(5))
 
     def body(transport):
         with pytest.raises(DeadlineError, match="waiting for an NCCL communicator"):
@@ -155,7 +147,7 @@ def test_what_fails_on_one_rank_is_raised_on_all(cupy):
 
 
 def test_without_nccl_it_says_what_to_install(cupy):
-    cupy.cuda.nccl.available = False
+    cupy.nccl.available = False
     (alone,) = world(1)
     with pytest.raises(CommError, match="rank 0: cupy finds no NCCL: install nvidia-nccl-cu12"):
         NcclCollective(group_of(alone), 0)
@@ -165,7 +157,7 @@ def test_without_nccl_it_says_what_to_install(cupy):
     ("version", "share", "refused"), [(23007, "1", False), (23007, None, True), (22105, "1", True)]
 )
 def test_ranks_on_one_gpu(monkeypatch, version, share, refused):
-    use(monkeypatch, version=version, gpus=1)
+    install(monkeypatch, version=version, gpus=1)
 
     def body(transport):
         def make():
