@@ -1,10 +1,13 @@
-"""Writing beside training: one write at a time, in a thread of its own."""
+"""Threads of checkpoints: one that writes beside training, and those that help who writes."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
 
 logger = logging.getLogger("hpcdist.checkpoint")
 
@@ -47,3 +50,45 @@ class Background:
     def busy(self) -> bool:
         """Whether the work goes on."""
         return self._thread is not None and self._thread.is_alive()
+
+
+class Worker:
+    """A thread that makes calls, one after the other.
+
+    Unlike executors of the standard library it works while the interpreter ends, when a checkpoint
+    may still be being written.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = threading.Thread(target=self._work, name=name)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter ends and starts no thread: calls are made at once
+            self._thread = None
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Have a call made; the future has its result, or its error."""
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+        if self._thread is None:
+            call()
+        else:
+            self._calls.put(call)
+        return future
+
+    def close(self) -> None:
+        """Wait until all calls have been made, and end."""
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread.join()
+
+    def _work(self) -> None:
+        for call in iter(self._calls.get, None):
+            call()

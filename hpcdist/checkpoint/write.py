@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 import xxhash
 
 from hpcdist.checkpoint.facts import Part, PartFile, Stored, to_json
-from hpcdist.checkpoint.fletcher import seal
-from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, Cut, Head, corner, cut, digest
+from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, Head, corner, cut, digest
+from hpcdist.checkpoint.pipeline import Sealer, WriteBack
 from hpcdist.errors import CheckpointError
 
 TEMPORARY = ".tmp"  # behind the name of a file that is not whole yet
@@ -39,8 +40,7 @@ def write_part(
     ``finished`` is asked what the part holds when all ``entries`` have been written.
     """
     with new_file(path) as (temporary, file):
-        memory = Sealing()
-        stored = {e.path: _write(file, e, compression, memory) for e in entries}
+        stored = _write_all(file, temporary, entries, compression)
         part = finished()
         attrs = {"writer": part.writer, "step": part.step, "program": part.program}
         facts = to_json(replace(part, stored=stored))
@@ -133,21 +133,30 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# -- one array -------------------------------------------------------------------------------------
-class Sealing:
-    """Memory for a chunk as it is stored, kept from array to array: new pages cost time."""
-
-    def __init__(self) -> None:
-        self._kept = np.empty(0, np.uint8)
-
-    def chunk(self, size: int) -> np.ndarray:
-        """Return a buffer of ``size`` bytes, the same for all chunks of an array."""
-        if len(self._kept) < size:
-            self._kept = np.empty(size, np.uint8)
-        return self._kept[:size]
+# -- arrays ----------------------------------------------------------------------------------------
+def _write_all(
+    file: Any, path: Path, entries: Iterable[Entry], compression: str | None
+) -> dict[str, Stored]:
+    with WriteBack(path) as disk:
+        if compression:
+            return {e.path: _write(file, e, compression, disk, None) for e in entries}
+        entries, ahead = tee(entries)
+        with Sealer(chunk for entry in ahead for chunk in _chunks(entry.array)) as sealer:
+            return {e.path: _write(file, e, None, disk, sealer) for e in entries}
 
 
-def _write(file: Any, entry: Entry, compression: str | None, memory: Sealing) -> Stored:
+def _chunks(array: Any) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield the bytes of each chunk, and how many it has in the file: padding and checksum too."""
+    itemsize = array.itemsize
+    found = cut(array.shape, itemsize)
+    raw = array.reshape(-1).view(np.uint8)
+    for first, count in found.pieces(array.size):
+        yield raw[first * itemsize : (first + count) * itemsize], found.size * itemsize + 4
+
+
+def _write(
+    file: Any, entry: Entry, compression: str | None, disk: WriteBack, sealer: Sealer | None
+) -> Stored:
     array = entry.array
     found = cut(array.shape, array.itemsize)
     if not array.size:
@@ -165,48 +174,50 @@ def _write(file: Any, entry: Entry, compression: str | None, memory: Sealing) ->
         **filters,
     )
     dataset.attrs.update(entry.attrs)
-    pieces = found.pieces(array.size)
-    corners = [corner(array.shape, first) for first, _ in pieces]
-    if compression:
+    corners = [corner(array.shape, first) for first, _ in found.pieces(array.size)]
+    sums = []
+    if sealer is None:
         dataset[...] = array
         file.flush()
-        sums = []
         for at in corners:
             _, packed = dataset.id.read_direct_chunk(at)
             sums.append(xxhash.xxh3_64_hexdigest(packed))
+            disk.wrote(len(packed))
     else:
-        sums = _write_chunks(dataset, array, found, pieces, corners, memory)
-    places = [dataset.id.get_chunk_info_by_coord(at) for at in corners]
+        for at in corners:
+            # As HDF5's filter would make it, which would take longer.
+            chunk, checksum = sealer.next()
+            dataset.id.write_direct_chunk(at, chunk)
+            sums.append(checksum)
+            disk.wrote(len(chunk))
+    places = _places(dataset, corners)
     return Stored(
         array.shape,
         array.dtype.name,
         found.shape,
         found.axis,
         bool(compression),
-        tuple(int(p.byte_offset) for p in places),
-        tuple(int(p.size) for p in places),
+        tuple(offset for offset, _ in places),
+        tuple(size for _, size in places),
         tuple(sums),
     )
 
 
-def _write_chunks(
-    dataset: Any,
-    array: Any,
-    found: Cut,
-    pieces: Sequence[tuple[int, int]],
-    corners: Sequence[tuple[int, ...]],
-    memory: Sealing,
-) -> list[str]:
-    """Write chunks as HDF5's filter would, which would take longer; return their checksums."""
-    itemsize = array.itemsize
-    raw = array.reshape(-1).view(np.uint8)
-    chunk = memory.chunk(found.size * itemsize + 4)
-    sums = []
-    for (first, count), at in zip(pieces, corners):
-        seal(raw[first * itemsize : (first + count) * itemsize], chunk)
-        sums.append(xxhash.xxh3_64_hexdigest(memoryview(chunk)))  # type: ignore[arg-type]
-        dataset.id.write_direct_chunk(at, chunk)
-    return sums
+def _places(dataset: Any, corners: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Return (offset in the file, bytes) of the chunks at ``corners``."""
+    found = {}
+    # Before 1.14.4 HDF5 counts from behind the user block.
+    begin = HEAD_BYTES if h5py.version.hdf5_version_tuple < (1, 14, 4) else 0
+
+    def note(chunk: Any) -> None:
+        found[chunk.chunk_offset] = begin + int(chunk.byte_offset), int(chunk.size)
+
+    if hasattr(dataset.id, "chunk_iter"):  # HDF5 looks for a single one among all of them
+        dataset.id.chunk_iter(note)
+    else:  # not before 1.10.10
+        for at in corners:
+            note(dataset.id.get_chunk_info_by_coord(at))
+    return [found[at] for at in corners]
 
 
 def _filters(compression: str) -> dict[str, Any]:
