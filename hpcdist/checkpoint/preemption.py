@@ -12,10 +12,16 @@ AGAIN = 75  # EX_TEMPFAIL: stopped as asked, with a checkpoint; to be started ag
 _told = threading.Event()
 
 
+def hold() -> None:
+    """Let the warning wait: before `listen`, and once the script is over, it would be the end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {WARNING})
+
+
 def listen() -> None:
     """Let the signal be a warning, not the end of this process; a script may take it over."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(WARNING, _tell)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {WARNING})
 
 
 def warned() -> bool:

@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if words and words[0] in COMMANDS:
         COMMANDS[words[0]](words[1:])
         return
+    preemption.hold()
     asked = options.parse(words)
     stop_watching = early.watch(os.environ)
     try:
@@ -242,7 +243,10 @@ def _run_script(asked: Options) -> None:
         aspaddle.install()
     sys.argv = [asked.script, *asked.script_args]
     sys.path[0] = str(Path(asked.script).resolve().parent)
-    runpy.run_path(asked.script, run_name="__main__")
+    try:
+        runpy.run_path(asked.script, run_name="__main__")
+    finally:
+        preemption.hold()
 
 
 def _code_of(exit: SystemExit) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,6 +25,9 @@ saves a checkpoint, if its script does so (hpcdist.checkpoint), is put back into
 goes on from there. After a failure it does the same, a few times."""
 
 
+EARLIER_S = 60  # how much earlier than it was asked to Slurm may warn
+
+
 @dataclass(frozen=True)
 class Wanted:
     """A job as its user describes it. ``server_nodes`` and ``het`` put servers on other nodes."""
@@ -39,7 +44,7 @@ class Wanted:
     time: str = "01:00:00"
     partition: str = ""
     account: str = ""
-    mpi: str = "pmix"
+    mpi: str = ""  # what ``env`` says, or else pmix
     env: str = ""  # a file to source before anything else
     python: str = "python"
     warning_s: int = 120
@@ -85,12 +90,10 @@ BUNDLED = dict(
 
 def batch_script(wanted: Wanted) -> str:
     """Return the text of the batch script."""
-    start = f'$IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$LOGS"'
     lines = ["#!/bin/bash", *(f"# {line}" for line in wanted.usage.splitlines())]
     lines += _directive("job-name", wanted.name)
     lines += _resources(wanted, wanted.nodes + (0 if wanted.het else wanted.server_nodes))
     lines += _directive("time", wanted.time)
-    lines += _directive("partition", wanted.partition) + _directive("account", wanted.account)
     lines += [
         *_directive("output", "%x-%j.log"),
         "#SBATCH --open-mode=append      # when it is started again, the job goes on writing",
@@ -100,30 +103,41 @@ def batch_script(wanted: Wanted) -> str:
     if wanted.het:
         lines += ["#SBATCH hetjob", "# The servers' part:"]
         lines += _resources(wanted, wanted.server_nodes, servers=True)
-    lines += ["", *_environment(wanted), 'LOGS="logs-$SLURM_JOB_ID"']
-    if not wanted.het:  # srun does not take it over by itself
-        lines.append("export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}")
-    lines.append("")
-    lines.append("# --kill-on-bad-exit: if one rank fails, Slurm ends the others too.")
-    srun = "srun --kill-on-bad-exit=1"
-    if wanted.het:
-        lines += [
-            f"{srun} --het-group=0 {start} --role trainer {wanted.command} \\",
-            f"    : --het-group=1 {start} --role pserver {wanted.command}",
-        ]
-    elif wanted.server_nodes:
-        servers = wanted.server_nodes * wanted.ranks_per_node
-        lines += [
-            "# The last ranks serve; in blocks, these are all ranks of the last nodes.",
-            f"{srun} --distribution=block {start} --pservers {servers} {wanted.command}",
-        ]
-    else:
-        count = f" --pservers {wanted.pservers}" if wanted.pservers else ""
-        if wanted.pservers_per_node:
-            count = f" --pservers-per-node {wanted.pservers_per_node}"
-        lines.append(f"{srun} {start}{count} {wanted.command}")
-    return "\n".join([*lines, _ENDING.format(again=AGAIN, retries=wanted.retries)])
+    ending = _ENDING.format(again=AGAIN, retries=wanted.retries)
+    return "\n".join([*lines, "", *_environment(wanted), _BEFORE, *_start(wanted), ending])
 
+
+def _start(wanted: Wanted) -> list[str]:
+    """Return the call of srun; what sbatch was told of cores, srun must be told again."""
+    srun = "srun --kill-on-bad-exit=1"
+    launch = f'$HOLD $IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$RUN"'
+    if wanted.het:
+        parts = [f'--het-group={k} -c "${{SLURM_CPUS_PER_TASK_HET_GROUP_{k}:-1}}"' for k in (0, 1)]
+        return [
+            f"{srun} {parts[0]} {launch} --role trainer {wanted.command} \\",
+            f"    : {parts[1]} {launch} --role pserver {wanted.command}",
+        ]
+    srun += ' -c "${SLURM_CPUS_PER_TASK:-1}"'
+    if wanted.server_nodes:
+        servers = wanted.server_nodes * wanted.ranks_per_node
+        return [
+            "# The last ranks serve; in blocks, these are all ranks of the last nodes.",
+            f"{srun} --distribution=block {launch} --pservers {servers} {wanted.command}",
+        ]
+    count = f" --pservers {wanted.pservers}" if wanted.pservers else ""
+    if wanted.pservers_per_node:
+        count = f" --pservers-per-node {wanted.pservers_per_node}"
+    return [f"{srun} {launch}{count} {wanted.command}"]
+
+
+_BEFORE = """\
+LOGS="logs-$SLURM_JOB_ID"
+RUN="$LOGS/start.${SLURM_RESTART_COUNT:-0}"   # each start has logs of its own
+# A warning that comes while python still starts waits until it can be heard (coreutils 8.31).
+HOLD="env --block-signal=USR1"
+$HOLD true 2>/dev/null || HOLD=
+
+# --kill-on-bad-exit: if one rank fails, Slurm ends the others too."""
 
 _ENDING = """\
 code=$?
@@ -139,7 +153,7 @@ exit $code
 
 
 def _directive(name: str, value: object) -> list[str]:
-    return [f"#SBATCH --{name}={value}"] if value else []
+    return [f"#SBATCH --{name}={shlex.quote(str(value))}"] if value else []
 
 
 def _resources(wanted: Wanted, nodes: int, *, servers: bool = False) -> list[str]:
@@ -148,14 +162,22 @@ def _resources(wanted: Wanted, nodes: int, *, servers: bool = False) -> list[str
     lines += _directive("cpus-per-task", wanted.cpus_per_rank)
     if wanted.gpus_per_node and not servers:
         lines += _directive("gpus-per-node", wanted.gpus_per_node)
-    return lines
+    return lines + _directive("partition", wanted.partition) + _directive("account", wanted.account)
 
 
 def _environment(wanted: Wanted) -> list[str]:
-    if wanted.env:
-        return [f'. "${{HPCDIST_ENV:-{wanted.env}}}"   # what is particular to this site']
-    native = " PMIX_MCA_psec=native" if wanted.mpi == "pmix" else ""
-    return [f"export SLURM_MPI_TYPE={wanted.mpi}{native}"]
+    if not wanted.env:
+        mpi = wanted.mpi or "pmix"
+        native = " PMIX_MCA_psec=native" if mpi == "pmix" else ""
+        return [f"export SLURM_MPI_TYPE={mpi}{native}"]
+    asked = [f"export SLURM_MPI_TYPE={wanted.mpi}"] if wanted.mpi else []
+    advice = "submit from the project's folder, or set HPCDIST_ENV"
+    return [
+        *asked,
+        f'SITE="${{HPCDIST_ENV:-{wanted.env}}}"   # what is particular to this site',
+        f'[ -r "$SITE" ] || {{ echo "no $SITE in $PWD: {advice}" >&2; exit 1; }}',
+        '. "$SITE"',
+    ]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -199,7 +221,12 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         help="servers' nodes are another part of a heterogeneous job (with --server-nodes), "
         "whose directives can then differ",
     )
-    parser.add_argument("--time", default=default.time, help=f"limit (default {default.time})")
+    parser.add_argument(
+        "--time",
+        type=_time,
+        default=default.time,
+        help=f"limit, as Slurm writes it: minutes, h:m:s, d-h ... (default {default.time})",
+    )
     parser.add_argument("--partition", default="", help="where to run")
     parser.add_argument("--account", default="", help="who pays")
     parser.add_argument("--job-name", default="", help="default: the script's name")
@@ -207,7 +234,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         "--mpi",
         choices=("pmix", "pmi2"),
         default=default.mpi,
-        help="how srun starts MPI: pmix for Open MPI (default), pmi2 for MPICH",
+        help="how srun starts MPI: pmix for Open MPI (default, without --env), pmi2 for MPICH",
     )
     parser.add_argument(
         "--env",
@@ -230,6 +257,13 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     ranks = asked.nodes * asked.ranks_per_node
     if asked.pservers >= ranks or asked.pservers_per_node >= asked.ranks_per_node:
         parser.error(f"no trainer is left among {ranks} ranks: use fewer servers, or more ranks")
+    if seconds_of(asked.time) <= asked.warning + EARLIER_S:
+        parser.error(
+            f"--warning {asked.warning} can come {asked.warning + EARLIER_S} s before the end: a "
+            f"job of --time {asked.time} would stop whenever it starts"
+        )
+    if asked.env and not os.access(asked.env, os.R_OK):
+        parser.error(f"cannot read --env {asked.env!r} in {os.getcwd()}")
     wanted = Wanted(
         name=asked.job_name or Path(asked.script).stem,
         nodes=asked.nodes,
@@ -244,13 +278,37 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         partition=asked.partition,
         account=asked.account,
         mpi=asked.mpi,
-        env=asked.env,
+        env=asked.env if "/" in asked.env or not asked.env else f"./{asked.env}",
         python="python" if asked.env else shlex.quote(sys.executable),
         warning_s=asked.warning,
         retries=asked.retries,
         command=shlex.join([asked.script, *asked.script_args]),
     )
     return wanted, asked.output
+
+
+def seconds_of(time: str) -> float:
+    """Return how long a limit of Slurm's is; ValueError for what is none."""
+    if time.upper() in ("UNLIMITED", "INFINITE"):
+        return float("inf")
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time, re.ASCII)
+    if match is None:
+        raise ValueError(f"no time of Slurm's: {time!r}")
+    days, *parts = match.groups()
+    first, second, third = (int(part or 0) for part in parts)
+    if days is not None or parts[2] is not None:  # d-h[:m[:s]], h:m:s
+        return 86400 * int(days or 0) + 3600 * first + 60 * second + third
+    return 60 * first + second  # m[:s]
+
+
+def _time(text: str) -> str:
+    """An argparse type: a limit that Slurm can read."""
+    try:
+        seconds_of(text)
+    except ValueError:
+        forms = "m, m:s, h:m:s, d-h, d-h:m, d-h:m:s or UNLIMITED"
+        raise argparse.ArgumentTypeError(f"expected {forms}, got {text!r}") from None
+    return text
 
 
 class _number:
@@ -260,6 +318,6 @@ class _number:
         self._least = least
 
     def __call__(self, text: str) -> int:
-        if not text.isdigit() or int(text) < self._least:
+        if not text.isdecimal() or int(text) < self._least:
             raise argparse.ArgumentTypeError(f"expected a number >= {self._least}, got {text!r}")
         return int(text)

@@ -145,7 +145,7 @@ def test_a_batch_script_trains_as_one_process(lab, project, alone, script, optio
     text = finished(lab, project, job)
     assert loss_in(text) == pytest.approx(alone, rel=1e-5)
     logs = project / f"logs-{job}"
-    assert len(list(logs.glob("serverlog.*"))) == servers
+    assert len(list(logs.glob("start.0/serverlog.*"))) == servers
     assert not (logs / "failures").exists()
     assert "on 2 hosts" in text or "on 3 hosts" in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 
 import pytest
@@ -37,11 +39,16 @@ def test_a_script_says_what_was_asked_for(capsys):
         capsys,
         *("--nodes", "3", "--ranks-per-node", "8", "--pservers-per-node", "2"),
         *("--time", "12:00:00", "--partition", "gpu", "--account", "me", "--warning", "300"),
+        *("--job-name", "a b"),
         *("train.py", "--lr", "0.1", "a b"),
     )
-    directives = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")]
+    directives = [
+        shlex.split(line, comments=False)[1]
+        for line in text.splitlines()
+        if line.startswith("#SBATCH")
+    ]
     for expected in (
-        "--job-name=train",
+        "--job-name=a b",
         "--nodes=3",
         "--ntasks-per-node=8",
         "--time=12:00:00",
@@ -61,10 +68,50 @@ def test_servers_on_nodes_of_their_own(capsys):
 
 
 def test_the_parts_of_a_heterogeneous_job(capsys):
-    text = written(capsys, "--nodes", "3", "--server-nodes", "2", "--het", "t.py")
+    options = ("--nodes", "3", "--server-nodes", "2", "--het", "--partition", "main")
+    text = written(capsys, *options, "t.py")
     trainers, servers = text.split("#SBATCH hetjob")
     assert "#SBATCH --nodes=3\n" in trainers and "#SBATCH --nodes=2\n" in servers
+    assert trainers.count("--partition=main") == servers.count("--partition=main") == 1
     assert "--role trainer t.py" in text and "--role pserver t.py" in text
+
+
+def test_a_file_of_the_site_is_read_and_may_choose_its_mpi(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.sh").write_text("")
+    text = written(capsys, "--env", "site.sh", "t.py")
+    assert "HPCDIST_ENV:-./site.sh}" in text and "SLURM_MPI_TYPE" not in text
+    assert "SLURM_MPI_TYPE=pmi2\n" in written(capsys, "--env", "site.sh", "--mpi", "pmi2", "t.py")
+
+
+def test_a_script_submitted_from_elsewhere_says_so(tmp_path):
+    ended = subprocess.run(
+        ["bash", FOLDER / "pserver.sbatch", "t.py"],
+        cwd=tmp_path,
+        env={**os.environ, "HPCDIST_ENV": "", "SLURM_JOB_ID": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"no jobs/slurm/env.sh in {tmp_path}: submit from")
+    assert not list(tmp_path.iterdir())  # not even a failure to try again
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("2:00:01", 7201),
+        ("1-12", 129600),
+        ("1-0:30", 88200),
+        ("2-1:2:3", 176523),
+        ("Unlimited", float("inf")),
+    ],
+)
+def test_limits_are_read_as_slurm_reads_them(time, seconds):
+    assert slurm.seconds_of(time) == seconds
 
 
 def test_a_script_can_go_to_a_file(tmp_path, capsys):
@@ -83,6 +130,10 @@ def test_a_script_can_go_to_a_file(tmp_path, capsys):
         (["--pservers", "1", "--server-nodes", "1", "t.py"], "give one of"),
         (["--het", "t.py"], "--server-nodes"),
         (["--nodes", "0", "t.py"], "expected a number >= 1, got '0'"),
+        (["--nodes", "²", "t.py"], "expected a number >= 1, got '²'"),
+        (["--time", "1 hour", "t.py"], "h:m:s, d-h, d-h:m, d-h:m:s or UNLIMITED, got '1 hour'"),
+        (["--time", "3", "t.py"], "--warning 120 can come 180 s before the end"),
+        (["--env", "nowhere.sh", "t.py"], "cannot read --env 'nowhere.sh'"),
         ([], "script"),
     ],
 )
