@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program
+from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.overview import VarDistributed
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan
 
+SNAPSHOT = "@SNAPSHOT"  # local SGD's names for what trainers started from
 TEMPORARY = re.compile(r"(.+\.)?tmp_\d+")  # the names of what layers compute
 _NOT_STATE = {"Param", "Grad", "LearningRate", "ParamOut", "Beta1Tensor", "Beta2Tensor"}
 
@@ -77,6 +79,33 @@ def roles_of(program: Program) -> dict[str, str]:
         elif var.name.startswith("@"):
             roles[var.name] = COUNTER
     return roles
+
+
+def individual(program: Program) -> set[str]:
+    """Return the variables of which every trainer has a value of its own.
+
+    Such as moving averages, which follow the rows that each trainer sees; with GEO and local SGD,
+    where trainers update by themselves, also parameters and optimizer state.
+    """
+    plan, group = program._trainer_plan, program._group
+    updates = (plan is not None and plan.mode.geo) or (
+        group is not None and group.mode == "local_sgd"
+    )
+    roles = (Role.FORWARD, Role.OPTIMIZE) if updates else (Role.FORWARD,)
+    written = {
+        name
+        for op in program.global_block().ops
+        if op.role & ~Role.LOSS in roles
+        for name in op.output_arg_names
+        if not name.endswith(SNAPSHOT)
+    }
+    return {var.name for var in persistables(program) if var.name in written}
+
+
+def individually(held: Held, trainer: int) -> Held:
+    """Return a variable as this trainer's own; without a number it is what all begin with."""
+    name = f"{held.piece.name}@trainer_{trainer}"
+    return Held(held.local, replace(held.piece, name=name, path=path_of(name)))
 
 
 def whole_variables(program: Program, scope: Scope) -> list[Held]:

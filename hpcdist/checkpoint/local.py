@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.facts import Part, PartFile, Piece, TablePart
-from hpcdist.checkpoint.holdings import Held, array_of
+from hpcdist.checkpoint.holdings import SNAPSHOT, Held, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
 from hpcdist.checkpoint.read import run
 from hpcdist.checkpoint.rows import check_fits, runs_of, stretch
@@ -23,7 +23,6 @@ from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import SparseTable
 
-SNAPSHOT = "@SNAPSHOT"  # local SGD's names for what trainers started from
 LOADED_ROWS = 1 << 16  # rows of a table that are read at a time
 
 

@@ -98,10 +98,13 @@ def _words(text: str) -> np.ndarray:
 
 
 # -- all of it -------------------------------------------------------------------------------------
-def own_state(executor: Executor, reader: Resumable | None) -> dict[str, Any]:
-    """Return what a trainer keeps for itself, as plain data."""
+def own_state(
+    executor: Executor, reader: Resumable | None, counted: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a trainer keeps for itself, as plain data; ``counted`` is what its job counts."""
     return {
         "step": here.step,
+        "counted": counted,
         "random": random_state(),
         "streams": executor.states.positions(),
         "reader": None if reader is None else reader.state(),
@@ -110,21 +113,26 @@ def own_state(executor: Executor, reader: Resumable | None) -> dict[str, Any]:
 
 def take_up_state(
     states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
-) -> None:
-    """Go on as this trainer was; one that was not there goes on as trainer 0 was."""
+) -> Mapping[str, int]:
+    """Go on as this trainer was; one that was not there goes on as trainer 0 was.
+
+    Returns what its job had counted.
+    """
     if not states:
-        return
+        return {}
     state = states[trainer] if trainer < len(states) else states[0]
     try:
         set_random_state(state["random"])
         executor.states.take_up(state["streams"])
         here.step = int(state["step"])
+        counted = {str(what): int(number) for what, number in state.get("counted", {}).items()}
         if reader is not None and state["reader"] is not None:
             reader.resume(state["reader"], state["random"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{file}: malformed state of trainer {trainer} ({error!r})") from None
     if reader is not None and state["reader"] is None:
         raise CheckpointError(
             f"{file}: was saved without a reader, so it does not know where to read on: "
             "restore it without reader="
         )
+    return counted

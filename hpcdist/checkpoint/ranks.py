@@ -41,6 +41,16 @@ class Alone:
         """There is nobody to read from."""
         raise CheckpointError(f"there is no server {server}: this process is alone")
 
+    def settle(self, program: Program) -> dict[str, int]:
+        """Nothing is under way, and nothing is counted."""
+        return {}
+
+    def catch_up(self, program: Program) -> None:
+        """There are no others."""
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """Nothing is counted."""
+
 
 def peers_here() -> Peers:
     """Return the ranks of this process's job; CheckpointError on a server."""

@@ -9,7 +9,15 @@ from typing import Any
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.facts import Piece
-from hpcdist.checkpoint.holdings import Held, array_of, persistables, tables_of, whole
+from hpcdist.checkpoint.holdings import (
+    Held,
+    array_of,
+    individual,
+    individually,
+    persistables,
+    tables_of,
+    whole,
+)
 from hpcdist.checkpoint.known import note
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import take_up, take_up_table
@@ -69,15 +77,18 @@ def restore(
         with Checkpoint(found) as checkpoint:
             elsewhere = _kept_elsewhere(peers, program)
             held = wanted(checkpoint, persistables(program), scope, elsewhere)
+            if len(checkpoint.facts.trainers) == peers.trainers:
+                held = _own(checkpoint, held, individual(program), peers.trainer)
             take_up(checkpoint, held, scope)
             if not peers.servers:
                 for table in tables_of(program, scope):
                     take_up_table(checkpoint, table, 0, 1)
             facts, file = checkpoint.facts, str(checkpoint.manifest)
-        take_up_state(facts.trainers, peers.trainer, executor, reader, file)
-        return [facts.step, facts.extra]
+        counted = take_up_state(facts.trainers, peers.trainer, executor, reader, file)
+        return [facts.step, facts.extra, counted]
 
-    step, extra = together(peers, load)[peers.trainer]
+    step, extra, counted = together(peers, load)[peers.trainer]
+    together(peers, lambda: peers.resume(program, counted))
     return Restored(step, extra, Path(found))
 
 
@@ -112,6 +123,16 @@ def wanted(
         piece = Piece(var.name, saved.role, saved.dtype, shape, 0, shape[0], path)
         found[var.name] = Held(var.name, piece)
     return list(found.values())
+
+
+def _own(checkpoint: Checkpoint, held: Iterable[Held], own: set[str], trainer: int) -> list[Held]:
+    """Let a trainer take up values of its own as it has saved them."""
+    found = []
+    for h in held:
+        as_saved = individually(h, trainer)
+        known = h.local in own and checkpoint.has(as_saved.piece.name)
+        found.append(as_saved if known else h)
+    return found
 
 
 def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:

@@ -14,7 +14,13 @@ import numpy as np
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, next_attempt, prune
 from hpcdist.checkpoint.facts import Manifest, Part, PartFile
-from hpcdist.checkpoint.holdings import Held, tables_of, whole_variables
+from hpcdist.checkpoint.holdings import (
+    Held,
+    individual,
+    individually,
+    tables_of,
+    whole_variables,
+)
 from hpcdist.checkpoint.known import note
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import Content, Label
@@ -89,19 +95,22 @@ def save(
     if step < 0:
         raise CheckpointError(f"step: expected a number of at least 0, got {step}")
     note(dirname)
+    counted = together(peers, lambda: peers.settle(program))[peers.trainer]
 
     def begin() -> Any:
+        peers.catch_up(program)
         target = None
         if peers.trainer == 0:
             target = _new_target(directory_of(dirname, step), MANIFEST, keep)
-        return [target, own_state(executor, reader)]
+        return [target, own_state(executor, reader, counted)]
 
     begun = together(peers, begin)
     target = Target(*begun[0][0])
     states = [state for _, state in begun]
     label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
-    writers = _trainers_that_write(peers, program, scope)
-    content = Content(_share(peers, program, scope), scope, tables_of(program, scope))
+    shares = _shares_of(peers, program, scope)
+    writers = [k for k, share in enumerate(shares) if share or not (k or peers.servers)]
+    content = Content(shares[peers.trainer], scope, tables_of(program, scope))
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     awaited += [target.path("trainer", k, peers.trainers) for k in writers]
     own = target.path("trainer", peers.trainer, peers.trainers)
@@ -222,30 +231,37 @@ def _own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
     return [h for h in held if h.piece.name not in elsewhere]
 
 
-def _share(peers: Peers, program: Program, scope: Scope) -> list[Held]:
-    """Return what this trainer writes: with servers trainer 0 all, else each its share."""
+def _shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
+    """Return what each trainer writes: what all have alike once, and what each has of its own.
+
+    With servers trainer 0 writes what all have alike, without them each a share. Of what each has
+    of its own trainer 0's stands under the plain name, unless that is the servers'.
+    """
+    every = whole_variables(program, scope)
     held = _own_variables(peers, program, scope)
+    own = individual(program)
+    alike = [h for h in held if h.local not in own]
+    found: list[list[Held]] = [[] for _ in range(peers.trainers)]
     if peers.servers or peers.trainers == 1:
-        return held if peers.trainer == 0 else []
-    by_name = {h.piece.name: h for h in held}
-    own = _shares(held, peers.trainers)[peers.trainer]
-    return [
-        Held(name, replace(by_name[name].piece, begin=begin, end=end, path=path_of(name)))
-        for name, begin, end in own
-    ]
+        found[0] += alike
+    else:
+        by_name = {h.piece.name: h for h in alike}
+        for k, rows in enumerate(_shares(alike, peers.trainers)):
+            for name, begin, end in rows:
+                piece = replace(by_name[name].piece, begin=begin, end=end, path=path_of(name))
+                found[k].append(Held(name, piece))
+    plain = {h.local for h in held}
+    for k, share in enumerate(found):
+        for h in every:
+            if h.local in own:
+                share.append(individually(h, k) if k or h.local not in plain else h)
+    return found
 
 
 def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int]]]:
     shapes = {h.piece.name: h.piece.whole for h in held}
     sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
     return shares(shapes, sizes, writers)
-
-
-def _trainers_that_write(peers: Peers, program: Program, scope: Scope) -> list[int]:
-    held = _own_variables(peers, program, scope)
-    if peers.servers or peers.trainers == 1:
-        return [0] if held or not peers.servers else []
-    return [k for k, share in enumerate(_shares(held, peers.trainers)) if share]
 
 
 def _in_order(*calls: Callable[[], None]) -> Callable[[], None]:

@@ -71,6 +71,15 @@ class Peers(Protocol):
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:
         """Overwrite each array with the server's present value of the variable of that name."""
 
+    def settle(self, program: Program) -> dict[str, int]:
+        """Let all that this trainer has sent arrive; return what is counted for a Program."""
+
+    def catch_up(self, program: Program) -> None:
+        """When all trainers have settled: take over what they have sent."""
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """When all ranks have loaded: go on from what they hold, and from what was counted."""
+
 
 class Control(Protocol):
     """Executes the operators that have no kernel, and says how their values should lie."""

@@ -38,6 +38,7 @@ Call = Callable[[], Any]
 
 ORDERED_FLAGS = ("FLAGS_cpu_deterministic", "FLAGS_cudnn_deterministic")
 PLAIN = Fusing(memory_mb=32.0)  # for scripts that say nothing: fleet 2.0's default
+LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
 _LEAVING = 1  # the tag of what a trainer says when its script has ended
 
 
@@ -53,6 +54,7 @@ class CollectiveLink:
         self._way = Way()  # of the Program that is being compiled
         self._ordered = any(_is_set(os.environ.get(flag, "")) for flag in ORDERED_FLAGS)
         self._begun: dict[int, Program] = {}
+        self._restored: dict[int, Program] = {}
         self._families: dict[int, int] = {}
         self._sums: dict[tuple[int, int], Sums] = {}
         self._steps: dict[int, int] = {}  # of Programs that do not sum in every step
@@ -76,7 +78,7 @@ class CollectiveLink:
         self._begun[id(program)] = program
         _check_sparse(program)
         self._agree(program)
-        if program._group.mode == RUNNING:
+        if program._group.mode == RUNNING and id(program) not in self._restored:
             self._begin_alike(program, scope)
 
     def is_variant(self, variant: Program, of: Program) -> Program:
@@ -96,6 +98,19 @@ class CollectiveLink:
         if key not in self._between:
             self._between[key] = self.is_variant(without_average(program), of=program)
         return self._between[key]
+
+    def settle(self, program: Program) -> dict[str, int]:
+        """Return how many steps of local SGD there were; between steps nothing is under way."""
+        steps = self._steps.get(id(program))
+        return {} if steps is None else {LOCAL_STEPS: steps}
+
+    def catch_up(self, program: Program) -> None:
+        """Nobody has sent anything that others have not taken."""
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """Go on counting steps of local SGD; what trainers have of their own stays as it is."""
+        self._steps[id(program)] = int(counted.get(LOCAL_STEPS, 0))
+        self._restored[id(program)] = program
 
     def _agree(self, program: Program) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""

@@ -191,17 +191,25 @@ class Communicator:
                 self._exchange()
             self._take_over()
 
+    def settle(self) -> None:
+        """Send what is queued and take over the answers, between two steps."""
+        with self._turn:
+            self._since = self.settings.receive_after
+            if self._receiver is not None:
+                self._receiver.hand_over(self._idle, self._connected.awaited)
+            while not self._idle():
+                if not self._flying:
+                    self._send()
+                self._since = self.settings.receive_after
+                self._receive()
+            self._take_over()
+
     def flush(self) -> None:
-        """Send what is queued and take over the answers: no gradient is lost at the end."""
+        """Send what is queued, and end: no gradient is lost."""
         if self._receiver is not None:
             self._receiver.end()
             self._receiver = None
-        while self._flying or self._waiting:
-            if not self._flying:
-                self._send()
-            self._since = self.settings.receive_after
-            self._receive()
-        self._take_over()
+        self.settle()
 
     # -- inside ------------------------------------------------------------------------------
     @property

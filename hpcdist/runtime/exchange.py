@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.operator import Operator
@@ -145,3 +146,34 @@ def contiguous_groups(exchanges: Sequence[ServerExchange]) -> list[list[str]]:
                 groups.append([local[v.name] for v in gradient.variables if v.name in local])
                 groups.append([v.name for v in parameter.variables if v.name != STALENESS])
     return groups
+
+
+def sends_blocks(op: Operator) -> bool:
+    """Tell whether a send holds what goes to servers as it is; GEO's only says: a step is over."""
+    return op.type == "send" and ROLE_VAR_ATTR in op.attrs and not op.attrs.get("send_varnames")
+
+
+def metas_of(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
+    """Return the shapes of what is sent, received or looked up."""
+    return {
+        name: Meta(tuple(arrays[name].shape), arrays[name].dtype.name)
+        for op in ops
+        if op.type in ("send", "recv", REMOTE_LOOKUP)
+        for name in (*op.input("X"), *op.output("Out"), *op.input("W"))
+        if name in arrays
+    }
+
+
+def is_async(ops: Sequence[Operator]) -> bool:
+    """Tell whether a trainer's step has no barriers: servers answer it by itself."""
+    return not any(op.type == "send_barrier" for op in ops)
+
+
+def buffers_of(exchanges: Sequence[ServerExchange], host: Callable[[str], Any]) -> list[int]:
+    """Return the addresses that messages leave from and come to."""
+    return [
+        host(name).ctypes.data
+        for exchange in exchanges
+        for block in exchange.blocks
+        for name in (block.gradient, block.parameter)
+    ]

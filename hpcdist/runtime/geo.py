@@ -8,7 +8,7 @@ y = z. A lone trainer's z is its y bit for bit, so x never changes: that is loca
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,19 @@ def geo_exchanges(plan: Plan) -> tuple[ServerExchange, ...]:
 class GeoExchange:
     """A trainer's differences from the servers.
 
-    ``trained`` are its parameters in host memory by name, as the servers have them now too.
+    ``trained`` are its parameters in host memory by name; ``known`` are the servers', if they have
+    others.
     ``pieces`` are what messages leave from and come to, by name; connect with them, then `attach`.
     ``exchanged`` (int64 [2]) is sent with every exchange: its number, and the steps since the last.
     """
 
-    def __init__(self, plan: Plan, trained: Mapping[str, Array], exchanged: Array) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        trained: Mapping[str, Array],
+        exchanged: Array,
+        known: Mapping[str, Array] | None = None,
+    ) -> None:
         self._push_every = plan.mode.push_every
         self._trainers = plan.trainers
         self._exchanged = exchanged
@@ -66,7 +73,7 @@ class GeoExchange:
         self._dense = [route for route in plan.routes if not route.sparse]
         self._sparse = [route for route in plan.routes if route.sparse]
         self._trained = dict(trained)
-        self._known = {name: array.copy() for name, array in trained.items()}
+        self._known = {name: array.copy() for name, array in (known or trained).items()}
         self._delta = {r.parameter: np.zeros_like(trained[r.parameter]) for r in self._dense}
         self._landing = {r.parameter: np.zeros_like(trained[r.parameter]) for r in self._dense}
         self._touched = {
@@ -99,6 +106,27 @@ class GeoExchange:
         """Exchange once more if there were steps since the last time."""
         if self._steps:
             self._exchange()
+
+    def catch_up(self, held: Mapping[str, Array]) -> None:
+        """Take over what the servers hold: others have exchanged since this trainer has."""
+        if self._down is not None:
+            self._down()
+        for name, values in held.items():
+            # Where nothing has changed, adding a difference of 0 might still change a sign of 0.
+            changed = np.flatnonzero(values != self._known[name])
+            trained, known = self._trained[name].reshape(-1), self._known[name].reshape(-1)
+            trained[changed] += values.reshape(-1)[changed] - known[changed]
+            known[changed] = values.reshape(-1)[changed]
+        if self._up is not None:
+            self._up()
+
+    def restart(self, held: Mapping[str, Array]) -> None:
+        """Begin anew: the parameters were loaded, and the servers hold these."""
+        self._steps = 0
+        for touched in self._touched.values():
+            touched[:] = False
+        for name, values in held.items():
+            np.copyto(self._known[name], values)
 
     # -- inside ------------------------------------------------------------------------------
     def _exchange(self) -> None:
@@ -154,6 +182,22 @@ class GeoExchange:
         known = self._known[name]
         self._trained[name][rows] += values - known[rows]
         known[rows] = values
+
+
+def held_by_servers(plan: Plan, read: Callable[[str, dict[str, Array]], None]) -> dict[str, Array]:
+    """Return the parameters as the servers hold them; ``read(endpoint, arrays)`` fills arrays."""
+    found = {r.parameter: np.empty(r.shape, r.dtype) for r in plan.routes}
+    for endpoint in plan.endpoints:
+        read(
+            endpoint,
+            {
+                piece.name: found[route.parameter][piece.begin : piece.end]
+                for route in plan.routes
+                for piece, home in zip(route.slices, route.endpoints)
+                if home == endpoint
+            },
+        )
+    return found
 
 
 def bind_end(geo: GeoExchange, signal: Operator, binding: Binding) -> Call:

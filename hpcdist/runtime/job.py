@@ -302,7 +302,7 @@ class Job:
             return None
         client = link.current_client if isinstance(link, TrainerLink) else None
         among, resolve = self._trainers, self._resolve_once
-        return JobPeers(self._gone, self.cluster, among, resolve, client, self._deadline_s)
+        return JobPeers(self._gone, self.cluster, among, link, resolve, client, self._deadline_s)
 
     def table_statistics(self) -> list[TableStatistics]:
         """Return what the distributed tables of this server have done; none on a trainer."""

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CheckpointError, TrainersDied
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
+
+
+class Link(Protocol):
+    """A trainer's connection to the others, as checkpoints see it."""
+
+    def settle(self, program: Program) -> dict[str, int]:
+        """Let all that was sent arrive; return what is counted for a Program."""
+
+    def catch_up(self, program: Program) -> None:
+        """When all trainers have settled: take over what they have sent."""
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """When all ranks have loaded: go on from there."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +36,7 @@ class JobPeers:
     gone: set[int]  # those that all trainers know to be dead; shared by all of a trainer's peers
     cluster: Cluster
     among: Transport  # all trainers
+    link: Link
     resolve: Callable[[Program], Program]
     client: Callable[[], PsClient] | None
     deadline_s: float
@@ -78,6 +92,18 @@ class JobPeers:
         if self.client is None:
             raise CheckpointError(f"there is no server {server}: this job has no servers")
         self.client().read(self.cluster.endpoints[server], arrays)
+
+    def settle(self, program: Program) -> dict[str, int]:
+        """Let all that this trainer has sent arrive; return what is counted for a Program."""
+        return self.link.settle(program)
+
+    def catch_up(self, program: Program) -> None:
+        """When all trainers have settled: take over what they have sent."""
+        self.link.catch_up(program)
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """When all ranks have loaded: go on from what they hold, and from what was counted."""
+        self.link.resume(program, counted)
 
 
 def _line(trainers: Sequence[int]) -> bytes:

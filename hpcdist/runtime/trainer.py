@@ -15,8 +15,8 @@ from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.client import PsClient, ServerPlan
@@ -28,12 +28,16 @@ from hpcdist.runtime.exchange import (
     STALENESS,
     STEP,
     ServerExchange,
+    buffers_of,
     contiguous_groups,
+    is_async,
     is_counter,
     key_of,
+    metas_of,
     read_exchange,
+    sends_blocks,
 )
-from hpcdist.runtime.geo import GeoExchange, bind_end, geo_exchanges
+from hpcdist.runtime.geo import GeoExchange, bind_end, geo_exchanges, held_by_servers
 from hpcdist.runtime.lookup import bind_lookup
 from hpcdist.runtime.staging import Staging, in_order
 from hpcdist.runtime.tables import bind_steps, refuse_queued, spec_of
@@ -63,6 +67,7 @@ class TrainerLink:
         self._copies: dict[str, np.ndarray] = {}  # host copies of device arrays
         self._communicator: Communicator | None = None
         self._geo: GeoExchange | None = None
+        self._restored: dict[str, np.ndarray] | None = None  # what servers of GEO had loaded
 
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Any
@@ -70,9 +75,9 @@ class TrainerLink:
         """Return the names that must lie side by side because they travel in one message."""
         if backend.xp is not np:
             return []  # messages leave from host copies
-        if not any(_sends_blocks(op) for op in ops):
+        if not any(sends_blocks(op) for op in ops):
             return []  # a communicator, or GEO, sends copies
-        return contiguous_groups(self._read(ops, metas, numbered=_is_async(ops)))
+        return contiguous_groups(self._read(ops, metas, numbered=is_async(ops)))
 
     @property
     def staleness(self) -> int:
@@ -122,6 +127,35 @@ class TrainerLink:
                 last.flush()
         self.current_client().close()
 
+    # -- checkpoints -------------------------------------------------------------------------
+    def settle(self, program: Program) -> dict[str, int]:
+        """Send what is queued or not yet exchanged; return when the servers have all of it."""
+        if self._communicator is not None:
+            self._communicator.settle()
+        if self._geo is not None:
+            self._geo.flush()
+        client, plan = self._client, program._trainer_plan
+        if client is None or plan is None or plan.mode.distributed_mode == DistributedMode.SYNC:
+            return {}
+        for endpoint in plan.endpoints:  # rows are not answered; what is asked after them is
+            client.read(endpoint, {STALENESS: np.empty(2, np.int64)})
+        return {}
+
+    def catch_up(self, program: Program) -> None:
+        """With GEO: take over what other trainers had not yet exchanged."""
+        plan = program._trainer_plan
+        if self._geo is not None and plan is not None:
+            self._geo.catch_up(held_by_servers(plan, self.current_client().read))
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """With GEO: note what the servers have loaded, to tell later what has changed."""
+        plan = program._trainer_plan
+        if plan is None or not plan.mode.geo:
+            return
+        self._restored = held_by_servers(plan, self.current_client().read)
+        if self._geo is not None:
+            self._geo.restart(self._restored)
+
     def _new_client(self, fingerprint: str, *, sync_mode: bool = True) -> PsClient:
         return PsClient(
             self._transport,
@@ -138,14 +172,13 @@ class TrainerLink:
         endpoints = self._cluster.endpoints
         return read_exchange(ops, metas, endpoints, self._trainer_id, numbered=numbered)
 
-    # -- the step ----------------------------------------------------------------------------
     def _bind_step(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         arrays = binding.arrays
-        metas = _metas(ops, arrays)
-        numbered = _is_async(ops)
+        metas = metas_of(ops, arrays)
+        numbered = is_async(ops)
         exchanges = self._read(ops, metas, numbered=numbered)
         staging = Staging(arrays, binding.backend, self._copies)
-        held = _buffers(exchanges, staging)
+        held = buffers_of(exchanges, staging.host)
         client = self._connected(exchanges, staging.host, held, binding, sync_mode=not numbered)
         parameters = [b.parameter for exchange in exchanges for b in exchange.blocks]
         first = {}  # endpoint -> number of its first packet, as the client counts them
@@ -264,7 +297,7 @@ class TrainerLink:
         plan = binding.program._trainer_plan
         sync_mode = plan is not None and plan.mode.distributed_mode == DistributedMode.SYNC
         joint = any(op.type == "send_barrier" for op in ops)
-        metas = _metas(ops, arrays)
+        metas = metas_of(ops, arrays)
         metas |= piece_metas(cuts, metas)
         exchanges = self._read(ops, metas, numbered=not sync_mode)
         staging = Staging(arrays, binding.backend, self._copies)
@@ -306,7 +339,7 @@ class TrainerLink:
         trained = {name: staging.host(name) for name in names}
         if down is not None and self._geo is None:
             down()
-        geo = self._geo or GeoExchange(plan, trained, self._step)
+        geo = self._geo or GeoExchange(plan, trained, self._step, self._restored)
         held = [array.ctypes.data for array in trained.values()]
         client = self._connected(
             geo_exchanges(plan), geo.pieces.__getitem__, held, binding, sync_mode=False
@@ -342,11 +375,6 @@ class TrainerLink:
         return calls
 
 
-def _sends_blocks(op: Operator) -> bool:
-    """Tell whether a send holds what goes to servers as it is; GEO's only says: a step is over."""
-    return op.type == "send" and ROLE_VAR_ATTR in op.attrs and not op.attrs.get("send_varnames")
-
-
 def _row_tables(binding: Binding) -> tuple[TableSpec, ...]:
     """Return the distributed tables that the servers of a trainer's Program hold."""
     plan = binding.program._trainer_plan
@@ -365,29 +393,3 @@ def _sender(client: PsClient, packets: Sequence[int]) -> Call | None:
             client.send_packet(packet)
 
     return send
-
-
-def _metas(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
-    """Return the shapes of what is sent, received or looked up."""
-    return {
-        name: Meta(tuple(arrays[name].shape), arrays[name].dtype.name)
-        for op in ops
-        if op.type in ("send", "recv", REMOTE_LOOKUP)
-        for name in (*op.input("X"), *op.output("Out"), *op.input("W"))
-        if name in arrays
-    }
-
-
-def _is_async(ops: Sequence[Operator]) -> bool:
-    """Tell whether a trainer's step has no barriers: servers answer it by itself."""
-    return not any(op.type == "send_barrier" for op in ops)
-
-
-def _buffers(exchanges: Sequence[ServerExchange], staging: Staging) -> list[int]:
-    """Return the addresses that messages leave from and come to."""
-    return [
-        staging.host(name).ctypes.data
-        for exchange in exchanges
-        for block in exchange.blocks
-        for name in (block.gradient, block.parameter)
-    ]
