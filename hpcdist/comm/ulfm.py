@@ -19,7 +19,7 @@ from hpcdist.errors import CommError, DeadlineError, RankFailure
 
 # Tags of messages that take the place of MPI's collectives, which fail when a rank has died.
 COME_TAG, GO_TAG, LENGTH_TAG, DATA_TAG = range(900, 904)
-LAST_WAIT_S = 5.0
+LAST_WAIT_S = 30.0  # others may still train
 
 
 def asked_for(environ: Mapping[str, str]) -> bool:

@@ -45,7 +45,10 @@ _last_tick = [0.0]
 
 def waiting_for() -> str:
     """Return what this process is waiting for, or an empty string. For the last words of a job."""
-    return _waits[-1]() if _waits else ""
+    # Another thread asks, and the wait may end meanwhile.
+    for describe in _waits[-1:]:
+        return describe()
+    return ""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from hpcdist.launch.report import Peer
 TERMINATED = 128 + signal.SIGTERM
 UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
 PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
-SERVERS_FIRST_S = 1.0  # how long a trainer leaves it to servers to say that a deadline has passed
+SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to say that a deadline has passed
 HESITATION_S = 0.1  # how long a rank that waits for nothing keeps silent about another's death
 
 
@@ -88,7 +88,7 @@ class Guard:
             # Servers know for whom all wait; if one of them is stuck itself, nobody else speaks.
             hurry = time.monotonic() + SERVERS_FIRST_S
             while self._word.free() and time.monotonic() < hurry:
-                time.sleep(SERVERS_FIRST_S / 50)
+                time.sleep(SERVERS_FIRST_S / 250)
         with self._ending:
             dead = self._dead()
             if isinstance(error, RankFailure):

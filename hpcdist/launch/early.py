@@ -20,7 +20,7 @@ from hpcdist.comm import ulfm
 from hpcdist.launch.abort import lives
 
 LOOK_S = 0.1
-GATHERING_S = 1.0  # how long the ranks of a host may take to show up
+GATHERING_S = 5.0  # how long the ranks of a host may take to show up
 _JOB = "PMIX_NAMESPACE"
 _LAUNCHER = re.compile(r"prterun-(.+)-(\d+)@\d+")
 

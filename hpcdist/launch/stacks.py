@@ -16,7 +16,8 @@ from pathlib import Path
 _NAME = "hpcdist-stacks"
 _SIGNAL = signal.SIGUSR2
 _STATES = {"T": "is stopped (SIGSTOP)", "t": "is stopped by a debugger", "D": "waits for a device"}
-PATIENCE_S = 1.0
+PATIENCE_S = 5.0  # until its first line: it may have to wait for a core
+QUIET_S = 0.2  # without another line, that was all
 MOST_LINES = 30
 _WATCHER = "in _await_the_end"
 _LAUNCHERS = ('File "<frozen runpy>"', f'File "{Path(__file__).parent}/', "hpcdist/__main__.py")
@@ -54,10 +55,8 @@ def _ask(pid: int) -> str:
         said, end = b"", time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             time.sleep(0.02)
-            more = file.read()
-            if said and not more:
-                break  # no line has come for a while: that was all
-            said += more
+            if more := file.read():
+                said, end = said + more, time.monotonic() + QUIET_S
     return said.decode(errors="replace")
 
 
