@@ -63,7 +63,7 @@ class Hosts:
     addresses: tuple[str, ...]
     agent: str
 
-    def run(self, per_host: Sequence[int], *arguments: str, limit_s: int = 120) -> str:
+    def run(self, per_host: Sequence[int], *arguments: str, limit_s: int = 400) -> str:
         """Run Python with so many ranks on each host; return what it printed.
 
         ``arguments`` are Python's, such as a script. Raises AssertionError with the output.

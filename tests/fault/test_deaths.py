@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
-import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
+from hpcdist.launch.abort import lives
+from tests.jobs import LIMIT_S, TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
 
 pytestmark = needs_mpirun
 
 PSERVERS = ("--quiet", "--pservers", "2")
 CONTINUE = (*PSERVERS, "--on-failure", "continue")
-LIMIT_S = 10
-EARLY_LIMIT_S = 20  # the others are still importing
 needs_tolerance = pytest.mark.skipif(
     needs_mpirun.args[0] or not can_be_tolerant(), reason="needs Open MPI 5"
 )
@@ -59,16 +60,20 @@ def test_an_unknown_wish_is_refused(tmp_path):
 
 
 @needs_tolerance
-@pytest.mark.parametrize("delay_s", [0.0, 0.7, 1.4])
-def test_a_rank_that_dies_while_the_job_starts_ends_it(tmp_path, delay_s):
+@pytest.mark.parametrize("loaded", ["", "numpy", "libmpi"])
+def test_a_rank_that_dies_while_the_job_starts_ends_it(tmp_path, loaded):
     job = Job(tmp_path, TRAIN + "train(100_000)", *CONTINUE, tolerant=True)
-    pids = children(job.pid_of_mpirun, 4)
-    time.sleep(delay_s)
+    job.wait_until(lambda: len(started(job.pid_of_mpirun)) == 4, "the start of 4 processes")
+    pids = started(job.pid_of_mpirun)
+    os.kill(pids[3], signal.SIGSTOP)  # nobody comes further than the start of MPI
+    maps = Path(f"/proc/{pids[1]}/maps")
+    job.wait_until(lambda: loaded in maps.read_text(), f"{loaded} in rank 1")
     os.kill(pids[1], signal.SIGKILL)
-    ended = job.end(EARLY_LIMIT_S)
+    os.kill(pids[3], signal.SIGCONT)
+    ended = job.end()
     assert ended.code != 0
     assert "rank 1" in ended.err
-    wait_for_end(pids)
+    await_end(pids.values())
 
 
 @needs_tolerance
@@ -84,9 +89,9 @@ def test_a_job_goes_on_until_no_trainer_is_left(tmp_path):
         tolerant=True,
     )
     for rank in (1, 0, 2):
-        job.await_step(2, 20 if rank == 1 else int((tmp_path / "step.2").read_text() or 0) + 20)
+        job.await_step(2, job.step(2) + 20)
         os.kill(job.pid(rank), signal.SIGKILL)
-    ended = job.end(LIMIT_S)
+    ended = job.end()
     assert ended.code != 0
     went_on = [line for line in ended.messages if "goes on" in line]
     assert [line[9:15] for line in went_on] == ["rank 1", "rank 0"]
@@ -116,9 +121,9 @@ def test_checkpoints_are_saved_without_the_dead_and_named_when_a_server_dies(tmp
         "train(100_000, 0.01)\n"
     )
     job = Job(tmp_path, script, *CONTINUE, ranks=5, tolerant=True)
-    await_file(tmp_path / "saved.all")
+    job.wait_until((tmp_path / "saved.all").exists, "the last save")
     os.kill(job.pid(4), signal.SIGKILL)
-    ended = job.end(LIMIT_S)
+    ended = job.end()
     assert ended.code != 0
     assert "rank 0 (trainer 0" in ended.messages[0]
     assert "rank 4 (server 1" in ended.messages[1]
@@ -129,7 +134,7 @@ def test_a_server_that_dies_without_a_checkpoint_says_how_to_save_one(tmp_path):
     job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS)
     job.await_step(0, 5)
     os.kill(job.pid(2), signal.SIGKILL)
-    ended = job.end(LIMIT_S)
+    ended = job.end()
     assert ended.code != 0
     if kills_survivors() and not ended.messages:
         return  # none was fast enough to speak
@@ -149,14 +154,14 @@ def test_uneven_batches_lose_no_update(tmp_path, sync):
     [
         ("time.sleep(1000)", "in stuck"),
         ("os.kill(os.getpid(), 19)", "it is stopped (SIGSTOP)"),
-        ("np.sort(np.zeros(10**9, 'int8'))\n    while True: np.sort(np.zeros(10**7))", "in stuck"),
+        ("np.sort(np.zeros(10**8, 'int8'))\n    while True: np.sort(np.zeros(10**7))", "in stuck"),
     ],
 )
 def test_a_stuck_rank_is_named_with_its_stack(tmp_path, act, told):
     script = TRAIN + f"def stuck():\n    {act}\ntrain(3)\nif RANK == 1: stuck()\ntrain(100_000)"
-    job = Job(tmp_path, script, *PSERVERS, "--deadline", "1500")
+    job = Job(tmp_path, script, *PSERVERS, "--deadline", "6000")
     job.await_step(0, 2)
-    ended = job.end(LIMIT_S)
+    ended = job.end()
     assert ended.code != 0
     assert len(ended.messages) == 1
     for what in ("listen_and_serv", "step 3", "fc_0.", "from trainer 1 (rank 1)"):
@@ -167,10 +172,10 @@ def test_a_stuck_rank_is_named_with_its_stack(tmp_path, act, told):
 
 
 def test_a_stopped_server_is_named_by_a_trainer(tmp_path):
-    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS, "--deadline", "1500")
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS, "--deadline", "6000")
     job.await_step(0, 5)
     os.kill(job.pid(3), signal.SIGSTOP)
-    ended = job.end(LIMIT_S)
+    ended = job.end()
     assert ended.code != 0
     assert "rank 3 (server 1, pid " in ended.err
     assert "it is stopped (SIGSTOP)" in ended.err
@@ -180,40 +185,34 @@ def test_a_stopped_server_is_named_by_a_trainer(tmp_path):
 def test_a_silent_trainer_is_reported_once_and_may_come_back(tmp_path, sync):
     script = OWN_BATCHES.replace("SYNC", str(sync)) + (
         "train(10, 0.01)\n"
-        "def thinks():\n    time.sleep(2.5)\n"
+        "def thinks():\n    time.sleep(8)\n"
         "if RANK == 1: thinks()\n"
         "train(10, 0.01)\nexe.close()"
     )
-    env = {"FLAGS_worker_update_interval_secs": "1"}
+    env = {"FLAGS_worker_update_interval_secs": "2"}
     ended = Job(tmp_path, script, *PSERVERS, env=env).end()
     assert ended.code == 0
-    silent = [line for line in ended.messages if "rank 1 (trainer 1" in line]
+    # On a busy machine there may be silences after other steps too.
+    silent = [line for line in ended.messages if "after step 10:" in line and "rank 1 (" in line]
     assert len(silent) == 1
-    assert "has sent nothing for 1 s, after step 10" in silent[0]
+    assert re.search(r"rank 1 \(trainer 1, .* has sent nothing for \d+ s, after", silent[0])
     assert "in thinks" in ended.err
 
 
-def children(pid: int, count: int) -> list[int]:
-    """Return the process ids of a launcher's ranks, in rank order, when all are there."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        told = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid="], capture_output=True)
-        found = sorted(map(int, told.stdout.split()))
-        if len(found) == count:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"mpirun has not started {count} processes")
+def started(launcher: int) -> dict[int, int]:
+    """Return the processes of a launcher's ranks that are there, by rank."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            rank = re.search(r"\0PMIX_RANK=(\d+)", (process / "environ").read_text())
+            if rank and int(parent) == launcher:
+                found[int(rank[1])] = int(process.name)
+    return found
 
 
-def wait_for_end(pids: list[int]) -> None:
-    end = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+def await_end(pids: Iterable[int]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while any(map(lives, pids)):
         assert time.monotonic() < end, f"of {pids} some are left"
-        time.sleep(0.05)
-
-
-def await_file(file: Path) -> None:
-    end = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < end, f"{file} does not come"
         time.sleep(0.05)

@@ -51,7 +51,7 @@ def test_ranks_find_what_one_process_finds(tmp_path, script, options, ranks, ser
             args=options.split(),
             env={DATA_HOME: os.environ.get(DATA_HOME, "")},
             mpirun=size > 1,
-        ).end(within_s=100)
+        ).end(within_s=300)
         assert ended.code == 0, ended.err
         (line,) = [line for line in ended.out.splitlines() if line.startswith("epoch")]
         found.append([float(number) for number in NUMBER.findall(line)])
@@ -65,7 +65,7 @@ def test_resnet_50_through_fleet(tmp_path):
     source = (ROOT / "examples" / "resnet.py").read_text()
     options = "--fleet --use-hierarchical-allreduce --image-size 16 --batch-size 4 --epochs 1"
     args = [*options.split(), "--steps", "1"]
-    ended = Job(tmp_path, source, "--quiet", ranks=2, args=args).end(within_s=100)
+    ended = Job(tmp_path, source, "--quiet", ranks=2, args=args).end(within_s=300)
     assert ended.code == 0, ended.err
     number = r"\d+\.\d{5}"
     line = rf"\[Epoch 0, batch 0\] loss: {number}, acc1: {number}, acc5: {number}"

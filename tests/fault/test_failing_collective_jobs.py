@@ -17,7 +17,7 @@ def test_a_killed_trainer_ends_the_job(tmp_path):
     for rank in range(3):
         job.await_step(rank, 3)
     os.kill(job.pid(1), signal.SIGKILL)
-    ended = job.end(within_s=20)
+    ended = job.end()
     assert ended.code != 0
     if not kills_survivors():
         assert len(ended.messages) == 1
@@ -32,7 +32,7 @@ def test_a_trainer_with_more_batches_ends_the_job_at_once(tmp_path, fetches):
         script = TRAIN + (
             "for step in range(3 + RANK):\n    exe.run(feed={'x': rows[:, :4], 'y': rows[:, 4:]})\n"
         )
-    ended = Job(tmp_path, script, "--quiet", ranks=2).end(within_s=30)
+    ended = Job(tmp_path, script, "--quiet", ranks=2).end()
     assert ended.code == 1
     assert len(ended.messages) == 1
     assert "trainer 0 has ended its script after 3 steps" in ended.err
