@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from hpcdist.launch.guard import launched_rank, launched_size
 
@@ -17,8 +17,15 @@ RANK = launched_rank(os.environ)
 SIZE = launched_size(os.environ) or 1
 TOGETHER = Path(__file__).parent / "mpi"  # and what is marked so
 
-# All ranks draw the same examples, and none writes into a shared directory.
-settings.register_profile("ranks", derandomize=True, database=None, deadline=None)
+# All ranks draw the same examples, none writes into a shared directory, and a slow machine is no
+# failure.
+settings.register_profile(
+    "ranks",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("ranks")
 
 

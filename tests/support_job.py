@@ -46,7 +46,7 @@ class Outcome:
 
 
 def run_job(
-    trainers: int, servers: int, script: Script, deadline_s: float = 30, aborts: bool = True
+    trainers: int, servers: int, script: Script, deadline_s: float = 60, aborts: bool = True
 ) -> list[Outcome]:
     """Run ``script`` on the first ranks as trainers, then servers; return how it ended on each.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from tests.support_device import DeviceArray, Module
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 _numbers = itertools.count(1)
 _streams: dict[int, Stream] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+LIMIT_S = 120  # the first kernels may have to be compiled
+
 
 def run_threads(bodies: list[Callable[[], None]]) -> None:
     """Run every body in a thread; raise the first error, after all have ended."""
@@ -20,7 +22,7 @@ def run_threads(bodies: list[Callable[[], None]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_S)
         assert not thread.is_alive(), f"a rank hangs; errors of the others: {errors}"
     if errors:
         raise errors[0]

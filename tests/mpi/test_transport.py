@@ -10,7 +10,7 @@ from hpcdist.comm.mpi import MpiTransport
 from hpcdist.comm.waiting import CROWDED, ROOMY
 from hpcdist.errors import DeadlineError
 from tests.mpi_ranks import run_ranks
-from tests.transport_cases import Body, TransportTests, nothing
+from tests.transport_cases import LIMIT_S, Body, TransportTests, nothing
 
 pytestmark = pytest.mark.mpi
 
@@ -35,7 +35,8 @@ def test_a_waiting_rank_leaves_the_core_to_others(policy):
             t.wait_all([request], nothing, 2.0)
         busy = time.process_time() - busy
         t.release([request])
-        assert busy < 0.2 * 2.0, f"a wait of 2 s took {busy:.2f} s of processor time"
+        # It takes 0.1 s, and more of it where system calls are slow.
+        assert busy < 0.5 * 2.0, f"a wait of 2 s took {busy:.2f} s of processor time"
 
     run_ranks(MpiTransport.world().size, body)
 
@@ -51,10 +52,10 @@ def test_signal_handlers_run_during_a_wait():
         request = t.recv_init(np.zeros(1), t.rank, 1)
         t.start([request])
         before = signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             with pytest.raises(Stop):
-                t.wait_some([request], nothing, 10)
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                t.wait_some([request], nothing, LIMIT_S)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)

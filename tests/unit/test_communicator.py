@@ -19,6 +19,8 @@ from hpcdist.runtime.communicator import (
 )
 from hpcdist.runtime.cuts import Cut
 
+LIMIT_S = 60  # for what a thread does at once, unless the machine is busy
+
 
 def flags(**values):
     return {PREFIX + name: value for name, value in values.items()}
@@ -133,9 +135,9 @@ def end_step(made, value):
 
 
 def until(condition):
-    end = time.monotonic() + 20
+    end = time.monotonic() + LIMIT_S
     while not condition():
-        assert time.monotonic() < end, "it did not happen within 20 s"
+        assert time.monotonic() < end, f"it did not happen within {LIMIT_S} s"
         time.sleep(0.001)
 
 
@@ -196,11 +198,11 @@ def test_a_failure_of_the_thread_reaches_the_trainer():
     "settings", [{}, {"queue": 4, "eager": False}], ids=["queue 1", "no thread"]
 )
 def test_there_is_no_thread_when_none_is_needed(settings):
-    before = threading.active_count()
+    before = set(threading.enumerate())  # of other tests, some may be about to end
     servers = Servers()
     made, parameter = communicator(servers, **settings)
     for _ in range(6):
         end_step(made, 1.0)
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
     made.flush()
     assert parameter[0] == 6.0

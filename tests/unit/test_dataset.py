@@ -318,7 +318,7 @@ def test_ranks_that_start_at_once_do_not_see_each_others_halves(server, cache, n
     ranks = 5
     file, seen = remote(server), []
     # In the middle of all downloads there must be no file of the final name.
-    meeting = threading.Barrier(ranks, lambda: seen.append(files.local_path(file)), timeout=30)
+    meeting = threading.Barrier(ranks, lambda: seen.append(files.local_path(file)), timeout=60)
     server.half_way = meeting.wait
     with ThreadPoolExecutor(ranks) as pool:
         paths = list(pool.map(lambda _: files.fetch(file), range(ranks)))

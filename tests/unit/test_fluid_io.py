@@ -205,7 +205,7 @@ def test_an_inference_model_runs_alike_in_a_fresh_process(net, tmp_path):
     np.save(tmp_path / "x.npy", x)
     command = [sys.executable, "-c", FRESH, str(tmp_path)]
     done = subprocess.run(
-        command, env=clean_environment(), capture_output=True, text=True, timeout=60
+        command, env=clean_environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "got.npy").tobytes() == want.tobytes()

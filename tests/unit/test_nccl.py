@@ -16,7 +16,7 @@ from hpcdist.comm.nccl import NcclCollective
 from hpcdist.errors import CommError, DeadlineError
 from tests.collective_cases import Body, CollectiveTests
 from tests.support_nccl import install, to_device
-from tests.threads import run_threads
+from tests.threads import LIMIT_S, run_threads
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def cupy(monkeypatch):
     return install(monkeypatch)
 
 
-def group_of(transport, deadline_s=20.0):
+def group_of(transport, deadline_s=LIMIT_S):
     return HostCollective(transport, deadline_s).group
 
 
@@ -51,7 +51,7 @@ class TestHierarchicalNccl(DeviceCollectiveTests):
         way = Way(use_hierarchical_allreduce=True)
 
         def make(transport):
-            (group,) = make_groups(transport, way, device_id=transport.rank, deadline_s=20)
+            (group,) = make_groups(transport, way, device_id=transport.rank, deadline_s=LIMIT_S)
             body(group)
 
         hosts = [rank // 2 for rank in range(size)]
@@ -89,13 +89,15 @@ def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
     ended = threading.Event()
 
     def body(transport):
-        group = NcclCollective(group_of(transport, 0.3), transport.rank)
+        group = NcclCollective(group_of(transport, 2.0), transport.rank)
         reduction = group.allreduce_init(to_device(np.zeros(4)), describe=lambda: "bucket 3")
         if transport.rank:
-            ended.wait(10)
+            assert ended.wait(LIMIT_S)
             return
         reduction.start()
-        with pytest.raises(DeadlineError, match=r"rank 0 waiting for bucket 3, from rank 1:.*0\.3"):
+        with pytest.raises(
+            DeadlineError, match=r"rank 0 waiting for bucket 3, from rank 1:.*within 2 s"
+        ):
             reduction.wait()
         with pytest.raises(CommError, match="cannot be used: it was given up"):
             reduction.start()
@@ -124,9 +126,11 @@ def test_a_communicator_that_is_not_made_in_time_is_an_error(cupy, monkeypatch):
 
     def body(transport):
         with pytest.raises(DeadlineError, match="waiting for an NCCL communicator"):
-            NcclCollective(group_of(transport, 0.2), transport.rank)
+            NcclCollective(group_of(transport, 2.0), transport.rank)
 
+    made = threading.Event()
     run_threads([lambda t=t: body(t) for t in world(2)])
+    made.set()
 
 
 def test_what_fails_on_one_rank_is_raised_on_all(cupy):

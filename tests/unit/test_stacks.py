@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -50,10 +52,17 @@ def start():
         child.wait()
 
 
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end, "it has not happened within 60 s"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("function", ["sleeps", "is_in_a_loop_of_c"])
 def test_the_stack_of_a_process_that_is_busy_or_asleep(start, function):
     child = start(SCRIPT, function)
-    time.sleep(0.1)
+    until(lambda: f"in {function}" in stacks_of(child.pid))
     for _ in range(2):  # it lives on, and answers again
         told = stacks_of(child.pid)
         assert f"in {function}" in told
@@ -64,7 +73,7 @@ def test_the_stack_of_a_process_that_is_busy_or_asleep(start, function):
 def test_a_stopped_process_is_told_as_such(start):
     child = start(SCRIPT, "sleeps")
     os.kill(child.pid, signal.SIGSTOP)
-    time.sleep(0.05)
+    until(lambda: "\nState:\tT" in Path(f"/proc/{child.pid}/status").read_text())
     assert stacks_of(child.pid) == "it is stopped (SIGSTOP)"
 
 
@@ -75,4 +84,4 @@ def test_a_process_that_does_not_listen_is_left_alone(start):
 
 
 def test_a_process_that_is_gone():
-    assert "cannot be read" in stacks_of(2**22 - 1)
+    assert "cannot be read" in stacks_of(2**22 + 1)  # above the largest process id of Linux

@@ -11,7 +11,7 @@ from hpcdist.comm import loopback
 from hpcdist.comm.loopback import LoopbackTransport
 from hpcdist.ps.verdicts import Verdicts, Witness, parse_witness
 from hpcdist.runtime.survivors import Survivors
-from tests.threads import run_threads
+from tests.threads import LIMIT_S, run_threads
 
 
 def test_a_verdict_waits_for_all_that_are_left():
@@ -55,7 +55,7 @@ class Court:
             if found := self._verdicts.reached(left):
                 self._told |= dict.fromkeys(found[1], found[0])
                 self._changed.notify_all()
-            assert self._changed.wait_for(lambda: me in self._told, 20)
+            assert self._changed.wait_for(lambda: me in self._told, LIMIT_S)
             return self._told.pop(me)
 
 
@@ -71,7 +71,7 @@ def run(trainers: int, last: int, half: bool) -> dict[int, list[tuple[int, list[
     def body(t: LoopbackTransport) -> None:
         me = t.rank
         living = LivingLoopback(t)
-        survivors = Survivors(living, lambda w: court.settle(me, w), 20, range(trainers))
+        survivors = Survivors(living, lambda w: court.settle(me, w), LIMIT_S, range(trainers))
         living.while_waiting = survivors.look
         for batch in range(1, 7):
             among = survivors.begin_batch()
@@ -113,7 +113,7 @@ class LivingLoopback:
         def all_here() -> bool:
             return all(k in values or k in self.failed() for k in range(self.size))
 
-        for _ in range(2000):
+        for _ in range(100 * LIMIT_S):
             with changed:
                 if changed.wait_for(all_here, 0.01):
                     return [values.get(k) for k in range(self.size)]
