@@ -86,6 +86,10 @@ class Servers:
         awaited = [target.path("server", k, count) for k in range(count)]
         _finish(target, awaited, 10.0, (), None)
 
+    def check(self, directory, data=False):
+        for store in self.stores:
+            store.answer({"do": "check", "path": str(directory), "data": data})
+
     def load(self, directory):
         for store in self.stores:
             store.answer({"do": "load", "path": str(directory)})

@@ -156,25 +156,71 @@ def _counted(checkpoint: Source, piece: Piece, base: str, out: np.ndarray) -> An
     return [lambda: out.fill(0)]
 
 
-def take_up_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
-    """Load a server's rows of a table, a few at a time, reading hardly any others."""
-    if not isinstance(source, Checkpoint):
-        raise CheckpointError(f"{source.manifest}: holds no rows of table {table.name!r}")
-    checkpoint = source
-    facts = checkpoint.facts
-    found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == table.name]
-    if not found:
-        raise CheckpointError(f"{checkpoint.manifest}: has no table {table.name!r}")
+def check_take_up(source: Source, held: Sequence[Held], *, data: bool) -> None:
+    """Raise the error that `take_up` would; with ``data`` also that of data which is damaged."""
+    for h in held:
+        out = np.empty(h.piece.shape, h.piece.dtype)
+        jobs = _jobs_for(source, h.piece, out)
+        if data:
+            run(jobs)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+def check_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
+    """Raise the error that `take_up_table` would.
+
+    Data is compared with its checksums only if the table has rows: they shall not be lost for
+    others that turn out to be damaged.
+    """
+    checkpoint, found = _parts_of(source, table)
+    for home, part in found:
+        check_fits(table, part, str(checkpoint.files[home].path))
     if len(table):
-        raise CheckpointError(
-            f"table {table.name!r} has {len(table)} rows already: restore before training begins"
-        )
+        count = sum(len(ids) for ids, _, _ in _own_rows(checkpoint, found, server, servers))
+        if table.dict_size is not None and count > table.dict_size:
+            raise CheckpointError(
+                f"{checkpoint.manifest}: table {table.name!r} has {count} rows for this server, "
+                f"but may have {table.dict_size}: build it as it was saved"
+            )
+
+
+def take_up_table(source: Source, table: SparseTable, server: int, servers: int) -> None:
+    """Load a server's rows of a table, a few at a time, reading hardly any others.
+
+    What the table has is dropped; call `check_table` first. On an error the table is left empty.
+    """
+    checkpoint, found = _parts_of(source, table)
+    table.clear()
+    try:
+        for rows in _own_rows(checkpoint, found, server, servers):
+            table.load(*rows)
+    except BaseException:
+        table.clear()
+        raise
     writers = list(dict.fromkeys(home for home, _ in found))
     shared = [part.shared for home, part in found]
     if len(writers) == servers:
         shared = [part.shared for home, part in found if home == writers[server]]
+    if len(table.shared):
+        table.shared[...] = np.min(np.array(shared, np.float32), axis=0)
+
+
+def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tuple[int, TablePart]]]:
+    """Return who has written which rows of a table: (number of the file, facts)."""
+    if not isinstance(source, Checkpoint):
+        raise CheckpointError(f"{source.manifest}: holds no rows of table {table.name!r}")
+    facts = source.facts
+    found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == table.name]
+    if not found:
+        raise CheckpointError(f"{source.manifest}: has no table {table.name!r}")
+    return source, found
+
+
+def _own_rows(
+    checkpoint: Checkpoint, found: Sequence[tuple[int, TablePart]], server: int, servers: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield (ids, rows, state) that belong to a server."""
     for home, part in found:
-        check_fits(table, part, str(checkpoint.files[home].path))
         begin, end = stretch(part.begins, server, servers)
         for first in range(begin, end, LOADED_ROWS):
             last = min(first + LOADED_ROWS, end)
@@ -188,6 +234,4 @@ def take_up_table(source: Source, table: SparseTable, server: int, servers: int)
                 jobs += file.jobs(f"{part.path}/state", first, last, state)
             run(jobs)
             own = owners_of(ids, servers) == server
-            table.load(ids[own], rows[own], state[own])
-    if len(table.shared):
-        table.shared[...] = np.min(np.array(shared, np.float32), axis=0)
+            yield ids[own], rows[own], state[own]

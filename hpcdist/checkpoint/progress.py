@@ -111,6 +111,15 @@ def own_state(
     }
 
 
+def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -> None:
+    """Raise CheckpointError if a reader is to read on, and it was not saved where."""
+    if reader is not None and any(state.get("reader") is None for state in states):
+        raise CheckpointError(
+            f"{file}: was saved without a reader, so it does not know where to read on: "
+            "restore it without reader="
+        )
+
+
 def take_up_state(
     states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
 ) -> Mapping[str, int]:
@@ -130,9 +139,4 @@ def take_up_state(
             reader.resume(state["reader"], state["random"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{file}: malformed state of trainer {trainer} ({error!r})") from None
-    if reader is not None and state["reader"] is None:
-        raise CheckpointError(
-            f"{file}: was saved without a reader, so it does not know where to read on: "
-            "restore it without reader="
-        )
     return counted

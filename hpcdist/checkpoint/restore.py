@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,17 @@ from hpcdist.checkpoint.holdings import (
 )
 from hpcdist.checkpoint.known import note
 from hpcdist.checkpoint.layout import MANIFEST, path_of
-from hpcdist.checkpoint.local import take_up, take_up_table
+from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
 from hpcdist.checkpoint.plan import Saved
-from hpcdist.checkpoint.progress import Resumable, take_up_state
+from hpcdist.checkpoint.progress import Resumable, check_state, take_up_state
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.save import wait
-from hpcdist.checkpoint.serving import LOAD
+from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
+from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Variable
@@ -58,9 +60,11 @@ def restore(
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.
 
     ``dirname`` is a directory of checkpoints, of which the newest whole one is taken, or one
-    checkpoint. Every trainer calls this after the startup program; servers are asked. It does not
-    matter how many servers or trainers had saved it, or whether there were servers at all. Raises
-    CheckpointError, on all trainers, if something is missing, damaged, or does not fit.
+    checkpoint. Every trainer calls this after the startup program, or later, to go back; servers
+    are asked. It does not matter how many servers or trainers had saved it, or whether there were
+    servers at all. Raises CheckpointError, on all trainers, if something is missing, damaged, or
+    does not fit. Then nothing has changed on any rank, unless damaged data is found before the
+    first step: a job that has trained reads twice, and compares all checksums first.
     """
     peers = peers_here()
     wait()
@@ -71,23 +75,37 @@ def restore(
     if found is None:
         return None
 
+    asked = {"path": str(Path(found).resolve())}
+    opened: list[tuple[Checkpoint, list[Held]]] = []
+    tables = [] if peers.servers else tables_of(program, scope)
+
+    def check() -> None:
+        if peers.trainer == 0:
+            peers.ask({"do": CHECK, "data": here.step > 0, **asked})
+        checkpoint = stack.enter_context(Checkpoint(found))
+        held = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
+        if len(checkpoint.facts.trainers) == peers.trainers:
+            held = _own(checkpoint, held, individual(program), peers.trainer)
+        check_take_up(checkpoint, held, data=here.step > 0)
+        for table in tables:
+            check_table(checkpoint, table, 0, 1)
+        check_state(checkpoint.facts.trainers, reader, str(checkpoint.manifest))
+        opened.append((checkpoint, held))
+
     def load() -> Any:
         if peers.trainer == 0:
-            peers.ask({"do": LOAD, "path": str(Path(found).resolve())})
-        with Checkpoint(found) as checkpoint:
-            elsewhere = _kept_elsewhere(peers, program)
-            held = wanted(checkpoint, persistables(program), scope, elsewhere)
-            if len(checkpoint.facts.trainers) == peers.trainers:
-                held = _own(checkpoint, held, individual(program), peers.trainer)
-            take_up(checkpoint, held, scope)
-            if not peers.servers:
-                for table in tables_of(program, scope):
-                    take_up_table(checkpoint, table, 0, 1)
-            facts, file = checkpoint.facts, str(checkpoint.manifest)
+            peers.ask({"do": LOAD, **asked})
+        ((checkpoint, held),) = opened
+        take_up(checkpoint, held, scope)
+        for table in tables:
+            take_up_table(checkpoint, table, 0, 1)
+        facts, file = checkpoint.facts, str(checkpoint.manifest)
         counted = take_up_state(facts.trainers, peers.trainer, executor, reader, file)
         return [facts.step, facts.extra, counted]
 
-    step, extra, counted = together(peers, load)[peers.trainer]
+    with ExitStack() as stack:
+        together(peers, check)  # on all ranks, before anything changes on one
+        step, extra, counted = together(peers, load)[peers.trainer]
     together(peers, lambda: peers.resume(program, counted))
     return Restored(step, extra, Path(found))
 

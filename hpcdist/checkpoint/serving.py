@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.holdings import (
+    Held,
     array_of,
     backups_of,
     held_of_server,
@@ -19,14 +20,22 @@ from hpcdist.checkpoint.holdings import (
     tables_of,
 )
 from hpcdist.checkpoint.known import note
-from hpcdist.checkpoint.local import Content, Label, take_up, take_up_table
+from hpcdist.checkpoint.local import (
+    Content,
+    Label,
+    check_table,
+    check_take_up,
+    take_up,
+    take_up_table,
+)
 from hpcdist.checkpoint.manifest import part_name
-from hpcdist.checkpoint.sources import open_saved
+from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.ps.table import SparseTable
 
-SAVE, LOAD, LIST = "save", "load", "list"
+SAVE, CHECK, LOAD, LIST = "save", "check", "load", "list"
 
 
 class ServerStore:
@@ -47,9 +56,10 @@ class ServerStore:
         self._background = Background()
 
     def answer(self, asked: Any) -> Any:
-        """Do what trainer 0 asks for: save, load, or list what there is."""
+        """Do what trainer 0 asks for: save; check what is to be loaded; load; list what is here."""
         actions: dict[str, Callable[..., Any]] = {
             SAVE: self._save,
+            CHECK: self._check,
             LOAD: self._load,
             LIST: self._list,
         }
@@ -87,23 +97,37 @@ class ServerStore:
         else:
             content.write(path, label, compression)
 
+    def _check(self, path: str, data: bool, filename: str | None = None, names: Any = None) -> None:
+        """Raise the error that loading would; ``data`` as for `check_take_up`."""
+        with open_saved(Path(path), filename, names or []) as source:
+            check_take_up(source, self._wanted(source, names), data=data)
+            for table in self._tables(names):
+                check_table(source, table, self._index, self._servers)
+
     def _load(self, path: str, filename: str | None = None, names: Any = None) -> None:
         """Load what is held here, or as much of it as is among ``names`` of whole variables."""
-        held = held_of_server(self._program, self._scope)
-        if names is not None:
-            held = [h for h in held if h.piece.name in names]
-        tables = tables_of(self._program, self._scope)
-        anew = recomputed(self._program)
         with open_saved(Path(path), filename, names or []) as source:
-            held = [h for h in held if source.has(h.piece.name) or h.local not in anew]
-            take_up(source, held, self._scope)
-            for table in tables:
-                if names is None or table.name in names:
-                    take_up_table(source, table, self._index, self._servers)
+            take_up(source, self._wanted(source, names), self._scope)
+            for table in self._tables(names):
+                take_up_table(source, table, self._index, self._servers)
         for parameter, copies in backups_of(self._program).items():
             for copy in copies:
                 np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))
         self._after_load()
+
+    def _wanted(self, source: Source, names: Any) -> list[Held]:
+        held = held_of_server(self._program, self._scope)
+        anew = recomputed(self._program)
+        return [
+            h
+            for h in held
+            if (names is None or h.piece.name in names)
+            and (source.has(h.piece.name) or h.local not in anew)
+        ]
+
+    def _tables(self, names: Any) -> list[SparseTable]:
+        tables = tables_of(self._program, self._scope)
+        return [table for table in tables if names is None or table.name in names]
 
     def _list(self) -> list[Any]:
         held = server_variables(self._program, self._scope)

@@ -20,15 +20,16 @@ from hpcdist.checkpoint.holdings import (
     whole,
 )
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.local import take_up, take_up_table
+from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
 from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.checkpoint.restore import is_table, wanted
 from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers
-from hpcdist.checkpoint.serving import LIST, LOAD
+from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.errors import CheckpointError, GraphTypeError
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.control import Peers
+from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program
@@ -249,22 +250,30 @@ def load_vars(
     scope, directory = global_scope(), Path(dirname)
     chosen = _chosen(program, vars, predicate)
     names = [var.name for var in chosen]
+    index, servers, asked = 0, 1, None
     if program._server_plan is not None:
-        held = [h for h in held_of_server(program, scope) if h.local in names]
         index, servers = program._server_plan.index, len(program._endpoints)
     else:
         peers = peers_here()
         if peers.servers and peers.trainer == 0:
             asked = {"path": str(directory.resolve()), "filename": filename, "names": names}
-            peers.ask({"do": LOAD, **asked})
         if peers.servers:
             peers.program(program)
             chosen = [v for v in chosen if array_of(scope, v.name) is not None]
-        with open_saved(directory, filename, names) as source:
-            held = wanted(source, chosen, scope)
-        index, servers = 0, 1
     tables = [table for table in tables_of(program, scope) if table.name in names]
+    if asked:
+        peers.ask({"do": CHECK, "data": here.step > 0, **asked})
+    with open_saved(directory, filename, names) as source:
+        if program._server_plan is not None:
+            held = [h for h in held_of_server(program, scope) if h.local in names]
+        else:
+            held = wanted(source, chosen, scope)
     with open_saved(directory, filename, [h.piece.name for h in held]) as source:
+        check_take_up(source, held, data=here.step > 0)
+        for table in tables:
+            check_table(source, table, index, servers)
+        if asked:
+            peers.ask({"do": LOAD, **asked})
         take_up(source, held, scope)
         for table in tables:
             take_up_table(source, table, index, servers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -42,12 +43,10 @@ class SparseTable:
         self.name, self.dim = name, dim
         self.optimizer, self.initializer, self.seed = optimizer, initializer, seed
         self.dict_size = dict_size
-        self.shared = np.array(
-            [getattr(optimizer, n.removesuffix("_power")) for n in optimizer.shared_names],
-            np.float32,
-        )
+        self.shared = np.zeros(len(optimizer.shared_names), np.float32)
         self._width = optimizer.state_width(dim)
-        self._memory = TableMemory(name, 4 * (1 + dim + self._width))
+        self._new_memory = functools.partial(TableMemory, name, 4 * (1 + dim + self._width))
+        self.clear()
         self._index, self._rows = index_kernels, row_kernels
         self._move = getattr(row_kernels, optimizer.formula)
         self._beginning = (  # what the kernels take to begin a row
@@ -61,6 +60,12 @@ class SparseTable:
 
     def __len__(self) -> int:
         return self._memory.rows
+
+    def clear(self) -> None:
+        """Forget all rows, and what they share: the table is as it was made."""
+        self._memory = self._new_memory()
+        begin = (n.removesuffix("_power") for n in self.optimizer.shared_names)
+        self.shared[...] = [getattr(self.optimizer, name) for name in begin]
 
     def pull(self, ids: Array, out: Array, *, create: bool = True) -> None:
         """Write the rows of ``ids`` (int64 [n], repeats allowed) to ``out`` (float32 [n, dim]).

@@ -37,6 +37,7 @@ class TableClient:
         self._sending: list[Request] = []
         self._asked: list[Request] = []  # for rows that are waited for later
         self.pushes = 0  # steps whose gradients have been sent
+        self.restored = 0  # how often the servers' tables have been loaded
 
     def pull(self, batch: Batch, *, create: bool = True) -> None:
         """Fill the batch's rows, as they are after all updates of the steps before this one.

@@ -26,7 +26,12 @@ Call = Callable[[], Any]
 
 
 class RowExchange(Protocol):
-    """Where rows come from and gradients go: the servers, or tables of this process."""
+    """Where rows come from and gradients go: the servers, or tables of this process.
+
+    ``restored`` counts how often the tables have been loaded: rows asked for before are others.
+    """
+
+    restored: int
 
     def pull(self, batch: Batch, *, create: bool = True) -> None:
         """Fill the batch's rows; rows nobody has touched are made if asked."""
@@ -158,20 +163,21 @@ class _Turn:
         self.batch = Batch(tables, servers)
         self._next: Batch | None = None
         self._asked: list[Array] | None = None  # its ids
+        self._restored = 0  # how often the tables had been loaded then
 
     def ask(self, ids: list[Array], exchange: RowExchange) -> None:
         """Ask for the rows of the next step's ids."""
         self._next = self._next or Batch(self._tables, self._servers)
         self._next.index(ids)
         exchange.start_pull(self._next)
-        self._asked = ids
+        self._asked, self._restored = ids, exchange.restored
 
     def taken(self, ids: list[Array], exchange: RowExchange) -> bool:
         """Make what was asked for ahead this step's batch, if it was for these ids."""
         if self._asked is None or self._next is None:
             return False
         exchange.finish_pull(self._next)
-        same = all(map(np.array_equal, self._asked, ids))
+        same = self._restored == exchange.restored and all(map(np.array_equal, self._asked, ids))
         self._asked = None
         if same:
             self.batch, self._next = self._next, self.batch
@@ -313,6 +319,8 @@ def _bind_push(
 
 class LocalTables:
     """Tables of this process, for Programs that train alone: pulled and pushed as from a server."""
+
+    restored = 0  # rows are never asked for ahead
 
     def __init__(self, tables: Sequence[SparseTable], rates: Mapping[str, Array]) -> None:
         self._tables = tables

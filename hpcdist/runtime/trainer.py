@@ -148,8 +148,9 @@ class TrainerLink:
             self._geo.catch_up(held_by_servers(plan, self.current_client().read))
 
     def resume(self, program: Program, counted: Mapping[str, int]) -> None:
-        """With GEO: note what the servers have loaded, to tell later what has changed."""
+        """Forget rows asked for ahead; with GEO, note what the servers have loaded."""
         plan = program._trainer_plan
+        self.current_client().tables.restored += 1
         if plan is None or not plan.mode.geo:
             return
         self._restored = held_by_servers(plan, self.current_client().read)

@@ -7,7 +7,16 @@ import pytest
 
 from hpcdist.checkpoint import Checkpoint
 from hpcdist.errors import CheckpointError
-from tests.checkpoint_cases import Servers, all_rows, build, empty_table, fill_tables, rows_of
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from tests.checkpoint_cases import (
+    TABLE,
+    Servers,
+    all_rows,
+    build,
+    empty_table,
+    fill_tables,
+    rows_of,
+)
 
 COUNTS = range(1, 9)
 
@@ -123,3 +132,81 @@ def test_shapes_and_names_that_differ_are_refused_and_nothing_changes(tmp_path):
             checkpoint.read("nothing")
         with pytest.raises(CheckpointError, match="wanted float64"):
             checkpoint.jobs("fc_0.b_0", 0, 2000, np.empty(2000))
+
+
+def train_tables(tables):
+    """Move rows of all tables, and make new ones, as steps would."""
+    for k, table in enumerate(tables):
+        fresh = np.arange(1000) * len(tables) + k
+        known, _, _ = table.export(0, 200)
+        ids = np.concatenate([fresh, known])
+        table.push(ids, np.full((len(ids), 4), 0.5, np.float32), 0.1)
+
+
+def everything(servers):
+    """Return a copy of all that servers hold, rows of tables in the order they lie in."""
+    arrays = [array.copy() for array, _ in servers.held()]
+    for table in servers.tables:
+        arrays += [*table.export(0, len(table)), table.shared.copy()]
+    return [array.tobytes() for array in arrays]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_table_with_rows_becomes_what_an_empty_one_would(tmp_path, count):
+    """To the order of its rows: those made since are gone, those moved since are back."""
+    main, startup = build()
+    saved = Servers(main, startup, 2, tables=True)
+    saved.fill({})
+    fill_tables(saved.tables)
+    saved.save(tmp_path)
+    empty, used = (Servers(main, startup, count, tables=True) for _ in range(2))
+    fill_tables(used.tables, 300)
+    train_tables(used.tables)
+    for servers in (empty, used):
+        servers.check(tmp_path, data=servers is used)
+        servers.load(tmp_path)
+    assert everything(used) == everything(empty)
+    train_tables(empty.tables)
+    train_tables(used.tables)
+    assert everything(used) == everything(empty)
+
+
+@pytest.mark.parametrize("what", ["ids_table/0/state", "fc_0.w_0"])
+def test_damaged_data_is_found_before_a_table_with_rows_changes(tmp_path, what):
+    main, startup = build()
+    servers = Servers(main, startup, 2, tables=True)
+    servers.fill({})
+    fill_tables(servers.tables)
+    servers.save(tmp_path)
+    train_tables(servers.tables)
+    before = everything(servers)
+    with Checkpoint(tmp_path) as checkpoint:  # of the last server: the first must wait for it
+        file = checkpoint.files[1]
+        path = next(p for p in file.facts.stored if p.startswith(what))
+        offset = file.stored(path).offsets[0]
+    with open(tmp_path / "server-1-of-2.1.h5", "r+b") as file:
+        file.seek(offset + 100)
+        (byte,) = file.read(1)
+        file.seek(offset + 100)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(CheckpointError, match=f"server-1-of-2.1.h5: dataset '{what}.* is damaged"):
+        servers.check(tmp_path, data=True)
+    assert everything(servers) == before
+
+
+def test_rows_that_do_not_fit_are_found_before_a_table_with_rows_changes(tmp_path):
+    main, startup = build()
+    servers = Servers(main, startup, 1, tables=True)
+    fill_tables(servers.tables)
+    servers.save(tmp_path)
+    rows = RowOptimizer("adam"), RowInitializer("constant", 0.0)
+    for table, wrong in [
+        (SparseTable(TABLE, 4, *rows, 4), "was saved with seed 3, the program has 4"),
+        (SparseTable(TABLE, 4, *rows, 3, dict_size=4000), "has .* rows .* but may have 4000"),
+    ]:
+        table.pull(np.arange(7), np.empty((7, 4), np.float32))
+        before = [array.tobytes() for array in table.export(0, 7)]
+        servers.scopes[0].var(TABLE).value = table
+        with pytest.raises(CheckpointError, match=wrong):
+            servers.check(tmp_path)
+        assert [array.tobytes() for array in table.export(0, 8)] == before
