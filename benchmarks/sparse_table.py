@@ -26,6 +26,9 @@ from rich.table import Table
 from rounds import FROM_CHECKOUT, HERE, Failed, json_object, run_text
 from vs_fluid import MPI_ENVIRONMENT, mpirun
 
+from hpcdist.ps import index_kernels as kernels
+from hpcdist.ps.mapped_memory import PAGE_BYTES
+from hpcdist.ps.row_values import CONSTANT
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_memory import TableMemory
 
@@ -40,6 +43,13 @@ def seconds(call: Callable[..., object], *arguments: object) -> float:
     begin = time.perf_counter()
     call(*arguments)
     return time.perf_counter() - begin
+
+
+def processor_seconds(call: Callable[..., object], *arguments: object) -> float:
+    """Return the processor time that a call takes: a neighbour's turn is not the table's."""
+    begin = time.thread_time()
+    call(*arguments)
+    return time.thread_time() - begin
 
 
 def median(values: list[float]) -> float:
@@ -91,27 +101,60 @@ def filled(ids: np.ndarray, dim: int, kind: str) -> tuple[SparseTable, dict[str,
     return table, told
 
 
+def index_seconds(ids: np.ndarray, dim: int) -> float:
+    """Return how long a table's index takes for ids, in batches and growing; not its rows.
+
+    Only the part of an id that is beside its row is written there, into memory touched before, as
+    the bare loop's arrays are.
+    """
+    memory = TableMemory("index", 4 * (1 + 2 * dim))
+    memory.book[kernels.WANTED] = kernels.NO_ROOM
+    while len(memory.chunk_memory) << memory.shift < len(ids):
+        memory.grow()
+        memory.chunk_memory[-1][:: PAGE_BYTES // 2] = 0
+    layout = np.array([0, memory.shift, memory.stride])
+    start = np.uint64(1), CONSTANT, np.zeros(3)
+    records = np.empty(BATCH, np.int64)
+
+    def insert() -> None:
+        for begin in range(0, len(ids), BATCH):
+            part, at = ids[begin : begin + BATCH], 0
+            while at < len(part):
+                at = kernels.locate(
+                    part, at, len(part), True, records, memory.book, memory.directory,
+                    memory.segments, memory.chunks, layout, *start,
+                )  # fmt: skip
+                if at < len(part):
+                    memory.grow()
+
+    return processor_seconds(insert)
+
+
 def inserts(ids: np.ndarray, dim: int, rounds: int) -> tuple[Lines, dict[str, float]]:
     """Compare filling a table, in batches and growing, with bare loops into arrays of full size."""
     size = 1 << (2 * len(ids)).bit_length()
-    plain, with_rows, told = [], [], {}
+    plain, with_rows, index, told = [], [], [], {}
     for count in [2] + [len(ids)] * rounds:  # the first round compiles
         keys, rows = np.ones(size, np.int64), np.full(size, -1, np.int32)
-        index_only = seconds(bare.insert, keys, rows, ids[:count], 0)
+        index_only = processor_seconds(bare.insert, keys, rows, ids[:count], 0)
         rows.fill(-1)
         # As in the table, memory of rows is touched here for the first time.
         memory = np.empty((len(ids), 2 * dim), np.float32)
         facts = memory.ctypes.data, dim, START.a, START.b
-        whole = seconds(bare.insert_with_rows, keys, rows, ids[:count], 0, *facts)
+        whole = processor_seconds(bare.insert_with_rows, keys, rows, ids[:count], 0, *facts)
         del memory, keys, rows
-        ours = seconds(filled, ids[:count], dim, "adagrad")
+        ours = processor_seconds(filled, ids[:count], dim, "adagrad")
+        alone = index_seconds(ids[:count], dim)
         plain.append(index_only / ours)
         with_rows.append(whole / ours)
-        told = {"insert_ns": ours / len(ids) * 1e9, "bare_ns": whole / len(ids) * 1e9}
-    del plain[0], with_rows[0]
+        index.append(index_only / alone)
+        times = {"insert": ours, "index": alone, "bare": whole, "bare_index": index_only}
+        told = {f"{name}_ns": t / len(ids) * 1e9 for name, t in times.items()}
+    del plain[0], with_rows[0], index[0]
     lines: Lines = [
         ("insert / bare loop that makes the same rows", median(with_rows), 0.7),
-        ("insert / bare loop of the index alone", median(plain), None),
+        ("insert into the index alone / bare loop of it", median(index), 0.7),
+        ("  with rows / bare loop without", median(plain), None),
     ]
     return lines, told
 
@@ -129,10 +172,10 @@ def accesses(table: SparseTable, ids: np.ndarray, count: int, rounds: int) -> tu
         index = generator.permutation(rows)[:count]
         wanted = ids[index]
         # The fastest of its modes; the default checks indices into a buffer first.
-        takes.append(seconds(np.take, param, index, 0, out, "clip"))
-        pulls.append(seconds(table.pull, wanted, out))
-        updates.append(seconds(bare.adagrad, param, moment, index, grads, RATE, EPSILON))
-        pushes.append(seconds(table.push, wanted, grads, RATE))
+        takes.append(processor_seconds(np.take, param, index, 0, out, "clip"))
+        pulls.append(processor_seconds(table.pull, wanted, out))
+        updates.append(processor_seconds(bare.adagrad, param, moment, index, grads, RATE, EPSILON))
+        pushes.append(processor_seconds(table.push, wanted, grads, RATE))
     lines: Lines = [
         ("pull / np.take", median([a / b for a, b in zip(takes, pulls)]), 0.5),
         ("push / fused update", median([a / b for a, b in zip(updates, pushes)]), 0.4),

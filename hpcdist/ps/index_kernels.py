@@ -27,16 +27,15 @@ from hpcdist.ps.raw_memory import (
 )
 from hpcdist.ps.row_values import mixed, unmixed, write_initial
 
-# Columns of ``segments``.
-ADDRESS, LINES, USED, DEPTH, PREFIX = range(5)
+# Columns of ``segments``; LIMIT: entries that may be used before it grows.
+ADDRESS, LINES, USED, LIMIT, DEPTH, PREFIX = range(6)
 # What ``book`` holds: rows in use; what a kernel that has stopped needs: a segment, or NO_ROOM.
 ROWS, WANTED = range(2)
 NO_ROOM = -1
 
 ENTRIES = 8  # of a line
 LINE_BYTES = 64
-FULL_PERCENT = 93  # of a segment's entries
-BLOCK = 64  # ids looked for at once, so that their misses overlap
+BLOCK = 128  # ids looked for at once, so that their misses overlap
 PIECE = 256  # ids whose rows are read at once
 
 _LOW = uint64(0xFFFFFFFF)
@@ -91,12 +90,6 @@ def _search(h, address, lines, chunks, shift, stride):
         if not _is_full(line):
             return int64(0), line
         line = _next_line(line, address, lines)
-
-
-@jit
-def _enter(line, entry):
-    """Put the entry in the first free place of a line that is not full."""
-    uint64_at(line)[find_entry(line, uint64(0))] = entry
 
 
 @jit
@@ -163,19 +156,28 @@ def locate(
             h, record = hashes[i], found[i]
             if record == 0 or uint32_at(record)[0] != uint32(h):
                 segment = directory[(h >> _32) & mask]
-                record, line = _search(
-                    h, segments[segment, ADDRESS], segments[segment, LINES], chunks, shift, stride
-                )
+                # Where the look ended: an id before this one may have come into that line.
+                line = lines[i]
+                free = find_entry(line, uint64(0))
+                if record or free == ENTRIES or find_high_half(line, h >> _32) < ENTRIES:
+                    record, line = _search(
+                        h,
+                        segments[segment, ADDRESS],
+                        segments[segment, LINES],
+                        chunks,
+                        shift,
+                        stride,
+                    )
+                    free = find_entry(line, uint64(0))
                 if record == 0 and create:
                     row = book[ROWS]
-                    room = ENTRIES * segments[segment, LINES] * FULL_PERCENT
-                    if segments[segment, USED] * 100 >= room:
+                    if segments[segment, USED] >= segments[segment, LIMIT]:
                         book[WANTED] = segment
                         return at + i
                     if row >> shift >= len(chunks) or chunks[row >> shift] == 0:
                         book[WANTED] = NO_ROOM
                         return at + i
-                    _enter(line, (h >> _32 << _32) | uint64(row + 1))
+                    uint64_at(line)[free] = (h >> _32 << _32) | uint64(row + 1)
                     segments[segment, USED] += 1
                     book[ROWS] = row + 1
                     record = _record(row, chunks, shift, stride)
@@ -239,30 +241,25 @@ def move_entries(old, old_lines, first, first_lines, second, second_lines, bit):
 
     The new segments' memory must be zero, and large enough.
     """
-    filled_first = np.zeros(first_lines, np.uint8)
-    filled_second = np.zeros(second_lines, np.uint8)
+    filled = np.zeros(first_lines + second_lines, np.uint8)
     for i in range(old_lines):
-        entries = uint64_at(old + LINE_BYTES * i)
-        for k in range(ENTRIES):
+        line = old + LINE_BYTES * i
+        entries = uint64_at(line)
+        for k in range(find_entry(line, uint64(0))):
             entry = entries[k]
-            if entry == 0:
-                break
             tag = entry >> _32
-            if tag & bit:
-                _append(entry, tag, second, second_lines, filled_second)
-            else:
-                _append(entry, tag, first, first_lines, filled_first)
-
-
-@jit
-def _append(entry, tag, address, lines, filled):
-    i = int64((tag * uint64(lines)) >> _32)
-    while filled[i] == ENTRIES:
-        i += 1
-        if i == lines:
-            i = 0
-    uint64_at(address + LINE_BYTES * i)[filled[i]] = entry
-    filled[i] += 1
+            # No branch: half of the entries would take it, in no order.
+            other = int64((tag & bit) != 0)
+            address = first + other * (second - first)
+            lines = first_lines + other * (second_lines - first_lines)
+            begin = other * first_lines
+            j = int64((tag * uint64(lines)) >> _32)
+            while filled[begin + j] == ENTRIES:
+                j += 1
+                if j == lines:
+                    j = 0
+            uint64_at(address + LINE_BYTES * j)[int64(filled[begin + j])] = entry
+            filled[begin + j] += 1
 
 
 @jit

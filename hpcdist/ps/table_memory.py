@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import TableError
 from hpcdist.ps import index_kernels as kernels
-from hpcdist.ps.index_kernels import ADDRESS, DEPTH, ENTRIES, LINE_BYTES, LINES, PREFIX, ROWS, USED
+from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, ROWS, USED
+from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, rounded_up, zeros
 
-PAGE_BYTES = 4096
-HUGE_PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 16 << 20  # at most, unless one record is larger
-SMALL = 2  # chunks in pages of the usual size; with large ones the last is half unused
+SMALL_BYTES = 8 << 20  # of records in pages of the usual size: the last large one is half unused
 # A segment that would become larger than this is split; moving its entries takes about 0.1 ms.
 SEGMENT_LINES = 4096
-LARGER = 1.32  # times: the mean growth of a segment
+FULL = 0.93  # of a segment's entries
+# The mean growth of a segment, in times. Beside wide records the index may be loose: its entries
+# are moved half as often.
+WIDE_BYTES = 48
+LARGER, LARGER_WIDE = 1.32, 2.0
 UNEVEN = 0.1  # ids made to have the same tag are not parted by more and more splits
-FULL = kernels.FULL_PERCENT / 100
 MOST_ROWS = 2**32 - 1  # they are numbered from 1 in 32 bits
 
 
@@ -35,10 +35,13 @@ class TableMemory:
         self.shift = max(0, (CHUNK_BYTES // stride).bit_length() - 1)
         self.book = np.zeros(2, np.int64)
         self.directory = np.zeros(1, np.int64)
-        self.segments = np.zeros((8, 5), np.int64)
+        self.segments = np.zeros((8, 6), np.int64)
         self.chunks = np.zeros(8, np.int64)
-        self._segment_memory: list[Array] = []
-        self._chunk_memory: list[Array] = []
+        wide = stride >= WIDE_BYTES
+        self._larger = LARGER_WIDE if wide else LARGER
+        self._pieces = Pieces(close=wide)
+        self._segment_count = 0
+        self.chunk_memory: list[Array] = []
         self._place_segment(0, 0, 0, 0)
 
     @property
@@ -54,14 +57,14 @@ class TableMemory:
     @property
     def nbytes(self) -> int:
         """Bytes of memory taken: of the last chunk, what has been touched."""
-        index = sum(m.nbytes for m in self._segment_memory)
+        index = self._pieces.nbytes
         index += self.directory.nbytes + self.segments.nbytes + self.chunks.nbytes
-        page = HUGE_PAGE_BYTES if len(self._chunk_memory) > SMALL else PAGE_BYTES
-        return index + _rounded_up(self.rows * self.stride, page)
+        page = HUGE_PAGE_BYTES if self.rows * self.stride > SMALL_BYTES else PAGE_BYTES
+        return index + rounded_up(self.rows * self.stride, page)
 
     def used_by_segment(self) -> Array:
         """Return how many records each segment lists, int64 [segments]."""
-        return self.segments[: len(self._segment_memory), USED]
+        return self.segments[: self._segment_count, USED]
 
     def compile(self) -> None:
         """Load the kernels that `grow` needs."""
@@ -83,23 +86,22 @@ class TableMemory:
             ) from error
 
     def _add_chunk(self) -> None:
-        count = len(self._chunk_memory)
+        count = len(self.chunk_memory)
         if count == len(self.chunks):
             self.chunks = np.concatenate([self.chunks, np.zeros_like(self.chunks)])
         size = self.stride << self.shift
         # In large pages a row at random costs no page walk.
-        memory = _zeros(size, HUGE_PAGE_BYTES if count >= SMALL else PAGE_BYTES)
-        self._chunk_memory.append(memory)
+        memory = zeros(size, 0 if count else SMALL_BYTES)
+        self.chunk_memory.append(memory)
         self.chunks[count] = memory.ctypes.data
 
     def _grow_segment(self, number: int) -> None:
-        _, lines, used, depth, prefix = self.segments[number].tolist()
-        old, bit = self._segment_memory[number], 1 << depth
-        second, ones = number, 0
-        if used * LARGER / FULL > SEGMENT_LINES * ENTRIES and depth < 32:
-            ones = kernels.count_bit(old.ctypes.data, lines, np.uint64(bit))
+        old, lines, used, _, depth, prefix = self.segments[number].tolist()
+        second, ones, bit = number, 0, 1 << depth
+        if used * self._larger / FULL > SEGMENT_LINES * ENTRIES and depth < 32:
+            ones = kernels.count_bit(old, lines, np.uint64(bit))
         if UNEVEN < ones / used < 1 - UNEVEN:
-            second = len(self._segment_memory)
+            second = self._segment_count
             if bit == len(self.directory):
                 self.directory = np.concatenate([self.directory, self.directory])
             self._place_segment(number, used - ones, depth + 1, prefix)
@@ -108,42 +110,24 @@ class TableMemory:
         else:
             self._place_segment(number, used, depth, prefix)
             bit = 0
-        (first_at, first_lines), (second_at, second_lines) = self.segments[
-            [number, second], ADDRESS : LINES + 1
-        ].tolist()
+        first_at, first_lines = self.segments[number, :USED].tolist()
+        second_at, second_lines = self.segments[second, :USED].tolist()
         kernels.move_entries(
-            old.ctypes.data, lines, first_at, first_lines, second_at, second_lines, np.uint64(bit)
+            old, lines, first_at, first_lines, second_at, second_lines, np.uint64(bit)
         )
+        self._pieces.give(old, lines * LINE_BYTES)
 
     def _place_segment(self, number: int, used: int, depth: int, prefix: int) -> None:
         """Give a segment empty lines for the entries it will have, and for more to come."""
         # Each has another share, in no order, lest all segments grow at the same time.
         share = (number * 0x9E3779B1 + used * 0x85EBCA77 >> 8) % 1024 / 1024
-        lines = 1 + int(used * (1 + (LARGER - 1) * (0.5 + share)) / FULL / ENTRIES)
-        memory = _zeros(_rounded_up(lines * LINE_BYTES, PAGE_BYTES))
-        if number == len(self._segment_memory):
-            self._segment_memory.append(memory)
+        lines = 1 + int(used * (1 + (self._larger - 1) * (0.5 + share)) / FULL / ENTRIES)
+        size = rounded_up(lines * LINE_BYTES, PAGE_BYTES)
+        address = self._pieces.take(size)
+        if number == self._segment_count:
+            self._segment_count += 1
             if number == len(self.segments):
                 self.segments = np.concatenate([self.segments, np.zeros_like(self.segments)])
-        else:
-            self._segment_memory[number] = memory
-        row = (memory.ctypes.data, memory.nbytes // LINE_BYTES, used, depth, prefix)
-        self.segments[number, [ADDRESS, LINES, USED, DEPTH, PREFIX]] = row
-
-
-def _rounded_up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
-
-
-def _zeros(size: int, page: int = PAGE_BYTES) -> Array:
-    """Return zeroed bytes that begin at a page's beginning and are given back when unused."""
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no large pages
-    if page == PAGE_BYTES:
-        return np.frombuffer(mmap.mmap(-1, size, flags=private), np.uint8)
-    memory = mmap.mmap(-1, size + page, flags=private)
-    whole = np.frombuffer(memory, np.uint8)
-    begin = -whole.ctypes.data % page
-    if hasattr(mmap, "MADV_HUGEPAGE") and size >= page:
-        # Not the rest, of which a large page would reach beyond the end.
-        memory.madvise(mmap.MADV_HUGEPAGE, begin, size // page * page)
-    return whole[begin : begin + size]
+        lines = size // LINE_BYTES
+        # In the order of the columns.
+        self.segments[number] = address, lines, used, int(lines * ENTRIES * FULL), depth, prefix

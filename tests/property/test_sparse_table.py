@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdist.ps import table_memory
+from hpcdist.ps import mapped_memory, table_memory
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from tests.table_model import Model
 
@@ -89,17 +91,19 @@ def test_values_do_not_depend_on_how_many_tables_share_the_ids(calls, parts) -> 
     count=st.sampled_from([1, 300, 5_000, 30_000]),
     spread=st.sampled_from([1, 7, 2**32, 2**40]),
     lines=st.sampled_from([64, 200]),
+    dim=st.sampled_from([2, 12]),
 )
-def test_growing_and_splitting_lose_nothing(seed, count, spread, lines) -> None:
-    """Ids in regular steps, small segments and chunks: many of them, by every path."""
+def test_growing_and_splitting_lose_nothing(seed, count, spread, lines, dim) -> None:
+    """Ids in regular steps, small segments, blocks and chunks: many of them, by every path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_memory, "SEGMENT_LINES", lines)
         patch.setattr(table_memory, "CHUNK_BYTES", 1 << 14)
-        table = SparseTable("t", 2, RowOptimizer("adagrad"), START, 1)
+        patch.setattr(mapped_memory, "HUGE_PAGE_BYTES", 1 << 16)
+        table = SparseTable("t", dim, RowOptimizer("adagrad"), START, 1)
         generator = np.random.default_rng(seed)
         first = int(generator.integers(-(2**62), 2**62))
         ids = generator.permutation(np.arange(count) * spread + first)
-        out = np.empty((count, 2), np.float32)
+        out = np.empty((count, dim), np.float32)
         for part in np.array_split(np.arange(count), 7):
             table.pull(ids[part], out[part[0] : part[-1] + 1] if len(part) else out[:0])
         assert len(table) == count
@@ -112,3 +116,32 @@ def test_growing_and_splitting_lose_nothing(seed, count, spread, lines) -> None:
         order, wanted = np.argsort(listed), np.argsort(ids)
         np.testing.assert_array_equal(listed[order], ids[wanted])
         np.testing.assert_array_equal(np.concatenate([p[1] for p in pieces])[order], out[wanted])
+
+
+@settings(max_examples=50)
+@given(sizes=st.lists(st.integers(-6, 24), max_size=80), close=st.booleans())
+def test_pieces_of_memory_are_zero_lie_apart_and_are_used_again(sizes, close) -> None:
+    """A number is a piece of so many pages; one below zero gives an earlier piece back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mapped_memory, "HUGE_PAGE_BYTES", 1 << 16)
+        pieces, held = mapped_memory.Pieces(close), {}
+        for size in sizes:
+            if size <= 0:
+                if held:
+                    address = sorted(held)[size % len(held)]
+                    pieces.give(address, held.pop(address))
+                continue
+            nbytes = size * mapped_memory.PAGE_BYTES
+            address = pieces.take(nbytes)
+            assert not any(address < a + n and a < address + nbytes for a, n in held.items())
+            held[address] = nbytes
+            memory = np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address))
+            assert not memory.any()
+            memory[:] = 255
+        assert pieces.nbytes >= sum(held.values())
+        for address, nbytes in held.items():
+            pieces.give(address, nbytes)
+        empty = pieces.nbytes
+        for _ in range(50):
+            pieces.give(pieces.take(1 << 14), 1 << 14)
+        assert pieces.nbytes - empty <= 1 << 16
