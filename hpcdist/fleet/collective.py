@@ -90,6 +90,15 @@ class Collective(Fleet):
         given = role_maker or PaddleCloudRoleMaker(is_collective=True)
         super().init(given, is_collective=True, strategy=strategy)
 
+    def distributed_optimizer(
+        self, optimizer: Optimizer, strategy: Any = None
+    ) -> DistributedOptimizer:
+        """As `Fleet.distributed_optimizer`; without any strategy, this generation's defaults."""
+        given = self._strategy if strategy is None else strategy
+        return super().distributed_optimizer(
+            optimizer, DistributedStrategy() if given is None else given
+        )
+
 
 fleet = Collective()
 

@@ -56,7 +56,7 @@ def plan_collective(
     """
     main = loss.block.program
     if who.worker_num() > 1:
-        config = _config(_on_one_node(settings))
+        config = _config(_on_one_node(settings, who))
         names = who.get_trainer_endpoints()
         DistributeTranspiler(config).transpile(
             who.worker_index(),
@@ -95,15 +95,22 @@ def _config(settings: CollectiveSettings) -> DistributeTranspilerConfig:
     )
 
 
-def _on_one_node(settings: CollectiveSettings) -> CollectiveSettings:
+def _on_one_node(settings: CollectiveSettings, who: RoleMakerBase) -> CollectiveSettings:
     """Return settings that need one communicator and one level where all workers share a host."""
-    job = control.installed()
     more = settings.nccl_comm_num > 1 or settings.use_hierarchical_allreduce
-    if not more or not isinstance(job, Job) or job.node_count() > 1:
+    if not more or _node_count(who) > 1:
         return settings
-    if job.role.index == 0:
+    if who.worker_index() == 0:
         logger.warning("one node: set nccl_comm_num=1 and use_hierarchical_allreduce=False")
     return replace(settings, nccl_comm_num=1, use_hierarchical_allreduce=False)
+
+
+def _node_count(who: RoleMakerBase) -> int:
+    """Return on how many hosts the workers are; outside a job their endpoints say it."""
+    job = control.installed()
+    if isinstance(job, Job):
+        return job.node_count()
+    return len({name.rsplit(":", 1)[0] for name in who.get_trainer_endpoints()})
 
 
 def refuse(field_name: str, why: str) -> FleetError:

@@ -28,8 +28,8 @@ def minimized(fleet, optimizer, strategy=None):
     return main, startup, loss
 
 
-def started(index=0, workers=2):
-    fleet = Fleet()
+def started(index=0, workers=2, kind=Fleet):
+    fleet = kind()
     names = [f"127.0.0.{k + 1}:6170" for k in range(workers)]
     fleet.init(UserDefinedCollectiveRoleMaker(index, names))
     return fleet
@@ -62,11 +62,27 @@ def test_a_worker_alone_trains_alone(fleet, monkeypatch):
 
 
 # -- programs ----------------------------------------------------------------------------------
-def test_programs_of_a_worker():
-    main, startup, _ = minimized(started(1), fluid.optimizer.SGD(0.1))
+@pytest.mark.parametrize("kind, fusing", [(Fleet, Fusing(32, 50)), (fleet1.Collective, None)])
+def test_programs_of_a_worker(kind, fusing):
+    main, startup, _ = minimized(started(1, kind=kind), fluid.optimizer.SGD(0.1))
     assert kinds(startup)[-1] == "gen_nccl_id"
     assert main._group.trainer_id == 1 and len(main._trainers_endpoints) == 2
-    assert main._group.fusing == Fusing(32, 50)
+    assert main._group.fusing == fusing
+
+
+@pytest.mark.parametrize("hosts, kept", [(1, False), (2, True)])
+def test_on_one_node_there_is_one_level_and_one_communicator(hosts, kept):
+    strategy = fleet1.DistributedStrategy()
+    strategy.nccl_comm_num = 3
+    strategy.use_hierarchical_allreduce = True
+    strategy.hierarchical_allreduce_inter_nranks = 2
+    names = [f"10.0.0.{k * hosts // 4}:{6170 + k}" for k in range(4)]
+    fleet = fleet1.Collective()
+    fleet.init(UserDefinedCollectiveRoleMaker(0, names))
+    _, startup, _ = minimized(fleet, fluid.optimizer.SGD(0.1), strategy)
+    attrs = startup.global_block().ops[-1].attrs
+    assert attrs["use_hierarchical_allreduce"] == kept
+    assert attrs["nccl_comm_num"] == (3 if kept else 1)
 
 
 def test_fleet_2s_settings_reach_the_program():
