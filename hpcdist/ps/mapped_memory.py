@@ -22,7 +22,7 @@ def rounded_up(size: int, unit: int) -> int:
 def zeros(size: int, large_from: int | None = None) -> Array:
     """Return zeroed bytes that begin at a page's beginning and are given back when unused.
 
-    ``large_from``: the byte, a multiple of HUGE_PAGE_BYTES, from which on pages are large.
+    ``large_from``: the byte from which on pages are large.
     """
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no large pages
     if large_from is None:
@@ -30,6 +30,7 @@ def zeros(size: int, large_from: int | None = None) -> Array:
     memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
     whole = np.frombuffer(memory, np.uint8)
     begin = -whole.ctypes.data % HUGE_PAGE_BYTES
+    large_from = rounded_up(large_from, HUGE_PAGE_BYTES)
     # Not the rest, of which a large page would reach beyond the end.
     large = (size - large_from) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if hasattr(mmap, "MADV_HUGEPAGE") and large > 0:
@@ -56,7 +57,8 @@ class Pieces:
 
     def take(self, size: int) -> int:
         """Return the address of ``size`` zeroed bytes, whole pages."""
-        if not self._close or self.nbytes < HUGE_PAGE_BYTES or 4 * size > HUGE_PAGE_BYTES:
+        few = self.nbytes < 4 * HUGE_PAGE_BYTES  # of which a block would be too large a part
+        if not self._close or few or 4 * size > HUGE_PAGE_BYTES:
             memory = zeros(size)
             self._mapped[memory.ctypes.data] = memory
             self.nbytes += size

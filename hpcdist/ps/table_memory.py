@@ -11,7 +11,7 @@ from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, ROWS, USED
 from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, rounded_up, zeros
 
 CHUNK_BYTES = 16 << 20  # at most, unless one record is larger
-SMALL_BYTES = 8 << 20  # of records in pages of the usual size: the last large one is half unused
+SMALL_BYTES = 32 << 20  # of records in pages of the usual size: the last large one is half unused
 # A segment that would become larger than this is split; moving its entries takes about 0.1 ms.
 SEGMENT_LINES = 4096
 FULL = 0.93  # of a segment's entries
@@ -91,7 +91,7 @@ class TableMemory:
             self.chunks = np.concatenate([self.chunks, np.zeros_like(self.chunks)])
         size = self.stride << self.shift
         # In large pages a row at random costs no page walk.
-        memory = zeros(size, 0 if count else SMALL_BYTES)
+        memory = zeros(size, large_from=max(0, SMALL_BYTES - count * size))
         self.chunk_memory.append(memory)
         self.chunks[count] = memory.ctypes.data
 

@@ -98,7 +98,7 @@ def test_growing_and_splitting_lose_nothing(seed, count, spread, lines, dim) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_memory, "SEGMENT_LINES", lines)
         patch.setattr(table_memory, "CHUNK_BYTES", 1 << 14)
-        patch.setattr(mapped_memory, "HUGE_PAGE_BYTES", 1 << 16)
+        patch.setattr(mapped_memory, "HUGE_PAGE_BYTES", 1 << 15)
         table = SparseTable("t", dim, RowOptimizer("adagrad"), START, 1)
         generator = np.random.default_rng(seed)
         first = int(generator.integers(-(2**62), 2**62))
