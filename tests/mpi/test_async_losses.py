@@ -62,6 +62,15 @@ def train_async(transport, trainers, servers, setting, *, steps=STEPS, slow=None
         runtime.finish()
 
 
+def converged(losses, name):
+    """Tell whether losses end far below what an untrained model has.
+
+    A trainer's own first losses say little: the other one may have trained for a while by then.
+    """
+    untrained = RUNS[name]["local"]["loss"][0]
+    return np.isfinite(losses).all() and np.mean(losses[-20:]) < 0.1 * untrained
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("name", LOCAL)
 def test_one_trainer_is_local_training(name):
@@ -114,8 +123,7 @@ def test_several_trainers_converge(name, dc):
             transport, 2, servers, setting, steps=100, enable_dc_asgd=dc, slice_var_up=True
         )
         if losses:
-            assert np.isfinite(losses).all()
-            assert np.mean(losses[-20:]) < 0.7 * np.mean(losses[:20])
+            assert converged(losses, name)
 
     run_ranks(2 + servers, body)
 
