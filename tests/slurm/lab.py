@@ -25,7 +25,7 @@ SlurmctldPort={controller}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/munge.socket,cred_expire=30
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -41,7 +41,10 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,requeue_d
 MpiDefault=pmi2
 ReturnToService=2
 KillWait=5
-SlurmdTimeout=10
+SlurmdTimeout=300
+MessageTimeout=60
+TCPTimeout=30
+BatchStartTimeout=120
 JobRequeue=1
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -127,7 +130,7 @@ class Lab:
     def run(self, *command: str) -> str:
         """Return what a command of Slurm's prints; raise if it fails."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout
@@ -140,7 +143,7 @@ class Lab:
             env={**self.environment, **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -151,7 +154,7 @@ class Lab:
         facts = self.run("scontrol", "show", "job", "-o", str(job))
         return facts.split("JobState=")[1].split()[0]
 
-    def await_end(self, job: int, limit_s: float = 400) -> str:
+    def await_end(self, job: int, limit_s: float = 500) -> str:
         """Return the state in which a job ends."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
         self.wait_until(
@@ -159,7 +162,7 @@ class Lab:
         )
         return self.state(job)
 
-    def wait_until(self, happened: Callable[[], bool], what: str, limit_s: float = 200) -> None:
+    def wait_until(self, happened: Callable[[], bool], what: str, limit_s: float = 300) -> None:
         """Wait until something has happened; fail with the controller's last words if not."""
         end = time.monotonic() + limit_s
         while not happened():
@@ -170,7 +173,7 @@ class Lab:
 
     def _daemon(self, *command: str) -> None:
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
 

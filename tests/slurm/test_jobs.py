@@ -45,11 +45,14 @@ print("host", os.uname().nodename, "loss", float(value[0]).hex())
 
 
 # Goes on where its latest checkpoint says; dropout and a shuffled reader make every step count.
+# Start N of a job for which there is a file stop.N does not come to its end: it makes some steps,
+# and waits to be warned or killed.
 RESUMES = """
 import os, time
 import numpy as np
 import hpcdist as fluid
 from hpcdist import checkpoint
+from hpcdist.checkpoint import preemption
 
 x = fluid.data(name="x", shape=[None, 4], dtype="float32")
 y = fluid.data(name="y", shape=[None, 1], dtype="float32")
@@ -63,6 +66,8 @@ reader = checkpoint.resumable(fluid.batch(fluid.reader.shuffle(lambda: iter(rows
 saver = checkpoint.Saver(exe, "checkpoints", every=10, reader=reader)
 saver.restore()
 value = [float("nan")]
+stops = os.path.exists(f"stop.{os.environ.get('SLURM_RESTART_COUNT', '0')}")
+last = saver.step + 12
 while reader.epoch < int(os.environ["EPOCHS"]):
     for batch in reader():
         part = np.stack(batch)
@@ -70,6 +75,8 @@ while reader.epoch < int(os.environ["EPOCHS"]):
         with open(f"step.{os.environ['HPCDIST_RANK']}", "w") as file:
             file.write(str(saver.step))
         time.sleep(0.02)
+        while stops and saver.step == last and not preemption.warned():
+            time.sleep(0.02)
         saver.after_step()
 exe.close()
 print("host", os.uname().nodename, "loss", float(value[0]).hex())
@@ -191,7 +198,7 @@ def test_worlds_of_one_rank_are_refused(lab, project, mpi):
         env=lab.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 1
@@ -200,15 +207,15 @@ def test_worlds_of_one_rank_are_refused(lab, project, mpi):
 
 
 # -- stopping and going on -------------------------------------------------------------------------
-EPOCHS = 12
+EPOCHS = 4  # for each start: more steps than one makes that is warned
 
 
-def uninterrupted(lab, project):
+def uninterrupted(lab, project, epochs):
     """Return the last loss of a job that nobody stops."""
     folder = project / "uninterrupted"
     shutil.copytree(project / "jobs", folder / "jobs")
     (folder / "train.py").write_text(RESUMES)
-    job = lab.submit(folder, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=str(EPOCHS))
+    job = lab.submit(folder, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=epochs)
     return loss_in(finished(lab, folder, job))
 
 
@@ -230,10 +237,13 @@ def restarts(lab, job):
 @needs_pmix
 def test_requeued_jobs_end_with_the_bits_of_one_that_was_not(lab, project):
     """Warned and put back again and again: HPCDIST_REQUEUES times, 2 by default."""
-    expected = uninterrupted(lab, project)
-    (project / "train.py").write_text(RESUMES)
-    job = lab.submit(project, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=str(EPOCHS))
     requeues = int(os.environ.get("HPCDIST_REQUEUES", "2"))
+    epochs = str(EPOCHS * (requeues + 1))
+    expected = uninterrupted(lab, project, epochs)
+    (project / "train.py").write_text(RESUMES)
+    for start in range(requeues):
+        (project / f"stop.{start}").touch()
+    job = lab.submit(project, *SMALL, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS=epochs)
     for count in range(1, requeues + 1):
         await_step(lab, project, 3)
         lab.run("scancel", "--signal=USR1", str(job))
@@ -247,11 +257,11 @@ def test_requeued_jobs_end_with_the_bits_of_one_that_was_not(lab, project):
 @needs_pmix
 def test_the_time_limit_stops_a_job_that_then_goes_on(lab, project):
     (project / "train.py").write_text(RESUMES)
-    limits = ("--time=1", "--signal=USR1@50")  # of a minute: it has about ten seconds
+    limits = ("--time=3", "--signal=USR1@170")  # of three minutes: it has about ten seconds
     job = lab.submit(
         project, *SMALL, *limits, "jobs/slurm/pserver.sbatch", "train.py", EPOCHS="100000"
     )
-    lab.wait_until(lambda: restarts(lab, job) == 1, "the time to be over", 90)
+    lab.wait_until(lambda: restarts(lab, job) == 1, "the time to be over")
     (log,) = project.glob(f"*-{job}.log")
     lab.wait_until(lambda: "it can go on from" in log.read_text(), "the job's last word")
     lab.run("scancel", str(job))
@@ -276,6 +286,7 @@ def server_of(lab, project, job):
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_job_goes_on_after_a_servers_death_but_not_for_ever(lab, project, retries):
     (project / "train.py").write_text(RESUMES)
+    (project / "stop.0").touch()
     job = lab.submit(
         project,
         *SMALL,
@@ -284,7 +295,7 @@ def test_a_job_goes_on_after_a_servers_death_but_not_for_ever(lab, project, retr
         EPOCHS=str(EPOCHS),
         RETRIES=str(retries),
     )
-    await_step(lab, project, 15)
+    await_step(lab, project, 10)
     subprocess.run(["kill", "-9", str(server_of(lab, project, job))], check=True)
     if retries:
         finished(lab, project, job)
