@@ -9,8 +9,9 @@ from __future__ import annotations
 import bisect
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from hpcdist.checkpoint.write import filter_plugin, rest_of
 from hpcdist.errors import CheckpointError
 
 Job = Callable[[], None]
-GROUP = 16  # chunks that one thread reads in a row
+GROUP = 128  # chunks that one thread reads in a row: long stretches are what disks like
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -45,6 +46,7 @@ class StoredFile:
     def __init__(self, path: Path, expected: str | None = None) -> None:
         self.path = path
         self.name = str(path)
+        self._spare: list[Any] = []  # open files for threads to read with
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115
         except OSError as error:
@@ -60,7 +62,8 @@ class StoredFile:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        for file in (self._file, *self._spare):
+            file.close()
 
     def __enter__(self) -> StoredFile:
         return self
@@ -166,25 +169,37 @@ class StoredFile:
     ) -> None:
         """Read some chunks: elements ``first:last`` of the dataset become the bytes of ``flat``."""
         itemsize = np.dtype(stored.dtype).itemsize
-        low, high = stored.offsets[group[0]], stored.offsets[group[-1]] + stored.sizes[group[-1]]
-        if high > low:  # the disk begins with all of them
-            os.posix_fadvise(self._file.fileno(), low, high - low, os.POSIX_FADV_WILLNEED)
         scratch = np.empty(max(stored.sizes[i] for i in group), np.uint8)
-        for i in group:
-            start, count = pieces[i]
-            low, high = max(first, start), min(last, start + count)
-            target = flat[(low - first) * itemsize : (high - first) * itemsize]
-            whole = (low, high) == (start, start + count)
-            parts = [scratch[: stored.sizes[i]]]
-            if whole:
-                parts = [target, scratch[: stored.sizes[i] - len(target)]]
-            self._read_chunk(path, stored, i, parts)
-            if not whole:
-                target[:] = scratch[(low - start) * itemsize : (high - start) * itemsize]
+        with self._reader() as descriptor:
+            for i in group:
+                start, count = pieces[i]
+                low, high = max(first, start), min(last, start + count)
+                target = flat[(low - first) * itemsize : (high - first) * itemsize]
+                whole = (low, high) == (start, start + count)
+                parts = [scratch[: stored.sizes[i]]]
+                if whole:
+                    parts = [target, scratch[: stored.sizes[i] - len(target)]]
+                self._read_chunk(descriptor, path, stored, i, parts)
+                if not whole:
+                    target[:] = scratch[(low - start) * itemsize : (high - start) * itemsize]
 
-    def _read_chunk(self, path: str, stored: Stored, i: int, parts: list[np.ndarray]) -> None:
+    @contextmanager
+    def _reader(self) -> Iterator[int]:
+        """Give a descriptor for one thread: the system reads ahead of each by itself."""
+        try:
+            file = self._spare.pop()
+        except IndexError:
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115
+        try:
+            yield file.fileno()
+        finally:
+            self._spare.append(file)
+
+    def _read_chunk(
+        self, descriptor: int, path: str, stored: Stored, i: int, parts: list[np.ndarray]
+    ) -> None:
         views = [memoryview(part) for part in parts]  # type: ignore[arg-type]
-        got = os.preadv(self._file.fileno(), views, stored.offsets[i])
+        got = os.preadv(descriptor, views, stored.offsets[i])
         state = xxhash.xxh3_64()
         for view in views:
             state.update(view)
@@ -200,7 +215,7 @@ class StoredFile:
     ) -> None:
         """Let HDF5 decompress rows, after checking the chunks that hold them."""
         for i in chosen:
-            self._read_chunk(path, stored, i, [np.empty(stored.sizes[i], np.uint8)])
+            self._checker(path, stored, i)()
         filter_plugin()
         try:
             with h5py.File(self.path, "r") as file:
@@ -217,7 +232,11 @@ class StoredFile:
                 yield self._checker(path, stored, i)
 
     def _checker(self, path: str, stored: Stored, i: int) -> Job:
-        return lambda: self._read_chunk(path, stored, i, [np.empty(stored.sizes[i], np.uint8)])
+        def check() -> None:
+            with self._reader() as descriptor:
+                self._read_chunk(descriptor, path, stored, i, [np.empty(stored.sizes[i], np.uint8)])
+
+        return check
 
 
 def run(jobs: Sequence[Job]) -> None:

@@ -108,9 +108,9 @@ def test_a_reader_reads_no_more_than_its_rows(tmp_path):
         sizes = []
         for file in checkpoint.files:
             original = file._read_chunk
-            file._read_chunk = lambda path, stored, i, parts, read=original: (
+            file._read_chunk = lambda descriptor, path, stored, i, parts, read=original: (
                 sizes.append(stored.sizes[i]),
-                read(path, stored, i, parts),
+                read(descriptor, path, stored, i, parts),
             )
         for job in jobs:
             job()
