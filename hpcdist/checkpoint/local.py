@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.facts import Part, PartFile, Piece, TablePart
 from hpcdist.checkpoint.holdings import SNAPSHOT, Held, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
-from hpcdist.checkpoint.read import run
+from hpcdist.checkpoint.read import Job, run
 from hpcdist.checkpoint.rows import check_fits, runs_of, stretch
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
@@ -23,6 +24,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import SparseTable
 
+COPIED_BYTES = 16 << 20  # of an array that one thread copies in a row
 LOADED_ROWS = 1 << 16  # rows of a table that are read at a time
 
 
@@ -47,13 +49,15 @@ class Content:
         self._runs: list[tuple[TablePart, Any]] | None = None
 
     def snapshot(self, memory: dict[str, np.ndarray]) -> None:
-        """Copy everything; ``memory`` is kept from one snapshot to the next."""
+        """Copy everything, in a few threads; ``memory`` is kept from one snapshot to the next."""
+        jobs = []
         for i, (piece, array) in enumerate(zip(self._pieces, self._arrays)):
             kept = memory.get(piece.path)
             if kept is None or kept.shape != array.shape or kept.dtype != array.dtype:
                 kept = memory[piece.path] = np.empty(array.shape, array.dtype)
-            _copy(array, kept)
+            jobs += _copies(array, kept)
             self._arrays[i] = kept
+        run(jobs)
         self._runs = [run for table in self._tables for run in runs_of(table)]
 
     @property
@@ -103,11 +107,14 @@ def _on_host(array: Any) -> np.ndarray:
     return np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.get())
 
 
-def _copy(array: Any, out: np.ndarray) -> None:
-    if isinstance(array, np.ndarray):
-        np.copyto(out, array)
-    else:
+def _copies(array: Any, out: np.ndarray) -> list[Job]:
+    """Return calls that together copy an array; what is on a GPU is copied at once."""
+    if not isinstance(array, np.ndarray):
         array.get(out=out)
+        return []
+    rows = max(1, COPIED_BYTES * len(array) // max(1, array.nbytes))
+    pieces = [slice(first, first + rows) for first in range(0, len(array), rows)]
+    return [partial(np.copyto, out[piece], array[piece]) for piece in pieces]
 
 
 # -- taking up -------------------------------------------------------------------------------------
