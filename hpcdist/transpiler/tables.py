@@ -16,7 +16,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.graph.roles import Role
-from hpcdist.graph.variable import Parameter
+from hpcdist.graph.variable import Parameter, Variable
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")  # that move rows one by one
@@ -118,8 +118,10 @@ def with_startup(tables: Sequence[Table], startup: Program) -> tuple[Table, ...]
 def untrained_tables(startup: Program) -> tuple[Table, ...]:
     """Return the tables that a startup Program fills, for Programs that only look rows up."""
     filled = {name for op in startup.global_block().ops for name in op.output_arg_names}
-    found = (v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed)
+    found = [v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed]
     tables = [Table(v.name, "", v.shape, v.dtype, "") for v in found if v.name in filled]
+    for var in found:
+        _check_dtype(var)
     return with_startup(sorted(tables, key=lambda table: table.parameter), startup)
 
 
@@ -136,8 +138,7 @@ def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
         raise PlanError(f"{said}: it must be trained, with is_sparse=True")
     if len(updates) > 1:
         raise PlanError(f"{said}: {len(updates)} optimizers would move it, expected one")
-    if var.dtype != "float32":
-        raise PlanError(f"{said}: its rows are float32, got dtype {var.dtype}")
+    _check_dtype(var)
     for op in _others(program, name, lookups, updates[0]):
         if op.role & Role.OPTIMIZE:
             raise PlanError(
@@ -154,6 +155,14 @@ def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
             f"{', '.join(sorted(map(str, paddings)))}; use one for all of them"
         )
     return _of_update(updates[0], gradient, paddings.pop())
+
+
+def _check_dtype(var: Variable) -> None:
+    if var.dtype != "float32":
+        raise PlanError(
+            f"table {var.name!r} has is_distributed=True: its rows are float32, got dtype "
+            f"{var.dtype}"
+        )
 
 
 def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:

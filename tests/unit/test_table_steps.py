@@ -9,7 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers, optimizer
-from hpcdist.errors import FeedError, GraphError, TableError
+from hpcdist.errors import FeedError, GraphError, PlanError, TableError
 from hpcdist.executor import control
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.plan import Plan
@@ -222,6 +222,19 @@ def test_a_table_is_no_array_to_fetch(alone: fluid.Scope) -> None:
     for name in ("u", "u@GRAD"):
         with pytest.raises((GraphError, FeedError), match="distributed table 'u'"):
             run_steps(two_tables(), [feed_of(1)], fetch=name)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_rows_of_another_dtype_are_refused(alone: fluid.Scope, dtype: str, trained: bool) -> None:
+    def build() -> Any:
+        rows = table(ids_input("a"), "t", dtype=dtype)
+        if trained:
+            optimizer.SGD(0.1).minimize(layers.mean(rows))
+        return rows
+
+    with pytest.raises(PlanError, match=f"table 't'.*its rows are float32, got dtype {dtype}"):
+        run_steps(build, [{"a": np.array([[1]], np.int64)}])
 
 
 @pytest.mark.parametrize("padding", [-1, 10**12, 0])
