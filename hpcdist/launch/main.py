@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _world() -> Transport:
+    # Open MPI's osc/ucx complains of itself when windows are made; ours are of shared memory.
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
         return MpiTransport.world()
     except (ImportError, RuntimeError) as error:
@@ -98,17 +100,23 @@ def _world() -> Transport:
 
 def _run_alone(asked: Options) -> None:
     roles.refuse_lone_role(os.environ)
-    alone = Cluster((0,))
+    me = _own_facts(asked)
+    # Other launchers leave their variables behind; our own options are meant.
+    alone = roles.decide([replace(me, env=_role_of(asked))])
+    guard.check_on_failure(asked.on_failure, tolerant=False, servers=0)
     fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, alone, ["this host"])
-    if problem := _problem_with(asked.script):
-        raise LaunchError(problem)
+    if me.problem:
+        raise LaunchError(me.problem)
     for name, value in environment.alone().items():
         os.environ.setdefault(name, value)
+    output = Output()
+    if asked.log_dir is not None:
+        output.direct(0, alone.role_of(0), asked.log_dir, all_output=asked.all_output)
     try:
         _run_script(asked)
     except Exception as error:
         logs.flush()
-        Output().announce(report.of_exception(error, asked.script, None, runtime.where()))
+        output.announce(report.of_exception(error, asked.script, None, runtime.where()))
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -184,8 +192,7 @@ def _own_facts(asked: Options) -> RankFacts:
     if not problem and asked.log_dir is not None:
         problem = logs.problem_with(asked.log_dir)
     given = {name: os.environ[name] for name in roles.VARIABLES if name in os.environ}
-    if asked.role is not None:
-        given["PADDLE_TRAINING_ROLE"] = asked.role.upper()
+    given |= _role_of(asked)
     return RankFacts(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -194,6 +201,10 @@ def _own_facts(asked: Options) -> RankFacts:
         env=given,
         problem=problem,
     )
+
+
+def _role_of(asked: Options) -> dict[str, str]:
+    return {} if asked.role is None else {"PADDLE_TRAINING_ROLE": asked.role.upper()}
 
 
 def _problem_with(script: str) -> str:

@@ -21,8 +21,11 @@ Ranks = tuple[int, ...]
 def by_count(size: int, pservers: int, *, servers_first: bool) -> tuple[Ranks, Ranks]:
     """Return (trainers, servers) of ``size`` ranks of which ``pservers`` serve."""
     if pservers >= size:
+        said = f"{pservers} servers leave" if pservers > 1 else "1 server leaves"
+        among = f"{size} ranks" if size > 1 else "1 rank"
         raise LaunchError(
-            f"{pservers} servers leave no trainer among {size} ranks: start {pservers + 1} or more"
+            f"{said} no trainer among {among}: start {pservers + 1} or more, with mpirun -n or "
+            "srun -n"
         )
     if servers_first:
         return tuple(range(pservers, size)), tuple(range(pservers))

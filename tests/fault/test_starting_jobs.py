@@ -122,6 +122,30 @@ def test_a_role_given_to_a_lone_process_is_refused(tmp_path):
     assert "mpirun -n 4 python -m hpcdist --pservers 2" in ended.messages[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--pservers", "2"), "2 servers leave no trainer among 1 rank: start 3 or more"),
+        (("--role-map", "t,s"), "it names 2 ranks, the job has 1"),
+        (("--role", "pserver"), "at least one trainer"),
+        (("--on-failure", "continue"), "--on-failure continue needs parameter servers"),
+        (("--log-dir", "train.py/x"), "cannot make the log directory"),
+    ],
+)
+def test_what_one_process_cannot_do_is_refused(tmp_path, options, words):
+    ended = Job(tmp_path, "print('ran')", *options, mpirun=False).end()
+    assert (ended.code, ended.out) == (1, "")
+    assert words in ended.messages[0]
+
+
+def test_one_process_writes_its_log_too(tmp_path):
+    script = "print('out')\n1 / 0"
+    ended = Job(tmp_path, script, "--log-dir", "logs", mpirun=False).end()
+    assert (ended.code, ended.out) == (1, "out\n")
+    text = (tmp_path / "logs" / "workerlog.0").read_text()
+    assert text.startswith("out\nhpcdist: the script failed") and "ZeroDivisionError" in text
+
+
 def test_a_script_alone_needs_no_mpi(tmp_path):
     script = TRAIN + "print(train(3) > 0, 'mpi4py.MPI' in sys.modules)"
     ended = Job(tmp_path, script, mpirun=False).end()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 
 import pytest
 
 from hpcdist.launch import options, slurm
 from hpcdist.launch.main import main
-from tests.jobs import ROOT
+from tests.jobs import ROOT, clean_environment
 
 FOLDER = ROOT / "jobs" / "slurm"
 
@@ -142,6 +143,35 @@ def test_what_makes_no_job_is_refused(capsys, arguments, words):
         main(["slurm", *arguments])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+# -- the warning -----------------------------------------------------------------------------------
+WARNED_AT_BOTH_ENDS = """
+import atexit, os, signal
+from hpcdist.checkpoint import preemption
+print("warned", preemption.warned())
+atexit.register(os.kill, os.getpid(), signal.SIGUSR1)
+"""
+# As `env --block-signal=USR1` does, and the warning comes before python has started.
+STARTS_WARNED = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+os.execv(sys.executable, [sys.executable, "-m", "hpcdist", "t.py"])
+"""
+
+
+def test_a_warning_ends_nothing_before_the_script_or_after_it(tmp_path):
+    (tmp_path / "t.py").write_text(WARNED_AT_BOTH_ENDS)
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTS_WARNED],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "warned True\n"), ended.stderr
 
 
 # -- who serves ------------------------------------------------------------------------------------
