@@ -273,6 +273,19 @@ def _slice(draw: Draw) -> Case:
     return Case({"Input": draw.floats(shape)}, attrs)
 
 
+@case("strided_slice")
+def _strided_slice(draw: Draw) -> Case:
+    shape = (draw.int(3, 6), draw.int(1, 3), draw.int(3, 6))
+    starts, ends = draw.of(([0, -1], [100, -100]), ([-3, 2], [3, 0]))
+    attrs = {"axes": [0, 2], "starts": starts, "ends": ends, "strides": [draw.int(1, 3), -1]}
+    return Case({"Input": draw.floats(shape)}, attrs)
+
+
+@case("reverse")
+def _reverse(draw: Draw) -> Case:
+    return Case({"X": draw.floats((2, 3, 2))}, {"axis": draw.of([0], [1], [-1, 0])})
+
+
 @case("gather")
 def _gather(draw: Draw) -> Case:
     shape = draw.shape()

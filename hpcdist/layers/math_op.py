@@ -1,11 +1,12 @@
-"""Arithmetic and comparison signs on Variables, with the operators that Fluid appends for them."""
+"""Signs of arithmetic and comparison on Variables, and parts of them, as operators of Fluid."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
+from hpcdist.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import canonical, is_float
@@ -13,10 +14,15 @@ from hpcdist.graph.variable import Variable
 
 
 def _append(
-    block: Block, type: str, dtype: Any, inputs: dict[str, Variable], attrs: dict[str, Any]
+    block: Block,
+    type: str,
+    dtype: Any,
+    inputs: dict[str, Variable],
+    attrs: dict[str, Any],
+    key: str = "tmp",
 ) -> Variable:
-    """Append an operator that writes a new variable ``tmp_<n>``."""
-    out = block.create_var(names.generate("tmp"), dtype=dtype)
+    """Append an operator that writes a new variable ``<key>_<n>``."""
+    out = block.create_var(names.generate(key), dtype=dtype)
     block.append_op(type, inputs, {"Out": out}, attrs)
     return out
 
@@ -94,6 +100,58 @@ def astype(self: Variable, dtype: Any) -> Variable:
     return _append(_block(self), "cast", dtype, {"X": self}, facts)
 
 
+_END = 10_000_000  # what Fluid writes for "to the end"
+
+
+def _getitem(self: Variable, item: Any) -> Variable:
+    """Return a part, by numbers and slices; a number drops its dimension."""
+    axes: list[int] = []
+    bounds: list[tuple[int, int, int]] = []
+    dropped: list[int] = []
+    turned: list[int] = []
+    for axis, index in enumerate(item if isinstance(item, tuple) else (item,)):
+        if isinstance(index, Integral):
+            start = int(index)
+            bounds.append((start, _END if start == -1 else start + 1, 1))
+            dropped.append(axis)
+        elif not isinstance(index, slice) or not _whole(index):
+            raise GraphTypeError(
+                f"{self.name}[...]: an index is a number or a slice of numbers, got {index!r}"
+            )
+        elif index == slice(None):
+            continue
+        elif index == slice(None, None, -1):
+            turned.append(axis)
+            continue
+        else:
+            step = 1 if index.step is None else int(index.step)
+            first, last = (0, _END) if step > 0 else (_END, -_END)
+            start = first if index.start is None else int(index.start)
+            bounds.append((start, last if index.stop is None else int(index.stop), step))
+        axes.append(axis)
+    found = self
+    if axes:
+        starts, ends, strides = (list(facts) for facts in zip(*bounds))
+        attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped}
+        attrs["infer_flags"] = [1] * len(axes)
+        type = "slice" if strides == [1] * len(axes) else "strided_slice"
+        if type == "strided_slice":
+            attrs["strides"] = strides
+        found = _append(
+            _block(self), type, self.dtype, {"Input": self}, attrs, f"{self.name}_{type}"
+        )
+    if turned:
+        key = f"{self.name}_slice_reverse"
+        found = _append(_block(self), "reverse", self.dtype, {"X": found}, {"axis": turned}, key)
+    return found
+
+
+def _whole(index: slice) -> bool:
+    """Tell whether a slice is of numbers alone."""
+    parts = (index.start, index.stop, index.step)
+    return all(part is None or isinstance(part, Integral) for part in parts)
+
+
 _add = _binary("elementwise_add", with_number=lambda var, c: _scaled(var, 1.0, c))
 _mul = _binary("elementwise_mul", with_number=lambda var, c: _scaled(var, c, 0.0))
 _METHODS: dict[str, Any] = {
@@ -119,6 +177,8 @@ _METHODS: dict[str, Any] = {
     "__ne__": _equality(not_equal, False),
     "__hash__": object.__hash__,
     "__neg__": lambda self: _scaled(self, -1.0, 0.0),
+    "__getitem__": _getitem,
+    "__iter__": None,  # or Python would ask for parts without end
     "__array_ufunc__": None,  # numpy leaves `array * variable` to the variable
     "astype": astype,
 }

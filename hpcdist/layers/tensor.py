@@ -34,11 +34,13 @@ __all__ = [
     "ones",
     "ones_like",
     "reshape",
+    "reverse",
     "shape",
     "slice",
     "split",
     "squeeze",
     "stack",
+    "strided_slice",
     "transpose",
     "unsqueeze",
     "zeros",
@@ -299,6 +301,31 @@ def slice(
         "infer_flags": [1] * len(axes),
     }
     return LayerHelper("slice").apply("slice", {"Input": input}, attrs, dtype=input.dtype)
+
+
+def strided_slice(
+    input: Variable,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int],
+) -> Variable:
+    """Take every ``strides``-th element of a part along some dimensions, backwards if negative."""
+    attrs = {
+        "axes": list(axes),
+        "starts": list(starts),
+        "ends": list(ends),
+        "strides": list(strides),
+        "infer_flags": [1] * len(axes),
+    }
+    helper = LayerHelper("strided_slice")
+    return helper.apply("strided_slice", {"Input": input}, attrs, dtype=input.dtype)
+
+
+def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
+    """Turn the order of the elements round along some dimensions."""
+    attrs = {"axis": [axis] if isinstance(axis, int) else list(axis)}
+    return LayerHelper("reverse").apply("reverse", {"X": x}, attrs, dtype=x.dtype)
 
 
 def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:

@@ -21,6 +21,7 @@ from hpcdist.ops import (  # noqa: F401
     network,
     norm,
     optimize,
+    parts,
     pool,
     random,
     reduce,

@@ -1,4 +1,4 @@
-"""Operators that join values, or take parts of them: concat, split, stack, slice, gather."""
+"""Operators that join values, or take parts of them: concat, split, stack, gather."""
 
 from __future__ import annotations
 
@@ -164,73 +164,6 @@ define(
     grad=grad_by("stack_grad", _STACK_GRAD),
 )
 define("stack_grad", _STACK_GRAD, attrs={"axis": 0}, infer=_stack_grad_infer, bind=_stack_grad_bind)
-
-
-# -- slice -----------------------------------------------------------------------------------------
-_SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flags": ()}
-
-
-def _slices(rank: int, axes: Sequence[int], starts: Any, ends: Any) -> tuple[slice, ...]:
-    if not len(axes) == len(starts) == len(ends):
-        raise GraphError(
-            f"slice: axes {list(axes)}, starts {list(starts)}, ends {list(ends)} differ in length"
-        )
-    index = [slice(None)] * rank
-    for axis, start, end in zip(axes, starts, ends):
-        index[resolve_axis(axis, rank)] = slice(start, end)
-    return tuple(index)
-
-
-def _slice_infer(
-    x: Meta, axes: Any, starts: Any, ends: Any, decrease_axis: Any, infer_flags: Any
-) -> Meta:
-    index = _slices(len(x.shape), axes, starts, ends)
-    shape = [-1 if d == -1 else len(range(*i.indices(d))) for i, d in zip(index, x.shape)]
-    if 0 in shape:
-        raise GraphError(
-            f"slice of {x.shape} by axes {list(axes)}, starts {list(starts)}, ends {list(ends)} "
-            "is empty"
-        )
-    kept = [d for i, d in enumerate(shape) if i not in decrease_axis]
-    return Meta(tuple(kept) or (1,), x.dtype)
-
-
-def _slice_bind(
-    xp: Any, x: Any, out: Any, axes: Any, starts: Any, ends: Any, **_: Any
-) -> Callable[[], Any]:
-    part = x[_slices(x.ndim, axes, starts, ends)]
-    return functools.partial(xp.copyto, out.reshape(part.shape), part)
-
-
-def _slice_grad_bind(
-    xp: Any, x: Any, dout: Any, dx: Any, axes: Any, starts: Any, ends: Any, **_: Any
-) -> Callable[[], Any]:
-    part = dx[_slices(x.ndim, axes, starts, ends)]
-    return in_sequence(
-        [
-            functools.partial(dx.fill, 0),
-            functools.partial(xp.copyto, part, dout.reshape(part.shape)),
-        ]
-    )
-
-
-_SLICE_GRAD = "Input, Out@GRAD -> Input@GRAD"
-define(
-    "slice",
-    "Input -> Out",
-    attrs=_SLICE,
-    infer=_slice_infer,
-    bind=_slice_bind,
-    grad=grad_by("slice_grad", _SLICE_GRAD),
-)
-define(
-    "slice_grad",
-    _SLICE_GRAD,
-    attrs=_SLICE,
-    infer=like_inputs(_SLICE_GRAD),
-    bind=_slice_grad_bind,
-    shape_only=("Input",),
-)
 
 
 # -- gather ----------------------------------------------------------------------------------------

@@ -101,6 +101,54 @@ def test_signs_refuse_what_is_no_number(programs):
         data("x", [1]) + "1"
 
 
+# -- parts -----------------------------------------------------------------------------------------
+CUBE = np.arange(60, dtype="float32").reshape(3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("part", "types", "name"),
+    [
+        (np.s_[1], ["slice"], "x_slice_0"),
+        (np.s_[-1], ["slice"], "x_slice_0"),
+        (np.s_[1:3, :, 2], ["slice"], "x_slice_0"),
+        (np.s_[:, 1:-1, -2:], ["slice"], "x_slice_0"),
+        (np.s_[:, np.int64(1)], ["slice"], "x_slice_0"),
+        (np.s_[:], [], "x"),
+        (np.s_[:, ::-1], ["reverse"], "x_slice_reverse_0"),
+        (np.s_[::-1, 1:3], ["slice", "reverse"], "x_slice_reverse_0"),
+        (np.s_[0:3:2, 3:0:-2], ["strided_slice"], "x_strided_slice_0"),
+        (np.s_[::2, :1:-1, 3], ["strided_slice"], "x_strided_slice_0"),
+    ],
+)
+def test_parts_append_the_operators_of_fluid(programs, part, types, name):
+    found = data("x", [3, 4, 5])[part]
+    assert (ops(programs[0]), found.name) == (types, name)
+    ((got,),) = run(programs, {"x": CUBE}, [found])
+    np.testing.assert_array_equal(got, CUBE[part])
+    assert found.shape == got.shape
+
+
+def test_one_element_has_a_shape_as_in_fluid(programs):
+    x = data("x", [3, 4, 5])
+    found = x[0, 1, 2]
+    op = programs[0].global_block().ops[0]
+    assert (op.attr("starts"), op.attr("ends")) == ([0, 1, 2], [1, 2, 3])
+    assert op.attr("decrease_axis") == [0, 1, 2]
+    assert run(programs, {"x": CUBE}, [found])[0][0].tolist() == [7.0]
+
+
+def test_parts_that_cannot_be(programs):
+    x = data("x", [3, 4, 5])
+    for part in (..., None, "a", [0, 1], np.s_["a":], x):
+        with pytest.raises(TypeError, match=r"x\[...\]: an index is a number or a slice"):
+            x[part]
+    for part in (3, np.s_[2:1], np.s_[0, 0, 0, 0]):
+        with pytest.raises(GraphError):
+            x[part]
+    with pytest.raises(TypeError, match="not iterable"):
+        list(x)
+
+
 # -- layers ----------------------------------------------------------------------------------------
 def test_names_are_those_of_fluid(programs):
     x = data("x", [-1, 3, 4])

@@ -8,11 +8,12 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import arguments, defined, lookup, own_attrs
 
 IN, OUT = (4, 6), {"reduce_sum": (4, 1), "reduce_mean": (4, 1), "mean": (1,), "slice": (2, 6)}
-OUT |= {"gather": (3, 6), "expand": (8, 12)}
+OUT |= {"gather": (3, 6), "expand": (8, 12), "strided_slice": (2, 6)}
 ATTRS = {
     "reduce_sum": {"dim": [1]},
     "reduce_mean": {"dim": [1]},
     "slice": {"axes": [0], "starts": [1], "ends": [3]},
+    "strided_slice": {"axes": [0], "starts": [3], "ends": [0], "strides": [-2]},
     "expand": {"expand_times": [2, 2]},
 }
 TYPES = [type for type in defined() if lookup(type).shape_only]
