@@ -52,7 +52,6 @@ class CollectiveLink:
         self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
         self._groups: dict[tuple[Way, int | None], list[Collective]] = {}
         self._way = Way()  # of the Program that is being compiled
-        self._ordered = any(_is_set(os.environ.get(flag, "")) for flag in ORDERED_FLAGS)
         self._begun: dict[int, Program] = {}
         self._restored: dict[int, Program] = {}
         self._families: dict[int, int] = {}
@@ -116,7 +115,7 @@ class CollectiveLink:
         """Refuse to train together if trainers have built different Programs. Collective."""
         group = program._group
         often = (group.k_steps, group.begin_step)
-        settings = (_fusing(group), group.fused, _way(group), self._ordered, often)
+        settings = (_fusing(group), group.fused, _way(group), _ordered(), often)
         text = f"{exact_text(program)}\n{settings}"
         digest = hashlib.sha256(text.encode()).digest()
         what = "the other trainers' programs"
@@ -221,7 +220,7 @@ class CollectiveLink:
         if sums is None or not sums.holds(names, binding.arrays):
             here.doing = "making the sums of gradients"
             groups = self._groups_of(_way(binding.program._group), binding.backend)
-            sums = Sums(groups, names, binding, self._ordered)
+            sums = Sums(groups, names, binding, _ordered())
             here.doing = ""
             if key not in self._sums and self._trainers.rank == 0:
                 _say_fused(sum(map(len, names)), len(names))
@@ -371,5 +370,6 @@ def _is_sparse(array: Any) -> bool:
     return isinstance(array, SelectedRows)
 
 
-def _is_set(flag: str) -> bool:
-    return flag.lower() in ("1", "true", "on")
+def _ordered() -> bool:
+    """Tell whether sums are to run in a fixed order; a script may set the flags itself."""
+    return any(os.environ.get(f, "").lower() in ("1", "true", "on") for f in ORDERED_FLAGS)

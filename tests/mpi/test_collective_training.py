@@ -309,6 +309,18 @@ def test_the_same_bits_from_run_to_run(flag, monkeypatch):
     assert first == second == [first[0]] * 3
 
 
+def test_a_flag_that_a_script_sets_by_itself_counts(monkeypatch):
+    def script(role: Any) -> None:
+        main, startup, _ = network(sgd)
+        transpile(main, startup, role, 2, mode="nccl2")
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        monkeypatch.setenv("FLAGS_cpu_deterministic", str(role.index))
+        exe.run(main, feed=batch(0, role.index))
+
+    refused(script, "with equal settings and FLAGS_")
+
+
 def test_persistable_values_that_the_forward_pass_keeps_are_each_ranks_own():
     def count_rows(loss: Any) -> None:
         seen = layers.create_global_var([1], 0.0, "float32", persistable=True, name="seen")
