@@ -47,6 +47,10 @@ class AsyncShards:
     def begun(self) -> bool:
         return bool(self._held)
 
+    def begins(self, trainer: int) -> None:
+        """A trainer that has sent nothing yet reads its first values."""
+        self._seen[trainer] = list(self._versions)
+
     def reached(self, trainer: int, packet: int, step: int) -> bool:
         """A trainer sees its own updates of the steps before ``step``."""
         return self._counts[trainer][packet] >= step

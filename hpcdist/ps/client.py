@@ -114,7 +114,7 @@ class PsClient:
         """Agree with every server on the packets of a step; every trainer must call this.
 
         Packets are numbered over ``plans``, one for each server, in the order given. Raises
-        CommError, the same on all trainers, if any of them announces something else.
+        CommError if a trainer announces something else: in synchronous mode the same on all.
         """
         if self.connected:
             raise CommError(f"{self._name} is connected already")

@@ -56,8 +56,8 @@ class StepExchange:
         self._start_all: list[Callable[[], None]] = []
         self._finish_all: list[Callable[[], object]] = []
 
-    def open(self, trainers: Sequence[int]) -> list[Request]:
-        """Make all requests, post the receives of ``trainers``; return them trainer by trainer."""
+    def open(self) -> list[Request]:
+        """Make all requests; return the receives, trainer by trainer. None is posted yet."""
         transport = self._transport
         for packet, rows, live in zip(
             self._expected.gradients, self._rows, self._live, strict=True
@@ -87,10 +87,12 @@ class StepExchange:
         self._finish_all = [
             transport.waiter_all(sends, self._describe, self._deadline_s) for sends in self._sends
         ]
-        by_trainer = [list(column) for column in zip(*self._receives, strict=True)]
-        for trainer in trainers if by_trainer else []:
-            transport.start(by_trainer[trainer])
-        return [request for column in by_trainer for request in column]
+        return [request for column in zip(*self._receives, strict=True) for request in column]
+
+    def admit(self, trainers: Sequence[int]) -> None:
+        """Take the first gradients of these trainers."""
+        for packet in range(len(self._receives)):
+            self.receive(packet, trainers)
 
     def settle(self, packet: int) -> None:
         """Wait until the last answers have left, before their parameters change.

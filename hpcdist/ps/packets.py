@@ -45,7 +45,8 @@ class Packet:
     offsets: tuple[int, ...]
 
     def __str__(self) -> str:
-        return ", ".join(spec.name for spec in self.variables)
+        named = [spec.name for spec in self.variables if not spec.name.startswith("@")]
+        return ", ".join(named or [spec.name for spec in self.variables])
 
     def views(self, buffer: Array) -> dict[str, Array]:
         """Return each variable as a view of ``buffer``, ``nbytes`` uint8 on its last axis.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from hpcdist.comm.base import Array, Request, Transport
@@ -13,6 +12,7 @@ from hpcdist.comm.waiting import DEADLINE_S, while_waiting
 from hpcdist.errors import CommError, DeadlineError, RankFailure
 from hpcdist.ps.answers import DIFFER, Answers, OnCheckpoint
 from hpcdist.ps.exchange import StepExchange
+from hpcdist.ps.greetings import Greetings
 from hpcdist.ps.heartbeat import Heartbeat
 from hpcdist.ps.messages import (
     REQUEST_TAG,
@@ -22,8 +22,6 @@ from hpcdist.ps.messages import (
     Hello,
     Kind,
     decode_header,
-    difference,
-    parse_hello,
 )
 from hpcdist.ps.rows import RowServer
 from hpcdist.ps.shards import Shards, SyncShards, Update
@@ -47,7 +45,8 @@ class PsServer:
     ``gradients[name][k]`` is what trainer k sent: the rows of one strided array. Sparse gradients
     count as packets behind the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
     The last packet are the gradients of all ``tables`` together, those of ``expected.row_tables``.
-    ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`. With
+    ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`; then trainers
+    also begin one by one, and ``on_read`` is told which one is about to read its first values. With
     ``tracked_rows`` trainers may ask which rows of tables have changed. The death of a trainer ends
     the server with RankFailure unless there is an ``on_death``, which may also raise: then it is
     told, and the others go on. ``on_silence`` is told of trainers that send nothing for
@@ -67,6 +66,7 @@ class PsServer:
         own_answers: bool = False,
         tracked_rows: bool = False,
         tables: Sequence[SparseTable] = (),
+        on_read: Callable[[int], None] | None = None,
         on_death: OnDeath | None = None,
         on_checkpoint: OnCheckpoint | None = None,
         on_silence: OnSilence | None = None,
@@ -102,11 +102,11 @@ class PsServer:
         self.tables = TableServer(transport, cluster.trainers, specs, deadline_s)
         self._table_packet = packets - 1 if tables else None
 
-        self._greeted = False
-        self._hellos: dict[int, Hello] = {}
+        self._greetings = Greetings(expected, trainers, one_by_one=own_answers)
         self._closed: set[int] = set()
         self._dead: set[int] = set()
         self._verdicts = Verdicts()
+        self._on_read = on_read
         self._on_death = on_death
         self._on_silence = on_silence
         self._heartbeat = Heartbeat(trainers, silence_s)
@@ -209,7 +209,7 @@ class PsServer:
     def _look(self) -> None:
         """Tell of trainers that have been silent for too long."""
         now = time.monotonic()
-        if self._on_silence is None or not self._greeted or not self._heartbeat.due(now):
+        if self._on_silence is None or not self._greetings.answered or not self._heartbeat.due(now):
             return
         shards, trainers = self._shards, range(len(self._ranks))
         asking = self._answers.awaited
@@ -221,8 +221,8 @@ class PsServer:
 
     def _missing(self) -> tuple[int, ...]:
         """Return the trainers that others wait for."""
-        if not self._greeted:
-            return tuple(sorted(set(range(len(self._ranks))) - set(self._hellos) - self._closed))
+        if not self._greetings.answered:
+            return self._greetings.missing(self._closed)
         return self._shards.missing()[2]
 
     def _bury(self, failure: RankFailure, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
@@ -234,16 +234,19 @@ class PsServer:
         self._closed |= found
         for trainer in sorted(found):
             self._on_death(trainer, self._shards.steps_of(trainer))
-            self._hellos.pop(trainer, None)
-            self._answers.forget(trainer)
-            self._verdicts.forget(trainer)
-            self._row_server.forget(trainer)
-            self.tables.forget(trainer)
+            for part in (
+                self._greetings,
+                self._answers,
+                self._verdicts,
+                self._row_server,
+                self.tables,
+            ):
+                part.forget(trainer)
             for update in self._shards.died(trainer):
                 self._update(update, on_step_begin, on_packet)
         if len(self._dead) == len(self._ranks):
             raise failure
-        self._greet_when_all_are_here()
+        self._greet()
         self._answer_reads()
 
     # -- control messages --
@@ -270,8 +273,11 @@ class PsServer:
             self._deadline_s,
         )
         if header.kind is Kind.HELLO:
-            self._hello(trainer, payload)
+            self._greetings.take(trainer, payload)
+            self._greet()
         elif header.kind is Kind.READ:
+            if self._on_read is not None and trainer not in self._greetings:
+                self._on_read(trainer)
             self._answers.read_asked(trainer, header.step, payload)
         elif header.kind is Kind.CHECKPOINT:
             self._answers.checkpoint_asked(trainer, header.step, payload)
@@ -311,32 +317,22 @@ class PsServer:
         self._transport.start([self._requests[trainer]])
         self._answer_reads()
 
-    def _hello(self, trainer: int, payload: Any) -> None:
-        if trainer in self._hellos:
-            raise CommError(f"{self._name}: a second HELLO from {self._who(trainer)}")
-        self._hellos[trainer] = parse_hello(payload)
-        self._greet_when_all_are_here()
-
-    def _greet_when_all_are_here(self) -> None:
-        """Answer all HELLOs at once: every trainer goes on, or every one has the same error."""
-        here = self._closed.union(self._hellos)
-        if self._greeted or not self._hellos or len(here) < len(self._ranks):
+    def _greet(self) -> None:
+        """Answer the HELLOs that may be answered; from then on those trainers may send."""
+        new = self._greetings.due(self._closed)
+        if not new:
             return
-        self._greeted = True
-        reference = self._expected
+        objection = self._greetings.objection(new)
         refusal = None
-        for trainer, hello in sorted(self._hellos.items()):
-            if not reference.fingerprint:
-                reference = replace(reference, fingerprint=hello.fingerprint)
-            found = difference(reference, hello)
-            if found:
-                refusal = f"{self._who(trainer)} and {self._name} disagree on {found}"
-                break
-        kind = Kind.REFUSED if refusal else Kind.HELLO_OK
-        if not refusal:
-            self._requests += self._exchange.open(sorted(set(self._hellos) - self._closed))
-        for trainer in sorted(self._hellos):
-            self._answers.reply(trainer, kind, 0, refusal)
+        if objection:
+            refusal = f"{self._who(objection[0])} and {self._name} disagree on {objection[1]}"
+        else:
+            if not self._greetings.answered:
+                self._requests += self._exchange.open()
+            self._exchange.admit([k for k in new if k not in self._closed])
+        self._greetings.answered.update(new)
+        for trainer in new:
+            self._answers.reply(trainer, Kind.REFUSED if refusal else Kind.HELLO_OK, 0, refusal)
         if refusal:
             raise CommError(refusal)
 
@@ -350,7 +346,7 @@ class PsServer:
         self._closed.add(trainer)
         for update in self._shards.closed(trainer, sent):
             self._update(update, on_step_begin, on_packet)
-        self._greet_when_all_are_here()
+        self._greet()
 
     def _answer_reads(self) -> None:
         """Answer what was asked, unless a step is half applied: values are of whole steps only."""
@@ -375,16 +371,17 @@ class PsServer:
 
     def _exchange_open(self) -> bool:
         """Whether some trainer has begun what others must complete; only that is bounded."""
-        return bool(self._hellos and not self._greeted) or self._shards.begun
+        return self._greetings.pending or self._shards.begun
 
     def _awaited(self) -> str:
-        if self._hellos and not self._greeted:
+        if self._greetings.pending:
             absent = self._whos(self._missing())
             return f"{self._name} waiting for the first message (HELLO) of {absent}"
-        if not self._greeted:
+        if not self._greetings.answered:
             return f"{self._name} waiting for trainers"
         packets = [*map(str, self._expected.gradients), *self._tables]
-        packets += [", ".join(t.name for t in self._expected.row_tables)]
+        if self._table_packet is not None:
+            packets.append(", ".join(table.name for table in self._expected.row_tables))
         if not self._shards.begun:
             step = self._shards.step + 1
             return f"{self._name}: waiting for step {step}, for {', '.join(packets)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
@@ -13,6 +13,7 @@ from hpcdist.ps.server import PsServer
 from hpcdist.runtime.exchange import STEP
 
 OnPacket = Callable[[int, tuple[int, ...]], None]
+P = ParamSpec("P")
 
 
 def bind_step_number(
@@ -67,11 +68,11 @@ def bind_counters(
     return count if schedule and counters else lambda packet, contributors: None
 
 
-def followed_by(first: OnPacket, second: OnPacket) -> OnPacket:
+def followed_by(first: Callable[P, None], second: Callable[P, None]) -> Callable[P, None]:
     """Return what calls both."""
 
-    def both(packet: int, contributors: tuple[int, ...]) -> None:
-        first(packet, contributors)
-        second(packet, contributors)
+    def both(*args: P.args, **kwargs: P.kwargs) -> None:
+        first(*args, **kwargs)
+        second(*args, **kwargs)
 
     return both

@@ -124,8 +124,10 @@ class Server:
         packets = len(gradients) + len(sparse) + bool(of_rows)
         shards: Shards = SyncShards(trainers, packets)
         arrays = _readable(program, binding)
+        on_read = None
         if is_async:
             shards = AsyncShards(trainers, packets, mode.max_staleness)
+            on_read = followed_by(shards.begins, _back_up(blocks, binding))
             arrays[STALENESS] = np.zeros(2, np.int64)
         schedule = _compile_schedule(program, op.attrs["lr_decay_block_id"], binding)
 
@@ -152,6 +154,7 @@ class Server:
             deadline_s=self._deadline_s,
             shards=shards,
             own_answers=is_async,
+            on_read=on_read,
             tracked_rows=mode.geo,
             on_death=self._survival.bury,
             on_silence=self._survival.tell_silence if self._index == 0 else None,
@@ -321,6 +324,18 @@ def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
         out += rows[trainer]
     if len(contributors) > 1:
         out *= out.dtype.type(1.0 / len(contributors))
+
+
+def _back_up(blocks: Sequence[OptimizeBlock], binding: Binding) -> Callable[[int], None]:
+    """Return what notes, with DC-ASGD, that a trainer reads all parameters as they are now."""
+    held = [(_array(binding, b.parameter), _backups(b, binding)) for b in blocks]
+
+    def back_up(trainer: int) -> None:
+        for param, backups in held:
+            if backups:
+                backups[trainer][...] = param
+
+    return back_up
 
 
 def _backups(block: OptimizeBlock, binding: Binding) -> list[Any]:

@@ -17,11 +17,30 @@ from tests.mpi.test_sync_losses import cluster_of, rows_of
 from tests.mpi_ranks import run_ranks
 
 RUNS = golden("losses.json")["runs"]
+TURN, STOP = 77, object()  # a tag; the end of a trainer's turns
 LOCAL = [n for n, run in RUNS.items() if not run["setting"]["clip"]]
 
 
-def train_async(transport, trainers, servers, setting, *, steps=STEPS, slow=None, **fields):
-    """Train asynchronously on this rank; return losses, parameters, and staleness per step."""
+def take_turns(transport, order, trainer):
+    """Yield when it is a trainer's turn to step; the next one's comes when this one goes on."""
+    token = np.zeros(1)
+    for turn, who in enumerate(order):
+        before, after = order[turn - 1], (*order, who)[turn + 1]
+        if who == trainer:
+            if turn and before != who:
+                transport.wait_all([transport.irecv(token, before, TURN)], lambda: "a turn")
+            yield
+            if after != who:
+                transport.wait_all([transport.isend(token, after, TURN)], lambda: "the next turn")
+
+
+def train_async(
+    transport, trainers, servers, setting, *, steps=STEPS, slow=None, order=None, **fields
+):
+    """Train asynchronously on this rank; return losses, parameters, and staleness per step.
+
+    With an ``order`` trainers step one after the other, and begin when it is first their turn.
+    """
     cluster = cluster_of(trainers, servers)
     role = cluster.role_of(transport.rank)
     config = DistributeTranspilerConfig()
@@ -46,14 +65,18 @@ def train_async(transport, trainers, servers, setting, *, steps=STEPS, slow=None
             exe.run(program, scope=scope)
             return [], {}, []
         program = transpiler.get_trainer_program()
+        turns = take_turns(transport, order, role.index) if order else iter(range(steps))
+        more = next(turns, STOP)
         exe.run(startup, scope=scope)
         losses, stale = [], []
-        for step in range(steps):
+        while more is not STOP:
+            step = len(losses)
             feed = rows_of(fed(setting, step % STEPS), role.index, trainers)
             losses.append(float(exe.run(program, feed, [loss], scope=scope)[0][0]))
             stale.append(runtime.staleness())
             if slow == role.index:
                 time.sleep(0.005)
+            more = next(turns, STOP)
         names = [p.name for p in main.all_parameters() if p.name != "table"]
         values = {n: np.array(scope.find_var(n).get_tensor()) for n in names}
         exe.close()
@@ -143,5 +166,43 @@ def test_staleness_is_bounded_when_asked(bound):
         )
         if losses:
             assert max(stale) <= 2 * bound + 1
+
+    run_ranks(3, body)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("order", [(0, 0, 1, 0, 1, 1, 0), (1, 1, 1, 0)])
+@pytest.mark.parametrize("dc", [False, True])
+def test_trainers_begin_one_by_one_and_nobody_waits(order, dc):
+    """Each update by numbers, w -= rate (g + g g (w - what its trainer had read)), g of own rows.
+
+    A trainer that comes late reads what others have made by then, and is not stale.
+    """
+    setting = RUNS["linreg_sgd"]["setting"]
+
+    def numbers():
+        made = {0: ([], []), 1: ([], [])}
+        w = np.vstack([0.1 * np.sin(1.0 + np.arange(13.0))[:, None], [[0.05]]])
+        read, version = {}, {}
+        for turn, who in enumerate(order):
+            losses, stale = made[who]
+            if not losses:
+                read[who], version[who] = w, turn
+            fed_here = rows_of(fed(setting, len(losses)), who, 2)
+            x = np.hstack([fed_here["x"], np.ones((len(fed_here["x"]), 1))])
+            error = x @ read[who] - fed_here["y"]
+            losses.append(float(np.mean(error**2)))
+            stale.append(turn - version[who])
+            g = 2 * x.T @ error / len(x)
+            w = w - 0.01 * (g + dc * g * g * (w - read[who]))
+            read[who], version[who] = w, turn + 1
+        return made
+
+    def body(transport):
+        losses, _, stale = train_async(transport, 2, 1, setting, order=order, enable_dc_asgd=dc)
+        if losses:
+            wanted, staleness = numbers()[transport.rank]
+            np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+            assert stale == staleness
 
     run_ranks(3, body)

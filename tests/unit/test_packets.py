@@ -31,6 +31,14 @@ def test_small_variables_share_the_packet_of_the_last_of_them():
     assert plan_packets([]) == ()
 
 
+def test_a_packet_is_called_by_what_users_know():
+    step = VarSpec("@STEP@", (2,), "int64")
+    (packet,) = plan_packets([step, W, B])
+    assert str(packet) == "w, b"
+    (alone,) = plan_packets([step])
+    assert str(alone) == "@STEP@"
+
+
 def test_offsets_are_aligned_to_the_items():
     (packet,) = plan_packets([W, B, D])
     assert packet.offsets == (0, 52, 64)  # 13 and 3 floats end at 64 bytes
