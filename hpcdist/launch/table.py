@@ -38,22 +38,25 @@ def environment(variables: Mapping[str, str]) -> str:
 def of_tables(server: str, tables: Sequence[TableStatistics]) -> str:
     """Return what a server's distributed tables have done, as a table of text.
 
-    The payload is what ids, rows and optimizer state take by themselves.
+    The payload is what ids, rows and optimizer state take by themselves. Each line says whose it
+    is: lines of servers that end together may come to a terminal in any order.
     """
     from rich.console import Console
     from rich.table import Table
 
-    found = Table(title=f"hpcdist: tables of {server}", title_justify="left", box=None)
-    found.add_column("table", no_wrap=True)
+    found = Table(box=None)
+    found.add_column(f"hpcdist: {server}", no_wrap=True)
     for heading in ("rows", "memory", "payload", "rows pulled", "rows pushed"):
         found.add_column(heading, justify="right", no_wrap=True)
     for t in tables:
         sizes = f"{t.rows:,}", _size(t.nbytes), _size(t.payload_bytes)
-        found.add_row(t.name, *sizes, f"{t.rows_pulled:,}", f"{t.rows_pushed:,}")
+        found.add_row(
+            f"hpcdist: {server}: {t.name}", *sizes, f"{t.rows_pulled:,}", f"{t.rows_pushed:,}"
+        )
     console = Console(file=io.StringIO(), width=200)
     console.print(found)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    return "\n".join(line.strip() for line in text.splitlines())
 
 
 def _size(nbytes: int) -> str:

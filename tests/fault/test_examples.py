@@ -60,6 +60,24 @@ def test_ranks_find_what_one_process_finds(tmp_path, script, options, ranks, ser
     assert found[0][-1] > least
 
 
+def test_servers_report_their_tables(tmp_path):
+    """What the documentation of tables shows: five batches of 64 ids, none of them twice."""
+    source = re.search(
+        r"```python\n(# ctr.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL
+    )
+    assert source is not None
+    ended = Job(tmp_path, source[1], "--pservers", "2", ranks=4).end(within_s=120)
+    assert ended.code == 0, ended.err
+    assert len(ended.out.splitlines()) == 5
+    number, size = r"(\d+)", r"[\d.]+ KiB"
+    line = rf"hpcdist: server (\d): embedding_0\.w_0 +{number} +{size} +{size} +{number} +{number}"
+    told = sorted(re.findall(line, ended.err))
+    assert [server for server, *_ in told] == ["0", "1"]
+    for _, rows, pulled, pushed in told:
+        assert rows == pulled == pushed
+    assert sum(int(rows) for _, rows, *_ in told) == 5 * 64
+
+
 def test_resnet_50_through_fleet(tmp_path):
     """What the documentation of fleet shows: 161 sums that are 5, and lines of losses."""
     source = (ROOT / "examples" / "resnet.py").read_text()
