@@ -10,9 +10,11 @@ import runpy
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -46,6 +48,7 @@ from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
 
 LAST_SECONDS = 3  # that MPI may take to end, when ranks have died
+REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 
 COMMANDS = {"checkpoint": checkpoints.main, "slurm": slurm.main}
@@ -61,7 +64,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         COMMANDS[words[0]](words[1:])
         return
     preemption.hold()
-    asked = options.parse(words)
+    try:
+        asked = options.parse(words)
+    except SystemExit as end:
+        if end.code:
+            _end_refused(_code_of(end))
+        raise
     stop_watching = early.watch(os.environ)
     try:
         if asked.deadline is not None:
@@ -82,7 +90,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Before the script, every rank comes to the same refusal: one of them says it.
         if guard.launched_rank(os.environ) == 0:
             Output().announce(str(error))
-        raise SystemExit(1) from None
+        _end_refused(1)
+
+
+def _end_refused(code: int) -> NoReturn:
+    """End this rank when rank 0 has said why no rank starts.
+
+    Launchers end all ranks when the first one has failed: the others leave rank 0 time to speak.
+    """
+    logs.flush()
+    if guard.launched_size(os.environ) is None:
+        raise SystemExit(code) from None
+    if guard.launched_rank(os.environ) > 0:
+        time.sleep(REFUSAL_S)
+    os._exit(code)  # MPI's own end would wait for the others
 
 
 def _world() -> Transport:
