@@ -341,7 +341,7 @@ def test_persistable_values_that_the_forward_pass_keeps_are_each_ranks_own():
 
 
 def refused(script: Callable[[Any], Any], words: str, trainers: int = 2) -> None:
-    outcomes = run_job(trainers, 0, script, deadline_s=5, aborts=False)
+    outcomes = run_job(trainers, 0, script, deadline_s=20, aborts=False)
     assert any(words in outcome.error for outcome in outcomes), [o.trace for o in outcomes]
 
 
