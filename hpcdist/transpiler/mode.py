@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcdist.errors import PlanAssertionError, PlanError
+from hpcdist.errors import PlanAssertionError, PlanError, PlanTypeError
 from hpcdist.transpiler.config import DistributedMode, DistributeTranspilerConfig
 
 
@@ -40,6 +40,8 @@ def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
     """Return the mode that `transpile(sync_mode=)` asks for; ``config.sync_mode`` has no say."""
     if config.geo_sgd_mode:
         raise PlanError("config.geo_sgd_mode: use hpcdist.transpiler.GeoSgdTranspiler")
+    if sync_mode not in (True, False):
+        raise PlanTypeError(f"sync_mode: expected True or False, got {sync_mode!r}")
     return _sync(config) if sync_mode else _async(config)
 
 
@@ -48,6 +50,7 @@ def geo_mode(config: DistributeTranspilerConfig) -> Mode:
     for name in ("enable_dc_asgd", "completely_not_async"):
         if getattr(config, name):
             raise PlanError(f"config.{name} has no meaning in GEO mode: set it to False")
+    _unbounded(config)
     return Mode(
         DistributedMode.GEO,
         lockstep=False,
@@ -67,7 +70,16 @@ def _sync(config: DistributeTranspilerConfig) -> Mode:
             raise PlanError(
                 f"config.{name} is for asynchronous training: pass sync_mode=False to transpile()"
             )
+    _unbounded(config)
     return Mode()
+
+
+def _unbounded(config: DistributeTranspilerConfig) -> None:
+    if config.max_staleness is not None:
+        raise PlanError(
+            "config.max_staleness bounds asynchronous training, neither synchronous nor GEO mode: "
+            "set it to None"
+        )
 
 
 def _async(config: DistributeTranspilerConfig) -> Mode:
@@ -84,6 +96,7 @@ def _async(config: DistributeTranspilerConfig) -> Mode:
                 "config.enable_dc_asgd is for asynchronous training: "
                 "set config.completely_not_async = False"
             )
+        _unbounded(config)
         return Mode(DistributedMode.SYNC, lockstep=False, runtime_split=True, joint=True)
     return Mode(
         DistributedMode.ASYNC if split else DistributedMode.HALF_ASYNC,

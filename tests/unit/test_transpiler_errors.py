@@ -77,6 +77,14 @@ REFUSED = {
     "unknown argument": ({}, {"sections": 3}, TypeError, "sections"),
     "dc_asgd in sync": ({"enable_dc_asgd": True}, {}, AssertionError, "sync_mode=False"),
     "half_async in sync": ({"half_async": True}, {}, ValueError, "sync_mode=False"),
+    "a bound in sync": ({"max_staleness": 1}, {}, ValueError, "max_staleness"),
+    "a bound averaged": (
+        {**FLEET_SYNC, "max_staleness": 1},
+        {"sync_mode": False},
+        ValueError,
+        "max_staleness",
+    ),
+    "sync_mode a string": ({}, {"sync_mode": "False"}, TypeError, "True or False"),
     "split by the runtime in sync": (
         {"sync_mode": False, "runtime_split_send_recv": True},
         {},

@@ -182,6 +182,7 @@ class Grandchild(RoundRobin):
         ({"mode": "nccl2"}, {}, ValueError, "parameter servers"),
         ({"enable_dc_asgd": True}, {}, ValueError, "enable_dc_asgd has no meaning"),
         ({"completely_not_async": True}, {}, ValueError, "completely_not_async has no meaning"),
+        ({"max_staleness": 2}, {}, ValueError, "max_staleness"),
         ({"geo_sgd_need_push_nums": 0}, {}, ValueError, "at least 1"),
         ({}, {"sync_mode": True}, ValueError, "asynchronous"),
         ({}, {"trainers": 0}, ValueError, "at least 1"),
