@@ -34,6 +34,7 @@ setup(
         "compression": ["hdf5plugin>=4.3"],
         "cuda12": ["cupy-cuda12x>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x>=13.6", "nvidia-nccl-cu13>=2.27"],
+        "plot": ["matplotlib>=3.8"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.mpi import MpiTransport
@@ -10,7 +12,7 @@ from hpcdist.ps.batch import Batch, TableSpec
 from hpcdist.ps.client import PsClient, ServerPlan
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
-from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable, TableStatistics
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 
 RATE = 0.01
 
@@ -33,12 +35,35 @@ class Trainer:
         self._client.wait_receives()
 
 
+class TimedTable(SparseTable):
+    """A table that keeps (rows, new rows, milliseconds of the processor) of every step."""
+
+    def __init__(self, *facts: Any) -> None:
+        self.steps: list[tuple[int, int, float]] = []
+        self._spent_s = 0.0
+        super().__init__(*facts)
+        self._spent_s = 0.0  # not what compiling took
+
+    def pull(self, *arguments: Any, **how: Any) -> None:
+        begin = time.thread_time()
+        super().pull(*arguments, **how)
+        self._spent_s += time.thread_time() - begin
+
+    def push(self, *arguments: Any, **how: Any) -> None:
+        begin = time.thread_time()
+        super().push(*arguments, **how)
+        spent_s = time.thread_time() - begin + self._spent_s
+        before = self.steps[-1][0] if self.steps else 0
+        self.steps.append((len(self), len(self) - before, spent_s * 1e3))
+        self._spent_s = 0.0
+
+
 def run(
     dim: int,
     optimizer: RowOptimizer,
     initializer: RowInitializer,
     work: Callable[[Trainer], None],
-    report: Callable[[int, TableStatistics], None],
+    report: Callable[[int, TimedTable], None],
 ) -> None:
     """Run ``work`` on rank 0 and a server on each other rank; servers ``report`` at the end."""
     transport = MpiTransport.world()
@@ -51,9 +76,9 @@ def run(
         work(Trainer(client, servers, spec))
         client.close()
         return
-    table = SparseTable("table", dim, optimizer, initializer, 1)
+    table = TimedTable("table", dim, optimizer, initializer, 1)
     hello = Hello(1, True, "table", (), (), (), (spec,))
     index = transport.rank - 1
     server = PsServer(transport, cluster, index, expected=hello, arrays={}, tables=[table])
     server.serve(lambda step: None, lambda packet, who: server.tables.apply(who, [RATE]))
-    report(index, table.statistics())
+    report(index, table)
