@@ -228,13 +228,18 @@ def test_paddle_is_hpcdist():
         "import paddle, paddle.fluid as fluid, paddle.fluid.core as core\n"
         "import paddle.dataset.uci_housing\n"
         "import paddle.fluid.unique_name as unique_name\n"
-        "from paddle.fluid import layers\n"
+        "from paddle.fluid import layers, compiler, average\n"
+        "import paddle.fluid.parallel_executor, paddle.fluid.param_attr\n"
         "from paddle.fluid.transpiler import HashName\n",
         names,
     )
     assert names["fluid"] is hpcdist
     assert names["core"] is hpcdist.core
     assert names["layers"] is hpcdist.layers
+    assert names["compiler"].CompiledProgram is hpcdist.CompiledProgram
+    assert names["average"] is hpcdist.average
+    assert names["fluid"].parallel_executor.ParallelExecutor is hpcdist.ParallelExecutor
+    assert names["fluid"].param_attr.ParamAttr is hpcdist.ParamAttr
     assert names["unique_name"] is hpcdist.unique_name
     assert names["HashName"] is hpcdist.transpiler.HashName
     assert names["paddle"].dataset.uci_housing is hpcdist.dataset.uci_housing

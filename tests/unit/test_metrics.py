@@ -161,6 +161,22 @@ def test_precision_and_recall_together():
         both.add_metric(3)
 
 
+def test_a_weighted_average():
+    average = fluid.average.WeightedAverage()
+    with pytest.raises(ValueError, match="nothing was added"):
+        average.eval()
+    average.add(2.0, 1)
+    average.add(value=np.array([4.0]), weight=2)
+    assert average.eval() == pytest.approx(10 / 3)
+    average.reset()
+    average.add(np.array([[1.0, 2.0]]), 3)
+    average.add(np.float32(4), np.array([1.0]))
+    np.testing.assert_allclose(average.eval(), [[1.75, 2.5]])
+    for value, weight in (([1.0], 1), (1.0, "1"), (1.0, np.ones(2))):
+        with pytest.raises(ValueError, match="expected a number"):
+            average.add(value, weight)
+
+
 def test_fleets_metrics_of_one_process_are_its_own():
     scope = fluid.Scope()
     scope.var("hits").get_tensor().set(np.array([3, 1]), None)
