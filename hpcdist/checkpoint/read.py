@@ -9,9 +9,11 @@ from __future__ import annotations
 import bisect
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ from hpcdist.checkpoint.write import filter_plugin, rest_of
 from hpcdist.errors import CheckpointError
 
 Job = Callable[[], None]
-GROUP = 128  # chunks that one thread reads in a row: long stretches are what disks like
-THREADS = min(4, os.cpu_count() or 1)
+GROUP = 16  # chunks that one thread reads in a row
+THREADS = 4  # on few cores, too: some wait for the disk while others compare checksums
 
 
 class StoredFile:
@@ -240,17 +242,40 @@ class StoredFile:
 
 
 def run(jobs: Sequence[Job]) -> None:
-    """Run calls that read, in a few threads; raise the error of the first that fails."""
+    """Run calls that read, in a few threads; raise the error of one that fails.
+
+    Each thread takes neighbours, as disks like, and at the end what others have not begun.
+    """
+    count = max(1, min(THREADS, len(jobs)))
+    bounds = [k * len(jobs) // count for k in range(count + 1)]
+    shares = [deque(jobs[begin:end]) for begin, end in pairwise(bounds)]
+
+    def work(own: deque[Job]) -> None:
+        try:
+            for share in (own, *shares):
+                while (job := _taken(share)) is not None:
+                    job()
+        except BaseException:
+            for share in shares:
+                share.clear()
+            raise
+
     try:
-        if len(jobs) < 2 or THREADS < 2:
-            for job in jobs:
-                job()
+        if count == 1:
+            work(shares[0])
             return
-        with ThreadPoolExecutor(THREADS, "hpcdist-read") as pool:
-            for _ in pool.map(lambda job: job(), jobs):
+        with ThreadPoolExecutor(count, "hpcdist-read") as pool:
+            for _ in pool.map(work, shares):
                 pass
     except OSError as error:
         raise CheckpointError(f"a checkpoint cannot be read: {error}") from error
+
+
+def _taken(share: deque[Job]) -> Job | None:
+    try:
+        return share.popleft()
+    except IndexError:
+        return None
 
 
 def _cut(stored: Stored) -> Cut:

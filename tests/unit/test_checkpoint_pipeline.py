@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import partial
 
 import h5py
 import numpy as np
@@ -151,3 +152,35 @@ def test_a_checkpoint_is_finished_while_the_interpreter_ends(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     with Checkpoint(latest(tmp_path)) as saved:
         assert saved.saved("fc_0.w_0").shape == (1000, 3000)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 50])
+def test_threads_make_every_call_once_and_finish_what_others_have_not_begun(count):
+    made, last = [], threading.Event()
+
+    def job(i):
+        if i == 0 and count > 1:  # as slow as all others together
+            assert last.wait(60)
+        made.append(i)
+        if len(made) == count - 1:
+            last.set()
+
+    run([partial(job, i) for i in range(count)])
+    assert sorted(made) == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("error", "seen", "match"),
+    [
+        (IndexError("of a call"), IndexError, "of a call"),
+        (OSError(errno.EIO, "the disk"), CheckpointError, "cannot be read.*the disk"),
+    ],
+)
+def test_an_error_in_a_thread_ends_all_calls(error, seen, match):
+    def fail():
+        raise error
+
+    for jobs in ([fail], [fail] * 20, [lambda: None] * 20 + [fail]):
+        with pytest.raises(seen, match=match):
+            run(jobs)
+    assert not helpers()
