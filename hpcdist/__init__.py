@@ -37,6 +37,7 @@ from hpcdist.graph import (
 )
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.io import load, load_program_state, save, set_program_state
 from hpcdist.launch.progress import progress
 from hpcdist.layers.embedding import embedding_v2 as embedding
 from hpcdist.layers.embedding import one_hot_v2 as one_hot
@@ -96,6 +97,8 @@ __all__ = [
     "io",
     "is_compiled_with_cuda",
     "layers",
+    "load",
+    "load_program_state",
     "memory_optimize",
     "metrics",
     "nets",
@@ -108,8 +111,10 @@ __all__ = [
     "release_memory",
     "rows_ahead",
     "runtime",
+    "save",
     "scope_guard",
     "set_gradient_clip",
+    "set_program_state",
     "transpiler",
     "unique_name",
 ]

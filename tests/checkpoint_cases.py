@@ -79,7 +79,7 @@ class Servers:
         directory.mkdir(parents=True, exist_ok=True)
         request = {"do": "save", "directory": str(directory), "manifest": target.manifest}
         request |= {"attempt": 1, "step": step, "program": "p", "compression": None}
-        request |= {"asynchronous": False, **how}
+        request |= {"asynchronous": False, "single_file": False, **how}
         for store in self.stores:
             store.answer(request)
         count = len(self.stores)

@@ -21,7 +21,7 @@ from hpcdist.errors import CheckpointError
 
 logger = logging.getLogger("hpcdist.checkpoint")
 _STEP = re.compile(r"step-(\d+)")
-_PART = re.compile(r"(?:server|trainer)-\d+-of-\d+\.(\d+)\.h5(?:\.failed)?")
+_PART = re.compile(r"(?:(?:server|trainer)-\d+|servers|trainers)-of-\d+\.(\d+)\.h5(?:\.failed)?")
 
 
 class Checkpoint:

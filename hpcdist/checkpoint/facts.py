@@ -26,7 +26,8 @@ class Stored:
     """An array in a file: chunk i is ``sizes[i]`` bytes from ``offsets[i]``, with a checksum.
 
     ``chunk`` is the shape of one, ``axis`` where an array is cut, see `layout.Cut`. A chunk that is
-    not ``packed`` is its elements, padded to a whole chunk, and 4 bytes of Fletcher-32.
+    not ``packed`` is its elements, padded to a whole chunk, and 4 bytes of Fletcher-32; or just its
+    elements, in a file that several have written together.
     """
 
     shape: tuple[int, ...]

@@ -161,7 +161,8 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
             raise IndexError
 
 
-def _as_varint(value: int) -> bytes:
+def as_varint(value: int) -> bytes:
+    """Return a number of at least 0 as protobuf writes it."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -173,8 +174,8 @@ def encoded(array: np.ndarray) -> Iterator[Any]:
     """Yield the bytes of one tensor in parts."""
     if array.dtype.name not in CODES:
         raise CheckpointError(f"Fluid has no tensors of {array.dtype}")
-    description = b"\x08" + _as_varint(CODES[array.dtype.name])
-    description += b"".join(b"\x10" + _as_varint(dim) for dim in array.shape)
+    description = b"\x08" + as_varint(CODES[array.dtype.name])
+    description += b"".join(b"\x10" + as_varint(dim) for dim in array.shape)
     yield struct.pack("<IQIi", 0, 0, 0, len(description)) + description
     yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 

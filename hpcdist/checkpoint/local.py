@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,13 @@ class Content:
 
     def write(self, path: Path, label: Label, compression: str | None = None) -> PartFile:
         """Write a part of a checkpoint."""
+        return write_part(path, *self.entries(label), compression)
+
+    def entries(self, label: Label) -> tuple[Callable[[], Part], Iterator[Entry]]:
+        """Return what is to be written, and what says, when all of it has been, what that was."""
         found: list[TablePart] = []
         part = Part(label.writer, label.step, label.program, tuple(self._pieces))
-
-        def finished() -> Part:
-            return Part(part.writer, part.step, part.program, part.pieces, tuple(found))
-
-        return write_part(path, finished, self._entries(part, found), compression)
+        return lambda: replace(part, tables=tuple(found)), self._entries(part, found)
 
     def _entries(self, part: Part, found: list[TablePart]) -> Iterator[Entry]:
         for piece, array in zip(self._pieces, self._arrays):

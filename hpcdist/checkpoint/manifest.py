@@ -145,12 +145,15 @@ def part_entry_attrs(piece: Piece, part: Part) -> dict[str, Any]:
     return {**variable_attrs(piece.name, piece.role, piece.dtype, part), **rows}
 
 
-def part_name(kind: str, index: int, count: int, attempt: int, manifest: str = MANIFEST) -> str:
+def part_name(
+    kind: str, index: int | None, count: int, attempt: int, manifest: str = MANIFEST
+) -> str:
     """Return the name of the file of writer ``index`` of ``count`` servers or trainers.
 
-    It differs for every attempt at the same checkpoint.
+    It differs for every attempt at the same checkpoint. Without ``index`` all write the file.
     """
-    return f"{prefix_of(manifest)}{kind}-{index}-of-{count}.{attempt}.h5"
+    writer = f"{kind}s" if index is None else f"{kind}-{index}"
+    return f"{prefix_of(manifest)}{writer}-of-{count}.{attempt}.h5"
 
 
 def prefix_of(manifest: str) -> str:

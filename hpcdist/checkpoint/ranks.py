@@ -24,6 +24,7 @@ class Alone:
     trainers = 1
     servers = 0
     deadline_s = 180.0
+    group = None
 
     def program(self, program: Program) -> Program:
         """Return the Program itself."""
@@ -82,16 +83,21 @@ def together(peers: Peers, what: Callable[[], T]) -> list[T]:
 
     If it fails on some, CheckpointError on all, with the words of the first. Collective.
     """
+    return agreed(peers.gather, what, "trainer")
+
+
+def agreed(gather: Callable[[bytes], list[bytes]], what: Callable[[], T], who: str) -> list[T]:
+    """Do what `together` does among any ranks, who are called ``who`` and a number."""
     error: HpcdistError | None = None
     said: dict[str, Any] = {}
     try:
         said["result"] = what()
     except HpcdistError as failed:
         error, said["error"] = failed, str(failed)
-    everyone = [json.loads(data) for data in peers.gather(json.dumps(said).encode())]
+    everyone = [json.loads(data) for data in gather(json.dumps(said).encode())]
     if error is not None:
         raise error
-    for trainer, other in enumerate(everyone):
+    for number, other in enumerate(everyone):
         if "error" in other:
-            raise CheckpointError(f"trainer {trainer}: {other['error']}")
+            raise CheckpointError(f"{who} {number}: {other['error']}")
     return [other["result"] for other in everyone]

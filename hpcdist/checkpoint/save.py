@@ -25,6 +25,7 @@ from hpcdist.checkpoint.known import note
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.manifest import check_names, joined, part_name, write_manifest
+from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.plan import shares
 from hpcdist.checkpoint.progress import Resumable, own_state
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
@@ -52,8 +53,8 @@ class Target:
     attempt: int
     manifest: str = MANIFEST
 
-    def path(self, kind: str, index: int, count: int) -> Path:
-        """Return the file of a writer."""
+    def path(self, kind: str, index: int | None, count: int) -> Path:
+        """Return the file of a writer; without ``index``, the file that all write."""
         name = part_name(kind, index, count, self.attempt, self.manifest)
         return Path(self.directory) / name
 
@@ -75,6 +76,7 @@ def save(
     keep: int | None = None,
     compression: str | None = None,
     asynchronous: bool = False,
+    single_file: bool = False,
     scope: Scope | None = None,
 ) -> Path:
     """Save the whole job after a step; return the directory of the checkpoint, below ``dirname``.
@@ -85,6 +87,8 @@ def save(
     returns, the checkpoint is whole and on disk. With ``asynchronous`` only a copy has been made:
     the write goes on beside training, and `wait` tells when it is done; an error comes then, or at
     the next `save`. ``keep`` is how many checkpoints stay. ``compression``: None, "lz4", "zstd".
+    With ``single_file`` all servers, or without servers all trainers, write one file together:
+    that needs an h5py that was built with MPI.
     Raises CheckpointError, on all trainers, if it cannot be saved: older checkpoints stay.
     """
     peers = peers_here()
@@ -94,6 +98,8 @@ def save(
     scope = scope if scope is not None else global_scope()
     if step < 0:
         raise CheckpointError(f"step: expected a number of at least 0, got {step}")
+    if single_file:
+        check_possible(peers.group, asynchronous=asynchronous, compression=compression)
     note(dirname)
     counted = together(peers, lambda: peers.settle(program))[peers.trainer]
 
@@ -111,12 +117,14 @@ def save(
     shares = _shares_of(peers, program, scope)
     writers = [k for k, share in enumerate(shares) if share or not (k or peers.servers)]
     content = Content(shares[peers.trainer], scope, tables_of(program, scope))
-    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
-    awaited += [target.path("trainer", k, peers.trainers) for k in writers]
+    joint = single_file and peers.group is not None
+    awaited = _awaited(target, peers, writers, joint)
     own = target.path("trainer", peers.trainer, peers.trainers)
 
     def write() -> None:
-        if own in awaited:
+        if joint and not peers.servers:
+            write_together(awaited[0], content, label, peers.group)
+        elif own in awaited:
             write_or_say(content, own, label, compression)
 
     def finish() -> None:
@@ -127,7 +135,7 @@ def save(
 
     def ask() -> None:
         if peers.trainer == 0 and peers.servers:
-            peers.ask(_request(target, label, compression, asynchronous))
+            peers.ask(_request(target, label, compression, asynchronous, single_file))
 
     if asynchronous:
         together(peers, ask)
@@ -186,7 +194,7 @@ def save_by_servers(
     program, scope = peers.program(main), global_scope()
     target = Target(*_new_target(directory, manifest, None))
     label = Label("trainer 0", 0, fingerprint(main))
-    peers.ask(_request(target, label, compression, asynchronous=False))
+    peers.ask(_request(target, label, compression))
     own = target.path("trainer", 0, 1)
     Content(_own_variables(peers, program, scope), scope).write(own, label, compression)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
@@ -205,7 +213,11 @@ def _new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
 
 
 def _request(
-    target: Target, label: Label, compression: str | None, asynchronous: bool
+    target: Target,
+    label: Label,
+    compression: str | None,
+    asynchronous: bool = False,
+    single_file: bool = False,
 ) -> dict[str, Any]:
     """Return what servers are told that are to save."""
     return {
@@ -217,7 +229,19 @@ def _request(
         "program": label.program,
         "compression": compression,
         "asynchronous": asynchronous,
+        "single_file": single_file,
     }
+
+
+def _awaited(target: Target, peers: Peers, writers: Sequence[int], joint: bool) -> list[Path]:
+    """Return the files that a checkpoint will have; ``joint``: servers, or else trainers, one."""
+    servers = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    trainers = [target.path("trainer", k, peers.trainers) for k in writers]
+    if joint and servers:
+        servers = [target.path("server", None, peers.servers)]
+    elif joint:
+        trainers = [target.path("trainer", None, peers.trainers)]
+    return servers + trainers
 
 
 def _own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:

@@ -40,6 +40,7 @@ class Saver:
         reader: Resumable | None = None,
         main_program: Program | None = None,
         compression: str | None = None,
+        single_file: bool = False,
         scope: Scope | None = None,
     ) -> None:
         """``every``: None saves only when warned. The others are those of `save`."""
@@ -53,6 +54,7 @@ class Saver:
         self._reader = reader
         self._program = main_program
         self._compression = compression
+        self._single_file = single_file
         self._scope = scope
         self._lockstep: bool | None = None
         self._look_at = 1  # the step after which trainers ask each other next
@@ -97,7 +99,8 @@ class Saver:
             extra=extra,
             keep=self._keep,
             compression=self._compression,
-            asynchronous=asynchronous,
+            asynchronous=asynchronous and not self._single_file,
+            single_file=self._single_file,
             scope=self._scope,
         )
         if not asynchronous:

@@ -29,7 +29,9 @@ from hpcdist.checkpoint.local import (
     take_up_table,
 )
 from hpcdist.checkpoint.manifest import part_name
+from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.sources import Source, open_saved
+from hpcdist.comm.base import Transport
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
@@ -45,13 +47,20 @@ class ServerStore:
     """
 
     def __init__(
-        self, program: Program, scope: Scope, servers: int, after_load: Callable[[], None]
+        self,
+        program: Program,
+        scope: Scope,
+        servers: int,
+        after_load: Callable[[], None],
+        group: Transport | None = None,
     ) -> None:
+        """``group`` is the transport of all servers, if they are to write one file together."""
         self._after_load = after_load
         self._program = program
         self._scope = scope
         self._servers = servers
         self._index = program._server_plan.index
+        self._group = group
         self._memory: dict[str, np.ndarray] = {}
         self._background = Background()
 
@@ -83,15 +92,21 @@ class ServerStore:
         program: str,
         compression: str | None,
         asynchronous: bool,
+        single_file: bool,
     ) -> None:
         note(directory)
         self._background.wait()
         held = server_variables(self._program, self._scope)
         tables = tables_of(self._program, self._scope)
         content = Content(held, self._scope, tables)
-        name = part_name("server", self._index, self._servers, attempt, manifest)
-        path, label = Path(directory) / name, Label(f"server {self._index}", step, program)
-        if asynchronous:
+        index = None if single_file else self._index
+        path = Path(directory) / part_name("server", index, self._servers, attempt, manifest)
+        label = Label(f"server {self._index}", step, program)
+        if single_file:
+            check_possible(self._group, asynchronous=asynchronous, compression=compression)
+            assert self._group is not None
+            write_together(path, content, label, self._group)
+        elif asynchronous:
             content.snapshot(self._memory)
             self._background.start(lambda: write_or_say(content, path, label, compression))
         else:

@@ -57,6 +57,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def native(self) -> Any:
+        """The communicator as mpi4py, and so HDF5, knows it; None where there is no MPI."""
+        ...
+
+    @property
     def concurrent(self) -> bool:
         """Whether two threads of this rank may use it at once, for different messages."""
         ...

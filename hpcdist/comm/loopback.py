@@ -74,6 +74,7 @@ class LoopbackTransport:
         self.size = shared.size
         self.concurrent = True
         self.tolerant = True
+        self.native = None
 
     # -- point to point --
 

@@ -37,6 +37,7 @@ class MpiTransport:
         self._mpi = MPI
         self._comm = comm
         self._policy = policy
+        self.native: Any = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.concurrent: bool = MPI.Query_thread() == MPI.THREAD_MULTIPLE

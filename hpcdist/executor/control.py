@@ -59,6 +59,10 @@ class Peers(Protocol):
     def deadline_s(self) -> float:
         """How long to wait for another rank's file."""
 
+    @property
+    def group(self) -> Any:
+        """The transport of all trainers; None for a process alone."""
+
     def program(self, program: Program) -> Program:
         """Return the Program that this rank runs in place of ``program``."""
 

@@ -1,6 +1,7 @@
 """``fluid.io``: saving and loading variables and inference models; readers' decorators."""
 
 from hpcdist.io.model import load_inference_model, save_inference_model
+from hpcdist.io.state import load, load_program_state, save, set_program_state
 from hpcdist.io.variables import (
     get_parameter_value,
     get_parameter_value_by_name,
@@ -42,15 +43,19 @@ __all__ = [
     "get_program_persistable_vars",
     "is_parameter",
     "is_persistable",
+    "load",
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_program_state",
     "load_vars",
     "map_readers",
+    "save",
     "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",
+    "set_program_state",
     "shuffle",
     "xmap_readers",
 ]

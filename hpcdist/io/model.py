@@ -10,11 +10,13 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.checkpoint.save import fingerprint, save_alone
+from hpcdist.checkpoint.write import replaced
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, default_main_program, program_guard
 from hpcdist.graph.variable import Variable
 from hpcdist.io.program_data import from_data, to_data
+from hpcdist.io.program_desc import read_program, write_program
 from hpcdist.io.variables import is_persistable, load_vars, save_vars
 from hpcdist.layers import scale
 
@@ -38,8 +40,9 @@ def save_inference_model(
 ) -> list[str]:
     """Save what computes ``target_vars`` from what is fed; return the targets' names.
 
-    The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well; parameters
-    as `save_vars` stores them, under ``params_filename``. Of a job, trainer 0 saves.
+    The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well, or with
+    ``format="fluid"`` as Fluid does, who can load it then; parameters as `save_vars` stores them,
+    under ``params_filename``. Of a job, trainer 0 saves.
     ``export_for_deployment`` changes nothing: what is saved can always be run.
     """
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
@@ -63,7 +66,13 @@ def save_inference_model(
     if not program_only:
         how: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, kept, None, params_filename, **how)
-    save_alone(Path(dirname), model_name, [], None, fingerprint(model), extra=extra)
+    if format == "fluid":
+        data = write_program(model, feeds, names)
+        Path(dirname).mkdir(parents=True, exist_ok=True)
+        with replaced(Path(dirname) / model_name) as file:
+            file.write(data)
+    else:
+        save_alone(Path(dirname), model_name, [], None, fingerprint(model), extra=extra)
     return names
 
 
@@ -76,16 +85,15 @@ def load_inference_model(
 ) -> list[Any]:
     """Return [program, names to feed, Variables to fetch] of a saved model; load its parameters.
 
+    Also of a model that Fluid has saved, if all its operators are known here.
     ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers.
     """
     path = Path(dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
-        raise CheckpointError(
-            f"{path}: not a model that hpcdist saved; of Fluid's own models only the parameters "
-            "can be loaded: build the program, then call fluid.io.load_params"
-        )
-    with Checkpoint(path) as checkpoint:
-        extra = checkpoint.facts.extra
+        extra: Any = read_program(path.read_bytes(), str(path))
+    else:
+        with Checkpoint(path) as checkpoint:
+            extra = checkpoint.facts.extra
     if not isinstance(extra, dict) or not {"program", "feed", "fetch"} <= extra.keys():
         raise CheckpointError(f"{path}: holds no inference model")
     program = from_data(extra["program"], str(path))

@@ -66,7 +66,8 @@ class Job:
         index = self.role.index
         self._server = None
         if serves:
-            self._server = Server(transport, cluster, index, deadline_s, self.survival)
+            alike = self._trainers  # on a server: all servers
+            self._server = Server(transport, cluster, index, deadline_s, self.survival, alike)
         self._link: TrainerLink | CollectiveLink | None = None
         if not serves and cluster.servers:
             self._link = TrainerLink(transport, cluster, index, deadline_s)

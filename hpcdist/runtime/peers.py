@@ -62,6 +62,11 @@ class JobPeers:
         """Number of servers."""
         return len(self.cluster.servers)
 
+    @property
+    def group(self) -> Transport:
+        """The transport of all trainers."""
+        return self.among
+
     def program(self, program: Program) -> Program:
         """Return the Program that this rank runs in place of ``program``."""
         return self.resolve(program)

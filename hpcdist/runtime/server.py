@@ -79,12 +79,15 @@ class Server:
         index: int,
         deadline_s: float,
         survival: Survival,
+        servers: Transport,
     ) -> None:
+        """``servers`` is the transport of all servers."""
         self._transport = transport
         self._cluster = cluster
         self._index = index
         self._deadline_s = deadline_s
         self._survival = survival
+        self._servers = servers
         self.served = False
         self.tables: Sequence[SparseTable] = ()  # of the Program that is served, or was
 
@@ -136,7 +139,9 @@ class Server:
                 for call in schedule:
                     call()
 
-        store = ServerStore(program, binding.scope, len(self._cluster.servers), after_load)
+        store = ServerStore(
+            program, binding.scope, len(self._cluster.servers), after_load, self._servers
+        )
         server = PsServer(
             self._transport,
             self._cluster,

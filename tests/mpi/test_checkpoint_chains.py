@@ -47,8 +47,8 @@ def batch(step, net):
     return {**x, "ids": random.integers(0, 3001, (12, 1))}
 
 
-def job(net, optimizer, root, before=None, steps=STEP):
-    """Return a script that restores ``before`` if given, trains and saves in ``root``."""
+def job(net, optimizer, root, before=None, steps=STEP, **how):
+    """Return a script that restores ``before`` if given, trains, and saves in ``root``."""
 
     def script(role):
         with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
@@ -61,7 +61,7 @@ def job(net, optimizer, root, before=None, steps=STEP):
                 exe.run(feed=batch(step, net), fetch_list=[loss])[0].item()
                 for step in range(STEP if before else 0, steps)
             ]
-            fluid.checkpoint.save(exe, root, steps)
+            fluid.checkpoint.save(exe, root, steps, **how)
             return losses
 
     return script

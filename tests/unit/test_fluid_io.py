@@ -221,7 +221,7 @@ def test_a_model_needs_what_its_targets_are_computed_from(net, tmp_path):
     with pytest.raises(GraphTypeError, match="expected Variables"):
         io.save_inference_model(tmp_path, ["x"], ["z"], net.exe, net.main)
     (tmp_path / "__model__").write_bytes(b"\x0a\x8f\x1bprotobuf")
-    with pytest.raises(CheckpointError, match=r"__model__: not a model that hpcdist saved"):
+    with pytest.raises(CheckpointError, match=r"__model__: neither a model of hpcdist nor"):
         io.load_inference_model(str(tmp_path), net.exe)
 
 

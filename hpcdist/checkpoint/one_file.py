@@ -1,0 +1,178 @@
+"""One file for all writers, which they write at the same time: HDF5 over MPI-IO.
+
+Making a dataset is collective in HDF5, so first all are told what each will write. Then every rank
+writes its own, waiting for nobody, and its checksums; facts and head are one rank's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import xxhash
+
+from hpcdist.checkpoint.facts import Part, Stored, from_json, to_json
+from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, cut
+from hpcdist.checkpoint.local import Content, Label
+from hpcdist.checkpoint.ranks import agreed
+from hpcdist.checkpoint.write import TEMPORARY, finish, sync_directory
+from hpcdist.comm.base import Transport
+from hpcdist.errors import CheckpointError
+
+PIECE_BYTES = 256 << 20  # of one call: MPI counts bytes in 32 bits
+WHAT = "the others' part of a file that all write"
+
+
+def check_possible(group: Transport | None, *, asynchronous: bool, compression: str | None) -> None:
+    """Raise CheckpointError, which says how to get it, if ranks cannot write one file here."""
+    if not h5py.get_config().mpi:
+        raise CheckpointError(
+            "single_file=True needs an h5py that was built with MPI, which those of PyPI are not: "
+            "docs/checkpoints.md says how to build one; or leave single_file out: a file for each "
+            "writer restores on any number of ranks as well"
+        )
+    for what, asked in (("asynchronous", asynchronous), ("compression", compression is not None)):
+        if asked:
+            raise CheckpointError(
+                f"single_file=True: all ranks write at the same time, which excludes {what}=: "
+                "leave one of them out"
+            )
+    if group is not None and (group.tolerant or group.native is None):
+        raise CheckpointError(
+            "single_file=True: HDF5 cannot go on when a rank dies, so not under --with-ft: leave "
+            "single_file out"
+            if group.tolerant
+            else "single_file=True: these ranks are not connected by MPI"
+        )
+
+
+def write_together(path: Path, content: Content, label: Label, group: Transport) -> None:
+    """Write one part of a checkpoint by all ranks of ``group``: collective among them.
+
+    Every rank gives its ``content``, with ``label.writer`` different on each. The file comes into
+    being whole and on disk, or not at all: then CheckpointError on all ranks.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        facts, offset, extents = _write(temporary, content, label, group)
+        # Each host has pages of its own to bring to disk.
+        _agreed(group, lambda: _sync(temporary))
+        if group.rank == 0:
+            finish(temporary, facts, offset, extents)
+            os.replace(temporary, path)
+            sync_directory(path.parent)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error}") from error
+    finally:
+        if group.rank == 0:
+            temporary.unlink(missing_ok=True)
+
+
+def _write(
+    temporary: Path, content: Content, label: Label, group: Transport
+) -> tuple[bytes, int, list[tuple[int, int]]]:
+    """Write all but the head; return the facts, where they lie, and (offset, bytes) of data."""
+    below = label.writer.replace(" ", "-")  # the group that this rank's datasets stand in
+    planned = _agreed(group, lambda: _plan(content, label, below))
+    file = h5py.File(
+        temporary, "w", driver="mpio", comm=group.native, libver="v110", userblock_size=HEAD_BYTES
+    )
+    try:
+        for path, shape, dtype, attrs in (entry for entries in planned for entry in entries):
+            file.create_dataset(path, tuple(shape), dtype).attrs.update(attrs)
+        written = _agreed(group, lambda: _write_own(file, content, label, below))
+        whole = _joined([_part_of(said) for said in written])
+        facts = to_json(whole)
+        text = h5py.string_dtype("utf-8", len(facts))
+        dataset = file.create_dataset(FACTS, (), text)
+        if group.rank == 0:
+            dataset[()] = np.array(facts, text)
+        attrs = {"writer": whole.writer, "step": whole.step, "program": whole.program}
+        file.attrs.update({"content": "part of a checkpoint", **attrs})
+        file.flush()
+        offset = int(dataset.id.get_offset())
+    finally:
+        file.close()
+    return facts, offset, [e for s in whole.stored.values() for e in zip(s.offsets, s.sizes)]
+
+
+def _plan(content: Content, label: Label, below: str) -> list[Any]:
+    """Return (path, shape, dtype, attributes) of what this rank will write."""
+    return [
+        (f"{below}/{e.path}", e.array.shape, e.array.dtype.name, dict(e.attrs))
+        for e in content.entries(label)[1]
+    ]
+
+
+def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
+    """Write this rank's arrays, waiting for nobody; return its facts as JSON."""
+    finished, entries = content.entries(label)
+    stored = {}
+    for entry in entries:
+        path = f"{below}/{entry.path}"
+        stored[path] = _write_array(file[path], entry.array)
+    part = finished()
+    pieces = [replace(piece, path=f"{below}/{piece.path}") for piece in part.pieces]
+    tables = [replace(table, path=f"{below}/{table.path}") for table in part.tables]
+    own = replace(part, pieces=tuple(pieces), tables=tuple(tables), stored=stored)
+    return to_json(own).decode()
+
+
+def _write_array(dataset: Any, array: np.ndarray) -> Stored:
+    found, itemsize = cut(array.shape, array.itemsize), array.itemsize
+    if not array.size:
+        return Stored(array.shape, array.dtype.name, found.shape, found.axis, False, (), (), ())
+    rows = max(1, PIECE_BYTES // (array.nbytes // len(array)))
+    for first in range(0, len(array), rows):
+        dataset[first : first + rows] = array[first : first + rows]
+    begin, raw = int(dataset.id.get_offset()), array.reshape(-1).view(np.uint8)
+    extents = [(first * itemsize, count * itemsize) for first, count in found.pieces(array.size)]
+    data = memoryview(raw)  # type: ignore[arg-type]
+    sums = [xxhash.xxh3_64_hexdigest(data[at : at + size]) for at, size in extents]
+    return Stored(
+        array.shape,
+        array.dtype.name,
+        found.shape,
+        found.axis,
+        False,
+        tuple(begin + at for at, _ in extents),
+        tuple(size for _, size in extents),
+        tuple(sums),
+    )
+
+
+def _part_of(said: str) -> Part:
+    part = from_json(said.encode(), "what another rank has written")
+    assert isinstance(part, Part)
+    return part
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    """Return the facts of all ranks as those of one writer."""
+    first, last = parts[0].writer, parts[-1].writer
+    return Part(
+        first if first == last else f"{first} to {last}",
+        parts[0].step,
+        parts[0].program,
+        tuple(piece for part in parts for piece in part.pieces),
+        tuple(table for part in parts for table in part.tables),
+        {path: stored for part in parts for path, stored in part.stored.items()},
+    )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _agreed(group: Transport, what: Callable[[], Any]) -> list[Any]:
+    """Do something on every rank of a group; return all results, or raise on all. Collective."""
+    return agreed(lambda data: group.allgather_bytes(data, None, WHAT), what, "writer")

@@ -1,0 +1,355 @@
+"""Programs as Fluid stores them, in ``__model__``: protobuf, read and written without its library.
+
+A message is fields: a varint (number << 3 | wire type), then the value. Messages within messages
+have their length first. What `TABLES` does not name is passed over, as protobuf does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcdist.checkpoint.fluid_files import CODES, NAMES, as_varint
+from hpcdist.errors import CheckpointError
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup
+from hpcdist.graph.variable import Variable
+from hpcdist.io.program_data import VERSION
+
+# Of each message: number -> (name, what it is, whether it comes many times).
+TABLES: dict[str, dict[int, tuple[str, str, bool]]] = {
+    "program": {1: ("blocks", "block", True)},
+    "block": {
+        1: ("idx", "int", False),
+        2: ("parent_idx", "int", False),
+        3: ("vars", "var", True),
+        4: ("ops", "op", True),
+    },
+    "var": {
+        1: ("name", "text", False),
+        2: ("type", "type", False),
+        3: ("persistable", "int", False),
+        4: ("need_check_feed", "int", False),
+    },
+    "type": {
+        1: ("type", "int", False),
+        2: ("selected_rows", "tensor", False),
+        3: ("lod_tensor", "lod_tensor", False),
+    },
+    "lod_tensor": {1: ("tensor", "tensor", False), 2: ("lod_level", "int", False)},
+    "tensor": {1: ("data_type", "int", False), 2: ("dims", "int", True)},
+    "op": {
+        1: ("inputs", "slot", True),
+        2: ("outputs", "slot", True),
+        3: ("type", "text", False),
+        4: ("attrs", "attr", True),
+    },
+    "slot": {1: ("parameter", "text", False), 2: ("arguments", "text", True)},
+    "attr": {
+        1: ("name", "text", False),
+        2: ("type", "int", False),
+        3: ("i", "int", False),
+        4: ("f", "float", False),
+        5: ("s", "text", False),
+        6: ("ints", "int", True),
+        7: ("floats", "float", True),
+        8: ("strings", "text", True),
+        10: ("b", "int", False),
+        11: ("bools", "int", True),
+        12: ("block_idx", "int", False),
+        13: ("l", "int", False),
+        15: ("longs", "int", True),
+    },
+}
+INT, BLOCK, LONG = 0, 8, 9
+# Where an attribute of each type is, and what it is here.
+ATTRS = {
+    0: ("i", int),
+    1: ("f", float),
+    2: ("s", str),
+    3: ("ints", int),
+    4: ("floats", float),
+    5: ("strings", str),
+    6: ("b", bool),
+    7: ("bools", bool),
+    8: ("block_idx", int),
+    9: ("l", int),
+    11: ("longs", int),
+}
+LOD_TENSOR, SELECTED_ROWS, FEED, FETCH = 7, 8, 9, 10
+BOOKKEEPING = {"op_callstack", "op_device", "op_namescope", "op_role_var"}
+# What an operator that does not know these attributes does anyway.
+ONLY = {
+    "data_format": ("NCHW", "AnyLayout", ""),
+    "data_layout": ("NCHW", "AnyLayout", ""),
+    "padding_algorithm": ("EXPLICIT",),
+}
+
+
+def read_program(data: bytes, file: str) -> dict[str, Any]:
+    """Return {"program": as `program_data.from_data` takes it, "feed": names, "fetch": names}.
+
+    CheckpointError naming ``file`` if the bytes are malformed, or say what cannot be run.
+    """
+    try:
+        blocks = _message("program", memoryview(data)).get("blocks", [])
+        if not blocks:
+            raise ValueError("no blocks")
+        feeds, fetches = _ends(blocks[0])
+        program = {"version": VERSION, "random_seed": 0, "blocks": [_block(b) for b in blocks]}
+        return {"program": program, "feed": feeds, "fetch": fetches}
+    except (ValueError, KeyError, IndexError, struct.error, RecursionError) as error:
+        raise CheckpointError(
+            f"{file}: neither a model of hpcdist nor one of Fluid's ({error})"
+        ) from None
+
+
+def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]) -> bytes:
+    """Return a Program as Fluid's ``__model__``, with operators that feed and fetch.
+
+    CheckpointError if it has what Fluid's format cannot say.
+    """
+    blocks: list[dict[str, Any]] = [
+        {
+            "idx": block.idx,
+            "parent_idx": block.parent_idx,
+            "vars": [_said_var(var) for var in block.vars.values()],
+            "ops": [_said_op(op) for op in block.ops],
+        }
+        for block in program.blocks
+    ]
+    for name, kind in (("feed", FEED), ("fetch", FETCH)):
+        blocks[0]["vars"].append({"name": name, "type": {"type": kind}, "persistable": 1})
+    first = [_end("feed", {"X": ["feed"]}, {"Out": [n]}, k) for k, n in enumerate(feeds)]
+    last = [_end("fetch", {"X": [n]}, {"Out": ["fetch"]}, k) for k, n in enumerate(fetches)]
+    blocks[0]["ops"] = first + blocks[0]["ops"] + last
+    return _encoded("program", {"blocks": blocks})
+
+
+# -- bytes ---------------------------------------------------------------------------------------
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            value &= (1 << 64) - 1
+            return (value - (1 << 64) if value >> 63 else value), at
+    raise ValueError("a number of more than 64 bits")
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """Yield (number, wire type, value) of a message: a number, or bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(data, at)
+            yield number, wire, value
+            continue
+        if wire == 2:
+            length, at = _varint(data, at)
+        else:
+            length = {1: 8, 5: 4}[wire]
+        if not 0 <= length <= len(data) - at:
+            raise ValueError(f"field {number} of {length} bytes reaches beyond the end")
+        yield number, wire, data[at : at + length]
+        at += length
+
+
+def _message(kind: str, data: memoryview) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, wire, value in _fields(data):
+        if number not in TABLES[kind]:
+            continue
+        name, what, many = TABLES[kind][number]
+        values = _values(what, wire, value)
+        if many:
+            found.setdefault(name, []).extend(values)
+        else:
+            (found[name],) = values
+    return found
+
+
+def _values(what: str, wire: int, value: Any) -> list[Any]:
+    """Return what a field holds: of numbers several, if they are packed."""
+    if what == "int" and wire == 0:
+        return [value]
+    if what == "float" and wire == 5:
+        return list(struct.unpack("<f", value))
+    if wire != 2:
+        raise ValueError(f"a field of wire type {wire} where {what} is expected")
+    if what == "text":
+        return [bytes(value).decode()]
+    if what == "float":
+        return list(struct.unpack(f"<{len(value) // 4}f", value))
+    if what == "int":
+        numbers, at = [], 0
+        while at < len(value):
+            number, at = _varint(value, at)
+            numbers.append(number)
+        return numbers
+    return [_message(what, value)]
+
+
+# -- what they mean ------------------------------------------------------------------------------
+def _ends(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return what is fed and fetched, in order."""
+    feeds: dict[int, str] = {}
+    fetches: dict[int, str] = {}
+    for op in block.get("ops", []):
+        for kind, side, found in (("feed", "outputs", feeds), ("fetch", "inputs", fetches)):
+            if op["type"] == kind:
+                ((name,),) = _slots(op, side).values()
+                found[_attrs(op)["col"]] = name
+    return [feeds[k] for k in sorted(feeds)], [fetches[k] for k in sorted(fetches)]
+
+
+def _block(said: Mapping[str, Any]) -> dict[str, Any]:
+    ops = [op for op in said.get("ops", []) if op["type"] not in ("feed", "fetch")]
+    found = [_var(var) for var in said.get("vars", [])]
+    return {
+        "parent": said["parent_idx"],
+        "vars": [var for var in found if var is not None],
+        "ops": [_op(op) for op in ops],
+    }
+
+
+def _var(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a variable; None for what only Fluid's feed and fetch operators use."""
+    kind, of = said["type"]["type"], said["type"]
+    level = 0
+    if kind == LOD_TENSOR:
+        tensor, level = of["lod_tensor"]["tensor"], of["lod_tensor"].get("lod_level", 0)
+    elif kind == SELECTED_ROWS:
+        tensor = of["selected_rows"]
+    else:
+        return None
+    if tensor["data_type"] not in NAMES:
+        raise ValueError(f"variable {said['name']!r} of data type {tensor['data_type']}")
+    return {
+        "name": said["name"],
+        "parameter": False,
+        "shape": tensor.get("dims", []),
+        "dtype": NAMES[tensor["data_type"]],
+        "type": "LOD_TENSOR" if kind == LOD_TENSOR else "SELECTED_ROWS",
+        "persistable": bool(said.get("persistable", 0)),
+        "stop_gradient": False,
+        "lod_level": level,
+        "is_data": bool(said.get("need_check_feed", 0)),
+    }
+
+
+def _op(said: Mapping[str, Any]) -> dict[str, Any]:
+    attrs, known = _attrs(said), lookup(said["type"]).attrs
+    for name, value in attrs.items():
+        if name in ONLY and name not in known and value not in ONLY[name]:
+            raise ValueError(f"operator {said['type']} with {name}={value!r}")
+    return {
+        "type": said["type"],
+        "inputs": _slots(said, "inputs"),
+        "outputs": _slots(said, "outputs"),
+        "attrs": attrs,
+    }
+
+
+def _slots(op: Mapping[str, Any], side: str) -> dict[str, list[str]]:
+    slots = {slot["parameter"]: slot.get("arguments", []) for slot in op.get(side, [])}
+    return {name: names for name, names in slots.items() if names}
+
+
+def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for said in op.get("attrs", []):
+        if said["name"] in BOOKKEEPING:
+            continue
+        where, kind = ATTRS[said["type"]]
+        if where.endswith("s") and where != "s":
+            value: Any = [kind(v) for v in said.get(where, [])]
+        else:
+            value = kind(said[where])
+        if said["name"].endswith("dtype") and value in NAMES and kind is int:
+            value = NAMES[value]
+        found[said["name"]] = value
+    return found
+
+
+# -- and back ------------------------------------------------------------------------------------
+def _encoded(kind: str, said: Mapping[str, Any]) -> bytes:
+    parts = []
+    for number, (name, what, many) in TABLES[kind].items():
+        if name not in said:
+            continue
+        for value in said[name] if many else [said[name]]:
+            if what == "int":
+                parts.append(as_varint(number << 3) + as_varint(value & (1 << 64) - 1))
+            elif what == "float":
+                parts.append(as_varint(number << 3 | 5) + struct.pack("<f", value))
+            else:
+                data = value.encode() if what == "text" else _encoded(what, value)
+                parts.append(as_varint(number << 3 | 2) + as_varint(len(data)) + data)
+    return b"".join(parts)
+
+
+def _said_var(var: Variable) -> dict[str, Any]:
+    tensor = {"data_type": CODES[var.dtype], "dims": list(var.shape)}
+    kind: dict[str, Any] = {"type": SELECTED_ROWS, "selected_rows": tensor}
+    if var.type == "LOD_TENSOR":
+        dense = {"tensor": tensor, "lod_level": var.lod_level}
+        kind = {"type": LOD_TENSOR, "lod_tensor": dense}
+    kept, fed = int(var.persistable), int(var.is_data)
+    return {"name": var.name, "type": kind, "persistable": kept, "need_check_feed": fed}
+
+
+def _end(type: str, inputs: Any, outputs: Any, column: int) -> dict[str, Any]:
+    attrs = [{"name": "col", "type": INT, "i": column}]
+    return {
+        "type": type,
+        "inputs": _said_slots(inputs),
+        "outputs": _said_slots(outputs),
+        "attrs": attrs,
+    }
+
+
+def _said_op(op: Operator) -> dict[str, Any]:
+    defaults = lookup(op.type).attrs
+    attrs = []
+    for name, value in {**defaults, **op.attrs}.items():
+        if value is not None and name not in BOOKKEEPING:
+            attrs.append({"name": name, **_said_attr(op, name, value, defaults.get(name))})
+    return {
+        "type": op.type,
+        "inputs": _said_slots(op.inputs),
+        "outputs": _said_slots(op.outputs),
+        "attrs": attrs,
+    }
+
+
+def _said_slots(slots: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    return [{"parameter": slot, "arguments": list(names)} for slot, names in slots.items()]
+
+
+def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, Any]:
+    """Return an attribute with Fluid's type, which follows from the default's, or the value's."""
+    if name == "sub_block":
+        return {"type": BLOCK, "block_idx": value}
+    if name.endswith("dtype") and value in CODES:
+        return {"type": INT, "i": CODES[value]}
+    many = isinstance(value, (list, tuple))
+    values = list(value) if many else [value]
+    kind = type(default) if default is not None and not many else type(values[0] if values else 0)
+    for number, (where, what) in ATTRS.items():
+        if what is kind and (where in ("ints", "floats", "strings", "bools")) == many:
+            said = [int(v) if kind is bool else v for v in values]
+            wide = kind is int and any(not -(1 << 31) <= v < 1 << 31 for v in said)
+            if wide:
+                number, where = (11, "longs") if many else (LONG, "l")
+            return {"type": number, where: said if many else said[0]}
+    raise CheckpointError(
+        f"{op.place} {op}: attribute {name!r} is a {type(value).__name__}, which Fluid's format "
+        "cannot say"
+    )

@@ -1,0 +1,199 @@
+"""``fluid.save`` and its kin: a program's parameters and optimizer state under one prefix."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
+from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
+from hpcdist.checkpoint.holdings import array_of
+from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.ranks import peers_here
+from hpcdist.checkpoint.save import fingerprint, save_alone
+from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.executor.scope import global_scope
+from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
+from hpcdist.io.fluid_state import read_state
+from hpcdist.io.program_data import to_data
+from hpcdist.io.variables import is_parameter, is_persistable, load_vars, save_vars
+
+logger = logging.getLogger("hpcdist.io")
+PARAMS, OPTIMIZER, MODEL = ".pdparams", ".pdopt", ".pdmodel"
+
+
+def save(program: Program, model_path: str) -> None:
+    """Save parameters (``model_path.pdparams``), all else that is kept (``.pdopt``), the program.
+
+    In HDF5, each with its data beside it. Of a job, trainer 0 saves, and takes from servers what
+    only they have.
+    """
+    directory, name = _split(model_path)
+    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS)
+    save_vars(None, str(directory), program, None, _of_optimizer, name + OPTIMIZER)
+    if peers_here().trainer == 0:
+        extra = {"program": to_data(program)}
+        save_alone(directory, name + MODEL, [], None, fingerprint(program), extra=extra)
+
+
+def load(
+    program: Program,
+    model_path: str,
+    executor: Any = None,
+    var_list: Sequence[Variable] | None = None,
+) -> None:
+    """Load what `save` has saved, here or in Fluid: parameters, and what is kept besides.
+
+    ``model_path`` may also be what `save_vars` and its kin have saved: a directory, or a file that
+    holds ``var_list``; then ``executor`` is asked for, as in Fluid. Raises CheckpointError, and
+    nothing has changed, if a variable is missing or of another shape or dtype. A file that Fluid
+    has pickled is read without running any code, by a process without servers.
+    """
+    prefix = _prefix(model_path)
+    params, optimizer = Path(f"{prefix}{PARAMS}"), Path(f"{prefix}{OPTIMIZER}")
+    if not params.exists():
+        logger.warning("%s not found: loading what save_vars has saved", params)
+        _load_saved_vars(program, Path(model_path), executor, var_list)
+        return
+    kept = [var for var in program.list_vars() if _of_optimizer(var)]
+    if kept and not optimizer.exists():
+        raise CheckpointError(
+            f"{optimizer}: missing; the program keeps {kept[0].name!r} and others"
+        )
+    if is_checkpoint(params):
+        directory = str(params.parent)
+        load_vars(executor, directory, program, None, is_parameter, params.name)
+        if kept:
+            load_vars(executor, directory, program, kept, None, optimizer.name)
+        return
+    state = load_program_state(str(prefix))
+    wanted = [*(var for var in program.list_vars() if is_parameter(var)), *kept]
+    for var in wanted:
+        if var.name not in state:
+            raise CheckpointError(f"{prefix}: has no variable {var.name!r}")
+    _assign({var.name: state[var.name] for var in wanted}, str(prefix))
+
+
+def load_program_state(
+    model_path: str, var_list: Sequence[Variable] | None = None
+) -> dict[str, np.ndarray]:
+    """Return what `save`, or `save_vars` and its kin, have saved: arrays by name.
+
+    ``var_list`` names the variables in a file that Fluid's `save_vars` has combined.
+    """
+    prefix = _prefix(model_path)
+    params, optimizer = Path(f"{prefix}{PARAMS}"), Path(f"{prefix}{OPTIMIZER}")
+    if not params.exists():
+        return _saved_vars(Path(model_path), var_list)
+    state = _state(params)
+    return {**state, **_state(optimizer)} if optimizer.exists() else state
+
+
+def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+    """Give the variables that a Program keeps their values in ``state_dict``, arrays by name.
+
+    After the startup program. Raises GraphAssertionError, and nothing has changed, if one has
+    another shape or dtype. Warns of values that no variable takes.
+    """
+    names = {var.name for var in program.list_vars() if is_persistable(var)}
+    for name in sorted(names):
+        if array_of(global_scope(), name) is None:
+            raise GraphAssertionError(f"variable {name!r} has no value: run the startup program")
+    _assign({n: np.asarray(a) for n, a in state_dict.items() if n in names}, "state_dict")
+    unused = sorted(set(state_dict) - names)
+    if unused:
+        warnings.warn(
+            f"the program keeps none of these variables: {', '.join(unused)}", stacklevel=2
+        )
+
+
+def _of_optimizer(var: Variable) -> bool:
+    """Tell whether Fluid takes a variable to be an optimizer's: it is kept, and no parameter."""
+    return is_persistable(var) and not is_parameter(var)
+
+
+def _split(model_path: str) -> tuple[Path, str]:
+    path = str(model_path)
+    name = path.rpartition("/")[2]
+    if not name:
+        raise GraphAssertionError(
+            f"model_path: expected dirname/file_prefix, got {path!r}: the prefix is empty"
+        )
+    return Path(path).parent, name
+
+
+def _prefix(model_path: str) -> str:
+    path = str(model_path)
+    for suffix in (PARAMS, OPTIMIZER, MODEL):
+        path = path.removesuffix(suffix)
+    return path
+
+
+def _state(path: Path) -> dict[str, np.ndarray]:
+    if not is_checkpoint(path):
+        return read_state(path)
+    with Checkpoint(path) as saved:
+        return {name: saved.read(name) for name in saved.variables}
+
+
+def _assign(state: Mapping[str, np.ndarray], where: str) -> None:
+    if peers_here().servers:
+        raise CheckpointError(
+            "the parameters of this job are its servers': set them in one process, then "
+            "fluid.save them there and fluid.load them here"
+        )
+    scope = global_scope()
+    for name, array in state.items():
+        held = array_of(scope, name)
+        if held is not None and (held.shape, held.dtype) != (array.shape, array.dtype):
+            raise GraphAssertionError(
+                f"{where}: {name!r} is {array.dtype}{list(array.shape)}, but the program has "
+                f"{held.dtype}{list(held.shape)}"
+            )
+    for name, array in state.items():
+        scope.var(name).get_tensor().set(array)
+
+
+def _load_saved_vars(program: Program, path: Path, executor: Any, var_list: Any) -> None:
+    if executor is None:
+        raise GraphError(
+            f"executor is required when loading what save_vars has saved, and there is no "
+            f"{_prefix(str(path))}{PARAMS}"
+        )
+    if path.is_dir():
+        names = [v.name for v in program.list_vars() if is_persistable(v)]
+        if not (path / MANIFEST).exists():  # Fluid's files
+            names = [name for name in names if (path / name).is_file()]
+        load_vars(executor, str(path), program, names)
+    elif path.is_file():
+        if var_list is None:
+            raise GraphError(f"var_list is required when loading from a single file: {path}")
+        load_vars(executor, str(path.parent), program, var_list, None, path.name)
+    else:
+        raise CheckpointError(f"{path}: there is no such file or directory, nor {path}{PARAMS}")
+
+
+def _saved_vars(path: Path, var_list: Sequence[Variable] | None) -> dict[str, np.ndarray]:
+    found = path / MANIFEST if path.is_dir() else path
+    if is_checkpoint(found):
+        return _state(found)
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        return {str(file.relative_to(path)): tensor_of(file).read() for file in files}
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file or directory, nor {path}{PARAMS}")
+    if var_list is None:
+        raise GraphError(f"var_list is required when loading from a single file: {path}")
+    if not all(isinstance(var, Variable) for var in var_list):
+        raise GraphTypeError(f"var_list: expected Variables, got {var_list!r}")
+    tensors = tensors_of(path)
+    if len(tensors) != len(var_list):
+        raise CheckpointError(f"{path}: holds {len(tensors)} variables, not {len(var_list)}")
+    names = sorted(var.name for var in var_list)
+    return {name: tensor.read() for name, tensor in zip(names, tensors)}
