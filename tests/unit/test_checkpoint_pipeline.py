@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hpcdist.checkpoint import Checkpoint, latest, pipeline
-from hpcdist.checkpoint.background import Worker
+from hpcdist.checkpoint.background import NICER, Background, Worker
 from hpcdist.checkpoint.facts import Part
 from hpcdist.checkpoint.layout import CHUNK_BYTES
 from hpcdist.checkpoint.read import StoredFile, run
@@ -117,6 +117,25 @@ def test_a_worker_makes_calls_in_order_and_hands_on_their_errors():
     assert after.result(timeout=60) != threading.get_ident()
     worker.close()
     assert made == list(range(50)) and all(f.done() for f in futures)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_work_beside_training_and_its_helpers_let_training_go_first():
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def work() -> None:
+        worker = Worker("test")
+        found.extend([priority(), worker.submit(priority).result(timeout=60)])
+        worker.close()
+
+    found: list[int] = []
+    before = priority()
+    background = Background()
+    background.start(work)
+    background.wait()
+    assert found == [min(before + NICER, 19)] * 2
+    assert priority() == before
 
 
 def test_a_worker_without_a_thread_makes_calls_at_once(monkeypatch):
