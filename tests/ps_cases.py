@@ -412,7 +412,7 @@ class PsTests:
             if cluster.role_of(t.rank).kind == PSERVER:
                 with pytest.raises(
                     DeadlineError,
-                    match=r"server 0 \(ps0:6174\), step 1: waiting for w@GRAD, b@GRAD from "
+                    match=r"server 0 \(ps0:6174\), after step 1: waiting for w@GRAD, b@GRAD from "
                     r"trainer 1 \(rank 1\): nothing came within 2 s",
                 ):
                     Served(t, cluster, deadline_s=2).serve()
@@ -423,7 +423,7 @@ class PsTests:
             if trained.trainer == 0:
                 with pytest.raises(
                     DeadlineError,
-                    match=r"trainer 0 \(rank 0\), step 1: waiting for w, b from server ps0:6174",
+                    match=r"trainer 0 \(rank 0\), step 2: waiting for w, b from server ps0:6174",
                 ):
                     trained.step()
 

@@ -159,7 +159,7 @@ class PsClient:
     def send_packet(self, index: int) -> None:
         """Start sending packet ``index``; all its gradients must be there and stay as they are."""
         if self._sent[index]:
-            raise CommError(f"{self._name}, step {self.step}: {self._packets[index]} sent twice")
+            raise CommError(f"{self._name}: {self._packets[index]} sent twice in one step")
         self._sent[index] = True
         self._gradients[index].gather()
         self._start_sends[index]()
@@ -181,13 +181,13 @@ class PsClient:
 
     def awaited(self) -> str:
         """Tell which answers of this step have not come."""
-        return f"{self._name}, step {self.step}: waiting for {self._whole(self._receives)}"
+        return f"{self._name}, step {self.step + 1}: waiting for {self._whole(self._receives)}"
 
     def wait_receives(self) -> None:
         """End the step: wait for the parameters that answer the packets sent, all of them."""
         if not self._posted or not all(self._sent):
             raise CommError(
-                f"{self._name}, step {self.step}: cannot end the step, "
+                f"{self._name}, step {self.step + 1}: cannot end the step, "
                 f"{self._unstarted() or 'receives are not posted'}"
             )
         try:
@@ -237,7 +237,7 @@ class PsClient:
         names = ", ".join(arrays)
 
         def describe() -> str:
-            return f"{self._name}, step {self.step}: reading {names} from server {endpoint}"
+            return f"{self._name}, after step {self.step}: reading {names} from server {endpoint}"
 
         requests = self._post(endpoint, Kind.READ, specs_payload(specs))
         deadline_s = self._deadline_s
@@ -261,7 +261,7 @@ class PsClient:
         asked = [r for e in self._cluster.endpoints for r in self._post(e, Kind.CHECKPOINT, what)]
 
         def describe() -> str:
-            return f"{name}, step {self.step}: waiting for servers to save or load a checkpoint"
+            return f"{name}, after step {self.step}: waiting for servers to save or load"
 
         transport.wait_all(asked, describe, None)
         for server in self._cluster.servers:
@@ -367,10 +367,10 @@ class PsClient:
 
     def _greeting(self) -> str:
         servers = ", ".join(self._cluster.endpoints)
-        return f"{self._name} waiting for servers {servers} and all trainers to start step 0"
+        return f"{self._name} waiting for servers {servers} and all trainers to start"
 
     def _unsent(self) -> str:
-        return f"{self._name}, step {self.step}: sending {self._whole(self._sends)}"
+        return f"{self._name}, step {self.step + 1}: sending {self._whole(self._sends)}"
 
     def _whole(self, requests: Sequence[Request]) -> str:
         """Name the packets whose requests have not ended, by server."""

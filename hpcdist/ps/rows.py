@@ -58,7 +58,7 @@ class RowClient:
         tables = ", ".join(sorted({r.table for r in requests}))
         self._transport.wait_all(
             waiting,
-            lambda: f"trainer {self._trainer}, step {step}: waiting for rows of {tables}",
+            lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of {tables}",
             self._deadline_s,
         )
 
@@ -79,7 +79,7 @@ class RowClient:
         rank = self._cluster.rank_of_endpoint(endpoint)
 
         def describe() -> str:
-            return f"trainer {self._trainer}, step {step}: waiting for changed rows of {table}"
+            return f"trainer {self._trainer}, step {step + 1}: waiting for changed rows of {table}"
 
         asked = self._post(rank, Kind.CHANGED, step, [table, gradient], ())
         self._transport.wait_all(asked, describe, self._deadline_s)

@@ -384,10 +384,10 @@ class PsServer:
             packets.append(", ".join(table.name for table in self._expected.row_tables))
         if not self._shards.begun:
             step = self._shards.step + 1
-            return f"{self._name}: waiting for step {step}, for {', '.join(packets)}"
+            return f"{self._name}, after step {step}: waiting for {', '.join(packets)}"
         step, packet, missing = self._shards.missing()
         said = f"waiting for {packets[packet]} from {self._whos(missing)}"
-        return f"{self._name}, step {step}: {said}"
+        return f"{self._name}, after step {step}: {said}"
 
     def _unsent(self) -> str:
         return f"{self._name} waiting for trainers to take their parameters"

@@ -96,7 +96,7 @@ class TableClient:
             step = self.pushes
             self._transport.wait_all(
                 self._asked,
-                lambda: f"trainer {self._trainer}, step {step}: waiting for rows of tables",
+                lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables",
                 self._deadline_s,
             )
             self._asked.clear()

@@ -164,7 +164,7 @@ def test_a_stuck_rank_is_named_with_its_stack(tmp_path, act, told):
     ended = job.end()
     assert ended.code != 0
     assert len(ended.messages) == 1
-    for what in ("listen_and_serv", "step 3", "fc_0.", "from trainer 1 (rank 1)"):
+    for what in ("listen_and_serv", "after step 3", "fc_0.", "from trainer 1 (rank 1)"):
         assert what in ended.err
     missing = ended.err.split("rank 1 (trainer 1, pid ")[1]
     assert "is missing:" in missing

@@ -79,8 +79,9 @@ def test_a_stuck_rank_meets_the_deadline(tmp_path):
     only_message(ended)
     assert "FLAGS_rpc_deadline" in ended.err
     told = next(line for line in ended.err.splitlines() if "DeadlineError" in line)
-    for what in ("step 3", "fc_0.", "within 6 s"):
+    for what in ("fc_0.", "within 6 s"):
         assert what in told
+    assert "after step 3" in told or "step 4" in told  # a server, or the trainer that waits for it
 
 
 def test_a_trainer_with_more_batches_than_another_is_told(tmp_path):

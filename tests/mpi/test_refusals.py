@@ -227,11 +227,11 @@ def test_a_trainer_that_stops_is_named_with_step_and_variable(shape):
     for outcome in Stuck(*shape).run():
         if on_servers(outcome):
             assert "DeadlineError" in outcome.error_types, f"{outcome.role}: {outcome}"
-            assert "step 1" in outcome.error and "trainer 1 (rank 1)" in outcome.error
+            assert "after step 1" in outcome.error and "trainer 1 (rank 1)" in outcome.error
             assert "@GRAD" in outcome.error
         elif outcome.role.index != 1:
             assert "DeadlineError" in outcome.error_types, f"{outcome.role}: {outcome}"
-            assert "step 1" in outcome.error and "from server ps" in outcome.error
+            assert "step 2" in outcome.error and "from server ps" in outcome.error
 
 
 # -- what is no error ------------------------------------------------------------------------------
