@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,8 @@ def main() -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw the curve")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.plot and find_spec("matplotlib") is None:
+        parser.error('--plot needs matplotlib: pip install "hpcdist[plot]"')
     if options.rank:
         as_rank(options.ids, options.batch, options.spare)
         return
