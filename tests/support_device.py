@@ -99,15 +99,15 @@ class DeviceArray(NDArrayOperatorsMixin):
         stream.launch(lambda: np.copyto(out, self.host))
         return out
 
-    def set(self, array: np.ndarray, stream: Any = None) -> None:
-        if type(array) is not np.ndarray or array.dtype != self.dtype:
-            raise TypeError(f"expected a numpy array of {self.dtype}, got {array!r}")
-        if array.shape != self.shape:
-            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {array.shape}")
+    def set(self, arr: np.ndarray, stream: Any = None) -> None:
+        if type(arr) is not np.ndarray or arr.dtype != self.dtype:
+            raise TypeError(f"expected a numpy array of {self.dtype}, got {arr!r}")
+        if arr.shape != self.shape:
+            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
         if stream is None:
-            self.host[...] = array
+            self.host[...] = arr
         else:
-            stream.launch(lambda: np.copyto(self.host, array))
+            stream.launch(lambda: np.copyto(self.host, arr))
 
     def fill(self, value: Any) -> None:
         self.host.fill(_host(value))
