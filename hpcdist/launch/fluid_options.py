@@ -7,6 +7,7 @@ those that say how many are checked; the others mean what they meant.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
@@ -49,10 +50,10 @@ class _Refuse(argparse.Action):
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those that are the same as one of ours share its value."""
+    refused = ", ".join([*REFUSED, "--use_paddlecloud"])
+    about = f"--log_dir and --server_num are --log-dir and --pservers; refused, with advice: {refused}"
     group = parser.add_argument_group(
-        "options of Fluid's launchers",
-        "--log_dir and --server_num are --log-dir and --pservers; refused with what to use: "
-        + ", ".join([*REFUSED, "--use_paddlecloud"]),
+        "options of Fluid's launchers", textwrap.fill(about, 78, break_on_hyphens=False)
     )
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
     group.add_argument("--log_dir", dest="log_dir", **hidden)
