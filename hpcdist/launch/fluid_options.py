@@ -51,7 +51,8 @@ class _Refuse(argparse.Action):
 def add(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those that are the same as one of ours share its value."""
     refused = ", ".join([*REFUSED, "--use_paddlecloud"])
-    about = f"--log_dir and --server_num are --log-dir and --pservers; refused, with advice: {refused}"
+    ours = "--log_dir and --server_num are --log-dir and --pservers"
+    about = f"{ours}; refused, with advice: {refused}"
     group = parser.add_argument_group(
         "options of Fluid's launchers", textwrap.fill(about, 78, break_on_hyphens=False)
     )
