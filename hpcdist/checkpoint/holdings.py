@@ -20,6 +20,7 @@ from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.overview import VarDistributed
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan
+from hpcdist.transpiler.tables import is_distributed_lookup
 
 SNAPSHOT = "@SNAPSHOT"  # local SGD's names for what trainers started from
 TEMPORARY = re.compile(r"(.+\.)?tmp_\d+")  # the names of what layers compute
@@ -106,6 +107,26 @@ def individually(held: Held, trainer: int) -> Held:
     """Return a variable as this trainer's own; without a number it is what all begin with."""
     name = f"{held.piece.name}@trainer_{trainer}"
     return Held(held.local, replace(held.piece, name=name, path=path_of(name)))
+
+
+def tables_looked_up(program: Program) -> set[str]:
+    """Return the distributed tables of a Program."""
+    ops = (op for block in program.blocks for op in block.ops)
+    return {op.input("W")[0] for op in ops if is_distributed_lookup(op)}
+
+
+def state_of_tables(program: Program) -> set[str]:
+    """Return the accumulators that distributed tables hold with their rows: they have no arrays."""
+    tables, block = tables_looked_up(program), program.global_block()
+    return {
+        name
+        for op in block.ops
+        if op.input("Param") and op.input("Param")[0] in tables
+        for slot, names in op.inputs.items()
+        if slot not in _NOT_STATE
+        for name in names
+        if block.var(name).shape == block.var(op.input("Param")[0]).shape
+    }
 
 
 def whole_variables(program: Program, scope: Scope) -> list[Held]:

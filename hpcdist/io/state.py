@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
-from hpcdist.checkpoint.holdings import array_of
+from hpcdist.checkpoint.holdings import array_of, state_of_tables, tables_looked_up
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import peers_here
 from hpcdist.checkpoint.save import fingerprint, save_alone
@@ -85,6 +85,7 @@ def load_program_state(
 ) -> dict[str, np.ndarray]:
     """Return what `save`, or `save_vars` and its kin, have saved: arrays by name.
 
+    Not the rows of distributed tables, which no array may hold.
     ``var_list`` names the variables in a file that Fluid's `save_vars` has combined.
     """
     prefix = _prefix(model_path)
@@ -102,6 +103,7 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
     another shape or dtype. Warns of values that no variable takes.
     """
     names = {var.name for var in program.list_vars() if is_persistable(var)}
+    names -= tables_looked_up(program) | state_of_tables(program)
     for name in sorted(names):
         if array_of(global_scope(), name) is None:
             raise GraphAssertionError(f"variable {name!r} has no value: run the startup program")

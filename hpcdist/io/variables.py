@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from hpcdist.checkpoint.holdings import (
     held_of_server,
     persistables,
     roles_of,
+    state_of_tables,
+    tables_looked_up,
     tables_of,
     whole,
 )
@@ -94,10 +96,16 @@ def save_vars(
     ``format="fluid"`` as Fluid does: a file for each variable, or all in ``filename``. Of a job,
     trainer 0 saves, and takes from servers what only they have; other trainers return at once.
     """
-    _check_format(format, compression)
     program = _program("main_program", main_program)
     names = [v.name for v in _chosen(program, vars, predicate)]
+    _check_format(format, compression, program, names)
     peers = peers_here()
+    tables = sorted(tables_looked_up(program).intersection(names)) if peers.servers else []
+    if tables:
+        raise CheckpointError(
+            f"the rows of {', '.join(tables)} are on the servers: save_persistables and "
+            "checkpoint.save have them write these"
+        )
     if peers.trainer:
         logger.info("save_vars: trainer 0 saves, this is trainer %d", peers.trainer)
         return
@@ -159,7 +167,7 @@ def save_persistables(
         how: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
-    _check_format(format, compression)
+    _check_format(format, compression, program, tables_looked_up(program))
     if peers.trainer:
         logger.info("save_persistables: trainer 0 saves, this is trainer %d", peers.trainer)
     elif format == "hdf5":
@@ -310,21 +318,30 @@ def _program(what: str, given: Any) -> Program:
 def _chosen(
     program: Program, vars: Sequence[Any] | None, predicate: Predicate | None
 ) -> list[Variable]:
-    """Return the variables that are asked for, each once."""
+    """Return the variables that are asked for, each once, without what tables hold with rows."""
+    held = state_of_tables(program)
     if vars is None:
         choose = is_persistable if predicate is None else predicate
         found = [var for var in program.list_vars() if choose(var)]
     else:
         block = program.global_block()
         found = [block.var(v) if isinstance(v, str) else v for v in vars]
-    return list({var.name: var for var in found}.values())
+    return list({var.name: var for var in found if var.name not in held}.values())
 
 
-def _check_format(format: str, compression: str | None) -> None:
+def _check_format(
+    format: str, compression: str | None, program: Program, names: Iterable[str]
+) -> None:
     if format not in FORMATS:
         raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
     if format == "fluid" and compression is not None:
         raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
+    tables = sorted(tables_looked_up(program).intersection(names))
+    if format == "fluid" and tables:
+        raise CheckpointError(
+            f"Fluid's files cannot hold the rows of {', '.join(tables)}, a table of any ids: save "
+            "in HDF5, or only the other variables, by save_vars"
+        )
 
 
 def _array(scope: Scope, name: str) -> np.ndarray:

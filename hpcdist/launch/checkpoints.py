@@ -72,7 +72,7 @@ def _show(console: Console, path: Path, *, verify: bool) -> bool:
 
 
 def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bool) -> bool:
-    table = _table(f"Checkpoints in {root}", "step", "variables", "parts", "bytes", "state")
+    table = _table(f"Checkpoints in {root}", "step", "variables", "files", "bytes", "state")
     whole = True
     for path in paths:
         try:
@@ -93,12 +93,17 @@ def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bo
 
 def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
     facts = checkpoint.facts
+    count = len(facts.trainers)
+    trainers = f", state of {count} trainer{'s' if count > 1 else ''}" if count else ""
     console.print(
-        f"{checkpoint.manifest}: step {facts.step}, program {facts.program[:12]}, "
-        f"state of {len(facts.trainers)} trainers"
+        f"{checkpoint.manifest}: step {facts.step}, program {facts.program[:12]}{trainers}"
     )
     table = _table("Variables", "name", "role", "type", "shape", "bytes", "parts")
-    for saved in checkpoint.variables.values():
+    kinds = [*COLOURS]
+    for saved in sorted(
+        checkpoint.variables.values(),
+        key=lambda s: (kinds.index(s.role) if s.role in kinds else len(kinds), s.name),
+    ):
         homes = {facts.homes[i] for i in saved.copies or saved.pieces}
         role = Text(saved.role, style=COLOURS.get(saved.role, ""))
         shape = " x ".join(map(str, saved.shape))
@@ -139,7 +144,7 @@ def _show_part(console: Console, file: StoredFile, *, verify: bool) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in columns:
-        numbers = column in ("bytes", "rows", "step", "#", "width", "variables")
+        numbers = column in ("bytes", "rows", "step", "#", "width", "variables", "files")
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     return table
 

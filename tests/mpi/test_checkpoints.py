@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.errors import CheckpointError
 from tests.support_job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -103,6 +104,16 @@ def test_fluid_io_saves_and_loads_what_servers_have(mpi_tmp_path, format):
     assert rest == [losses[4:] for losses in whole]
 
 
+def test_fluid_save_takes_from_servers_what_only_they_have(mpi_tmp_path):
+    path = str(mpi_tmp_path / "model")
+    save = lambda exe: fluid.save(fluid.default_main_program(), path)  # noqa: E731
+    load = lambda exe: fluid.load(fluid.default_main_program(), path, exe)  # noqa: E731
+    whole = values(run_job(1, 1, train(0, 8)))
+    values(run_job(1, 1, train(0, 4, save=save)))
+    rest = values(run_job(1, 1, train(4, 8, load=load)))
+    assert rest == [losses[4:] for losses in whole]
+
+
 def test_what_cannot_be_restored_is_the_same_error_on_all_trainers(mpi_tmp_path):
     (mpi_tmp_path / "step-000004").mkdir(exist_ok=True)
     (mpi_tmp_path / "step-000004" / "manifest.h5").write_bytes(b"foreign")
@@ -169,6 +180,21 @@ def with_table(begin, end, root):
             return [float(value.reshape(-1)[0]) for value in losses]
 
     return script
+
+
+def test_rows_that_only_servers_have_are_not_left_out_silently(mpi_tmp_path):
+    def script(role):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            ids = fluid.data("ids", [None, 1], "int64")
+            rows = fluid.layers.embedding(ids, [-1, 8], is_sparse=True, is_distributed=True)
+            fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+            exe = fluid.Executor()
+            exe.run(fluid.default_startup_program())
+            with pytest.raises(CheckpointError, match="rows of embedding_0.w_0 are on the servers"):
+                fluid.io.save_params(exe, mpi_tmp_path)
+
+    values(run_job(1, 1, script))
+    assert not list(mpi_tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("after", [(1, 1), (1, 2), (1, 3)])

@@ -155,6 +155,34 @@ def test_what_is_missing_is_said(tmp_path):
         fluid.load(main, str(tmp_path / "m"))
 
 
+def test_rows_of_distributed_tables_are_saved_with_the_rest(tmp_path):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        ids = fluid.data("ids", [None, 1], "int64")
+        rows = fluid.layers.embedding(ids, [-1, 4], is_sparse=True, is_distributed=True)
+        loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(rows, 3)))
+        fluid.optimizer.Adam(0.1, lazy_mode=True).minimize(loss)
+    exe, feed = fluid.Executor(), {"ids": np.arange(9).reshape(9, 1) * 10**12}
+
+    def steps(count):
+        return [exe.run(main, feed=feed, fetch_list=[loss])[0].item() for _ in range(count)]
+
+    exe.run(startup)
+    steps(3)
+    fluid.save(main, str(tmp_path / "m"))
+    fluid.io.save_persistables(exe, str(tmp_path / "all"), main)
+    state = fluid.load_program_state(str(tmp_path / "m"))
+    assert "fc_0.w_0" in state and "embedding_0.w_0" not in state
+    rest = steps(4)
+    fluid.load(main, str(tmp_path / "m"))
+    assert steps(4) == rest
+    fluid.io.load_persistables(exe, str(tmp_path / "all"), main)
+    fluid.set_program_state(main, state)
+    assert steps(4) == rest
+    with pytest.raises(CheckpointError, match="cannot hold the rows of embedding_0.w_0"):
+        fluid.io.save_persistables(exe, str(tmp_path / "f"), main, format="fluid")
+
+
 # -- Fluid's own files -----------------------------------------------------------------------------
 def test_a_state_that_fluid_has_pickled():
     main, _, out, loss = build(dropout=0.5)
