@@ -1,9 +1,11 @@
 """hpcdist: one training program, on one machine or on many ranks. ``import hpcdist as fluid``."""
 
 from hpcdist import (
+    average,
     backward,
     checkpoint,
     clip,
+    compiler,
     core,
     dataset,
     framework,
@@ -13,6 +15,8 @@ from hpcdist import (
     metrics,
     nets,
     optimizer,
+    parallel_executor,
+    param_attr,
     reader,
     regularizer,
     runtime,
@@ -29,6 +33,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.parallel_executor import ParallelExecutor
 from hpcdist.executor.scope import Scope, global_scope, scope_guard
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
+from hpcdist.flags import get_flags, set_flags
 from hpcdist.graph import (
     Program,
     default_main_program,
@@ -75,10 +80,12 @@ __all__ = [
     "Scope",
     "Variable",
     "append_backward",
+    "average",
     "backward",
     "batch",
     "checkpoint",
     "clip",
+    "compiler",
     "core",
     "cpu_places",
     "create_lod_tensor",
@@ -91,6 +98,7 @@ __all__ = [
     "embedding",
     "even_batches",
     "framework",
+    "get_flags",
     "global_scope",
     "gradients",
     "initializer",
@@ -104,6 +112,8 @@ __all__ = [
     "nets",
     "one_hot",
     "optimizer",
+    "parallel_executor",
+    "param_attr",
     "program_guard",
     "progress",
     "reader",
@@ -113,6 +123,7 @@ __all__ = [
     "runtime",
     "save",
     "scope_guard",
+    "set_flags",
     "set_gradient_clip",
     "set_program_state",
     "transpiler",
