@@ -98,7 +98,19 @@ def converged(losses, name):
 @pytest.mark.parametrize("name", LOCAL)
 def test_one_trainer_is_local_training(name):
     """The same losses as one process, schedules and sparse tables included, on 1 to 3 servers."""
-    setting = RUNS[name]["setting"]
+    assert_local(RUNS[name]["setting"])
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("optimizer", ["momentum", "rmsprop"])
+def test_one_trainer_of_a_cut_table_is_local_training_if_no_row_is_lost(monkeypatch, optimizer):
+    """By default these lose rows as Fluid does: others, where a server has a part of the table."""
+    monkeypatch.setenv("HPCDIST_SPARSE_ROWS", "exact")
+    assert_local(RUNS["emb_sparse_sliced_sgd"]["setting"] | {"optimizer": optimizer})
+
+
+def assert_local(setting):
+    """Train alone and as one trainer, and compare the losses, bit for bit."""
     servers = min(MpiTransport.world().size - 1, 3)
 
     def local():
