@@ -197,23 +197,23 @@ def pull(ids, at, create, out, book, directory, segments, chunks, layout, seed_k
     Where there is no record, and none is to be created, the initial values are written.
     """
     dim = layout[0]
-    records = np.empty(len(ids), np.int64)
+    records = np.empty(PIECE, np.int64)
     while at < len(ids):
         # A piece at a time: its records are still in the cache when they are read.
-        stop = min(at + PIECE, len(ids))
-        end = locate(
-            ids, at, stop, create, records,
+        part = ids[at : at + PIECE]
+        found = locate(
+            part, 0, len(part), create, records,
             book, directory, segments, chunks, layout, seed_key, kind, initial,
         )  # fmt: skip
-        for i in range(at, end):
-            target = out + 4 * dim * i
+        for i in range(found):
+            target = out + 4 * dim * (at + i)
             if records[i]:
                 copy_bytes(target, records[i] + 4, 4 * dim)
             else:
-                h = mixed(ids[i])
+                h = mixed(part[i])
                 write_initial(target, dim, h, seed_key, kind, initial[0], initial[1])
-        at = end
-        if end < stop:
+        at += found
+        if found < len(part):
             break
     return at
 
