@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from hpcdist import runtime
 from hpcdist.checkpoint.known import newest
-from hpcdist.checkpoint.preemption import AGAIN
+from hpcdist.checkpoint.preemption import AGAIN, warned
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.waiting import waiting_for
@@ -190,9 +190,9 @@ class Guard:
                     if not (self._tolerant and self._spoken):
                         self._await_termination(poll, read_end)
                     with self._ending:
-                        self._end(1 if self._tolerant else TERMINATED)
+                        self._end(1 if self._tolerant else _code_when_ended())
         self._speak_of_the_dead()
-        os._exit(TERMINATED)
+        os._exit(_code_when_ended())
 
     def _await_termination(self, poll: select.poll, read_end: int) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -200,7 +200,7 @@ class Guard:
             woken = [fd for fd, _ in poll.poll(1000 * left)]
             if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
                 self._speak_of_the_dead()
-                os._exit(TERMINATED)
+                os._exit(_code_when_ended())
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
 
@@ -219,6 +219,14 @@ class Guard:
     def _dead(self) -> list[Peer]:
         """Return the dead of this host, but for those that the job goes on without."""
         return [p for p in self._neighbours if p not in self._excused and not lives(p.pid)]
+
+
+def _code_when_ended() -> int:
+    """Return the code of a rank that another one, or the launcher, has ended.
+
+    srun takes the largest code of all ranks: it must not hide that the job was told to stop.
+    """
+    return AGAIN if warned() else TERMINATED
 
 
 def _leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:
