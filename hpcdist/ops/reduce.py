@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis
 
@@ -32,11 +33,17 @@ def _mean_grad_bind(xp: Any, x: Any, dout: Any, dx: Any) -> Callable[[], Any]:
     return functools.partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
 
 
+def _infer_mean(x: Meta) -> Meta:
+    if x.size == 0:
+        raise GraphError(f"no mean of a value of shape {x.shape}: expected at least one row, got 0")
+    return Meta((1,), x.dtype)
+
+
 _MEAN_GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "mean",
     "X -> Out",
-    infer=lambda x: Meta((1,), x.dtype),
+    infer=_infer_mean,
     bind=_mean_bind,
     grad=grad_by("mean_grad", _MEAN_GRAD),
 )

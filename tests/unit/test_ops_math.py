@@ -171,6 +171,11 @@ def test_sum_adds_in_order_also_into_one_of_its_inputs():
     close(xs[1], X)
 
 
+def test_there_is_no_mean_of_no_rows():
+    with pytest.raises(GraphError, match=r"no mean of a value of shape \(0, 3\): .* got 0"):
+        run_op("mean", {"X": X.reshape(-1, 3)[:0]})
+
+
 def test_sum_refuses_other_shapes():
     with pytest.raises(GraphError, match=r"cannot add shapes \[\(2, 3, 4\), \(3, 4\)\]"):
         run_op("sum", {"X": [X, X[0]]})
