@@ -131,9 +131,13 @@ def index_seconds(ids: np.ndarray, dim: int) -> float:
 
 
 def inserts(ids: np.ndarray, dim: int, rounds: int) -> tuple[Lines, dict[str, float]]:
-    """Compare filling a table, in batches and growing, with bare loops into arrays of full size."""
+    """Compare filling a table, in batches and growing, with bare loops.
+
+    One that makes rows too, into arrays of full size; for the index alone one whose arrays grow as
+    well, and one whose arrays have their full size.
+    """
     size = 1 << (2 * len(ids)).bit_length()
-    plain, with_rows, index, told = [], [], [], {}
+    plain, with_rows, index, growing, told = [], [], [], [], {}
     for count in [2] + [len(ids)] * rounds:  # the first round compiles
         keys, rows = np.ones(size, np.int64), np.full(size, -1, np.int32)
         index_only = processor_seconds(bare.insert, keys, rows, ids[:count], 0)
@@ -143,18 +147,22 @@ def inserts(ids: np.ndarray, dim: int, rounds: int) -> tuple[Lines, dict[str, fl
         facts = memory.ctypes.data, dim, START.a, START.b
         whole = processor_seconds(bare.insert_with_rows, keys, rows, ids[:count], 0, *facts)
         del memory, keys, rows
+        grown = processor_seconds(bare.insert_growing, ids[:count])
         ours = processor_seconds(filled, ids[:count], dim, "adagrad")
         alone = index_seconds(ids[:count], dim)
         plain.append(index_only / ours)
         with_rows.append(whole / ours)
         index.append(index_only / alone)
-        times = {"insert": ours, "index": alone, "bare": whole, "bare_index": index_only}
+        growing.append(grown / alone)
+        times = {"insert": ours, "index": alone, "bare": whole}
+        times |= {"bare_index": index_only, "bare_growing": grown}
         told = {f"{name}_ns": t / len(ids) * 1e9 for name, t in times.items()}
-    del plain[0], with_rows[0], index[0]
+    del plain[0], with_rows[0], index[0], growing[0]
     lines: Lines = [
         ("insert / bare loop that makes the same rows", median(with_rows), 0.7),
-        ("insert into the index alone / bare loop of it", median(index), 0.7),
-        ("  with rows / bare loop without", median(plain), None),
+        ("insert into the index alone / bare loop that grows", median(growing), 0.7),
+        ("  / bare loop into arrays of full size", median(index), None),
+        ("  with rows / that loop, without rows", median(plain), None),
     ]
     return lines, told
 

@@ -38,6 +38,26 @@ def insert(keys, rows, ids, count):
 
 
 @numba.njit(error_model="numpy")
+def insert_growing(ids):
+    """Insert ids into arrays that begin small and are doubled whenever they are half full."""
+    keys, rows, count = np.ones(1024, np.int64), np.full(1024, -1, np.int32), 0
+    for begin in range(0, len(ids), 512):
+        if 2 * (count + 512) > len(keys):
+            old_keys, old_rows = keys, rows
+            keys = np.ones(2 * len(old_keys), np.int64)
+            rows = np.full(2 * len(old_keys), -1, np.int32)
+            mask = len(keys) - 1
+            for i in range(len(old_keys)):
+                if old_rows[i] >= 0:
+                    place = numba.int64(mixed(old_keys[i])) & mask
+                    while rows[place] >= 0:
+                        place = (place + 1) & mask
+                    keys[place], rows[place] = old_keys[i], old_rows[i]
+        count = insert(keys, rows, ids[begin : begin + 512], count)
+    return count
+
+
+@numba.njit(error_model="numpy")
 def insert_with_rows(keys, rows, ids, count, table, dim, a, b):
     """The same, and write each new row's initial values and state; ``table`` is an address."""
     mask = len(keys) - 1
