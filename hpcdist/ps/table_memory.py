@@ -18,7 +18,7 @@ FULL = 0.93  # of a segment's entries
 # The mean growth of a segment, in times. Beside wide records the index may be loose: its entries
 # are moved half as often.
 WIDE_BYTES = 48
-LARGER, LARGER_WIDE = 1.32, 2.0
+LARGER, LARGER_WIDE = 1.28, 2.0
 UNEVEN = 0.1  # ids made to have the same tag are not parted by more and more splits
 MOST_ROWS = 2**32 - 1  # they are numbered from 1 in 32 bits
 
