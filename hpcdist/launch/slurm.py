@@ -165,11 +165,14 @@ def _resources(wanted: Wanted, nodes: int, *, servers: bool = False) -> list[str
     return lines + _directive("partition", wanted.partition) + _directive("account", wanted.account)
 
 
+# What the MPI from PyPI wants: Open MPI has no munge, MPICH's addresses over UCX are too long.
+_FROM_PYPI = {"pmix": "PMIX_MCA_psec=native", "pmi2": "MPIR_CVAR_CH4_NETMOD=ofi"}
+
+
 def _environment(wanted: Wanted) -> list[str]:
     if not wanted.env:
         mpi = wanted.mpi or "pmix"
-        native = " PMIX_MCA_psec=native" if mpi == "pmix" else ""
-        return [f"export SLURM_MPI_TYPE={mpi}{native}"]
+        return [f"export SLURM_MPI_TYPE={mpi} {_FROM_PYPI[mpi]}"]
     asked = [f"export SLURM_MPI_TYPE={wanted.mpi}"] if wanted.mpi else []
     advice = "submit from the project's folder, or set HPCDIST_ENV"
     return [
