@@ -28,7 +28,7 @@ from hpcdist.launch.report import Peer
 
 TERMINATED = 128 + signal.SIGTERM
 UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
-PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
+PATIENCE_S = 10.0  # how long the launcher may take to end this rank after another's death
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to say that a deadline has passed
 HESITATION_S = 0.1  # how long a rank that waits for nothing keeps silent about another's death
 
@@ -104,7 +104,10 @@ class Guard:
                     for rank in error.missing:
                         text += f"\n{self._peers[rank]} is missing:\n{self.stack_of(rank)}"
             self._say(text)
-            self._end(1)
+            if self._spoken or not self._tolerant:
+                self._end(1)
+        time.sleep(PATIENCE_S)  # see _end: the rank that has spoken must not be the last
+        self._end(1)
 
     def stack_of(self, rank: int) -> str:
         """Return lines that tell where a rank is in its Python code, as far as that is known."""
