@@ -28,7 +28,7 @@ from hpcdist.launch.report import Peer
 
 TERMINATED = 128 + signal.SIGTERM
 UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
-PATIENCE_S = 10.0  # how long the launcher may take to end this rank after another's death
+PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to say that a deadline has passed
 HESITATION_S = 0.1  # how long a rank that waits for nothing keeps silent about another's death
 
@@ -57,7 +57,11 @@ class LastWord:
     def taken(self) -> bool:
         """Take the word; return whether this rank has it."""
         os.write(self._file, self._me)
-        return os.pread(self._file, 8, 0) == self._me
+        return self.speaker() == os.getpid()
+
+    def speaker(self) -> int:
+        """Return the process that has the word, 0 if it is free."""
+        return int.from_bytes(os.pread(self._file, 8, 0), "little")
 
 
 class Guard:
@@ -104,10 +108,7 @@ class Guard:
                     for rank in error.missing:
                         text += f"\n{self._peers[rank]} is missing:\n{self.stack_of(rank)}"
             self._say(text)
-            if self._spoken or not self._tolerant:
-                self._end(1)
-        time.sleep(PATIENCE_S)  # see _end: the rank that has spoken must not be the last
-        self._end(1)
+            self._end(1)
 
     def stack_of(self, rank: int) -> str:
         """Return lines that tell where a rank is in its Python code, as far as that is known."""
@@ -143,8 +144,14 @@ class Guard:
         return report.of_deaths(dead, self._me, where, advice)
 
     def _end(self, code: int) -> NoReturn:
-        # Open MPI forgets the code when the last rank that lives aborts the job.
-        if not (self._tolerant and self._is_last()):
+        # Under a tolerant mpirun every rank ends by itself, and Open MPI forgets the code when the
+        # last one that lives aborts the job: only the one with the word does, before the others.
+        speaker = self._word.speaker()
+        if self._tolerant and speaker not in (0, os.getpid()):
+            late = time.monotonic() + PATIENCE_S
+            while lives(speaker) and time.monotonic() < late:
+                time.sleep(PATIENCE_S / 200)
+        elif not (self._tolerant and self._is_last()):
             self._transport.abort(code)
         os._exit(code)
 
