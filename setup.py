@@ -16,6 +16,9 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
+    # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
+    # this package and not the checkout's folder, which has its name.
+    package_dir={"": "."},
     # docs/dependencies.md says why each of these is here.
     install_requires=[
         "mpi4py>=4.1",
@@ -44,6 +47,7 @@ setup(
             "pytest>=8.4",
             "pytest-mpi>=0.6",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
             # The formatter's output changes between minor versions.
             "ruff>=0.17,<0.18",
         ],

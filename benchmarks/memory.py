@@ -83,7 +83,7 @@ def measure(place: str, saves: bool) -> dict:
     for _ in range(STEPS):
         losses += exe.run(program, feed, [loss])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    compiled = list(exe._entries.values())[-1].compiled
+    compiled = exe.forms()[-1].compiled
     sent = {name for op in compiled.ops if op.type == "send" for name in op.input("X")}
     exe.close()
     return {

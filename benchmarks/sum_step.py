@@ -23,8 +23,8 @@ from resnet50 import gradients, size
 
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
 from hpcdist.comm.host_collective import HostCollective
-from hpcdist.comm.mpi import MpiTransport
 from hpcdist.comm.reducer import BucketReducer
+from hpcdist.comm.world import mpi_world
 
 CASES = {
     "resnet50": [size(shape) for _, shape in gradients()],
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--case", choices=sorted(CASES), default="resnet50")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    world, group = MPI.COMM_WORLD, HostCollective(MpiTransport.world())
+    world, group = MPI.COMM_WORLD, HostCollective(mpi_world())
     sizes = CASES[options.case]
     private = [np.zeros(n, np.float32) for n in (sum(sizes), *sizes)]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from hpcdist.ps.batch import Batch, TableSpec
-from hpcdist.ps.client import PsClient, ServerPlan
+from hpcdist.ps.client import PsClient, ServerArrays
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
@@ -66,13 +66,13 @@ def run(
     report: Callable[[int, TimedTable], None],
 ) -> None:
     """Run ``work`` on rank 0 and a server on each other rank; servers ``report`` at the end."""
-    transport = MpiTransport.world()
+    transport = mpi_world()
     servers = transport.size - 1
     cluster = Cluster((0,), tuple(range(1, servers + 1)))
     spec = TableSpec("table", dim)
     if transport.rank == 0:
         client = PsClient(transport, cluster, 0, fingerprint="table")
-        client.connect([ServerPlan(e, (), (), {}, {}, (), (spec,)) for e in cluster.endpoints])
+        client.connect([ServerArrays(e, (), (), {}, {}, (), (spec,)) for e in cluster.endpoints])
         work(Trainer(client, servers, spec))
         client.close()
         return

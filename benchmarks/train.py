@@ -77,15 +77,22 @@ def main():
     parser.add_argument("--case", choices=sorted(CASES), default="linreg")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--plain", action="store_true", help="leave the rest to the launcher")
     options = parser.parse_args()
     case = CASES[options.case]
     loss = network(case)
     exe = fluid.Executor(fluid.CPUPlace())
-    program, trainer = of_role(exe)
-    if program is None:
-        return
+    if options.plain:
+        program, trainer = fluid.default_main_program(), int(os.environ["PADDLE_TRAINER_ID"])
+        own = [batches(case, k) for k in range(int(os.environ["PADDLE_TRAINERS"]))]
+        pairs = [tuple(map(np.concatenate, zip(*parts))) for parts in zip(*own)]
+    else:
+        program, trainer = of_role(exe)
+        if program is None:
+            return
+        pairs = batches(case, trainer)
     exe.run(fluid.default_startup_program())
-    feeds = [{"x": x, "y": y} for x, y in batches(case, trainer)]
+    feeds = [{"x": x, "y": y} for x, y in pairs]
     steps_per_s, losses = train(exe, program, loss, feeds, options.warmup, options.steps)
     exe.close()
     if trainer == 0:

@@ -1,22 +1,19 @@
 """hpcdist: one training program, on one machine or on many ranks. ``import hpcdist as fluid``."""
 
+import hpcdist.signals  # noqa: F401  # first: a warning waits while the rest is imported
+
+# isort: split
 from hpcdist import (
-    average,
     backward,
     checkpoint,
     clip,
-    compiler,
-    core,
     dataset,
-    framework,
     initializer,
     io,
     layers,
     metrics,
     nets,
     optimizer,
-    parallel_executor,
-    param_attr,
     reader,
     regularizer,
     runtime,
@@ -24,7 +21,16 @@ from hpcdist import (
 )
 from hpcdist.backward import append_backward, gradients
 from hpcdist.clip import set_gradient_clip
-from hpcdist.core import cpu_places, cuda_places, is_compiled_with_cuda
+from hpcdist.compat import (
+    average,
+    compiler,
+    core,
+    framework,
+    install_fluid_modules,
+    parallel_executor,
+    param_attr,
+)
+from hpcdist.compat.core import cpu_places, cuda_places, is_compiled_with_cuda
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace
@@ -33,7 +39,6 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.parallel_executor import ParallelExecutor
 from hpcdist.executor.scope import Scope, global_scope, scope_guard
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.flags import get_flags, set_flags
 from hpcdist.graph import (
     Program,
     default_main_program,
@@ -50,8 +55,10 @@ from hpcdist.layers.io import data_v2 as data
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from hpcdist.reader import batch
-from hpcdist.runtime.ahead import rows_ahead
-from hpcdist.runtime.uneven import even_batches
+from hpcdist.runtime import is_first, is_server, rank
+from hpcdist.runtime.batches.uneven_batches import even_batches
+from hpcdist.runtime.tables.prefetch import rows_ahead
+from hpcdist.settings import get_flags, set_flags
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,
@@ -60,6 +67,7 @@ from hpcdist.transpiler import (
 )
 
 __version__ = "0.1.0"
+install_fluid_modules()
 
 __all__ = [
     "BuildStrategy",
@@ -104,6 +112,8 @@ __all__ = [
     "initializer",
     "io",
     "is_compiled_with_cuda",
+    "is_first",
+    "is_server",
     "layers",
     "load",
     "load_program_state",
@@ -116,6 +126,7 @@ __all__ = [
     "param_attr",
     "program_guard",
     "progress",
+    "rank",
     "reader",
     "regularizer",
     "release_memory",

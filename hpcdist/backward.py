@@ -16,6 +16,9 @@ from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 
 Callback = Callable[..., Any]
+# In place of GRAD_SUFFIX in the names of forward values that are gradients of an earlier backward:
+# the gradient that this one makes of x is not the x@GRAD that its operators read.
+MASK = "@EARLIER_GRAD"
 
 
 @dataclass
@@ -32,6 +35,11 @@ class _Step:
 
     def writes(self) -> list[str]:
         return [name for names in self.outputs.values() for name in names]
+
+    def unmask(self) -> None:
+        for slots in (self.inputs, self.outputs):
+            for slot, names in slots.items():
+                slots[slot] = [name.replace(MASK, GRAD_SUFFIX) for name in names]
 
     def rename(self, old: str, new: str) -> None:
         for slots in (self.inputs, self.outputs):
@@ -75,8 +83,9 @@ def append_backward(
             raise GraphError(f"append_backward: the program has no parameter {name!r}")
         if name in gradient_of and parameter.trainable:
             pairs.append((parameter, block.var(gradient_of[name])))
+    writers = block.last_writers()
     for parameter, gradient in pairs:
-        finisher = gradient.op
+        finisher = block.ops[writers[gradient.name]]
         role_var = [parameter.name, gradient.name, *finisher.attrs.get(ROLE_VAR_ATTR, ())]
         finisher.set_attr(ROLE_VAR_ATTR, role_var)
     return pairs
@@ -181,6 +190,34 @@ def _reached(
     return reached
 
 
+def _refuse_second_derivatives(
+    block: Block, targets: set[str], reached: set[str], stopped: set[str]
+) -> None:
+    """Raise GraphError if the targets depend on ``reached`` through a gradient operator.
+
+    Gradient operators have no gradients of their own, so that part would be left out.
+    """
+    depending = set(reached)
+    crossed: dict[str, Operator] = {}  # by output: the gradient operator that it came through
+    for op in block.ops:
+        inputs = depending.intersection(op.input_arg_names)
+        if not inputs:
+            continue
+        through = next((crossed[name] for name in op.input_arg_names if name in crossed), None)
+        if through is None and op.type.endswith("_grad") and lookup(op.type).grad is None:
+            through = op
+        outputs = [name for name in op.output_arg_names if name not in stopped]
+        depending.update(outputs)
+        if through is not None:
+            crossed.update(dict.fromkeys(outputs, through))
+    for name in sorted(targets & crossed.keys()):
+        raise GraphError(
+            f"gradients: {name!r} depends on operator {crossed[name].type!r}, which has no "
+            "gradient of its own: second derivatives are not there; set stop_gradient=True on "
+            "the first gradient if it is meant to be a constant"
+        )
+
+
 # -- the operators -------------------------------------------------------------------------------
 def _append(
     block: Block,
@@ -193,10 +230,14 @@ def _append(
     """Append the backward from ``targets`` and return the gradient's name for every variable."""
     path = _path(block, targets, stopped)
     reached = _reached(block, path, sources, stopped)
+    _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = _flowing(block, path, targets, reached)
-    steps = _gradient_steps(path, flowing, reached)
+    masked = [_masked(op) for op in path]
+    steps = _gradient_steps(masked, set(map(_mask, flowing)), set(map(_mask, reached)))
     steps = _sum_repeated(steps, block.idx)
     renamed = _rename_existing(block, [*starts, *steps])
+    for step in steps:
+        step.unmask()
     context: dict[str, Any] = {}
     for index, step in enumerate([*starts, *steps]):
         begins = index < len(starts) and not sources  # the loss's own gradient
@@ -229,6 +270,18 @@ def _flowing(
         if flowing.intersection(op.output_arg_names):
             flowing.update(name for name in op.input_arg_names if name in reached)
     return flowing
+
+
+def _mask(name: str) -> str:
+    return name.replace(GRAD_SUFFIX, MASK)
+
+
+def _masked(op: Operator) -> Operator:
+    """Return a copy of a forward operator, not in the block, whose names are masked."""
+    copy = op.copied_to(op.block)
+    for slots in (copy.inputs, copy.outputs):
+        slots.update({slot: list(map(_mask, names)) for slot, names in slots.items()})
+    return copy
 
 
 def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[str]) -> list[_Step]:

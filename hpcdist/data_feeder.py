@@ -156,6 +156,8 @@ def _accepts(expected: tuple[int, ...], got: tuple[int, ...]) -> bool:
 
 def _cast(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.ndarray:
     """Return the array in the variable's dtype; a value may lose digits, never its meaning."""
+    if array.dtype.kind in "US":  # numbers as text, as a line of a file splits into
+        return _parsed(column, array, values)
     if array.dtype.kind not in "biuf":
         kinds = [np.asarray(value).dtype.kind for value in values]
         number = next((n for n, kind in enumerate(kinds) if kind not in "biuf"), 0)
@@ -170,6 +172,19 @@ def _cast(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.nda
         where = tuple(np.argwhere(bad)[0])
         raise _unfit_value(column, int(where[0]), f"the {array.dtype} value {array[where]}")
     return cast
+
+
+def _parsed(column: _Column, array: np.ndarray, values: tuple[Any, ...]) -> np.ndarray:
+    """Return numbers that were given as text."""
+    try:
+        return array.astype(column.dtype)
+    except (ValueError, OverflowError):
+        for number, value in enumerate(values):
+            try:
+                np.array(value).astype(column.dtype)
+            except (ValueError, OverflowError):
+                raise _unfit_value(column, number, f"{value!r:.80}") from None
+        raise
 
 
 def _unfit_value(column: _Column, number: int, got: str) -> FeedError:

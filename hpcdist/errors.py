@@ -57,6 +57,14 @@ class FleetNotImplementedError(HpcdistError, NotImplementedError):
     """A base class of fleet's was used where one of its kinds is needed."""
 
 
+class SettingError(HpcdistError, ValueError):
+    """An environment variable or a flag has a value that cannot be, or there is no such flag."""
+
+
+class SettingTypeError(HpcdistError, TypeError):
+    """A flag is given a value of another type."""
+
+
 class DataError(HpcdistError, ValueError):
     """A data set is missing, damaged or malformed."""
 
@@ -95,6 +103,10 @@ class TableError(HpcdistError, ValueError):
 
 class CheckpointError(HpcdistError, RuntimeError):
     """Saved values are missing, damaged or do not fit, or cannot be written."""
+
+
+class NotFiniteError(HpcdistError, ArithmeticError):
+    """What is fetched holds NaN; or parameters that are to be saved hold NaN or infinity."""
 
 
 class TrainersDied(CheckpointError):

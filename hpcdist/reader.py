@@ -6,7 +6,6 @@ A decorator takes readers and returns a reader, so they nest:
 
 from __future__ import annotations
 
-import os
 import queue
 import random
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
+from hpcdist import settings
 from hpcdist.errors import DataError
 
 __all__ = [
@@ -264,8 +264,8 @@ def shard(
     the start of the data again, so that all trainers make equally many steps; "drop" ends all
     parts with the shortest; "keep" leaves them uneven, which a synchronous job cannot use.
     """
-    trainers = _setting("num_trainers", num_trainers, ("PADDLE_TRAINERS_NUM", "PADDLE_TRAINERS"), 1)
-    me = _setting("trainer_id", trainer_id, ("PADDLE_TRAINER_ID",), 0)
+    trainers = settings.TRAINERS_NUM.read() if num_trainers is None else int(num_trainers)
+    me = settings.TRAINER_ID.read() if trainer_id is None else int(trainer_id)
     _at_least(1, "shard", "num_trainers", trainers)
     if not 0 <= me < trainers:
         raise DataError(f"shard: trainer_id must be 0..{trainers - 1}, got {me}")
@@ -284,21 +284,6 @@ def shard(
                 yield first[(me - len(group)) % len(first)]
 
     return part
-
-
-def _setting(what: str, value: int | None, variables: tuple[str, ...], default: int) -> int:
-    """Return ``value``, else the first environment variable that is set, else the default."""
-    if value is not None:
-        return int(value)
-    for variable in variables:
-        if text := os.environ.get(variable):
-            try:
-                return int(text)
-            except ValueError:
-                raise DataError(
-                    f"shard: {what} comes from {variable}, expected an integer, got {text!r}"
-                ) from None
-    return default
 
 
 def _at_least(least: int, decorator: str, what: str, value: int) -> int:

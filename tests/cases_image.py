@@ -86,6 +86,7 @@ def _max_pool2d_with_index(draw: Draw) -> Case:
 
 
 @case("batch_norm")
+@case("sync_batch_norm")
 def _batch_norm(draw: Draw) -> Case:
     layout, channels = draw.of("NCHW", "NHWC"), draw.int(1, 3)
     middle = draw.of((), (3,), (2, 3))

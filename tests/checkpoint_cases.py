@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import hpcdist as fluid
-from hpcdist.checkpoint.holdings import held_of_server
+from hpcdist.checkpoint.local_shards import held_of_server
 from hpcdist.checkpoint.save import Target, _finish
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.executor.scope import Scope

@@ -172,7 +172,7 @@ class HostCollectiveTests(CollectiveTests):
         self.run(size, body)  # type: ignore[arg-type]
 
     @SIZES
-    def test_sums_in_shared_memory_run_in_rank_order(self, size: int) -> None:
+    def test_bucket_allreduce_in_shared_memory_run_in_rank_order(self, size: int) -> None:
         rows = np.random.default_rng(9).normal(size=(size, 10_001)).astype(np.float32)
         expected = rows[0].copy()
         for row in rows[1:]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
-from hpcdist.launch.guard import launched_rank, launched_size
+from hpcdist.comm.process_manager import launched_rank, launched_size
+from tests.summary import Result, read_results
 
-RANK = launched_rank(os.environ)
-SIZE = launched_size(os.environ) or 1
-TOGETHER = Path(__file__).parent / "mpi"  # and what is marked so
+RANK = launched_rank()
+SIZE = launched_size() or 1
+TOGETHER = Path(__file__).parent / "mpi"
 
 # All ranks draw the same examples, none writes into a shared directory, and a slow machine is no
 # failure.
@@ -36,11 +38,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="fail unless the MPI world has N ranks, and tests that need N > 1 ranks have run",
     )
+    parser.addoption(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="add how each test ended, as lines of JSON, to FILE.RANK: see tests/summary.py",
+    )
+    parser.addoption(
+        "--unless-passed",
+        type=Path,
+        metavar="DIRECTORY",
+        help="leave out tests that have passed according to the results there",
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ran(config.getoption("--expect-ranks")))
+    results = config.getoption("--results")
+    if results and not hasattr(config, "workerinput"):  # pytest-xdist's workers tell the main one
+        config.pluginmanager.register(Results(results.with_name(f"{results.name}.{RANK or 0}")))
     if RANK > 0:
         # Rank 0 tells how it goes; the others only what fails, see below.
         config.pluginmanager.unregister(name="terminalreporter")
@@ -54,15 +71,42 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f"rank {RANK}: FAILED {report.nodeid}\n{report.longreprtext}", file=sys.stderr)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run what ranks test together on all of them, first, and share out all other tests."""
+    """Run what ranks test together on all of them, first, and share out all other tests.
+
+    That is what has the marker ``mpi``, as all of tests/mpi has: ``-m mpi`` selects it.
+    """
+    for item in items:
+        if TOGETHER in item.path.parents and not item.get_closest_marker("mpi"):
+            item.add_marker("mpi")
+    if passed_in := config.getoption("--unless-passed"):
+        passed = {r.test for r in read_results(passed_in) if r.outcome == "passed"}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+        items[:] = [item for item in items if item.nodeid not in passed]
     if SIZE == 1:
         return
-    together = [i for i in items if TOGETHER in i.path.parents or i.get_closest_marker("mpi")]
+    together = [item for item in items if item.get_closest_marker("mpi")]
     alone = [item for item in items if item not in set(together)]
     mine = alone[RANK::SIZE]
     config.hook.pytest_deselected(items=[item for item in alone if item not in set(mine)])
     items[:] = together + mine
+
+
+class Results:
+    """Notes how each test has ended."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+        ended = Result(report.nodeid, report.outcome, reason.removeprefix("Skipped: "))
+        with self._file.open("a") as file:
+            file.write(json.dumps(asdict(ended)) + "\n")
 
 
 class Ran:
@@ -88,9 +132,9 @@ class Ran:
     def _problem(self) -> str:
         if self._expected is None:
             return ""
-        from hpcdist.comm.mpi import MpiTransport
+        from hpcdist.comm.world import mpi_world
 
-        size = MpiTransport.world().size
+        size = mpi_world().size
         if size != self._expected:
             return f"expected an MPI world of {self._expected} ranks, got {size}"
         if not self._passed or (size > 1 and not self._passed_with_mpi):

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.comm.process_manager import launched_size
 from hpcdist.launch.abort import lives
-from hpcdist.launch.guard import launched_size
+from hpcdist.launch.stacks import stacks_of
 
 ROOT = Path(__file__).parent.parent
 BESIDE_PYTHON = Path(sys.executable).parent / "mpirun"
 MPIRUN = str(BESIDE_PYTHON) if BESIDE_PYTHON.exists() else shutil.which("mpirun")
 
 needs_mpirun = pytest.mark.skipif(
-    MPIRUN is None or launched_size(os.environ) is not None,
+    MPIRUN is None or launched_size() is not None,
     reason="starts mpirun itself: needs one, and a process that mpirun has not started",
 )
 
@@ -141,14 +142,21 @@ class Job:
         try:
             out, err = self._process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
+            stuck = self._stacks()
             self._process.terminate()
-            pytest.fail(f"the job has not ended within {within_s} s: {self._process.communicate()}")
+            ended = self._process.communicate()
+            pytest.fail(f"the job has not ended within {within_s} s: {ended}\n{stuck}")
         pids = [int(file.read_text()) for file in self.directory.glob("pid.*")]
         while any(map(lives, pids)) and time.monotonic() < until:
             time.sleep(0.05)
         left = [pid for pid in pids if lives(pid)]
         assert not left, f"processes {left} of {pids} were left behind"
         return Ended(self._process.returncode, out, err)
+
+    def _stacks(self) -> str:
+        """Return where the ranks that live are in their Python code."""
+        pids = {file.suffix: int(file.read_text()) for file in self.directory.glob("pid.*")}
+        return "\n".join(f"{k} {stacks_of(pid)}" for k, pid in pids.items() if lives(pid))
 
 
 @cache

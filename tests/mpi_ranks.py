@@ -6,13 +6,13 @@ import traceback
 
 import pytest
 
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from tests.transport_cases import Body
 
 
 def run_ranks(size: int, body: Body) -> None:
     """Run ``body`` on the first ``size`` ranks, as a world of their own; raise on every rank."""
-    world = MpiTransport.world()
+    world = mpi_world()
     if world.size < size:
         pytest.skip(f"needs {size} ranks, got {world.size}")
     part = world.split(int(world.rank >= size), world.rank)

@@ -10,7 +10,7 @@ import pytest
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import CommError, DeadlineError
-from hpcdist.ps.client import PsClient, ServerPlan
+from hpcdist.ps.client import PsClient, ServerArrays
 from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Hello, Kind, specs_payload
 from hpcdist.ps.packets import (
     Packet,
@@ -143,7 +143,9 @@ class Trained:
             gradients, parameters = packets_of(specs_of(k))
             for packets in (gradients, parameters):
                 self.arrays |= arena_views(packets) if laid_out else own_arrays(packets)
-            self.plans.append(ServerPlan(endpoint, gradients, parameters, self.arrays, self.arrays))
+            self.plans.append(
+                ServerArrays(endpoint, gradients, parameters, self.arrays, self.arrays)
+            )
 
     def startup(self) -> None:
         """Read all parameters from their servers."""
@@ -400,7 +402,7 @@ class PsTests:
                     trained.client._sync_mode = False
                 gradients, parameters = packets_of(specs)
                 arrays = own_arrays(gradients) | own_arrays(parameters)
-                plans = [ServerPlan(plans[0].endpoint, gradients, parameters, arrays, arrays)]
+                plans = [ServerArrays(plans[0].endpoint, gradients, parameters, arrays, arrays)]
             with pytest.raises(CommError, match=message):
                 trained.client.connect(plans)
 

@@ -219,6 +219,7 @@ _KEYWORDS = {
     "may_share_memory": (),
     "ones": ("dtype",),
     "sort": ("axis",),
+    "stack": ("axis",),
     "sum": ("axis", "dtype", "out", "keepdims"),
     "take": ("axis", "out"),
     "take_along_axis": ("axis",),

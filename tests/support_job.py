@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hpcdist import runtime
-from hpcdist.comm.cluster import PSERVER, Cluster, Role
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist import runtime, settings
+from hpcdist.comm.cluster import PSERVER, Cluster, RankRole
+from hpcdist.comm.world import mpi_world
 from hpcdist.executor import control
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here
@@ -23,7 +23,7 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.program import Program
 from hpcdist.transpiler import DistributeTranspiler
 
-Script = Callable[[Role], Any]
+Script = Callable[[RankRole], Any]
 
 _abandoned: list[Any] = []  # of ranks that failed: messages may still come into their arrays
 _SIGNAL = signal.SIGUSR1
@@ -37,7 +37,7 @@ class Aborted(BaseException):
 class Outcome:
     """How a script ended on one rank: with a value, by sys.exit, or by an error."""
 
-    role: Role
+    role: RankRole
     value: Any = None
     exit_code: Any = "none"
     error: str = ""
@@ -46,14 +46,20 @@ class Outcome:
 
 
 def run_job(
-    trainers: int, servers: int, script: Script, deadline_s: float = 60, aborts: bool = True
+    trainers: int,
+    servers: int,
+    script: Script,
+    deadline_s: float = 60,
+    aborts: bool = True,
+    **asked: Any,
 ) -> list[Outcome]:
     """Run ``script`` on the first ranks as trainers, then servers; return how it ended on each.
 
     All ranks of the world call this, and all get all outcomes; skips where there are too few.
-    With ``aborts`` the first rank that fails ends the others, as it does under the launcher.
+    With ``aborts`` the first rank that fails ends the others, as it does under the launcher;
+    ``asked`` goes to `runtime.start`.
     """
-    world = MpiTransport.world()
+    world = mpi_world()
     size = trainers + servers
     if world.size < size:
         pytest.skip(f"needs {size} ranks, got {world.size}")
@@ -62,14 +68,14 @@ def run_job(
     own = b""
     if world.rank < size:
         with pytest.MonkeyPatch.context() as patch, scope_guard(Scope()):
-            patch.setenv(runtime.DEADLINE_FLAG, str(int(deadline_s * 1000)))
+            patch.setenv(settings.RPC_DEADLINE.name, str(int(deadline_s * 1000)))
             pids = [int(data) for data in part.allgather_bytes(str(os.getpid()).encode())]
-            own = pickle.dumps(_outcome(part, cluster, script, pids if aborts else []))
+            own = pickle.dumps(_outcome(part, cluster, script, pids if aborts else [], asked))
     return [pickle.loads(data) for data in world.allgather_bytes(own) if data]
 
 
 def begin(
-    role: Role,
+    role: RankRole,
     trainers: int,
     servers: int,
     main: Program,
@@ -107,13 +113,15 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     return [o.value for o in outcomes if o.role.kind != PSERVER]
 
 
-def _outcome(transport: Any, cluster: Cluster, script: Script, pids: list[int]) -> Outcome:
+def _outcome(
+    transport: Any, cluster: Cluster, script: Script, pids: list[int], asked: dict[str, Any]
+) -> Outcome:
     role = cluster.role_of(transport.rank)
     here.step, here.doing = 0, ""
     try:
         with _abortable():
             transport.barrier()
-            runtime.start(transport, cluster)
+            runtime.start(transport, cluster, **asked)
             value = script(role)
             runtime.finish()
         return Outcome(role, value)

@@ -33,12 +33,19 @@ class Stream:
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
         self.tasks: deque[Callable[[], bool]] = deque()
+        self._advancing = threading.Lock()
         self.ptr = next(_numbers)
         _streams[self.ptr] = self
 
     def advance(self) -> None:
-        while self.tasks and self.tasks[0]():
-            self.tasks.popleft()
+        # Ranks are threads, and share the null stream: one of them at a time runs a task and takes
+        # it off. The others come back, as whoever asks for an event does.
+        if self._advancing.acquire(blocking=False):
+            try:
+                while self.tasks and self.tasks[0]():
+                    self.tasks.popleft()
+            finally:
+                self._advancing.release()
 
     def launch(self, work: Callable[[], None]) -> None:
         """Put work behind all else on this stream."""

@@ -5,7 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from hpcdist.comm.loopback import LoopbackTransport, world
+from tests.clock import StandingClock
+
 LIMIT_S = 120  # the first kernels may have to be compiled
+
+
+def run_in_world(size: int, body: Callable[[LoopbackTransport], None]) -> None:
+    """Run a body on every rank of a loopback world, in which deadlines take no time."""
+    clock = StandingClock(size)
+
+    def taking_part(transport: LoopbackTransport) -> None:
+        with clock.taking_part():
+            body(transport)
+
+    run_threads([lambda t=t: taking_part(t) for t in world(size, clock=clock)])
 
 
 def run_threads(bodies: list[Callable[[], None]]) -> None:

@@ -11,6 +11,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
+from hpcdist.errors import CheckpointError, HpcdistError
+
+SYNC_BYTES = 64 << 20  # that are written before the disk is waited for
 NICER = 5  # of 20: where processors are few, training goes first, and the write is hardly slower
 
 logger = logging.getLogger("hpcdist.checkpoint")
@@ -24,31 +27,47 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._error: HpcdistError | None = None
+        self.job: Any = None  # whose work nobody has waited for yet
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Wait for the work before, raise its error, and start this one."""
+    def start(
+        self,
+        work: Callable[[], None],
+        give_up: Callable[[], None] = lambda: None,
+        job: Any = None,
+    ) -> None:
+        """Wait for the work before, raise its error, and start this one of a job.
+
+        If it fails it is to ``give_up``.
+        """
         self.wait()
+        self.job = job
 
         def guarded() -> None:
             try:
                 _make_way()
                 work()
-            except BaseException as error:
-                self._error = error
+            except Exception as error:
+                plain = error if isinstance(error, HpcdistError) else CheckpointError(repr(error))
+                self._error = plain
                 # Perhaps nobody waits for it any more: then this is the only word of it.
-                logger.error("a checkpoint could not be saved: %s", error)
+                logger.error("a checkpoint could not be saved: %s", error, exc_info=plain != error)
+                give_up()
 
         self._thread = threading.Thread(target=guarded, name="hpcdist-checkpoint")
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait for the work, and raise the error that it ended with."""
+    def result(self) -> HpcdistError | None:
+        """Wait for the work, and return the error that it ended with, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
+        error, self._error, self.job = self._error, None, None
+        return error
+
+    def wait(self) -> None:
+        """Wait for the work, and raise the error that it ended with, once."""
+        if (error := self.result()) is not None:
             raise error
 
     @property
@@ -104,3 +123,33 @@ class Worker:
     def _work(self) -> None:
         for call in iter(self._calls.get, None):
             call()
+
+
+class WriteBack:
+    """Brings a file to disk while it is being written, so that the last fsync finds little to do.
+
+    Errors of the disk are raised by `wrote` and when it is closed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._bytes = 0  # written since the disk was last asked
+        self._pending: Future[None] | None = None
+        self._worker = Worker("hpcdist-sync")
+
+    def __enter__(self) -> WriteBack:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._worker.close()
+        if self._pending is not None:
+            self._pending.result()
+
+    def wrote(self, nbytes: int) -> None:
+        """Be told that the file has grown."""
+        self._bytes += nbytes
+        if self._bytes >= SYNC_BYTES and (self._pending is None or self._pending.done()):
+            if self._pending is not None:
+                self._pending.result()
+            self._pending = self._worker.submit(os.fdatasync, self._descriptor)
+            self._bytes = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.checkpoint.facts import Manifest, Part
+from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.layout import HEAD_BYTES, MAGIC, MANIFEST
 from hpcdist.checkpoint.manifest import prefix_of
+from hpcdist.checkpoint.metadata import Manifest, Part
 from hpcdist.checkpoint.plan import Saved, copy_for, reads_of, variables_of
 from hpcdist.checkpoint.read import Job, StoredFile, run
 from hpcdist.checkpoint.write import TEMPORARY, sync_directory
@@ -21,6 +23,8 @@ from hpcdist.errors import CheckpointError
 
 logger = logging.getLogger("hpcdist.checkpoint")
 _STEP = re.compile(r"step-(\d+)")
+UNFINISHED = "unfinished"  # in a directory whose first manifest is not written yet
+PRUNED = ".pruned"  # behind the name of a checkpoint that is being deleted
 _PART = re.compile(r"(?:(?:server|trainer)-\d+|servers|trainers)-of-\d+\.(\d+)\.h5(?:\.failed)?")
 
 
@@ -34,9 +38,9 @@ class Checkpoint:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         manifest = self.path / MANIFEST if self.path.is_dir() else self.path
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             raise CheckpointError(f"{self.path}: there is no such file or directory")
-        if not manifest.exists():
+        if not os.path.lexists(manifest):
             raise CheckpointError(f"{self.path}: there is no checkpoint here (no {manifest.name})")
         with StoredFile(manifest) as file:
             if not isinstance(file.facts, Manifest):
@@ -50,7 +54,7 @@ class Checkpoint:
         try:
             for part in self.facts.files:
                 where = manifest.parent / part.file
-                if not where.exists():
+                if not os.path.lexists(where):
                     raise CheckpointError(f"{where}: missing; {manifest} needs it")
                 self.files.append(StoredFile(where, part.facts))
             self._check_parts()
@@ -151,19 +155,24 @@ class Checkpoint:
         return self.files[self.facts.homes[piece]]
 
     def _check_parts(self) -> None:
-        """Check that every piece that the manifest names is in its part, of its shape."""
+        """Check that all that the manifest names is in its part, of its shape."""
         facts = self.facts
         for file in self.files:
             if not isinstance(file.facts, Part):
                 raise CheckpointError(f"{file.path}: expected a part of a checkpoint")
         for piece, home in zip(facts.pieces, facts.homes):
-            stored = self.files[home].stored(piece.path)
-            if (stored.shape, stored.dtype) != (piece.shape, piece.dtype):
-                raise CheckpointError(
-                    f"{self.files[home].path}: dataset {piece.path!r} is "
-                    f"{stored.dtype}{list(stored.shape)}, but the manifest expects "
-                    f"{piece.dtype}{list(piece.shape)}"
-                )
+            self._check_dataset(home, piece.path, piece.shape, piece.dtype)
+        for table, home in zip(facts.tables, facts.table_homes):
+            for name, dtype, shape in table.datasets:
+                self._check_dataset(home, f"{table.path}/{name}", shape, dtype)
+
+    def _check_dataset(self, home: int, path: str, shape: tuple[int, ...], dtype: str) -> None:
+        stored = self.files[home].stored(path)
+        if (stored.shape, stored.dtype) != (shape, dtype):
+            raise CheckpointError(
+                f"{self.files[home].path}: dataset {path!r} is {stored.dtype}"
+                f"{list(stored.shape)}, but the manifest expects {dtype}{list(shape)}"
+            )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -188,22 +197,39 @@ def steps(root: str | Path) -> list[tuple[int, Path]]:
     if not root.is_dir():
         return []
     found = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
-    return sorted((step, path) for step, path in found if (path / MANIFEST).exists())
+    return sorted((step, path) for step, path in found if os.path.lexists(path / MANIFEST))
 
 
 def latest(root: str | Path) -> Path | None:
-    """Return the directory of the newest checkpoint below ``root`` that is whole; None if none is.
+    """Return the directory of the newest checkpoint below ``root`` that can be read.
 
-    One that has been damaged since it was written is passed over with a warning. Its data is only
-    checked when it is read.
+    None if there is none yet; CheckpointError if there are some, and none of them can be read. One
+    that cannot is passed over with a warning. Data is only checked when it is read.
     """
+    reasons = []
     for _, path in reversed(steps(root)):
-        try:
-            with Checkpoint(path):
-                return path
-        except CheckpointError as error:
-            logger.warning("passing over a damaged checkpoint: %s", error)
+        reason = unreadable(path)
+        if reason is None:
+            return path
+        logger.warning("passing over a checkpoint that cannot be read: %s", reason)
+        reasons.append(reason)
+    if reasons:
+        raise CheckpointError(
+            f"{root}: has {len(reasons)} checkpoint{'s' * (len(reasons) > 1)}, none of which can "
+            f"be read: {reasons[0]}: repair it, or move them away to begin anew"
+        )
     return None
+
+
+def unreadable(path: Path) -> str | None:
+    """Return why a checkpoint, found in a directory, cannot be read; None if it can be."""
+    try:
+        if path.is_symlink():
+            raise CheckpointError(f"{path}: is a symbolic link, which is not followed")
+        with Checkpoint(path):
+            return None
+    except CheckpointError as error:
+        return str(error)
 
 
 def next_attempt(directory: Path, manifest: str = MANIFEST) -> int:
@@ -226,31 +252,61 @@ def drop_attempts(directory: Path, before: int, manifest: str = MANIFEST) -> Non
             path.unlink(missing_ok=True)
 
 
+def begin_step(directory: Path) -> None:
+    """Make the directory of a checkpoint, which is `unfinished` until `finish_step`."""
+    if not directory.exists():
+        directory.mkdir(parents=True)
+        (directory / UNFINISHED).touch()
+
+
+def drop_unfinished(directory: Path) -> None:
+    """Remove the directory of a checkpoint that is not written after all."""
+    if sorted(os.listdir(directory)) == [UNFINISHED]:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def finish_step(directory: Path) -> None:
+    """Note that a checkpoint has its manifest."""
+    (directory / UNFINISHED).unlink(missing_ok=True)
+
+
 def prune(root: str | Path, keep: int, saved: int) -> None:
     """Keep the newest ``keep`` checkpoints and that of step ``saved``; delete the others.
 
-    What crashed saves have left before step ``saved`` goes too.
+    What crashed saves have left before step ``saved`` goes too. A checkpoint that cannot be read is
+    not deleted, and does not count.
     """
-    if keep < 1:
-        raise CheckpointError(f"keep: expected at least 1 checkpoint, got {keep}")
-    found = steps(root)
-    kept = {step for step, _ in found[-keep:]} | {saved}
-    for step, path in found:
-        if step not in kept:
-            # Without its manifest it is no checkpoint any more, wherever a crash may come.
-            (path / MANIFEST).unlink()
-            sync_directory(path)
-    whole = {path for _, path in steps(root)}
+    kept = {saved}
+    for step, path in reversed(steps(root)):
+        if len(kept) < keep or step in kept:
+            if unreadable(path) is None:
+                kept.add(step)
+        elif (reason := unreadable(path)) is None:
+            # Under this name it is no checkpoint any more, wherever a crash may come.
+            path = path.rename(path.with_name(path.name + PRUNED))
+            sync_directory(path.parent)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            logger.warning("not deleting a checkpoint that cannot be read: %s", reason)
     for path in Path(root).iterdir():
-        match = _STEP.fullmatch(path.name)
-        if match and path not in whole and int(match[1]) < saved:
+        match = _STEP.fullmatch(path.name.removesuffix(PRUNED))
+        if match and int(match[1]) < saved and _left_over(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Tell whether a file begins as a checkpoint's files do."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(HEAD_BYTES).startswith(MAGIC.encode())
-    except OSError:
+def _left_over(path: Path) -> bool:
+    """Tell whether a crash has left this directory, of a save or of a deletion."""
+    if path.is_symlink() or not path.is_dir():
         return False
+    names = os.listdir(path)
+    if MANIFEST in names:
+        return path.name.endswith(PRUNED)
+    return path.name.endswith(PRUNED) or UNFINISHED in names or not names
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether there is a file that begins as a checkpoint's files do."""
+    if not path.is_file():
+        return False
+    with open_plain(path) as file:
+        return bytes(file.read(HEAD_BYTES)).startswith(MAGIC.encode())

@@ -8,6 +8,7 @@ All numbers are little-endian. Files of several tensors hold them sorted by name
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.checkpoint.write import replaced
+from hpcdist.checkpoint.files import open_below
+from hpcdist.checkpoint.write import write_bytes
 from hpcdist.errors import CheckpointError
 
 # framework.proto, VarType.Type
@@ -34,16 +36,24 @@ CODES = {
 NAMES = {code: name for name, code in CODES.items()}
 MAX_DESCRIPTION = 4096
 MAX_LEVELS = 16
+MAX_DIMENSIONS = 32
+MAX_ELEMENTS = 1 << 58
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in a Fluid file: its data is ``nbytes`` bytes from ``offset``."""
+    """A tensor in Fluid's file ``name`` below a directory: ``nbytes`` bytes from ``offset``."""
 
-    file: Path
+    directory: Path
+    name: str
     offset: int
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def file(self) -> Path:
+        """The path of the file."""
+        return self.directory / self.name
 
     @property
     def nbytes(self) -> int:
@@ -60,42 +70,61 @@ class Tensor:
         itemsize = np.dtype(self.dtype).itemsize
         count = (last - begin) * width
         skip = self.offset + begin * width * itemsize
-        found = np.fromfile(self.file, self.dtype, count, offset=skip)
+        found = np.empty(count, self.dtype)
+        with open_below(self.directory, self.name) as file:
+            file.seek(skip)
+            if file.readinto(found.view(np.uint8)) != found.nbytes:
+                raise CheckpointError(f"{self.file}: was cut off while it was read")
         return found.reshape((last - begin, *self.shape[1:]) if self.shape else ())
 
 
-def tensor_of(path: Path) -> Tensor:
+def tensor_of(directory: Path, name: str) -> Tensor:
     """Return the tensor in a file of its own.
 
     Fluid's trainers write a beta power of a parameter that servers have cut several times over,
     once for each server: the first counts.
     """
-    tensor = tensors_of(path, at_most=1)[0]
-    over = path.stat().st_size - tensor.offset - tensor.nbytes
-    if over and (tensor.shape != (1,) or over % tensor.nbytes):
-        raise CheckpointError(f"{path}: {over} bytes follow its tensor")
-    return tensor
+    found, size = _tensors(directory, name, 1)
+    over = size - found[0].offset - found[0].nbytes
+    if over and (found[0].shape != (1,) or over % found[0].nbytes):
+        raise CheckpointError(f"{found[0].file}: {over} bytes follow its tensor")
+    return found[0]
 
 
-def tensors_of(path: Path, at_most: int | None = None) -> list[Tensor]:
-    """Return the tensors of a file; CheckpointError if it is not Fluid's, or truncated."""
-    found: list[Tensor] = []
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            position = 0
-            while position < size and (at_most is None or len(found) < at_most):
-                tensor = _tensor(path, file, position, size)
-                found.append(tensor)
-                position = tensor.offset + tensor.nbytes
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    if not found:
-        raise CheckpointError(f"{path}: not a parameter file of Fluid (it is empty)")
+def tensors_of(directory: Path, name: str, count: int) -> list[Tensor]:
+    """Return the ``count`` tensors of a file; CheckpointError if it is not Fluid's, or truncated,
+    or holds another number of them."""
+    found, size = _tensors(directory, name, count)
+    if len(found) < count or found[-1].offset + found[-1].nbytes < size:
+        more = "more than " if len(found) == count else ""
+        raise CheckpointError(
+            f"{directory / name}: holds {more}{len(found)} variables without their names, but "
+            f"{count} are to be loaded: load just those that were saved"
+        )
     return found
 
 
-def _tensor(path: Path, file: Any, begin: int, size: int) -> Tensor:
+def _tensors(directory: Path, name: str, count: int) -> tuple[list[Tensor], int]:
+    """Return the first ``count`` tensors of a file, and its bytes."""
+    found: list[Tensor] = []
+    path = directory / name
+    with open_below(directory, name) as file:
+        try:
+            position, size = 0, os.fstat(file.fileno()).st_size
+            while position < size and len(found) < count:
+                offset, dtype, shape = _head(path, file, position, size)
+                found.append(Tensor(directory, name, offset, dtype, shape))
+                position = offset + found[-1].nbytes
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    if not found:
+        raise CheckpointError(f"{path}: not a parameter file of Fluid (it is empty)")
+    return found, size
+
+
+def _head(path: Path, file: Any, begin: int, size: int) -> tuple[int, str, tuple[int, ...]]:
+    """Return where the data of the tensor at ``begin`` begins, its dtype and its shape."""
+
     def take(form: str) -> int:
         data = file.read(struct.calcsize(form))
         if len(data) < struct.calcsize(form):
@@ -115,13 +144,13 @@ def _tensor(path: Path, file: Any, begin: int, size: int) -> Tensor:
     if version != 0 or not 0 < length <= MAX_DESCRIPTION:
         raise CheckpointError(f"{path}: not a parameter file of Fluid (at byte {begin})")
     dtype, shape = _description(path, file.read(length))
-    found = Tensor(path, file.tell(), dtype, shape)
-    if found.offset + found.nbytes > size:
+    offset, nbytes = file.tell(), math.prod(shape) * np.dtype(dtype).itemsize
+    if offset + nbytes > size:
         raise CheckpointError(
-            f"{path}: truncated: {dtype}{list(shape)} needs {found.nbytes} bytes from byte "
-            f"{found.offset}, but the file has {size}"
+            f"{path}: truncated: {dtype}{list(shape)} needs {nbytes} bytes from byte "
+            f"{offset}, but the file has {size}"
         )
-    return found
+    return offset, dtype, shape
 
 
 def _description(path: Path, data: bytes) -> tuple[str, tuple[int, ...]]:
@@ -144,7 +173,8 @@ def _description(path: Path, data: bytes) -> tuple[str, tuple[int, ...]]:
                 raise IndexError
     except IndexError:
         raise CheckpointError(f"{path}: malformed description of a tensor") from None
-    if code not in NAMES or any(dim >= 1 << 62 for dim in dims):
+    size = math.prod(max(1, dim) for dim in dims)
+    if code not in NAMES or len(dims) > MAX_DIMENSIONS or size >= MAX_ELEMENTS:
         raise CheckpointError(f"{path}: a tensor of unknown type {code} and shape {dims}")
     return NAMES[code], tuple(dims)
 
@@ -181,8 +211,5 @@ def encoded(array: np.ndarray) -> Iterator[Any]:
 
 
 def write_tensors(path: Path, arrays: Iterable[np.ndarray]) -> None:
-    """Write tensors one behind the other; the file is there whole, or not at all."""
-    with replaced(path) as file:
-        for array in arrays:
-            for part in encoded(array):
-                file.write(part)
+    """Write tensors one behind the other; the file is there whole, or what it was before."""
+    write_bytes(path, *(part for array in arrays for part in encoded(array)))

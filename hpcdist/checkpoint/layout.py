@@ -21,14 +21,34 @@ MAGIC = "hpcdist checkpoint"
 MANIFEST = "manifest.h5"
 FACTS = "@checkpoint/facts"  # the dataset that holds a file's facts
 TABLES = "@checkpoint/tables"  # the group of a part's rows of tables
+_ESCAPED = {
+    "": "%",
+    ".": "%2E",
+    "..": "%2E%2E",
+    "@checkpoint": "%40checkpoint",
+    MANIFEST: "manifest%2Eh5",
+    "__model__": "%5F_model__",
+}
 CHUNK_BYTES = 1 << 20
-MAX_FACTS = 1 << 31
+MAX_FACTS = 256 << 20
+BUCKETS = 1024  # of a table's rows, by the upper bits of their ids' mix
 
 
 def path_of(name: str) -> str:
-    """Return the path of a variable's dataset: its name, unless HDF5 cannot say it."""
+    """Return a relative path, of a dataset or a file, that is a variable's alone.
+
+    It is the variable's name, unless that would lead elsewhere (``..``, a slash in front), is one
+    of ours, or cannot be a name.
+    """
     escaped = [part.replace("%", "%25").replace("\0", "%00") for part in name.split("/")]
-    return "/".join({"": "%", ".": "%2E", "..": "%2E%2E"}.get(part, part) for part in escaped)
+    return "/".join(_ESCAPED.get(part, part) for part in escaped)
+
+
+def name_of(path: str) -> str:
+    """Return the variable whose `path_of` is ``path``; of other paths the variable Fluid means."""
+    known = {escape: part for part, escape in _ESCAPED.items()}
+    parts = [known.get(part, part) for part in path.split("/")]
+    return "/".join(part.replace("%00", "\0").replace("%25", "%") for part in parts)
 
 
 def conflict(names: list[str]) -> tuple[str, str] | None:
@@ -59,6 +79,13 @@ class Cut:
     def size(self) -> int:
         """Elements of a whole chunk."""
         return math.prod(self.shape)
+
+    def count(self, total: int) -> int:
+        """Return the number of chunks of an array of ``total`` elements."""
+        if not total:
+            return 0
+        groups = total // (self.extent * math.prod(self.shape[self.axis + 1 :]))
+        return groups * -(-self.extent // self.shape[self.axis])
 
     def pieces(self, total: int) -> list[tuple[int, int]]:
         """Return (first element, number of elements) of each chunk of an array of ``total``."""

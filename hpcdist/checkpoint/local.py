@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint
-from hpcdist.checkpoint.facts import Part, PartFile, Piece, TablePart
-from hpcdist.checkpoint.holdings import SNAPSHOT, Held, array_of
+from hpcdist.checkpoint.local_shards import SNAPSHOT, Held, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
+from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, Piece, TablePart
 from hpcdist.checkpoint.read import Job, run
-from hpcdist.checkpoint.rows import check_fits, runs_of, stretch
+from hpcdist.checkpoint.rows import check_fits, check_order, runs_of, stretch
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
 from hpcdist.errors import CheckpointError
@@ -60,6 +60,18 @@ class Content:
         run(jobs)
         self._runs = [run for table in self._tables for run in runs_of(table)]
 
+    def not_finite(self) -> str | None:
+        """Return a parameter, or a piece of optimizer state, with NaN or infinity; None without."""
+        for piece, array in zip(self._pieces, self._arrays):
+            if piece.role in (PARAMETER, OPTIMIZER) and not _finite(array):
+                return piece.name
+        for table in self._tables:
+            for first in range(0, len(table), LOADED_ROWS):
+                _, rows, state = table.export(first, first + LOADED_ROWS)
+                if not (_finite(rows) and _finite(state)):
+                    return table.name
+        return None
+
     @property
     def nbytes(self) -> int:
         """Bytes of the variables."""
@@ -83,12 +95,10 @@ class Content:
             runs = (run for table in self._tables for run in runs_of(table))
         for table, arrays in runs:
             found.append(table)
-            for name, role, array in zip(
-                ("ids", "rows", "state"), ("parameter", "parameter", "optimizer"), arrays
-            ):
-                if array.ndim == 1 or array.shape[1]:
-                    attrs = variable_attrs(table.name, role, array.dtype, part)
-                    yield Entry(f"{table.path}/{name}", array, attrs)
+            for (name, dtype, _), array in zip(table.datasets, arrays):
+                role = OPTIMIZER if name == "state" else PARAMETER
+                attrs = variable_attrs(table.name, role, dtype, part)
+                yield Entry(f"{table.path}/{name}", array, attrs)
 
 
 def _piece_array(held: Held, scope: Scope) -> Any:
@@ -101,6 +111,16 @@ def _piece_array(held: Held, scope: Scope) -> Any:
     if array.size == math.prod(piece.shape):
         return array.reshape(piece.shape)
     return array.reshape(piece.whole)[piece.begin : piece.end]  # this writer's share of the rows
+
+
+def _finite(array: Any) -> bool:
+    """Tell whether all elements are finite; numpy's functions act where the array is."""
+    if array.dtype.kind != "f" or not array.size:
+        return True
+    rows = max(1, COPIED_BYTES * len(array) // array.nbytes)
+    return all(
+        bool(np.isfinite(array[first : first + rows]).all()) for first in range(0, len(array), rows)
+    )
 
 
 def _on_host(array: Any) -> np.ndarray:
@@ -240,5 +260,6 @@ def _own_rows(
             if part.state_width:
                 jobs += file.jobs(f"{part.path}/state", first, last, state)
             run(jobs)
+            check_order(part, first, ids, file.name)
             own = owners_of(ids, servers) == server
             yield ids[own], rows[own], state[own]

@@ -12,8 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcdist.checkpoint.facts import Manifest, Part, PartFile, Piece, TablePart, to_json
 from hpcdist.checkpoint.layout import MANIFEST, conflict, path_of
+from hpcdist.checkpoint.metadata import Manifest, Part, PartFile, Piece, TablePart, to_json
 from hpcdist.checkpoint.plan import Saved, variables_of
 from hpcdist.checkpoint.write import add_facts, finish, new_file
 from hpcdist.errors import CheckpointError
@@ -57,7 +57,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write the manifest under ``path``; with it, and not before, the checkpoint exists."""
     variables = variables_of(manifest.pieces, str(path))
     facts = to_json(manifest)
-    with new_file(path) as (temporary, file):
+    with new_file(path) as (disk, file):
         for saved in variables.values():
             _add_variable(file, manifest, saved)
         for name in dict.fromkeys(table.name for table in manifest.tables):
@@ -70,7 +70,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         }
         offset = add_facts(file, facts, attrs)
         file.close()
-        finish(temporary, facts, offset, ())
+        disk.sync()
+        finish(disk.descriptor, facts, offset, ())
 
 
 def _add_variable(file: Any, manifest: Manifest, saved: Saved) -> None:
@@ -81,14 +82,19 @@ def _add_variable(file: Any, manifest: Manifest, saved: Saved) -> None:
         source = manifest.files[manifest.homes[i]].file
         rows = slice(0, piece.whole[0]) if piece.copy else slice(piece.begin, piece.end)
         if rows.start < rows.stop:
-            layout[rows] = h5py.VirtualSource(source, piece.path, piece.shape, dtype)
+            layout[rows] = _source(source, piece.path, piece.shape, dtype)
     dataset = file.create_virtual_dataset(path_of(saved.name), layout, fillvalue=_absent(dtype))
     dataset.attrs.update(variable_attrs(saved.name, saved.role, dtype, manifest))
 
 
+def _source(file: str, path: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return the dataset of a part; in such names HDF5 takes % for the beginning of a pattern."""
+    return h5py.VirtualSource(file.replace("%", "%%"), path.replace("%", "%%"), shape, dtype)
+
+
 def variable_attrs(name: str, role: str, dtype: Any, of: Manifest | Part) -> dict[str, Any]:
     """Return what people and tools see of a variable."""
-    known = {"name": name, "role": role, "dtype": np.dtype(dtype).name}
+    known = {"name": name.replace("\0", "%00"), "role": role, "dtype": np.dtype(dtype).name}
     return {**known, "step": of.step, "program": of.program}
 
 
@@ -117,7 +123,7 @@ def _add_table(file: Any, manifest: Manifest, name: str) -> None:
                 if member != "ids":
                     stored += (table.dim if member == "rows" else table.state_width,)
                 dataset = "state" if member not in ("ids", "rows") else member
-                virtual = h5py.VirtualSource(source, f"{table.path}/{dataset}", stored, dtype)
+                virtual = _source(source, f"{table.path}/{dataset}", stored, dtype)
                 if columns is not None:
                     virtual = virtual[:, columns]
                 layout[begin : begin + table.count] = virtual

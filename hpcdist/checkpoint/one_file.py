@@ -14,13 +14,12 @@ from typing import Any
 
 import h5py
 import numpy as np
-import xxhash
 
-from hpcdist.checkpoint.facts import Part, Stored, from_json, to_json
-from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, cut
+from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES
 from hpcdist.checkpoint.local import Content, Label
+from hpcdist.checkpoint.metadata import Part, Stored, from_json, to_json
 from hpcdist.checkpoint.ranks import agreed
-from hpcdist.checkpoint.write import TEMPORARY, finish, sync_directory
+from hpcdist.checkpoint.write import TEMPORARY, finish, stored_at, sync_directory
 from hpcdist.comm.base import Transport
 from hpcdist.errors import CheckpointError
 
@@ -61,12 +60,14 @@ def write_together(path: Path, content: Content, label: Label, group: Transport)
     try:
         facts, offset, extents = _write(temporary, content, label, group)
         # Each host has pages of its own to bring to disk.
-        _agreed(group, lambda: _sync(temporary))
+        _agreed(group, lambda: _on_disk(temporary))
         if group.rank == 0:
-            finish(temporary, facts, offset, extents)
+            _on_disk(temporary, lambda fd: finish(fd, facts, offset, extents))
             os.replace(temporary, path)
             sync_directory(path.parent)
-    except OSError as error:
+    except CheckpointError:
+        raise
+    except (OSError, RuntimeError) as error:  # HDF5 raises either when a disk is full
         raise CheckpointError(f"{path}: cannot be written: {error}") from error
     finally:
         if group.rank == 0:
@@ -124,26 +125,12 @@ def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
 
 
 def _write_array(dataset: Any, array: np.ndarray) -> Stored:
-    found, itemsize = cut(array.shape, array.itemsize), array.itemsize
     if not array.size:
-        return Stored(array.shape, array.dtype.name, found.shape, found.axis, False, (), (), ())
+        return stored_at(array, 0)
     rows = max(1, PIECE_BYTES // (array.nbytes // len(array)))
     for first in range(0, len(array), rows):
         dataset[first : first + rows] = array[first : first + rows]
-    begin, raw = int(dataset.id.get_offset()), array.reshape(-1).view(np.uint8)
-    extents = [(first * itemsize, count * itemsize) for first, count in found.pieces(array.size)]
-    data = memoryview(raw)  # type: ignore[arg-type]
-    sums = [xxhash.xxh3_64_hexdigest(data[at : at + size]) for at, size in extents]
-    return Stored(
-        array.shape,
-        array.dtype.name,
-        found.shape,
-        found.axis,
-        False,
-        tuple(begin + at for at, _ in extents),
-        tuple(size for _, size in extents),
-        tuple(sums),
-    )
+    return stored_at(array, int(dataset.id.get_offset()))
 
 
 def _part_of(said: str) -> Part:
@@ -165,9 +152,12 @@ def _joined(parts: Sequence[Part]) -> Part:
     )
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
+def _on_disk(path: Path, write: Callable[[int], Any] | None = None) -> None:
+    """Bring a file to disk, after what ``write`` does with its descriptor."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
+        if write is not None:
+            write(descriptor)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcdist.checkpoint.facts import Piece
+from hpcdist.checkpoint.metadata import Piece
 from hpcdist.errors import CheckpointError
 
 

@@ -6,15 +6,11 @@ import signal
 import threading
 from types import FrameType
 
-WARNING = signal.SIGUSR1  # what `#SBATCH --signal=USR1@120` sends to every rank
+from hpcdist.signals import WARNING
+
 AGAIN = 75  # EX_TEMPFAIL: stopped as asked, with a checkpoint; to be started again
 
 _told = threading.Event()
-
-
-def hold() -> None:
-    """Let the warning wait: before `listen`, and once the script is over, it would be the end."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {WARNING})
 
 
 def listen() -> None:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import xxhash
+
+from hpcdist.checkpoint.lock import held
 from hpcdist.errors import CheckpointError, HpcdistError, TrainersDied
 from hpcdist.executor import control
-from hpcdist.executor.control import Peers
+from hpcdist.executor.control import ANNOUNCED, Peers
 from hpcdist.graph.program import Program
 
+logger = logging.getLogger("hpcdist.checkpoint")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Alone:
+class Standalone:
     """A process without a job, seen as the only trainer of one."""
 
     trainer = 0
@@ -33,6 +40,13 @@ class Alone:
     def gather(self, data: bytes) -> list[bytes]:
         """Return the only trainer's data."""
         return [data]
+
+    def announce(self, data: bytes) -> None:
+        """There are no others."""
+
+    def hear(self, what: str) -> bytes | None:
+        """Nobody announces anything."""
+        return None
 
     def ask(self, what: Any) -> list[Any]:
         """Nobody is asked."""
@@ -57,7 +71,7 @@ def peers_here() -> Peers:
     """Return the ranks of this process's job; CheckpointError on a server."""
     job = control.installed()
     if job is None:
-        return Alone()
+        return Standalone()
     peers = job.peers()
     if peers is None:
         raise CheckpointError(
@@ -101,3 +115,46 @@ def agreed(gather: Callable[[bytes], list[bytes]], what: Callable[[], T], who: s
         if "error" in other:
             raise CheckpointError(f"{who} {number}: {other['error']}")
     return [other["result"] for other in everyone]
+
+
+# -- what trainer 0 does alone ---------------------------------------------------------------------
+_outcomes: dict[str, list[str]] = {}  # of each path, of every time that trainer 0 has saved it
+_calls: Counter[str] = Counter()  # how often this trainer has waited for it
+
+
+def saved_by_first(
+    peers: Peers, directory: Path, name: str | None, save: Callable[[], None]
+) -> None:
+    """Have trainer 0 ``save`` into a directory; return when it has, on every trainer that calls.
+
+    ``name`` is that of a file in it. Trainers need not call this: scripts may save on trainer 0
+    alone. Its CheckpointError is raised on all that do.
+    """
+    path = directory / (name or "")
+    if peers.trainers == 1:
+        with held(directory):
+            save()
+        return
+    key = xxhash.xxh3_128_hexdigest(str(path).encode())
+    if peers.trainer == 0:
+        outcome = ""
+        try:
+            with held(directory):
+                save()
+        except BaseException as error:
+            outcome = str(error) or repr(error)
+            raise
+        finally:
+            peers.announce(f"{key} {outcome}".encode()[:ANNOUNCED])
+        return
+    call, heard = _calls[key], _outcomes.setdefault(key, [])
+    _calls[key] += 1
+    while len(heard) <= call:
+        said = peers.hear(f"trainer 0 to save {path}")
+        if said is None:
+            logger.warning("%s: trainer 0 died before it had saved it", path)
+            return
+        other, _, outcome = said.decode(errors="replace").partition(" ")
+        _outcomes.setdefault(other, []).append(outcome)
+    if heard[call]:
+        raise CheckpointError(f"trainer 0: {heard[call]}")

@@ -1,7 +1,7 @@
 """Reading checkpoints: every byte is compared with its checksum before it is used.
 
-Data is read from where the facts say that it lies, straight into the arrays that take it; HDF5's
-library only decompresses, after the file around the chunks has been found whole.
+Data is read from where the facts say that it lies, straight into the arrays that take it. HDF5's
+library never parses a file that is read: what it says of links and of other files has no effect.
 """
 
 from __future__ import annotations
@@ -13,28 +13,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import xxhash
 
-from hpcdist.checkpoint.facts import Manifest, Part, Stored, from_json
-from hpcdist.checkpoint.layout import (
-    HEAD_BYTES,
-    MAX_FACTS,
-    Cut,
-    Head,
-    damaged,
-    digest,
-    parse_head,
-)
-from hpcdist.checkpoint.write import filter_plugin, rest_of
+from hpcdist.checkpoint.compressed import Unpacker
+from hpcdist.checkpoint.files import open_plain
+from hpcdist.checkpoint.layout import HEAD_BYTES, MAX_FACTS, Head, damaged, digest, parse_head
+from hpcdist.checkpoint.metadata import Manifest, Part, Stored, cut_of, from_json
+from hpcdist.checkpoint.write import rest_of
 from hpcdist.errors import CheckpointError
 
 Job = Callable[[], None]
+MAX_REST = 64 << 20  # of bytes outside of the chunks, besides what goes with the facts
 GROUP = 16  # chunks that one thread reads in a row
 THREADS = 4  # on few cores, too: some wait for the disk while others compare checksums
 
@@ -49,10 +44,7 @@ class StoredFile:
         self.path = path
         self.name = str(path)
         self._spare: list[Any] = []  # open files for threads to read with
-        try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        self._file = open_plain(path)
         try:
             self.facts = self._check(expected)
         except OSError as error:
@@ -89,34 +81,21 @@ class StoredFile:
                 "or comes from another checkpoint"
             )
         found = from_json(facts, self.name)
-        extents = []
-        if isinstance(found, Part):
-            for path, stored in found.stored.items():
-                self._check_extents(path, stored, size)
-                extents += list(zip(stored.offsets, stored.sizes))
+        extents = _extents(found, self.name, size)
+        rest = size - HEAD_BYTES - sum(nbytes for _, nbytes in extents)
+        if rest > MAX_REST + 64 * head.facts_bytes:  # more than HDF5 needs: a file with a hole?
+            raise CheckpointError(f"{self.name}: {rest} bytes of it are of nothing that it lists")
         if rest_of(descriptor, size, extents) != head.rest:
             raise damaged(self.name, "its structure (the bytes around the data)")
         return found
 
     def _facts(self, head: Head) -> bytes:
-        if not (head.facts_offset >= HEAD_BYTES and head.facts_bytes <= MAX_FACTS):
+        if head.facts_bytes > MAX_FACTS or head.facts_offset < HEAD_BYTES:
             raise damaged(self.name, "its head")
         facts = os.pread(self._file.fileno(), head.facts_bytes, head.facts_offset)
         if digest(facts) != head.facts:
             raise damaged(self.name, "its list of contents")
         return facts
-
-    def _check_extents(self, path: str, stored: Stored, size: int) -> None:
-        found = _cut(stored)
-        itemsize = np.dtype(stored.dtype).itemsize
-        pieces = found.pieces(math.prod(stored.shape))
-        whole = found.size * itemsize + 4  # or, where many have written one file, as in memory
-        fits = len(stored.offsets) == len(pieces) and all(
-            o >= HEAD_BYTES and o + s <= size and (stored.packed or s in (whole, count * itemsize))
-            for o, s, (_, count) in zip(stored.offsets, stored.sizes, pieces)
-        )
-        if not fits:
-            raise CheckpointError(f"{self.name}: dataset {path!r}: malformed list of chunks")
 
     # -- data --------------------------------------------------------------------------------------
     def stored(self, path: str) -> Stored:
@@ -142,22 +121,17 @@ class StoredFile:
                 f"{self.name}: dataset {path!r} is {stored.dtype}, wanted {out.dtype}"
             )
         first, last = begin * width, end * width
-        pieces = _cut(stored).pieces(math.prod(stored.shape))
+        pieces = cut_of(stored).pieces(math.prod(stored.shape))
         starts = [p[0] for p in pieces]
         chosen = range(
             max(0, bisect.bisect_right(starts, first) - 1), bisect.bisect_left(starts, last)
         )
         if first == last:
             return []
-        if stored.packed:
-            return [lambda: self._unpack(path, stored, chosen, begin, end, out)]
         flat = out.reshape(-1).view(np.uint8)
         groups = [chosen[i : i + GROUP] for i in range(0, len(chosen), GROUP)]
-
-        def job(group: Sequence[int]) -> Job:
-            return lambda: self._read(path, stored, pieces, group, first, last, flat)
-
-        return [job(group) for group in groups]
+        read = self._unpack if stored.packed else self._read
+        return [partial(read, path, stored, pieces, group, first, last, flat) for group in groups]
 
     def _read(
         self,
@@ -185,13 +159,39 @@ class StoredFile:
                 if not whole:
                     target[:] = scratch[(low - start) * itemsize : (high - start) * itemsize]
 
+    def _unpack(
+        self,
+        path: str,
+        stored: Stored,
+        pieces: Sequence[tuple[int, int]],
+        group: Sequence[int],
+        first: int,
+        last: int,
+        flat: np.ndarray,
+    ) -> None:
+        """Do what `_read` does with chunks that are compressed."""
+        itemsize = np.dtype(stored.dtype).itemsize
+        nbytes = math.prod(stored.chunk) * itemsize
+        with self._reader() as descriptor, Unpacker(nbytes, f"{self.name}: {path!r}") as unpacker:
+            for i in group:
+                start, count = pieces[i]
+                packed = np.empty(stored.sizes[i], np.uint8)
+                self._read_chunk(descriptor, path, stored, i, [packed])
+                low, high = max(first, start), min(last, start + count)
+                flat[(low - first) * itemsize : (high - first) * itemsize] = unpacker.unpack(
+                    packed.tobytes()
+                )[(low - start) * itemsize : (high - start) * itemsize]
+
     @contextmanager
     def _reader(self) -> Iterator[int]:
         """Give a descriptor for one thread: the system reads ahead of each by itself."""
         try:
             file = self._spare.pop()
         except IndexError:
-            file = open(self.path, "rb", buffering=0)  # noqa: SIM115
+            file = open_plain(self.path)
+            if not os.path.sameopenfile(file.fileno(), self._file.fileno()):
+                file.close()
+                raise CheckpointError(f"{self.name}: was replaced while it was read") from None
         try:
             yield file.fileno()
         finally:
@@ -211,20 +211,6 @@ class StoredFile:
                 f"dataset {path!r}, chunk {i} of {len(stored.sums)} "
                 f"(bytes {stored.offsets[i]}..{stored.offsets[i] + stored.sizes[i] - 1})",
             )
-
-    def _unpack(
-        self, path: str, stored: Stored, chosen: Sequence[int], begin: int, end: int, out: Any
-    ) -> None:
-        """Let HDF5 decompress rows, after checking the chunks that hold them."""
-        for i in chosen:
-            self._checker(path, stored, i)()
-        filter_plugin()
-        try:
-            with h5py.File(self.path, "r") as file:
-                target = out.reshape(end - begin, *stored.shape[1:])
-                file[path].read_direct(target, np.s_[begin:end])
-        except (OSError, KeyError) as error:
-            raise CheckpointError(f"{self.name}: dataset {path!r}: {error}") from error
 
     def check_data(self) -> Iterable[Job]:
         """Yield calls that compare all data with its checksums."""
@@ -278,5 +264,19 @@ def _taken(share: deque[Job]) -> Job | None:
         return None
 
 
-def _cut(stored: Stored) -> Cut:
-    return Cut(stored.chunk, stored.axis, max(1, stored.shape[stored.axis]))
+def _extents(facts: Part | Manifest, file: str, size: int) -> list[tuple[int, int]]:
+    """Return (offset, bytes) of all chunks; CheckpointError unless each byte is one chunk's alone.
+
+    So a file holds no more data than it is long, but for what was compressed.
+    """
+    if isinstance(facts, Manifest):
+        return []
+    found = sorted(e for s in facts.stored.values() for e in zip(s.offsets, s.sizes))
+    reached = HEAD_BYTES
+    for offset, nbytes in found:
+        if offset < reached:
+            raise CheckpointError(f"{file}: malformed list of chunks: they overlap")
+        reached = offset + nbytes
+    if reached > size:
+        raise CheckpointError(f"{file}: malformed list of chunks: they end behind the file")
+    return found

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
-from hpcdist.checkpoint.facts import Piece
-from hpcdist.checkpoint.holdings import (
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
+from hpcdist.checkpoint.local_shards import (
     Held,
     array_of,
     individual,
@@ -19,12 +20,11 @@ from hpcdist.checkpoint.holdings import (
     tables_of,
     whole,
 )
-from hpcdist.checkpoint.known import note
-from hpcdist.checkpoint.layout import MANIFEST, path_of
-from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
+from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import Saved
-from hpcdist.checkpoint.progress import Resumable, check_state, take_up_state
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
+from hpcdist.checkpoint.recent import note
+from hpcdist.checkpoint.resume_state import Resumable, check_state, take_up_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
@@ -36,7 +36,8 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Variable
 from hpcdist.ps.table import SparseTable
-from hpcdist.transpiler.tables import is_distributed_lookup, read_tables
+from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,10 @@ def is_table(scope: Scope, name: str) -> bool:
 def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
     """Return the variables that this process never holds: tables, and what servers look up in."""
     names: set[str] = set()
-    overview = program._parameters_on_pservers if peers.servers else None
-    if overview is not None:
-        remote = overview.get_distributed_vars_by_vtypes(["RemotePrefetch"])
-        names.update(record.origin.name for record in remote)
-    if program._trainer_plan is not None:
-        names.update(name for table in program._trainer_plan.tables for name in table.names)
+    plan = trainer_plan(program)
+    if plan is not None:
+        names.update(route.parameter for route in plan.routes if route.remote)
+        names.update(name for table in plan.tables for name in table.names)
     if any(is_distributed_lookup(op) for block in program.blocks for op in block.ops):
         names.update(name for table in read_tables(program) for name in table.names)
     return frozenset(names)

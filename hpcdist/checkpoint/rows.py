@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.checkpoint.facts import TablePart
-from hpcdist.checkpoint.layout import path_of
+from hpcdist.checkpoint.layout import BUCKETS, path_of
+from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.errors import CheckpointError
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import SparseTable
 
-BUCKETS = 1024
 SORTED = 1 << 16  # the bits that rows are sorted by
 RUN_BYTES = 256 << 20
 
@@ -63,6 +62,17 @@ def stretch(begins: tuple[int, ...], server: int, servers: int) -> tuple[int, in
     return begins[first], begins[last]
 
 
+def check_order(part: TablePart, first: int, ids: np.ndarray, file: str) -> None:
+    """Raise CheckpointError unless ids from row ``first`` on are in the buckets they belong to.
+
+    Otherwise a server that looks for its rows would not find them all.
+    """
+    rows = np.arange(first, first + len(ids))
+    buckets = np.searchsorted(part.begins, rows, side="right") - 1
+    if (owners_of(ids, BUCKETS) != buckets).any():
+        raise CheckpointError(f"{file}: table {part.name!r}: its rows are not in their order")
+
+
 def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
     """Raise CheckpointError if saved rows are not rows of this table."""
     width = table.optimizer.state_width(table.dim)
@@ -70,6 +80,11 @@ def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
         raise CheckpointError(
             f"{file}: table {table.name!r} has rows of {part.dim} elements with {part.state_width} "
             f"of optimizer state, wanted {table.dim} with {width}: the program differs"
+        )
+    if len(part.shared) != len(table.shared):
+        raise CheckpointError(
+            f"{file}: table {table.name!r} has {len(part.shared)} numbers that its rows share, "
+            f"wanted {len(table.shared)}: the program differs"
         )
     ours = facts_of(table)
     for what, saved in part.facts.items():

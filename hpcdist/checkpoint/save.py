@@ -11,27 +11,37 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint import lock
 from hpcdist.checkpoint.background import Background
-from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, next_attempt, prune
-from hpcdist.checkpoint.facts import Manifest, Part, PartFile
-from hpcdist.checkpoint.holdings import (
+from hpcdist.checkpoint.checkpoint import (
+    begin_step,
+    directory_of,
+    drop_attempts,
+    drop_unfinished,
+    finish_step,
+    next_attempt,
+    prune,
+)
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.local import Content, Label
+from hpcdist.checkpoint.local_shards import (
     Held,
     individual,
     individually,
     tables_of,
     whole_variables,
 )
-from hpcdist.checkpoint.known import note
-from hpcdist.checkpoint.layout import MANIFEST, path_of
-from hpcdist.checkpoint.local import Content, Label
 from hpcdist.checkpoint.manifest import check_names, joined, part_name, write_manifest
+from hpcdist.checkpoint.metadata import Manifest, Part, PartFile
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.plan import shares
-from hpcdist.checkpoint.progress import Resumable, own_state
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.read import StoredFile
-from hpcdist.checkpoint.serving import SAVE, failure_of, write_or_say
-from hpcdist.errors import CheckpointError
+from hpcdist.checkpoint.recent import note
+from hpcdist.checkpoint.resume_state import Resumable, own_state
+from hpcdist.checkpoint.serving import FINITE, SAVE, failure_words, write_or_say
+from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
+from hpcdist.executor import control
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
@@ -77,6 +87,7 @@ def save(
     compression: str | None = None,
     asynchronous: bool = False,
     single_file: bool = False,
+    finite: bool = False,
     scope: Scope | None = None,
 ) -> Path:
     """Save the whole job after a step; return the directory of the checkpoint, below ``dirname``.
@@ -89,6 +100,7 @@ def save(
     the next `save`. ``keep`` is how many checkpoints stay. ``compression``: None, "lz4", "zstd".
     With ``single_file`` all servers, or without servers all trainers, write one file together:
     that needs an h5py that was built with MPI.
+    With ``finite`` it is a NotFiniteError if parameters, or their optimizer state, are not.
     Raises CheckpointError, on all trainers, if it cannot be saved: older checkpoints stay.
     """
     peers = peers_here()
@@ -107,16 +119,20 @@ def save(
         peers.catch_up(program)
         target = None
         if peers.trainer == 0:
+            lock.take(Path(dirname))
             target = _new_target(directory_of(dirname, step), MANIFEST, keep)
-        return [target, own_state(executor, reader, counted)]
+        return [target, lock.job_name(), own_state(executor, reader, counted)]
 
     begun = together(peers, begin)
     target = Target(*begun[0][0])
-    states = [state for _, state in begun]
+    lock.job_name(agreed=begun[0][1])  # whoever is trainer 0 when this one has died
+    states = [state for _, _, state in begun]
     label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
     shares = _shares_of(peers, program, scope)
     writers = [k for k, share in enumerate(shares) if share or not (k or peers.servers)]
     content = Content(shares[peers.trainer], scope, tables_of(program, scope))
+    if finite:
+        _check_finite(peers, content, target)
     joint = single_file and peers.group is not None
     awaited = _awaited(target, peers, writers, joint)
     own = target.path("trainer", peers.trainer, peers.trainers)
@@ -129,6 +145,7 @@ def save(
 
     def finish() -> None:
         if peers.trainer == 0:
+            lock.check(Path(dirname))
             _finish(target, awaited, peers.deadline_s, states, extra)
             if keep is not None:
                 prune(dirname, keep, step)
@@ -137,23 +154,46 @@ def save(
         if peers.trainer == 0 and peers.servers:
             peers.ask(_request(target, label, compression, asynchronous, single_file))
 
+    def give_up() -> None:
+        if peers.trainer == 0:  # make room
+            drop_attempts(Path(target.directory), target.attempt + 1)
+
     if asynchronous:
         together(peers, ask)
         if own in awaited:
             content.snapshot(_memory)
-        _background.start(_in_order(write, finish))
-    else:
+        _background.start(_in_order(write, finish), give_up, control.installed())
+        return Path(target.directory)
+    try:
         together(peers, _in_order(ask, write))
         together(peers, finish)
+    except CheckpointError:
+        give_up()
+        raise
     return Path(target.directory)
 
 
 def wait() -> None:
-    """Wait until what `save` writes beside training is on disk; raises the error of that save.
+    """Wait until what `save` writes beside training is on disk. Every trainer calls this.
 
-    Only trainer 0 knows of the whole checkpoint; other trainers wait for their own part.
+    Raises CheckpointError, on all trainers, if it could not be written on one: older checkpoints
+    stay, and training can go on.
     """
-    _background.wait()
+    job = _background.job
+    error = _background.result()
+    if job is not None and job is control.installed():
+        _agree(error)
+    elif error is not None:
+        raise error
+
+
+@with_the_living
+def _agree(error: HpcdistError | None) -> None:
+    def mine() -> None:
+        if error is not None:
+            raise error
+
+    together(peers_here(), mine)
 
 
 def busy() -> bool:
@@ -173,8 +213,8 @@ def save_alone(
     compression: str | None = None,
 ) -> None:
     """Save variables of this process, with no other rank taking part."""
-    target = Target(*_new_target(directory, manifest, None))
     check_names([h.piece.name for h in held])
+    target = Target(*_new_target(directory, manifest, None))
     own = []
     if held or tables:
         own = [target.path("trainer", 0, 1)]
@@ -206,7 +246,7 @@ def _new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep: expected at least 1 checkpoint, got {keep}")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        begin_step(directory)
         return [str(directory), next_attempt(directory, manifest), manifest]
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
@@ -233,6 +273,22 @@ def _request(
     }
 
 
+def _check_finite(peers: Peers, content: Content, target: Target) -> None:
+    """Raise the same NotFiniteError on all trainers if parameters are not finite on some rank."""
+
+    def look() -> list[Any]:
+        found = [(f"trainer {peers.trainer}", content.not_finite())]
+        if peers.trainer == 0:
+            answers = peers.ask({"do": FINITE})
+            found += [(f"server {k}", name) for k, name in enumerate(answers)]
+        return [[who, name] for who, name in found if name is not None]
+
+    for who, name in (found for ranks in together(peers, look) for found in ranks):
+        if peers.trainer == 0:
+            drop_unfinished(Path(target.directory))
+        raise NotFiniteError(f"{who}: {name!r} holds NaN or infinity")
+
+
 def _awaited(target: Target, peers: Peers, writers: Sequence[int], joint: bool) -> list[Path]:
     """Return the files that a checkpoint will have; ``joint``: servers, or else trainers, one."""
     servers = [target.path("server", k, peers.servers) for k in range(peers.servers)]
@@ -247,7 +303,7 @@ def _awaited(target: Target, peers: Peers, writers: Sequence[int], joint: bool) 
 def _own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
     """Return the variables that trainers hold whole, and no server has."""
     held = whole_variables(program, scope)
-    overview = program._parameters_on_pservers if peers.servers else None
+    overview = program.distribution.records if peers.servers else None
     elsewhere = set()
     if overview is not None:
         elsewhere = {record.origin.name for record in overview.distributed_vars}
@@ -311,6 +367,7 @@ def _finish(
     if parts:
         manifest = joined(_without_repeats(parts), states, extra)
     write_manifest(directory / target.manifest, manifest)
+    finish_step(directory)
     drop_attempts(directory, target.attempt, target.manifest)
 
 
@@ -318,9 +375,8 @@ def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
     """Wait until a writer's file is there under its name: then it is whole."""
     began = time.monotonic()
     while not path.exists():
-        failure = failure_of(path)
-        if failure.exists():
-            raise CheckpointError(failure.read_text())
+        if (failure := failure_words(path)) is not None:
+            raise CheckpointError(failure)
         if time.monotonic() - began > deadline_s:
             raise CheckpointError(
                 f"{path}: has not come within {deadline_s:g} s: the checkpoint is not saved; all "

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcdist import settings
 from hpcdist.checkpoint import preemption
-from hpcdist.checkpoint.progress import Resumable
+from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.restore import Restored, restore
+from hpcdist.checkpoint.resume_state import Resumable
 from hpcdist.checkpoint.save import save, wait
-from hpcdist.errors import CheckpointError
+from hpcdist.errors import CheckpointError, NotFiniteError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program, default_main_program
+from hpcdist.transpiler.plan import trainer_plan
 
-LOOK_S = 0.5  # how often trainers in step ask each other whether one has been warned
+LOOK_S = 0.5  # how often trainers ask each other whether it is time to save, or to stop
+BEST = "best"  # the directory, below that of the others, of the best checkpoint
+
+logger = logging.getLogger("hpcdist.checkpoint")
 
 
 class Saver:
     """The checkpoints of one training loop, which every trainer runs.
 
-    ``restore`` takes up the latest checkpoint, ``after_step`` follows every step: it saves after
-    every ``every`` steps, beside training, and keeps the ``keep`` newest. When the batch system
-    warns (SIGUSR1, on all ranks), all trainers save after the same step and the script ends with
-    exit code 75 (`preemption.AGAIN`), which asks to be started again. ``step`` counts the steps
-    since the very beginning.
+    ``restore`` takes up the latest checkpoint. ``after_step`` follows every step: it saves after
+    every ``every`` steps and every ``every_s`` seconds, beside training, and keeps the ``keep``
+    newest. ``save`` saves now, ``save_best`` if a metric is the best so far, ``close`` (or the end
+    of a ``with``) at the end. When the batch system warns (SIGUSR1, on all ranks), all trainers
+    save after the same step and the script ends with exit code 75 (`preemption.AGAIN`), which asks
+    to be started again. ``step`` counts the steps since the very beginning.
+
+    Parameters, or their optimizer state, that hold NaN or infinity are not saved: the last finite
+    checkpoint stays the latest.
     """
 
     def __init__(
@@ -36,45 +49,69 @@ class Saver:
         dirname: str | Path,
         *,
         every: int | None = None,
+        every_s: float | None = None,
         keep: int = 2,
+        best: str = "min",
+        on_nan: str | None = None,
         reader: Resumable | None = None,
         main_program: Program | None = None,
         compression: str | None = None,
         single_file: bool = False,
         scope: Scope | None = None,
     ) -> None:
-        """``every``: None saves only when warned. The others are those of `save`."""
-        if every is not None and every < 1:
-            raise CheckpointError(f"every: expected at least 1 step, got {every}")
+        """``every``, ``every_s``: None saves only when asked, or warned.
+
+        ``best``: whether the "min" or the "max" of a metric is the best. ``on_nan``: what not to
+        save is followed by, a "warn"ing or the "end" of training, by a NotFiniteError; None: as
+        `--on-nan` says. The others are those of `save`.
+        """
+        for name, value, fits, expected in (
+            ("every", every, every is None or every >= 1, "at least 1 step"),
+            ("every_s", every_s, every_s is None or every_s > 0, "a time above 0"),
+            ("keep", keep, keep >= 1, "at least 1 checkpoint"),
+            ("best", best, best in ("min", "max"), "min or max"),
+            ("on_nan", on_nan, on_nan in (None, "warn", "end"), "warn or end"),
+        ):
+            if not fits:
+                raise CheckpointError(f"{name}: expected {expected}, got {value!r}")
         preemption.listen()
         self._executor = executor
-        self._dirname = dirname
-        self._every = every
-        self._keep = keep
-        self._reader = reader
+        self._dirname = Path(dirname)
+        self._every, self._every_s, self._keep = every, every_s, keep
+        self._sign = 1.0 if best == "min" else -1.0
+        self._best = math.inf  # the metric, times the sign, of the best checkpoint
+        self._on_nan = on_nan or settings.ON_NAN.read()
         self._program = main_program
-        self._compression = compression
-        self._single_file = single_file
-        self._scope = scope
-        self._lockstep: bool | None = None
-        self._look_at = 1  # the step after which trainers ask each other next
+        self._common: dict[str, Any] = {"reader": reader, "scope": scope}
+        self._how: dict[str, Any] = {"compression": compression, "single_file": single_file}
+        self._asks: bool | None = None  # whether trainers ask each other
+        self._look_at = 1  # the step after which they do so next
         self._looked = (0, time.monotonic())
+        self._saved = (0, time.monotonic())  # the step that is safe, or on its way, and since when
         self.step = 0
 
-    def restore(self) -> Restored | None:
-        """Take up the latest checkpoint, after the startup program; None if there is none yet."""
-        found = restore(
-            self._executor,
-            self._dirname,
-            self._program,
-            reader=self._reader,
-            scope=self._scope,
-        )
-        if found is not None:
-            self.step = found.step
-            self._look_at = found.step + 1
-            self._looked = (found.step, time.monotonic())
-        return found
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is None:
+            self.close()
+
+    def restore(self, *, best: bool = False) -> Restored | None:
+        """Take up the latest checkpoint, after the startup program; None if there is none yet.
+
+        With ``best`` that which `save_best` has saved.
+        """
+        self._best = self._best_so_far()
+        directory = self._dirname / BEST if best else self._dirname
+        found = restore(self._executor, directory, self._program, **self._common)
+        if found is None:
+            return None
+        now = time.monotonic()
+        self.step = found.step
+        self._look_at = found.step + 1
+        self._looked = self._saved = (found.step, now)
+        return replace(found, extra=found.extra["extra"]) if best else found
 
     def after_step(self, extra: Any = None) -> None:
         """Count a step; save if it is time, and stop if all have been warned.
@@ -83,46 +120,99 @@ class Saver:
         checkpoint of a warning, CheckpointError if one could not be saved.
         """
         self.step += 1
-        if self._must_stop():
-            self._save(extra, asynchronous=False)
+        stop, due = self._told()
+        if stop:
+            self.save(extra)
             raise SystemExit(preemption.AGAIN)
-        if self._every is not None and self.step % self._every == 0:
-            self._save(extra, asynchronous=True)
+        if due or (self._every is not None and self.step % self._every == 0):
+            self._save(self._dirname, self._keep, extra, asynchronous=True)
 
-    def _save(self, extra: Any, *, asynchronous: bool) -> None:
-        save(
-            self._executor,
-            self._dirname,
-            self.step,
-            self._program,
-            reader=self._reader,
-            extra=extra,
-            keep=self._keep,
-            compression=self._compression,
-            asynchronous=asynchronous and not self._single_file,
-            single_file=self._single_file,
-            scope=self._scope,
-        )
+    def save(self, extra: Any = None) -> None:
+        """Save now, and return when the checkpoint is on disk. Every trainer calls this."""
+        self._save(self._dirname, self._keep, extra, asynchronous=False)
+
+    def save_best(self, metric: float, extra: Any = None) -> bool:
+        """Save, apart from the others, if trainer 0's ``metric`` is the best; tell whether it was.
+
+        Every trainer calls this. What is best is known again after `restore`.
+        """
+        value = together(peers_here(), lambda: float(metric))[0]
+        if not self._sign * value < self._best:  # NaN is never the best
+            return False
+        content = {"metric": value, "extra": extra}
+        if not self._save(self._dirname / BEST, 1, content, asynchronous=True):
+            return False
+        self._best = self._sign * value
+        return True
+
+    def close(self, extra: Any = None) -> None:
+        """Save what has been trained since the last save; wait until all is on disk."""
+        if self.step > self._saved[0]:
+            self.save(extra)
+        wait()
+
+    def _save(self, directory: Path, keep: int, extra: Any, *, asynchronous: bool) -> bool:
+        """Save; tell whether that was done: NaN and infinity are not saved."""
+        try:
+            save(
+                self._executor,
+                directory,
+                self.step,
+                self._program,
+                extra=extra,
+                keep=keep,
+                asynchronous=asynchronous and not self._how["single_file"],
+                finite=True,
+                **self._common,
+                **self._how,
+            )
+        except NotFiniteError as error:
+            if self._on_nan == "end":
+                raise
+            logger.warning("step %d is not saved, older checkpoints stay: %s", self.step, error)
+            return False
+        if directory == self._dirname:
+            self._saved = (self.step, time.monotonic())
         if not asynchronous:
             wait()
+        return True
 
+    def _best_so_far(self) -> float:
+        def read() -> float | None:
+            path = latest(self._dirname / BEST) if peers_here().trainer == 0 else None
+            if path is None:
+                return None
+            with Checkpoint(path) as checkpoint:
+                extra = checkpoint.facts.extra
+            if not isinstance(extra, dict) or not isinstance(extra.get("metric"), (int, float)):
+                raise CheckpointError(f"{path}: was not saved by Saver.save_best")
+            return float(extra["metric"])
+
+        metric = together(peers_here(), read)[0]
+        return math.inf if metric is None else self._sign * metric
+
+    # -- what trainers decide together -----------------------------------------------------------
     @with_the_living
-    def _must_stop(self) -> bool:
-        """Tell whether to stop after this step; trainers in step decide it for the same one.
+    def _told(self) -> tuple[bool, bool]:
+        """Tell whether to stop, and whether to save; all trainers decide so after the same step.
 
         One that has been warned may be a step ahead of one that has not: if it stopped, the other
         would wait for its gradients. So they ask each other, now and then.
         """
         peers = peers_here()
-        if self._lockstep is None:
-            self._lockstep = peers.trainers > 1 and self._in_step(peers)
-        if not self._lockstep:
-            return preemption.warned()
+        if self._asks is None:
+            asks = self._every_s is not None or self._in_step(peers)
+            self._asks = peers.trainers > 1 and asks
+        if not self._asks:
+            return preemption.warned(), self._due()
         if self.step < self._look_at:
-            return False
-        told = together(peers, lambda: [preemption.warned(), self._until_next_look()])
+            return False, False
+        told = together(peers, lambda: [preemption.warned(), self._until_next_look(), self._due()])
         self._look_at = self.step + told[0][1]
-        return any(warned for warned, _ in told)
+        return any(warned for warned, _, _ in told), bool(told[0][2])
+
+    def _due(self) -> bool:
+        return self._every_s is not None and time.monotonic() - self._saved[1] >= self._every_s
 
     def _until_next_look(self) -> int:
         """Return how many steps make `LOOK_S`, as fast as the last ones were."""
@@ -132,5 +222,5 @@ class Saver:
 
     def _in_step(self, peers: Peers) -> bool:
         program = peers.program(self._program or default_main_program())
-        plan = program._trainer_plan
+        plan = trainer_plan(program)
         return plan is None or plan.mode.lockstep

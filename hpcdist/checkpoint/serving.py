@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.checkpoint.background import Background
-from hpcdist.checkpoint.holdings import (
-    Held,
-    array_of,
-    backups_of,
-    held_of_server,
-    recomputed,
-    server_variables,
-    tables_of,
-)
-from hpcdist.checkpoint.known import note
+from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.local import (
     Content,
     Label,
@@ -28,16 +20,29 @@ from hpcdist.checkpoint.local import (
     take_up,
     take_up_table,
 )
+from hpcdist.checkpoint.local_shards import (
+    Held,
+    array_of,
+    backups_of,
+    held_of_server,
+    recomputed,
+    server_variables,
+    tables_of,
+)
 from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
+from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.table import SparseTable
+from hpcdist.transpiler.pserver import server_plan
 
-SAVE, CHECK, LOAD, LIST = "save", "check", "load", "list"
+MAX_WORDS = 10_000  # bytes of why a part could not be written
+SILENT = "{}: cannot be written: the log of its writer says why"
+SAVE, CHECK, LOAD, LIST, FINITE = "save", "check", "load", "list", "finite"
 
 
 class ServerStore:
@@ -59,18 +64,21 @@ class ServerStore:
         self._program = program
         self._scope = scope
         self._servers = servers
-        self._index = program._server_plan.index
+        plan = server_plan(program)
+        assert plan is not None, "a server serves the Program that has one"
+        self._index = plan.index
         self._group = group
         self._memory: dict[str, np.ndarray] = {}
         self._background = Background()
 
     def answer(self, asked: Any) -> Any:
-        """Do what trainer 0 asks for: save; check what is to be loaded; load; list what is here."""
+        """Do what trainer 0 asks for, and return the answer."""
         actions: dict[str, Callable[..., Any]] = {
             SAVE: self._save,
             CHECK: self._check,
             LOAD: self._load,
             LIST: self._list,
+            FINITE: lambda: self._content().not_finite(),
         }
         try:
             action = actions[asked["do"]]
@@ -80,8 +88,8 @@ class ServerStore:
         return action(**arguments)
 
     def close(self) -> None:
-        """Wait for what is still being written."""
-        self._background.wait()
+        """Wait for what is still being written; trainer 0 has word of what fails."""
+        self._background.result()
 
     def _save(
         self,
@@ -95,10 +103,8 @@ class ServerStore:
         single_file: bool,
     ) -> None:
         note(directory)
-        self._background.wait()
-        held = server_variables(self._program, self._scope)
-        tables = tables_of(self._program, self._scope)
-        content = Content(held, self._scope, tables)
+        self._background.result()
+        content = self._content()
         index = None if single_file else self._index
         path = Path(directory) / part_name("server", index, self._servers, attempt, manifest)
         label = Label(f"server {self._index}", step, program)
@@ -111,6 +117,10 @@ class ServerStore:
             self._background.start(lambda: write_or_say(content, path, label, compression))
         else:
             content.write(path, label, compression)
+
+    def _content(self) -> Content:
+        held = server_variables(self._program, self._scope)
+        return Content(held, self._scope, tables_of(self._program, self._scope))
 
     def _check(self, path: str, data: bool, filename: str | None = None, names: Any = None) -> None:
         """Raise the error that loading would; ``data`` as for `check_take_up`."""
@@ -154,8 +164,18 @@ def write_or_say(content: Content, path: Path, label: Label, compression: str | 
     try:
         content.write(path, label, compression)
     except Exception as error:
-        failure_of(path).write_text(f"{label.writer}: {error}")
+        with suppress(OSError):  # on a full disk the name must do
+            failure_of(path).write_text(f"{label.writer}: {error}")
         raise
+
+
+def failure_words(path: Path) -> str | None:
+    """Return why a part could not be written; None if nobody has said that it could not."""
+    try:
+        with open_plain(failure_of(path)) as file:
+            return file.read(MAX_WORDS).decode(errors="replace") or SILENT.format(path)
+    except CheckpointError:
+        return None
 
 
 def failure_of(path: Path) -> Path:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
-from hpcdist.checkpoint.facts import OTHER
 from hpcdist.checkpoint.fluid_files import Tensor, tensor_of, tensors_of
-from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.metadata import OTHER
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import Job
 from hpcdist.errors import CheckpointError
@@ -44,12 +44,7 @@ class FluidFiles:
         self._directory = directory
         self._together: dict[str, Tensor] | None = None
         if filename is not None:
-            tensors = tensors_of(self.manifest)
-            if len(tensors) != len(names):
-                raise CheckpointError(
-                    f"{self.manifest}: holds {len(tensors)} variables without their names, but "
-                    f"{len(names)} are to be loaded: load just those that were saved"
-                )
+            tensors = tensors_of(self.manifest.parent, self.manifest.name, len(names))
             self._together = dict(zip(sorted(names), tensors))
 
     def __enter__(self) -> FluidFiles:
@@ -62,15 +57,14 @@ class FluidFiles:
         """Tell whether a variable was saved."""
         if self._together is not None:
             return name in self._together
-        return (self._directory / name).is_file()
+        return (self._directory / path_of(name)).is_file()
 
     def _tensor(self, name: str) -> Tensor:
         if self._together is not None and name in self._together:
             return self._together[name]
-        path = self._directory / name
-        if self._together is not None or not path.is_file():
+        if not self.has(name):
             raise CheckpointError(f"{self.manifest}: has no variable {name!r}")
-        return tensor_of(path)
+        return tensor_of(self._directory, path_of(name))
 
     def saved(self, name: str) -> Saved:
         """Return the facts of a variable; CheckpointError if it was not saved."""
@@ -108,7 +102,7 @@ def open_saved(
         raise CheckpointError(f"{manifest}: there is no such file")
     if filename is None and manifest.exists():
         return Checkpoint(manifest)  # which says what is wrong with it
-    if filename is None and not any((directory / name).is_file() for name in names):
+    if filename is None and not any((directory / path_of(name)).is_file() for name in names):
         raise CheckpointError(
             f"{directory}: neither a checkpoint (no {MANIFEST}) nor files of Fluid's with the "
             "names of the variables"

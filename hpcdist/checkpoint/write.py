@@ -1,4 +1,4 @@
-"""Writing one file of a checkpoint: chunks with checksums, then the facts, then the head."""
+"""Writing one file of a checkpoint: data with checksums, then the facts, then the head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import h5py
 import numpy as np
 import xxhash
 
-from hpcdist.checkpoint.facts import Part, PartFile, Stored, to_json
+from hpcdist.checkpoint.background import WriteBack
+from hpcdist.checkpoint.compressed import filters
 from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, Head, corner, cut, digest
-from hpcdist.checkpoint.pipeline import Sealer, WriteBack
+from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
 
 TEMPORARY = ".tmp"  # behind the name of a file that is not whole yet
-FILTERS = ("lz4", "zstd")
 
 
 @dataclass(frozen=True)
@@ -39,51 +38,144 @@ def write_part(
 
     ``finished`` is asked what the part holds when all ``entries`` have been written.
     """
-    with new_file(path) as (temporary, file):
-        stored = _write_all(file, temporary, entries, compression)
+    with new_file(path) as (disk, file):
+        with WriteBack(disk.descriptor) as back:
+            stored = {e.path: _write(disk, file, e, compression, back) for e in entries}
         part = finished()
         attrs = {"writer": part.writer, "step": part.step, "program": part.program}
         facts = to_json(replace(part, stored=stored))
         offset = add_facts(file, facts, {"content": "part of a checkpoint", **attrs})
         file.close()
+        disk.sync()
         extents = [e for s in stored.values() for e in zip(s.offsets, s.sizes)]
-        head = finish(temporary, facts, offset, extents)
+        head = finish(disk.descriptor, facts, offset, extents)
     return PartFile(path.name, head.file_bytes, head.facts)
 
 
+class NewFile:
+    """A file that is being written, by HDF5 too, which asks for these methods.
+
+    An error is kept, and from then on nothing is written: HDF5 cannot close a file that cannot be
+    written, and would keep it open, and its memory, until the process ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # never what a link leads to
+        self.descriptor = os.open(path, flags, 0o666)
+        self.error: OSError | None = None
+        self._position = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+    def sync(self) -> None:
+        """Raise the first error; bring all to disk."""
+        if self.error is not None:
+            raise self.error
+        os.fsync(self.descriptor)
+
+    def put(self, data: Any, offset: int) -> None:
+        """Write bytes at ``offset``."""
+        view = memoryview(data).cast("B")
+        try:
+            while len(view) and self.error is None:
+                count = os.pwrite(self.descriptor, view, offset)
+                view, offset = view[count:], offset + count
+        except OSError as error:
+            self.error = error
+
+    def write(self, data: Any) -> int:
+        """Write bytes where the file stands."""
+        size = memoryview(data).nbytes
+        self.put(data, self._position)
+        self._position += size
+        return size
+
+    def readinto(self, out: Any) -> int:
+        """Read bytes where the file stands."""
+        count = os.preadv(self.descriptor, [out], self._position)
+        self._position += count
+        return count
+
+    def read(self, size: int) -> bytes:
+        """Return bytes where the file stands."""
+        data = os.pread(self.descriptor, size, self._position)
+        self._position += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to another place."""
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        if begin is None:
+            begin = os.fstat(self.descriptor).st_size
+        self._position = begin + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return where the file stands."""
+        return self._position
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off, or make it longer."""
+        try:
+            os.ftruncate(self.descriptor, size)
+        except OSError as error:
+            self.error = self.error or error
+
+    def flush(self) -> None:
+        """Everything is written at once."""
+
+
 @contextmanager
-def new_file(path: Path) -> Iterator[tuple[Path, Any]]:
-    """Give (temporary path, HDF5 file open for writing); name it ``path`` when all went well."""
+def replaced(path: Path) -> Iterator[NewFile]:
+    """Give a file to write to, which becomes ``path`` when it is whole and on disk.
+
+    Raises CheckpointError if it cannot be written: then ``path`` is what it was.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        file = h5py.File(temporary, "w", libver="v110", userblock_size=HEAD_BYTES)
+        file = NewFile(temporary)
         try:
-            yield temporary, file
+            yield file
+            file.sync()
+        except CheckpointError:
+            raise
+        except RuntimeError:  # what HDF5 finds wrong after an error of the disk
+            if file.error is None:
+                raise
+            raise file.error from None
         finally:
             file.close()
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written: {error}") from error
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, *parts: Any) -> None:
+    """Write a file, and the folders it is in; it is there whole, or what it was before."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
+    with replaced(path) as file:
+        for part in parts:
+            file.write(part)
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Any]:
-    """Give a file to write bytes to, which becomes ``path`` when it is whole and on disk."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_directory(path.parent)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+def new_file(path: Path) -> Iterator[tuple[NewFile, Any]]:
+    """Give a file as `replaced` does, and the HDF5 file in it."""
+    with replaced(path) as disk:
+        file = h5py.File(disk, "w", libver="v110", userblock_size=HEAD_BYTES)
+        try:
+            yield disk, file
+        finally:
+            file.close()
 
 
 def add_facts(file: Any, facts: bytes, attrs: Mapping[str, Any]) -> int:
@@ -95,17 +187,15 @@ def add_facts(file: Any, facts: bytes, attrs: Mapping[str, Any]) -> int:
     return int(dataset.id.get_offset())
 
 
-def finish(temporary: Path, facts: bytes, offset: int, extents: Sequence[tuple[int, int]]) -> Head:
-    """Write the head of a file that HDF5 has closed, and bring the file to disk.
+def finish(descriptor: int, facts: bytes, offset: int, extents: Sequence[tuple[int, int]]) -> Head:
+    """Write the head of a file that HDF5 has closed.
 
     ``extents`` are (offset, bytes) of the chunks whose checksums the facts hold.
     """
-    with open(temporary, "r+b") as raw:
-        size = os.fstat(raw.fileno()).st_size
-        rest = rest_of(raw.fileno(), size, extents)
-        head = Head(offset, len(facts), digest(facts), size, rest)
-        os.pwrite(raw.fileno(), head.encode(), 0)
-        os.fsync(raw.fileno())
+    size = os.fstat(descriptor).st_size
+    rest = rest_of(descriptor, size, extents)
+    head = Head(offset, len(facts), digest(facts), size, rest)
+    os.pwrite(descriptor, head.encode(), 0)
     return head
 
 
@@ -134,72 +224,101 @@ def sync_directory(directory: Path) -> None:
 
 
 # -- arrays ----------------------------------------------------------------------------------------
-def _write_all(
-    file: Any, path: Path, entries: Iterable[Entry], compression: str | None
-) -> dict[str, Stored]:
-    with WriteBack(path) as disk:
-        if compression:
-            return {e.path: _write(file, e, compression, disk, None) for e in entries}
-        entries, ahead = tee(entries)
-        with Sealer(chunk for entry in ahead for chunk in _chunks(entry.array)) as sealer:
-            return {e.path: _write(file, e, None, disk, sealer) for e in entries}
-
-
-def _chunks(array: Any) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the bytes of each chunk, and how many it has in the file: padding and checksum too."""
-    itemsize = array.itemsize
-    found = cut(array.shape, itemsize)
-    raw = array.reshape(-1).view(np.uint8)
-    for first, count in found.pieces(array.size):
-        yield raw[first * itemsize : (first + count) * itemsize], found.size * itemsize + 4
-
-
 def _write(
-    file: Any, entry: Entry, compression: str | None, disk: WriteBack, sealer: Sealer | None
+    disk: NewFile, file: Any, entry: Entry, compression: str | None, back: WriteBack
 ) -> Stored:
     array = entry.array
-    found = cut(array.shape, array.itemsize)
     if not array.size:
         file.create_dataset(entry.path, shape=array.shape, dtype=array.dtype)
         file[entry.path].attrs.update(entry.attrs)
-        return Stored(array.shape, array.dtype.name, found.shape, found.axis, False, (), (), ())
-    filters = _filters(compression) if compression else {}
+        return stored_at(array, 0)
+    write = _write_packed if compression else _write_plain
+    return write(disk, file, entry, compression, back)
+
+
+def _write_plain(
+    disk: NewFile, file: Any, entry: Entry, compression: str | None, back: WriteBack
+) -> Stored:
+    """Write an array as it is in memory, past HDF5, which only finds a place for it."""
+    dataset = file.create_dataset(
+        entry.path, entry.array.shape, entry.array.dtype, dcpl=_allocated_at_once()
+    )
+    dataset.attrs.update(entry.attrs)
+
+    def write(data: memoryview, offset: int) -> None:
+        disk.put(data, offset)
+        back.wrote(len(data))
+
+    return stored_at(entry.array, int(dataset.id.get_offset()), write)
+
+
+def _allocated_at_once() -> Any:
+    found = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    found.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    found.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return found
+
+
+def stored_at(
+    array: np.ndarray, offset: int, write: Callable[[memoryview, int], None] | None = None
+) -> Stored:
+    """Return the facts of an array whose bytes lie from ``offset`` on.
+
+    ``write`` is called with each chunk, while caches have it, and where it belongs.
+    """
+    found, raw = cut(array.shape, array.itemsize), array.reshape(-1).view(np.uint8)
+    begins, sizes, sums = [], [], []
+    for first, count in found.pieces(array.size):
+        begin, size = first * array.itemsize, count * array.itemsize
+        data = memoryview(raw[begin : begin + size])  # type: ignore[arg-type]
+        sums.append(xxhash.xxh3_64_hexdigest(data))
+        begins.append(offset + begin)
+        sizes.append(size)
+        if write is not None:
+            write(data, offset + begin)
+    return Stored(
+        shape=array.shape,
+        dtype=array.dtype.name,
+        chunk=found.shape,
+        axis=found.axis,
+        packed=False,
+        offsets=tuple(begins),
+        sizes=tuple(sizes),
+        sums=tuple(sums),
+    )
+
+
+def _write_packed(
+    disk: NewFile, file: Any, entry: Entry, compression: str | None, back: WriteBack
+) -> Stored:
+    """Let HDF5 compress an array, and read back what the chunks have become."""
+    array, found = entry.array, cut(entry.array.shape, entry.array.itemsize)
     dataset = file.create_dataset(
         entry.path,
         shape=array.shape,
         dtype=array.dtype,
         chunks=found.shape,
-        fletcher32=True,
-        fillvalue=None,
-        **filters,
+        **filters(str(compression)),
     )
     dataset.attrs.update(entry.attrs)
     corners = [corner(array.shape, first) for first, _ in found.pieces(array.size)]
+    dataset[...] = array
+    file.flush()
     sums = []
-    if sealer is None:
-        dataset[...] = array
-        file.flush()
-        for at in corners:
-            _, packed = dataset.id.read_direct_chunk(at)
-            sums.append(xxhash.xxh3_64_hexdigest(packed))
-            disk.wrote(len(packed))
-    else:
-        for at in corners:
-            # As HDF5's filter would make it, which would take longer.
-            chunk, checksum = sealer.next()
-            dataset.id.write_direct_chunk(at, chunk)
-            sums.append(checksum)
-            disk.wrote(len(chunk))
+    for at in corners:
+        _, packed = dataset.id.read_direct_chunk(at)
+        sums.append(xxhash.xxh3_64_hexdigest(packed))
+        back.wrote(len(packed))
     places = _places(dataset, corners)
     return Stored(
-        array.shape,
-        array.dtype.name,
-        found.shape,
-        found.axis,
-        bool(compression),
-        tuple(offset for offset, _ in places),
-        tuple(size for _, size in places),
-        tuple(sums),
+        shape=array.shape,
+        dtype=array.dtype.name,
+        chunk=found.shape,
+        axis=found.axis,
+        packed=True,
+        offsets=tuple(offset for offset, _ in places),
+        sizes=tuple(size for _, size in places),
+        sums=tuple(sums),
     )
 
 
@@ -218,23 +337,3 @@ def _places(dataset: Any, corners: Sequence[tuple[int, ...]]) -> list[tuple[int,
         for at in corners:
             note(dataset.id.get_chunk_info_by_coord(at))
     return [found[at] for at in corners]
-
-
-def _filters(compression: str) -> dict[str, Any]:
-    if compression not in FILTERS:
-        raise CheckpointError(
-            f"compression: expected one of {', '.join(FILTERS)} or None, got {compression!r}"
-        )
-    plugin = filter_plugin()
-    return dict(plugin.LZ4() if compression == "lz4" else plugin.Zstd(clevel=3))
-
-
-def filter_plugin() -> Any:
-    """Return hdf5plugin, which brings HDF5 the filters of compressed checkpoints."""
-    try:
-        import hdf5plugin
-    except ImportError:
-        raise CheckpointError(
-            "a compressed checkpoint needs hdf5plugin: pip install hpcdist[compression]"
-        ) from None
-    return hdf5plugin

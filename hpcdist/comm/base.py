@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.comm.progress import DEADLINE_S
 from hpcdist.errors import CommError
 
 ANY = -1  # any peer
@@ -41,30 +41,13 @@ class Transport(Protocol):
     tells ``describe()``.
     """
 
-    @property
-    def rank(self) -> int:
-        """This rank's number."""
-        ...
+    rank: int  # this rank's number
+    size: int  # the number of ranks
+    tolerant: bool  # messages among the living go on after a rank has died
+    concurrent: bool  # two threads of this rank may use it at once, for different messages
+    native: Any  # the communicator as mpi4py, and so HDF5, knows it; None without MPI
 
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-        ...
-
-    @property
-    def tolerant(self) -> bool:
-        """Whether messages among the living go on after a rank has died."""
-        ...
-
-    @property
-    def native(self) -> Any:
-        """The communicator as mpi4py, and so HDF5, knows it; None where there is no MPI."""
-        ...
-
-    @property
-    def concurrent(self) -> bool:
-        """Whether two threads of this rank may use it at once, for different messages."""
-        ...
+    # -- point to point --
 
     def send_init(self, array: Array, peer: int, tag: int) -> Request:
         """Make a persistent send of ``array``; nothing moves until ``start``."""
@@ -74,24 +57,33 @@ class Transport(Protocol):
         """Make a persistent receive into ``array``; nothing moves until ``start``."""
         ...
 
-    def start(self, requests: list[Request]) -> None:
-        """Start persistent requests, all of them inactive."""
+    def starter(self, requests: list[Request]) -> Callable[[], None]:
+        """Return a function that starts these persistent requests, all of them inactive then."""
         ...
 
-    def starter(self, requests: list[Request]) -> Callable[[], None]:
-        """Return a function that starts these persistent requests: ``start`` for the step path."""
-        ...
+    def start(self, requests: list[Request]) -> None:
+        """Start persistent requests once."""
+        self.starter(requests)()
 
     def waiter_all(
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], object]:
-        """Return a function that waits for all of these: ``wait_all`` on the step path."""
+        """Return a function that waits until all of these have ended."""
         ...
+
+    def wait_all(
+        self,
+        requests: Sequence[Request],
+        describe: Callable[[], str],
+        deadline_s: float | None = DEADLINE_S,
+    ) -> None:
+        """Wait once until all of these have ended."""
+        self.waiter_all(requests, describe, deadline_s)()
 
     def waiter_some(
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], list[int]]:
-        """Return a function that waits for any of these: ``wait_some`` for the step path."""
+        """Return a function that waits until any has ended, and returns all that then have."""
         ...
 
     def release(self, requests: Sequence[Request]) -> None:
@@ -110,31 +102,11 @@ class Transport(Protocol):
         """Return whether all requests have ended; inactive ones count as ended."""
         ...
 
-    def test_some(self, requests: Sequence[Request]) -> list[int]:
-        """Return the indices of active requests that have ended since the last call."""
-        ...
-
-    def wait_all(
-        self,
-        requests: Sequence[Request],
-        describe: Callable[[], str],
-        deadline_s: float | None = DEADLINE_S,
-    ) -> None:
-        """Wait until all requests have ended."""
-        ...
-
-    def wait_some(
-        self,
-        requests: Sequence[Request],
-        describe: Callable[[], str],
-        deadline_s: float | None = DEADLINE_S,
-    ) -> list[int]:
-        """Wait until an active request has ended; return the indices of all that have."""
-        ...
-
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         """Return (peer, nbytes) of a message that could be received now; ``peer`` may be ANY."""
         ...
+
+    # -- collectives --
 
     def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
         """Wait until every rank has come here. Collective."""
@@ -156,21 +128,21 @@ class Transport(Protocol):
 
         Survivors of a rank may or may not have what it gave last.
         """
-        ...
+        return [*self.allgather_bytes(data, deadline_s, what)]
 
     def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
         """Return the root's ``data``; the other ranks' is ignored. Collective."""
-        ...
+        if self.rank == root and data is None:
+            raise CommError(f"rank {root} is the root of a broadcast and must give its data")
+        sent = np.frombuffer((data if self.rank == root else None) or b"", np.uint8)
+        length = np.array([len(sent)], np.int64)
+        self.broadcast(length, root)
+        buffer = sent.copy() if self.rank == root else np.empty(int(length[0]), np.uint8)
+        self.broadcast(buffer, root)
+        return buffer.tobytes()
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Overwrite ``array`` with the root's. Collective."""
-        ...
-
-    def allreduce(self, array: Array) -> Array:
-        """Return the sum of all ranks' arrays, added in rank order: equal bits in every run.
-
-        Collective; meant for small arrays, the root adds them all.
-        """
         ...
 
     def iallreduce(self, array: Array) -> Request:
@@ -206,7 +178,7 @@ class Transport(Protocol):
 
         Waits that concern the dead then raise RankFailure, and no others do.
         """
-        ...
+        return frozenset()
 
     def abort(self, code: int) -> None:
         """End every rank of the job at once; with MPI this does not return."""

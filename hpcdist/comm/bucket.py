@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcdist import settings
 from hpcdist.errors import PlanError
 
 MIB = 2**20
-MEMORY_FLAG = "FLAGS_fuse_parameter_memory_size"
-GROUPS_FLAG = "FLAGS_fuse_parameter_groups_size"
 
 
 @dataclass(frozen=True)
@@ -27,19 +26,19 @@ class Fusing:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.memory_mb):
-            raise PlanError(f"{MEMORY_FLAG}: expected a number of MiB, got {self.memory_mb!r}")
+            raise PlanError(f"memory_mb: expected a number of MiB, got {self.memory_mb!r}")
         if self.groups_size < 1:
             raise PlanError(
-                f"{GROUPS_FLAG}: expected a number of gradients, 1 or more, got {self.groups_size}"
+                f"groups_size: expected a number of gradients, 1 or more, got {self.groups_size}"
             )
 
     @staticmethod
-    def from_flags(env: Mapping[str, str], default: Fusing | None = None) -> Fusing:
-        """Return what the two FLAGS_ variables say; what is not set is as in ``default``."""
-        default = default or Fusing()
+    def from_flags(default: Fusing) -> Fusing:
+        """Return what the FLAGS_fuse_parameter_* say; what is not set is as in ``default``."""
+        memory, groups = settings.FUSE_MEMORY, settings.FUSE_GROUPS
         return Fusing(
-            _number(env, MEMORY_FLAG, default.memory_mb),
-            int(_number(env, GROUPS_FLAG, default.groups_size)),
+            memory.read() if memory.is_set() else default.memory_mb,
+            groups.read() if groups.is_set() else default.groups_size,
         )
 
 
@@ -66,15 +65,15 @@ def buckets(gradients: Sequence[Gradient], fusing: Fusing) -> tuple[Bucket, ...]
     Every gradient is in exactly one bucket, and those of one bucket are of one type. Buckets come
     in the order in which the backward pass fills them.
     """
-    found: list[Bucket] = []
+    made: list[Bucket] = []
     # dict.fromkeys keeps the order of first appearance: the same on every rank.
     for dtype in dict.fromkeys(g.dtype for g in gradients):
         layers: dict[str, list[int]] = {}
         for index, gradient in enumerate(gradients):
             if gradient.dtype == dtype:
                 layers.setdefault(gradient.layer, []).append(index)
-        found += _joined(gradients, list(layers.values()), fusing)
-    return tuple(sorted(found, key=max))
+        made += _joined(gradients, list(layers.values()), fusing)
+    return tuple(sorted(made, key=max))
 
 
 def _joined(gradients: Sequence[Gradient], layers: list[list[int]], fusing: Fusing) -> list[Bucket]:
@@ -82,7 +81,7 @@ def _joined(gradients: Sequence[Gradient], layers: list[list[int]], fusing: Fusi
         return [tuple(layer) for layer in layers]
     if fusing.memory_mb == 0:
         return [tuple(index for layer in layers for index in layer)]
-    found: list[Bucket] = []
+    full: list[Bucket] = []
     current: list[int] = []
     nbytes = 0
     for layer in layers:
@@ -90,14 +89,6 @@ def _joined(gradients: Sequence[Gradient], layers: list[list[int]], fusing: Fusi
         nbytes += sum(gradients[index].nbytes for index in layer)
         crowded = fusing.groups_size > 1 and len(current) > fusing.groups_size
         if crowded or nbytes >= fusing.memory_mb * MIB:
-            found.append(tuple(current))
+            full.append(tuple(current))
             current, nbytes = [], 0
-    return [*found, tuple(current)] if current else found
-
-
-def _number(env: Mapping[str, str], flag: str, default: float) -> float:
-    text = env.get(flag, "")
-    try:
-        return float(text) if text else default
-    except ValueError:
-        raise PlanError(f"{flag}: expected a number, got {text!r}") from None
+    return [*full, tuple(current)] if current else full

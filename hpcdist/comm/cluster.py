@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hpcdist.errors import LaunchError
 
@@ -13,7 +13,7 @@ DEFAULT_PORT = 6174
 
 
 @dataclass(frozen=True)
-class Role:
+class RankRole:
     """What one rank does: its kind, and its index among the ranks of that kind."""
 
     kind: str
@@ -65,12 +65,12 @@ class Cluster:
         """The number of ranks."""
         return len(self.trainers) + len(self.servers)
 
-    def role_of(self, rank: int) -> Role:
+    def role_of(self, rank: int) -> RankRole:
         """Return the role of a world rank; without servers every rank is COLLECTIVE."""
         if rank in self.servers:
-            return Role(PSERVER, self.servers.index(rank))
+            return RankRole(PSERVER, self.servers.index(rank))
         if rank in self.trainers:
-            return Role(TRAINER if self.servers else COLLECTIVE, self.trainers.index(rank))
+            return RankRole(TRAINER if self.servers else COLLECTIVE, self.trainers.index(rank))
         raise LaunchError(f"rank {rank} is not one of this job's {self.size} ranks")
 
     def rank_of_endpoint(self, endpoint: str) -> int:
@@ -81,13 +81,3 @@ class Cluster:
                 f"are {','.join(self.endpoints) or 'none'}"
             )
         return self.servers[self.endpoints.index(endpoint)]
-
-    def renamed(self, endpoints: tuple[str, ...]) -> Cluster:
-        """Return the same ranks with the servers called as a script calls them, in server order."""
-        if len(endpoints) != len(self.servers):
-            raise LaunchError(
-                f"the script names {len(endpoints)} servers ({','.join(endpoints)}), this job has "
-                f"{len(self.servers)} ({','.join(self.endpoints)}): start it with "
-                f"--pservers {len(endpoints)}"
-            )
-        return replace(self, endpoints=endpoints)

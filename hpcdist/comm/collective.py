@@ -27,10 +27,27 @@ class Group:
     def size(self) -> int:
         return self.transport.size
 
-    def lacking(self, what: Callable[[], str], missing: Callable[[], Sequence[int]]) -> str:
-        """Return what a wait of this rank says, naming the ranks that it waits for."""
-        ranks = ", ".join(str(self.names[peer]) for peer in missing())
-        return f"rank {self.names[self.rank]} waiting for {what()}, from rank {ranks or '?'}"
+    def lacking(self, what: Callable[[], str], missing: Callable[[], Sequence[int]]) -> Lacking:
+        """Return what describes a wait of this rank for ``missing()``."""
+        return Lacking(self, what, missing)
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Describes a wait in a group: what for, and for which ranks."""
+
+    group: Group
+    what: Callable[[], str]
+    missing: Callable[[], Sequence[int]]
+
+    def __call__(self) -> str:
+        me = self.group.names[self.group.rank]
+        ranks = ", ".join(map(str, self.missing_ranks()))
+        return f"rank {me} waiting for {self.what()}, from rank {ranks or '?'}"
+
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Return the names of the ranks from which something is missing."""
+        return tuple(self.group.names[peer] for peer in self.missing())
 
 
 class Reduction(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdist.comm.collective import Buffer, Collective, Group, Reduction
-from hpcdist.comm.phases import Chain
+from hpcdist.comm.reduction_phases import Chain
 from hpcdist.errors import CommError
 
 Enqueue = Callable[[Any], object]  # puts work on a stream
@@ -138,7 +138,7 @@ class AwareReduction:
         self._requests: list[Any] = [None]
         others = [peer for peer in range(group.size) if peer != group.rank]
         self.wait = group.transport.waiter_all(
-            self._requests, lambda: group.lacking(what, lambda: others), group.deadline_s
+            self._requests, group.lacking(what, lambda: others), group.deadline_s
         )
 
     def start(self) -> None:

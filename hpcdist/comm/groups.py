@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpcdist.comm.base import Transport
-from hpcdist.comm.choice import MeasuredCollective
 from hpcdist.comm.collective import Collective
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
-from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.comm.progress import DEADLINE_S
 from hpcdist.errors import CommError
-
-CARRIER_VARIABLE = "HPCDIST_ALLREDUCE"
-CARRIERS = ("nccl", "mpi", "mpi-cuda-aware")
 
 
 @dataclass(frozen=True)
@@ -30,15 +24,6 @@ class Way:
     def __post_init__(self) -> None:
         if self.nccl_comm_num < 1:
             raise CommError(f"nccl_comm_num: expected 1 or more, got {self.nccl_comm_num}")
-        if self.carrier not in CARRIERS:
-            raise CommError(
-                f"{CARRIER_VARIABLE}: expected one of {', '.join(CARRIERS)}, got {self.carrier!r}"
-            )
-
-
-def carrier(env: Mapping[str, str] = os.environ) -> str:
-    """Return what is to carry sums between GPUs."""
-    return env.get(CARRIER_VARIABLE) or "nccl"
 
 
 def make_groups(
@@ -46,19 +31,18 @@ def make_groups(
     way: Way,
     device_id: int | None = None,
     deadline_s: float | None = DEADLINE_S,
-    say: Callable[[str], None] | None = None,
 ) -> list[Collective]:
     """Return groups of all ranks, which take turns, each with a transport of its own. Collective.
 
     ``device_id`` is this rank's GPU, None where arrays are in host memory. Sums over MPI share one
-    group: they do not wait for each other there. ``say`` gets, on rank 0, what was found out.
+    group: they do not wait for each other there.
     """
     if device_id is None or way.carrier != "nccl":
         flat = HostCollective(transport.split(0, transport.rank), deadline_s)
         group: Collective = flat
         if way.use_hierarchical_allreduce:
             inter_nranks = way.hierarchical_allreduce_inter_nranks
-            group = MeasuredCollective(HierarchicalCollective(flat, inter_nranks), say)
+            group = HierarchicalCollective(flat, inter_nranks)
         if device_id is None:
             return [group]
         from hpcdist.comm.device import AwareCollective, StagedCollective
@@ -69,13 +53,12 @@ def make_groups(
     from hpcdist.comm.nccl_hierarchy import HierarchicalNcclCollective
 
     groups: list[Collective] = []
-    for index in range(way.nccl_comm_num):
+    for _ in range(way.nccl_comm_num):
         whole = HostCollective(transport.split(0, transport.rank), deadline_s).group
         ring = NcclCollective(whole, device_id)
         if way.use_hierarchical_allreduce:
             inter_nranks = way.hierarchical_allreduce_inter_nranks
-            levels = HierarchicalNcclCollective(ring, device_id, inter_nranks)
-            groups.append(MeasuredCollective(levels, say if index == 0 else None))
+            groups.append(HierarchicalNcclCollective(ring, device_id, inter_nranks))
         else:
             groups.append(ring)
     return groups

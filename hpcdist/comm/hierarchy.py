@@ -17,7 +17,7 @@ import numpy as np
 from hpcdist.comm.base import Array
 from hpcdist.comm.collective import Collective, Group, Reduction
 from hpcdist.comm.host_collective import HostCollective, part_of, sum_of
-from hpcdist.comm.phases import (
+from hpcdist.comm.reduction_phases import (
     Action,
     Exchange,
     all_gather,
@@ -26,7 +26,7 @@ from hpcdist.comm.phases import (
     reduce_scatter,
     shares,
 )
-from hpcdist.comm.shared import Place, SharedMemory
+from hpcdist.comm.shared_memory import Place, SharedMemory
 from hpcdist.errors import PlanAssertionError
 
 
@@ -144,7 +144,7 @@ class HierarchicalCollective(OverFlat):
     def _shared(
         self, array: Array, memory: SharedMemory, place: Place, what: Callable[[], str]
     ) -> Reduction:
-        from hpcdist.comm.adding import add_rows  # numba takes 0.3 s to import
+        from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
         rows = memory.rows(place, array)
         begin, end = self._bounds(rows[0])[self._inner.rank :][:2]

@@ -11,7 +11,8 @@ import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport, contiguous, summable, writable
 from hpcdist.comm.collective import Group, Reduction
-from hpcdist.comm.phases import (
+from hpcdist.comm.progress import DEADLINE_S
+from hpcdist.comm.reduction_phases import (
     Chain,
     Exchange,
     all_gather,
@@ -19,8 +20,7 @@ from hpcdist.comm.phases import (
     exchange_whole,
     reduce_scatter,
 )
-from hpcdist.comm.shared import Place, SharedMemory
-from hpcdist.comm.waiting import DEADLINE_S
+from hpcdist.comm.shared_memory import Place, SharedMemory
 from hpcdist.errors import CommError
 
 FIRST_TAG = 1000  # of sums; below are the tags of single messages
@@ -113,7 +113,7 @@ class HostCollective:
         requests = [transport.irecv(row, p, 0) for row, p in zip(rows, others, strict=True)]
         self._wait(requests, "arrays to add")
         if others:
-            from hpcdist.comm.adding import add_rows  # numba takes 0.3 s to import
+            from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
             add_rows(rows, flat, root, flat)
 
@@ -158,10 +158,8 @@ class HostCollective:
         return place if agreed(self.group, array, ordered, own) else None
 
     def _wait(self, requests: list[Request], what: str, peers: Sequence[int] | None = None) -> None:
-        def describe() -> str:
-            others = [peer for peer in range(self.size) if peer != self.rank]
-            return self.group.lacking(lambda: what, lambda: peers or others)
-
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        describe = self.group.lacking(lambda: what, lambda: peers or others)
         self.group.transport.wait_all(requests, describe, self.group.deadline_s)
 
     def _checked(self, root: int) -> int:
@@ -174,7 +172,7 @@ def shared_sum(
     memory: SharedMemory, place: Place, like: Array, what: Callable[[], str]
 ) -> list[Reduction]:
     """Return the phases that sum arrays in shared memory over the ranks of one host."""
-    from hpcdist.comm.adding import add_in_all  # numba takes 0.3 s to import
+    from hpcdist.comm.ordered_sum import add_in_all  # numba takes 0.3 s to import
 
     rows = memory.rows(place, like)
     size, rank = memory.group.size, memory.group.rank
@@ -190,7 +188,7 @@ class TransportReduction:
         self._array = array
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
         others = [peer for peer in range(group.size) if peer != group.rank]
-        describe = partial(group.lacking, what, lambda: others)
+        describe = group.lacking(what, lambda: others)
         self._wait = group.transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def start(self) -> None:
@@ -234,13 +232,15 @@ def agreed(group: Group, array: Any, ordered: bool, place: object = None) -> boo
     told = json.dumps([own, place]).encode()
     everyone = [
         json.loads(data)
-        for data in group.transport.allgather_bytes(told, group.deadline_s, "what the others sum")
+        for data in group.transport.allgather_bytes(
+            told, group.deadline_s, "the shapes of the others' sums"
+        )
     ]
     first = everyone[0][0]
     for peer, (other, _) in enumerate(everyone):
         if other != first:
             raise CommError(
-                f"ranks do not sum the same: {_told(first)} on rank {group.names[0]}, "
+                f"ranks sum different arrays: {_told(first)} on rank {group.names[0]}, "
                 f"{_told(other)} on rank {group.names[peer]}"
             )
     return all(where == place for _, where in everyone)

@@ -6,16 +6,15 @@ counts on buffered sends hangs here first.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcdist.comm.base import ANY, Array, SharedRows, contiguous, summable, writable
-from hpcdist.comm.waiting import CROWDED, DEADLINE_S, deadline_message, waiter
-from hpcdist.errors import CommError, DeadlineError, RankFailure
+from hpcdist.comm.base import ANY, Array, SharedRows, Transport, contiguous, summable, writable
+from hpcdist.comm.progress import CLOCK, CROWDED, DEADLINE_S, Clock, deadline_error, waiter
+from hpcdist.errors import CommError, RankFailure
 
 
 class _Request:
@@ -42,12 +41,13 @@ class _Job:
 class _World:
     """What the ranks of one world share, all of it guarded by ``changed``."""
 
-    def __init__(self, hosts: Sequence[int], job: _Job) -> None:
+    def __init__(self, hosts: Sequence[int], job: _Job, clock: Clock) -> None:
+        self.clock = clock
         self.size = len(hosts)
         self.job = job
         job.worlds.append(self)
         self.hosts = hosts
-        self.changed = threading.Condition()
+        self.changed = clock.condition()
         self.sends: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self.rounds: dict[int, dict[int, Any]] = defaultdict(dict)
@@ -55,16 +55,19 @@ class _World:
         self.dead: set[int] = set()
 
 
-def world(size: int, hosts: Sequence[int] | None = None) -> list[LoopbackTransport]:
+def world(
+    size: int, hosts: Sequence[int] | None = None, clock: Clock = CLOCK
+) -> list[LoopbackTransport]:
     """Return the transports of a new world, one for each of ``size`` threads.
 
     ``hosts`` says for each rank on which host it is to believe itself; None: all on one.
+    Deadlines are measured by ``clock``.
     """
-    shared = _World(hosts or [0] * size, _Job())
+    shared = _World(hosts or [0] * size, _Job(), clock)
     return [LoopbackTransport(shared, rank) for rank in range(size)]
 
 
-class LoopbackTransport:
+class LoopbackTransport(Transport):
     """Messages between the threads of one process; each thread uses its own transport."""
 
     def __init__(self, shared: _World, rank: int) -> None:
@@ -84,7 +87,7 @@ class LoopbackTransport:
     def recv_init(self, array: Array, peer: int, tag: int) -> _Request:
         return _Request(writable(array), self._checked(peer), self.rank, tag, sends=False)
 
-    def start(self, requests: list[_Request]) -> None:
+    def _start(self, requests: list[_Request]) -> None:
         with self._world.changed:
             for request in requests:
                 if request.active:
@@ -94,7 +97,7 @@ class LoopbackTransport:
             self._world.changed.notify_all()
 
     def starter(self, requests: list[_Request]) -> Callable[[], None]:
-        return lambda: self.start(requests)
+        return lambda: self._start(requests)
 
     def release(self, requests: Sequence[_Request]) -> None:
         with self._world.changed:
@@ -105,12 +108,12 @@ class LoopbackTransport:
 
     def isend(self, array: Array, peer: int, tag: int) -> _Request:
         request = self.send_init(array, peer, tag)
-        self.start([request])
+        self._start([request])
         return request
 
     def irecv(self, array: Array, peer: int, tag: int) -> _Request:
         request = self.recv_init(array, peer, tag)
-        self.start([request])
+        self._start([request])
         return request
 
     def test_all(self, requests: Sequence[_Request]) -> bool:
@@ -118,45 +121,27 @@ class LoopbackTransport:
             self._check_abort()
             return self._all_ended(requests)
 
-    def test_some(self, requests: Sequence[_Request]) -> list[int]:
-        with self._world.changed:
-            self._check_abort()
-            return self._newly_ended(requests)
-
     def waiter_all(
         self, requests: Sequence[_Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], None]:
-        return lambda: self.wait_all(requests, describe, deadline_s)
+        return lambda: self._wait(lambda: self._all_ended(requests), describe, deadline_s)
 
     def waiter_some(
         self, requests: Sequence[_Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], list[int]]:
-        return lambda: self.wait_some(requests, describe, deadline_s)
+        def wait() -> list[int]:
+            if not any(request.active for request in requests):
+                raise CommError(f"{describe()}: none of the requests has been started")
+            done: list[int] = []
 
-    def wait_all(
-        self,
-        requests: Sequence[_Request],
-        describe: Callable[[], str],
-        deadline_s: float | None = DEADLINE_S,
-    ) -> None:
-        self._wait(lambda: self._all_ended(requests), describe, deadline_s)
+            def some_ended() -> bool:
+                done.extend(self._newly_ended(requests))
+                return bool(done)
 
-    def wait_some(
-        self,
-        requests: Sequence[_Request],
-        describe: Callable[[], str],
-        deadline_s: float | None = DEADLINE_S,
-    ) -> list[int]:
-        if not any(request.active for request in requests):
-            raise CommError(f"{describe()}: none of the requests has been started")
-        done: list[int] = []
+            self._wait(some_ended, describe, deadline_s)
+            return done
 
-        def some_ended() -> bool:
-            done.extend(self._newly_ended(requests))
-            return bool(done)
-
-        self._wait(some_ended, describe, deadline_s)
-        return done
+        return wait
 
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         with self._world.changed:
@@ -180,29 +165,11 @@ class LoopbackTransport:
     ) -> list[bytes]:
         return self._everyones(data, what, deadline_s)
 
-    def allgather_living(
-        self, data: bytes, deadline_s: float | None, what: str
-    ) -> list[bytes | None]:
-        return [*self.allgather_bytes(data, deadline_s, what)]
-
-    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
-        if self.rank == root and data is None:
-            raise CommError(f"rank {root} is the root of a broadcast and must give its data")
-        received: bytes = self._everyones(data, f"the data of rank {root}")[root]
-        return received
-
     def broadcast(self, array: Array, root: int = 0) -> None:
         target = writable(array)
         copies = self._everyones(target.copy(), f"the data of rank {root}")
         if self.rank != root:
             target[...] = copies[root]
-
-    def allreduce(self, array: Array) -> Array:
-        rows = self._everyones(contiguous(array).copy(), "arrays to add")
-        total: Array = rows[0].copy()
-        for row in rows[1:]:
-            total += row
-        return total
 
     def iallreduce(self, array: Array) -> _Request:
         request = _Request(summable(array), self.rank, self.rank, ANY, sends=True)
@@ -224,7 +191,7 @@ class LoopbackTransport:
             self._check_abort()
             return poll()
 
-        return waiter(checked, CROWDED, describe, deadline_s, ())
+        return waiter(checked, CROWDED, describe, deadline_s, (), clock=self._world.clock)
 
     def on_host(self) -> LoopbackTransport:
         return self.split(self._world.hosts[self.rank], self.rank)
@@ -238,7 +205,7 @@ class LoopbackTransport:
         everyone = self._everyones((color, key, self.rank), "a split")
         group = [rank for c, _, rank in sorted(everyone) if c == color]
         hosts = [self._world.hosts[rank] for rank in group]
-        fresh = _World(hosts, self._world.job) if group[0] == self.rank else None
+        fresh = _World(hosts, self._world.job, self._world.clock) if group[0] == self.rank else None
         shared: _World = self._everyones(fresh, "a split")[group[0]]
         return LoopbackTransport(shared, group.index(self.rank))
 
@@ -338,7 +305,7 @@ class LoopbackTransport:
             )
             self._check_abort()
         if not ended:
-            raise DeadlineError(deadline_message(describe(), deadline_s or 0.0))
+            raise deadline_error(describe, deadline_s or 0.0)
 
     def _check_abort(self) -> None:
         if self._world.job.aborted:

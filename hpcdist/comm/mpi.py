@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,20 +20,29 @@ from hpcdist.comm.base import (
     Array,
     Request,
     SharedRows,
+    Transport,
     contiguous,
     summable,
     writable,
 )
-from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, policy_for, waiter
+from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, policy_for, waiter
 from hpcdist.errors import CommError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+MOST_BYTES = 2**31 - 1  # that a count of MPI 3 can tell
+BLOCK_BYTES = 2**20  # of larger messages
+_TELL_LIBRARY = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version())
+"""
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 
-class MpiTransport:
+class MpiTransport(Transport):
     """Messages between the ranks of one MPI communicator, which this object owns."""
 
     def __init__(self, comm: MPI.Comm, policy: WaitPolicy) -> None:
@@ -43,11 +57,6 @@ class MpiTransport:
         self.concurrent: bool = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.tolerant = False
 
-    @staticmethod
-    def world() -> MpiTransport:
-        """Return the transport of all ranks; the first call starts MPI. Collective."""
-        return _world()
-
     # -- point to point --
 
     def send_init(self, array: Array, peer: int, tag: int) -> Request:
@@ -55,9 +64,6 @@ class MpiTransport:
 
     def recv_init(self, array: Array, peer: int, tag: int) -> Request:
         return self._comm.Recv_init(self._bytes(writable(array)), self._checked(peer), tag)
-
-    def start(self, requests: list[Request]) -> None:
-        self._mpi.Prequest.Startall(requests)
 
     def starter(self, requests: list[Request]) -> Callable[[], None]:
         if len(requests) == 1:
@@ -82,9 +88,6 @@ class MpiTransport:
     def test_all(self, requests: Sequence[Request]) -> bool:
         return bool(self._mpi.Request.Testall(requests))
 
-    def test_some(self, requests: Sequence[Request]) -> list[int]:
-        return self._mpi.Request.Testsome(requests) or []
-
     def waiter_all(
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], bool]:
@@ -97,31 +100,12 @@ class MpiTransport:
         poll: Callable[[], Any] = partial(self._mpi.Request.Testsome, requests)
         return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception)
 
-    def wait_all(
-        self,
-        requests: Sequence[Request],
-        describe: Callable[[], str],
-        deadline_s: float | None = DEADLINE_S,
-    ) -> None:
-        self.waiter_all(requests, describe, deadline_s)()
-
-    def wait_some(
-        self,
-        requests: Sequence[Request],
-        describe: Callable[[], str],
-        deadline_s: float | None = DEADLINE_S,
-    ) -> list[int]:
-        return self.waiter_some(requests, describe, deadline_s)()
-
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         source = self._mpi.ANY_SOURCE if peer == ANY else self._checked(peer)
         status = self._mpi.Status()
         if not self._comm.Iprobe(source, tag, status):
             return None
-        return status.Get_source(), status.Get_count(self._mpi.BYTE)
-
-    def failed(self) -> frozenset[int]:
-        return frozenset()
+        return status.Get_source(), status.Get_elements(self._mpi.BYTE)
 
     # -- collectives: non-blocking and polled, so that they too are bounded and leave the core --
 
@@ -145,39 +129,9 @@ class MpiTransport:
         ends = np.cumsum(lengths)
         return [everyone[b:e].tobytes() for b, e in zip(ends - lengths, ends, strict=True)]
 
-    def allgather_living(
-        self, data: bytes, deadline_s: float | None, what: str
-    ) -> list[bytes | None]:
-        return [*self.allgather_bytes(data, deadline_s, what)]
-
-    def broadcast_bytes(self, data: bytes | None, root: int = 0) -> bytes:
-        if self.rank == root and data is None:
-            raise CommError(f"rank {root} is the root of a broadcast and must give its data")
-        own = data if self.rank == root and data is not None else b""
-        length = np.array([len(own)], np.int64)
-        self.broadcast(length, root)
-        buffer = np.zeros(int(length[0]), np.uint8)
-        if self.rank == root:
-            buffer[:] = np.frombuffer(own, np.uint8)
-        self.broadcast(buffer, root)
-        return buffer.tobytes()
-
     def broadcast(self, array: Array, root: int = 0) -> None:
         buffer = self._bytes(writable(array))
         self._finish([self._comm.Ibcast(buffer, root)], f"the data of rank {root}")
-
-    def allreduce(self, array: Array) -> Array:
-        own = contiguous(array)
-        total = np.empty_like(own)
-        everyone = np.empty((self.size, *own.shape), own.dtype) if self.rank == 0 else None
-        received = None if everyone is None else self._bytes(everyone)
-        self._finish([self._comm.Igather(self._bytes(own), received, 0)], "arrays to add")
-        if everyone is not None:
-            total[...] = everyone[0]
-            for row in everyone[1:]:
-                total += row
-        self.broadcast(total, 0)
-        return total
 
     def iallreduce(self, array: Array) -> Request:
         return self._comm.Iallreduce(self._mpi.IN_PLACE, summable(array), self._mpi.SUM)
@@ -225,10 +179,19 @@ class MpiTransport:
     def _finish(
         self, requests: Sequence[Request], what: str, deadline_s: float | None = DEADLINE_S
     ) -> None:
-        self.wait_all(requests, lambda: f"rank {self.rank} waiting for {what}", deadline_s)
+        self.wait_all(requests, _Awaited(self, what), deadline_s)
+
+    def others_in_world(self) -> tuple[int, ...]:
+        """Return the other ranks of this communicator, as MPI's world numbers them."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        world = self._mpi.COMM_WORLD.Get_group()
+        ranks = self._mpi.Group.Translate_ranks(self._comm.Get_group(), others, world)
+        return tuple(map(int, ranks))
 
     def _bytes(self, array: Array) -> Any:
-        return [array, self._mpi.BYTE]
+        if array.nbytes <= MOST_BYTES:
+            return [array, self._mpi.BYTE]
+        return [array, 1, _large(array.nbytes)]
 
     def _checked(self, peer: int) -> int:
         if not 0 <= peer < self.size:
@@ -236,11 +199,59 @@ class MpiTransport:
         return peer
 
 
-@cache
-def _world() -> MpiTransport:
+def finalize() -> None:
+    """End MPI in this process, while its other threads run. No transport can be used after it."""
     from mpi4py import MPI
 
-    from hpcdist.comm import ulfm
+    if MPI.Is_finalized():
+        return
+    # mpi4py's Finalize holds Python's lock, and with dead ranks MPI may never return from it.
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    for path in sorted({line.split(maxsplit=5)[-1] for line in lines if "/libmpi" in line}):
+        if hasattr(library := ctypes.CDLL(path), "MPI_Finalize"):
+            library.MPI_Finalize()
+            return
+    MPI.Finalize()
+
+
+@cache
+def _large(nbytes: int) -> MPI.Datatype:
+    """Return one datatype for so many bytes, which an MPI count could not tell."""
+    from mpi4py import MPI
+
+    blocks, rest = divmod(nbytes, BLOCK_BYTES)
+    block = MPI.BYTE.Create_contiguous(BLOCK_BYTES)
+    ends = [0, blocks * BLOCK_BYTES]
+    return MPI.Datatype.Create_struct([blocks, rest], ends, [block, MPI.BYTE]).Commit()
+
+
+def library() -> str:
+    """Return the name and version of the MPI library that python loads; empty without one."""
+    # In a process of its own, because it does not start MPI: this one may still want to.
+    done = subprocess.run(
+        [sys.executable, "-c", _TELL_LIBRARY], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """Describes a wait for something of all ranks of a communicator: MPI does not say of whom."""
+
+    transport: MpiTransport
+    what: str
+
+    def __call__(self) -> str:
+        return f"rank {self.transport.rank} waiting for {self.what}"
+
+    def missing_ranks(self) -> tuple[int, ...]:
+        return self.transport.others_in_world()
+
+
+def start() -> tuple[MPI.Comm, WaitPolicy]:
+    """Start MPI; return a communicator of all ranks, and how they wait. Collective."""
+    from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
     host = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -253,6 +264,4 @@ def _world() -> MpiTransport:
     host.Allreduce(mine, anyone, MPI.MAX)
     policy = policy_for(host.Get_size(), int(anyone.sum()))
     host.Free()
-    if ulfm.offered(os.environ, comm):
-        return ulfm.UlfmTransport(comm, policy)
-    return MpiTransport(comm, policy)
+    return comm, policy

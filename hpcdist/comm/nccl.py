@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpcdist import settings
 from hpcdist.comm.collective import Buffer, Group, Reduction
 from hpcdist.comm.device import Enqueue, Stream, on_device
 from hpcdist.comm.host_collective import AloneReduction, agreed, part_of
-from hpcdist.comm.phases import cuts, shares
+from hpcdist.comm.reduction_phases import cuts, shares
 from hpcdist.errors import CommError
 
 SHARED_GPU_FROM = 23000  # NCCL 2.30
-SHARE_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 FAILURES = (RuntimeError, KeyError)  # NcclError; cupy knows no name of NCCL's newest errors
 
 
 class NcclCollective:
     """One NCCL communicator, with a stream of its own; all arrays are cupy's."""
 
-    def __init__(
-        self, group: Group, device_id: int, share: Callable[[str], str | None] = os.environ.get
-    ) -> None:
+    def __init__(self, group: Group, device_id: int) -> None:
         """Make the communicator. Collective; all ranks raise the same error if it fails on one.
 
         ``group`` carries the id, and all that concerns the host; this communicator owns it.
@@ -34,7 +31,7 @@ class NcclCollective:
         self.group = group
         self.rank, self.size = group.rank, group.size
         self._device_id = device_id
-        self.cupy, self.nccl = _prepared(group, device_id, share(SHARE_VARIABLE) == "1")
+        self.cupy, self.nccl = _prepared(group, device_id, settings.NCCL_SHARED_GPU.read() == "1")
         self.stream = Stream(self.cupy)
         self._comm: Any = self._connected()
         self._failed = ""
@@ -42,25 +39,25 @@ class NcclCollective:
     def _connected(self) -> Any:
         """Return the NCCL communicator; its creation waits for all ranks and cannot be polled."""
         token = _broadcast_id(self.group, self.nccl)
-        found: list[Any] = []
+        made: list[Any] = []
 
         def connect() -> None:
             try:
                 self.cupy.cuda.Device(self._device_id).use()
-                found.append(_communicator(self.nccl, self.size, token, self.rank))
+                made.append(_communicator(self.nccl, self.size, token, self.rank))
             except Exception as error:
-                found.append(error)
+                made.append(error)
 
         threading.Thread(target=connect, daemon=True).start()
         others = [peer for peer in range(self.size) if peer != self.rank]
         self.group.transport.waiter(
-            lambda: bool(found),
-            lambda: self.group.lacking(lambda: "an NCCL communicator", lambda: others),
+            lambda: bool(made),
+            self.group.lacking(lambda: "an NCCL communicator", lambda: others),
             self.group.deadline_s,
         )()
-        problem = f"{found[0]}" if isinstance(found[0], Exception) else ""
+        problem = f"{made[0]}" if isinstance(made[0], Exception) else ""
         _all_well(self.group, problem, "make an NCCL communicator")
-        return found[0]
+        return made[0]
 
     def empty(self, nbytes: int) -> Buffer:
         """Return uninitialized bytes on this rank's GPU."""
@@ -131,7 +128,7 @@ class NcclCollective:
     def abort(self) -> None:
         """End all work of this communicator here: the others find an error, or their deadline."""
         if self._comm is not None:
-            self._failed = self._failed or "it was given up"
+            self._failed = self._failed or "it was aborted"
             self._comm.abort()
             self._comm = None
 
@@ -158,10 +155,10 @@ class NcclCollective:
     def kind(self, array: Buffer, numbers: bool = True) -> int:
         """Return NCCL's name of an array's type, or of bytes."""
         name = on_device(self.cupy, array).dtype.name if numbers else "uint8"
-        found = getattr(self.nccl, f"NCCL_{name.upper()}", None)
-        if found is None:
+        number = getattr(self.nccl, f"NCCL_{name.upper()}", None)
+        if number is None:
             raise CommError(f"cannot add up an array of {name}, expected floats or ints")
-        kind: int = found
+        kind: int = number
         return kind
 
     def run(self, enqueue: Enqueue, what: str) -> None:
@@ -192,7 +189,7 @@ class NcclReduction:
         group = owners[0].group
         others = [peer for peer in range(group.size) if peer != group.rank]
         self._wait = group.transport.waiter(
-            self.test, lambda: group.lacking(what, lambda: others), group.deadline_s
+            self.test, group.lacking(what, lambda: others), group.deadline_s
         )
 
     def start(self) -> None:
@@ -292,8 +289,9 @@ def _prepared(group: Group, device_id: int, may_share: bool) -> tuple[Any, Any]:
         raise CommError(
             f"ranks {', '.join(map(str, ranks))} use one GPU ({gpu}): give every rank its own "
             "(fluid.CUDAPlace(int(os.environ['FLAGS_selected_gpus']))), or "
-            f"have NCCL 2.30 or newer (this is {_readable(version)}) and {SHARE_VARIABLE}=1, or "
-            "let MPI carry the sums: HPCDIST_ALLREDUCE=mpi"
+            f"have NCCL 2.30 or newer (this is {_readable(version)}) and "
+            f"{settings.NCCL_SHARED_GPU.name}=1, or let MPI carry the sums: "
+            f"{settings.ALLREDUCE.name}=mpi"
         )
     return cupy, nccl
 

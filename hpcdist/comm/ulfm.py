@@ -6,7 +6,7 @@ the living need nothing else; who goes on, and from where, is agreed on with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,22 +14,17 @@ import numpy as np
 
 from hpcdist.comm.base import Array, Request
 from hpcdist.comm.mpi import MpiTransport
-from hpcdist.comm.waiting import DEADLINE_S, WaitPolicy, as_comm_error, waiter
-from hpcdist.errors import CommError, DeadlineError, RankFailure
+from hpcdist.comm.process_manager import asked_to_go_on
+from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, as_comm_error, waiter
+from hpcdist.errors import CommError, RankFailure
 
 # Tags of messages that take the place of MPI's collectives, which fail when a rank has died.
-COME_TAG, GO_TAG, LENGTH_TAG, DATA_TAG = range(900, 904)
-LAST_WAIT_S = 30.0  # others may still train
+LENGTH_TAG, DATA_TAG = 900, 901
 
 
-def asked_for(environ: Mapping[str, str]) -> bool:
-    """Tell whether mpirun was asked to let a job go on without dead ranks."""
-    return environ.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
-
-
-def offered(environ: Mapping[str, str], comm: Any) -> bool:
+def offered(comm: Any) -> bool:
     """Tell whether mpirun was asked to let a job go on without dead ranks, and the library can."""
-    if not asked_for(environ):
+    if not asked_to_go_on():
         return False
     try:
         comm.Get_failed()
@@ -97,33 +92,9 @@ class UlfmTransport(MpiTransport):
     def barrier(self, deadline_s: float | None = DEADLINE_S) -> None:
         """Wait until every rank that lives has come here.
 
-        The lowest that lives counts them. Should it die when it has let some of them go, the others
-        wait a little for the next one's word.
+        Each tells all others: the death of one keeps nobody waiting for anybody else.
         """
-        while True:
-            root = min(set(range(self.size)) - self.failed())
-            try:
-                if root == self.rank:
-                    self._count(deadline_s)
-                else:
-                    token = np.zeros(1, np.uint8)
-                    both = [self.isend(token, root, COME_TAG), self.irecv(token, root, GO_TAG)]
-                    self._finish(both, "a barrier", deadline_s)
-            except RankFailure:
-                deadline_s = LAST_WAIT_S
-            except DeadlineError:
-                if deadline_s != LAST_WAIT_S:
-                    raise
-                return
-            else:
-                return
-
-    def _count(self, deadline_s: float | None) -> None:
-        tokens = {k: np.zeros(1, np.uint8) for k in range(self.size) if k != self.rank}
-        coming = [self.irecv(token, k, COME_TAG) for k, token in tokens.items()]
-        self._finish_living(coming, "a barrier", deadline_s)
-        going = [self.isend(token, k, GO_TAG) for k, token in tokens.items()]
-        self._finish_living(going, "a barrier", deadline_s)
+        self.allgather_living(b"", deadline_s, "a barrier")
 
     def allgather_living(
         self, data: bytes, deadline_s: float | None, what: str
@@ -142,8 +113,8 @@ class UlfmTransport(MpiTransport):
         whole = self._finish_living(bodies, what, deadline_s)
         came = dict(zip([k for k in peers if len(buffers[k])], whole))
         self._finish_living(sends, what, deadline_s)
-        found = {k: buffers[k].tobytes() for k in peers if came.get(k, True)} | {self.rank: data}
-        return [found.get(k) for k in range(self.size)]
+        received = {k: buffers[k].tobytes() for k in peers if came.get(k, True)} | {self.rank: data}
+        return [received.get(k) for k in range(self.size)]
 
     def _finish_living(
         self, requests: Sequence[Request], what: str, deadline_s: float | None

@@ -5,7 +5,6 @@ The tables are read from ``adult_train.csv`` and ``adult_test.csv``, with a line
 
 from __future__ import annotations
 
-import csv
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdist.dataset.files import damaged, find, require
+from hpcdist.dataset.csv_table import CsvTable
+from hpcdist.dataset.files import find, require
 
 __all__ = ["available", "categories", "category_sizes", "number_num", "test", "train"]
 
 SOURCE = "adult.data and adult.test of https://archive.ics.uci.edu/dataset/2/adult as CSV"
 FILES = {"train": "adult_train.csv", "test": "adult_test.csv"}
 NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+LABELS = {"<=50K": 0, ">50K": 1, "<=50K.": 0, ">50K.": 1}  # the test file has full stops
 SKEWED = ("capital_gain", "capital_loss")  # taken as log(1 + x)
 categories = (
     "workclass",
@@ -71,27 +72,12 @@ def _path(part: str) -> Path:
 
 
 @functools.cache
-def _columns(path: Path) -> dict[str, list[str]]:
-    try:
-        with path.open(newline="", encoding="ascii") as file:
-            header, *rows = [r for r in csv.reader(file, skipinitialspace=True) if r] or [[]]
-    except (UnicodeError, csv.Error) as error:
-        raise damaged(path, error) from error
-    missing = [name for name in (*NUMBERS, *categories, "class") if name not in header]
-    if missing:
-        raise damaged(path, f"expected columns {missing} beside {header}")
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise damaged(path, f"sample {number} has {len(row)} values, expected {len(header)}")
-    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
+def _table(path: Path) -> CsvTable:
+    return CsvTable(path, (*NUMBERS, *categories, "class"))
 
 
 def _numbers(path: Path) -> np.ndarray:
-    columns = _columns(path)
-    try:
-        table = np.array([columns[name] for name in NUMBERS], np.float64).T
-    except ValueError as error:
-        raise damaged(path, error) from error
+    table = _table(path).numbers(NUMBERS, low=0)
     for k, name in enumerate(NUMBERS):
         if name in SKEWED:
             table[:, k] = np.log1p(table[:, k])
@@ -104,19 +90,20 @@ def _fitted(path: Path) -> _Scale:
     table = _numbers(path)
     words = []
     for name in categories:
-        found = sorted(set(_columns(path)[name]))
-        words.append({word: k + 1 for k, word in enumerate(found)})
-    return _Scale(table.mean(axis=0), table.std(axis=0), tuple(words))
+        in_use = sorted(set(_table(path).words(name)))
+        words.append({word: k + 1 for k, word in enumerate(in_use)})
+    deviation = table.std(axis=0)
+    return _Scale(table.mean(axis=0), np.where(deviation > 0, deviation, 1), tuple(words))
 
 
 def _reader(part: str) -> Callable[[], Iterator[Sample]]:
-    scale, columns = _fitted(_path("train")), _columns(_path(part))
+    scale, table = _fitted(_path("train")), _table(_path(part))
     numbers = ((_numbers(_path(part)) - scale.mean) / scale.deviation).astype(np.float32)
-    found = [
-        [words.get(word, 0) for word in columns[name]]
+    ids_by_category = [
+        [words.get(word, 0) for word in table.words(name)]
         for name, words in zip(categories, scale.words)
     ]
-    ids = np.array(found, np.int64).T
-    labels = [int(text.startswith(">50K")) for text in columns["class"]]
+    ids = np.array(ids_by_category, np.int64).T
+    labels = [LABELS[text] for text in table.words("class", LABELS)]
     numbers.flags.writeable = ids.flags.writeable = False
     return lambda: zip(numbers, ids, labels, strict=True)

@@ -68,9 +68,9 @@ def _draw(rows: int, seed: int, part: int, start: int) -> Drawn:
     # The inverse of the power law's distribution, cut at the number of ids.
     low = 1.0 - EXPONENT
     ids = (1 + rng.random((rows, len(sizes))) * ((sizes + 1.0) ** low - 1)) ** (1 / low)
-    found = np.clip(ids.astype(np.int64) - 1, 0, sizes - 1)
-    clicked = (rng.random(rows) < _chance(numbers, found, seed)).astype(np.int64)
-    return numbers, found, clicked
+    categories = np.clip(ids.astype(np.int64) - 1, 0, sizes - 1)
+    clicked = (rng.random(rows) < _chance(numbers, categories, seed)).astype(np.int64)
+    return numbers, categories, clicked
 
 
 def _chance(numbers: np.ndarray, ids: np.ndarray, seed: int) -> np.ndarray:

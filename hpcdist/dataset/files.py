@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdist import settings
 from hpcdist.errors import DataError
 
-DATA_HOME = "HPCDIST_DATA_HOME"
+DATA_HOME = settings.DATA_HOME.name
 CONNECT_S = 20
 
 
@@ -82,7 +82,7 @@ def damaged(path: Path, what: object) -> DataError:
 
 
 def _data_home() -> Path | None:
-    text = os.environ.get(DATA_HOME)
+    text = settings.DATA_HOME.read()
     if not text:
         return None
     home = Path(text).expanduser()

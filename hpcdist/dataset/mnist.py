@@ -19,6 +19,7 @@ __all__ = ["available", "feature_num", "test", "train"]
 
 feature_num = 784
 PIXELS = (28, 28)
+MOST_BYTES = 2**26  # of an unpacked file: the largest has 47 MB
 
 
 def _file(name: str, checksum: str) -> RemoteFile:
@@ -81,14 +82,18 @@ def _reader(part: str) -> Callable[[], Iterator[tuple[np.ndarray, int]]]:
 
 def read_idx(path: Path) -> np.ndarray:
     """Return the uint8 array of a gzipped IDX file; DataError if it is not one."""
-    packed = path.read_bytes()
     try:
-        data = gzip.decompress(packed)  # checks length and CRC
+        with gzip.open(path) as file:
+            data = file.read(MOST_BYTES + 1)  # to the end, where length and CRC are checked
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, error) from error
+    if len(data) > MOST_BYTES:
+        raise damaged(path, f"it unpacks to more than {MOST_BYTES} bytes")
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise damaged(path, f"expected an IDX file of bytes, it starts with {data[:4]!r}")
     dims = data[3]
+    if dims not in (1, 3):
+        raise damaged(path, f"expected labels (1 dimension) or images (3), got {dims} dimensions")
     begin = 4 + 4 * dims
     if len(data) < begin:
         raise damaged(path, "it ends within its header")

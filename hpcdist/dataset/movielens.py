@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdist.dataset.files import damaged, find, require
+from hpcdist.dataset.csv_table import CsvTable
+from hpcdist.dataset.files import find, require
 
 __all__ = ["available", "max_movie_id", "max_user_id", "mean_rating", "test", "train"]
 
 FILE = "ml-latest-small-ratings.csv"
 SOURCE = "ratings.csv of https://files.grouplens.org/datasets/movielens/ml-latest-small.zip"
-HEADER = "userId,movieId,rating,timestamp"
 TEST_SHARE = 0.1
 Sample = tuple[int, int, list[int], float]
 
@@ -75,20 +75,12 @@ def _ratings() -> _Ratings:
 
 @functools.cache
 def _read(path: Path) -> _Ratings:
-    with path.open(encoding="ascii", errors="replace") as file:
-        header = file.readline().strip()
-        if header != HEADER:
-            raise damaged(path, f"expected columns {HEADER}, got {header!r}")
-        try:
-            table = np.loadtxt(file, delimiter=",", ndmin=2)
-        except ValueError as error:
-            raise damaged(path, error) from error
-    if table.shape[1:] != (4,) or not len(table):
-        raise damaged(path, f"expected rows of 4 numbers, got {table.shape}")
-    users = np.unique(table[:, 0], return_inverse=True)[1]
-    movies = np.unique(table[:, 1], return_inverse=True)[1]
+    table = CsvTable(path, ("userId", "movieId", "rating"))
+    ids = table.numbers(("userId", "movieId"), low=0)
+    stars = table.numbers(("rating",), low=0.5, high=5)[:, 0]
+    users = np.unique(ids[:, 0], return_inverse=True)[1]
+    movies = np.unique(ids[:, 1], return_inverse=True)[1]
     tested = np.random.default_rng(0).random(len(table)) < TEST_SHARE
-    stars = table[:, 2]
     liked = tuple(
         _liked(movies[rows], stars[rows])
         for rows in (np.flatnonzero((users == u) & ~tested) for u in range(users.max() + 1))

@@ -104,8 +104,8 @@ def _reader(
                 if not 0 < n < len(line) + 1:
                     yield ids((BEGIN, *line)), ids((*line, END))
                 continue
-            found = ids((BEGIN, *line, END))
-            for end in range(n, len(found) + 1):
-                yield tuple(found[end - n : end])
+            marked = ids((BEGIN, *line, END))
+            for end in range(n, len(marked) + 1):
+                yield tuple(marked[end - n : end])
 
     return read

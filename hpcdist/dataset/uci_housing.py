@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from hpcdist.dataset.csv_table import CsvTable
 from hpcdist.dataset.files import RemoteFile, damaged, fetch, local_path
 from hpcdist.dataset.samples import regression_reader, spread_normalised, test_rows, train_rows
 
@@ -59,22 +59,10 @@ def _reader(
 
 def read_table(path: Path) -> np.ndarray:
     """Return the 506 x 14 values of the file; DataError if they are not the published ones."""
-    try:
-        with path.open(newline="", encoding="ascii") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    except (UnicodeError, csv.Error) as error:
-        raise damaged(path, error) from error
-    if [name.upper() for name in header] != [*feature_names, "MEDV"]:
-        raise damaged(path, f"expected columns {[*feature_names, 'MEDV']}, got {header}")
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise damaged(path, f"sample {number} has {len(row)} values, expected {len(header)}")
-    if len(rows) != SAMPLES:
-        raise damaged(path, f"expected {SAMPLES} samples, got {len(rows)}")
-    try:
-        table = np.array(rows, dtype="<f8")
-    except ValueError as error:
-        raise damaged(path, error) from error
-    if zlib.crc32(table.tobytes()) != VALUES_CRC32:
+    columns = [*feature_names, "MEDV"]
+    table = CsvTable(path, columns).numbers(columns)
+    if len(table) != SAMPLES:
+        raise damaged(path, f"expected {SAMPLES} samples, got {len(table)}")
+    if zlib.crc32(table.astype("<f8").tobytes()) != VALUES_CRC32:
         raise damaged(path, "some values differ from the published ones")
     return table

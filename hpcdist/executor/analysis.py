@@ -24,12 +24,12 @@ def is_control(op: Operator) -> bool:
 
 def nested_ops(op: Operator) -> list[Operator]:
     """Return an operator with those of its sub-blocks behind it."""
-    found = [op]
+    nested = [op]
     index = op.attrs.get("sub_block")
     if index is not None:
         for inner in op.block.program.block(index).ops:
-            found += nested_ops(inner)
-    return found
+            nested += nested_ops(inner)
+    return nested
 
 
 def reads(op: Operator) -> list[str]:
@@ -145,8 +145,8 @@ def concrete_metas(
             continue
         inputs = {s: [metas[n] for n in names] for s, names in op.inputs.items() if names}
         inferred = _inferred(op, inputs)
-        for slot, found in inferred.items():
-            for name, meta in zip(op.output(slot), found):
+        for slot, metas_of_slot in inferred.items():
+            for name, meta in zip(op.output(slot), metas_of_slot):
                 if name != EMPTY:
                     _enter(metas, name, meta, op)
     return metas
@@ -177,8 +177,8 @@ def changed_metas(
             for slot, names in op.inputs.items()
             if names
         }
-        for slot, found in _inferred(op, inputs).items():
-            for name, meta in zip(op.output(slot), found):
+        for slot, metas_of_slot in _inferred(op, inputs).items():
+            for name, meta in zip(op.output(slot), metas_of_slot):
                 if name == EMPTY:
                     continue
                 held = new.get(name) or metas[name]

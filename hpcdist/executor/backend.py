@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import HpcdistError
 
 
@@ -36,55 +36,70 @@ Place = CPUPlace | CUDAPlace
 
 def selected_gpus() -> tuple[int, ...]:
     """Return the GPUs that this rank was given, by FLAGS_selected_gpus; none if it says nothing."""
-    text = os.environ.get("FLAGS_selected_gpus", "")
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise HpcdistError(
-            f"FLAGS_selected_gpus: expected numbers of GPUs, such as 0 or 0,1, got {text!r}"
-        ) from None
+    return settings.SELECTED_GPUS.read()
 
 
-class NumpyBackend:
+class Backend(Protocol):
+    """The array library of a place, and what the executor does with memory there."""
+
+    xp: Any  # numpy or cupy
+    device_id: int | None  # None: host memory
+
+    def copy_in(self, buffer: Any, value: np.ndarray) -> None:
+        """Copy a host array into a buffer of the same shape."""
+        ...
+
+    def copy_out(self, buffer: Any) -> np.ndarray:
+        """Return a host copy of a buffer."""
+        ...
+
+    def adopt(self, array: Any) -> Any:
+        """Return the array itself, or its copy in this place's memory."""
+        ...
+
+    def bytes(self, count: int) -> Any:
+        """Return an uninitialized buffer of ``count`` bytes, uint8, that starts on a cache line."""
+        ...
+
+    def address(self, array: Any) -> int:
+        """Return where an array begins in memory."""
+        ...
+
+    def flat(self, arrays: Sequence[Any]) -> Any:
+        """Return contiguous arrays that lie one behind the other as one, of one dimension."""
+        ...
+
+
+class NumpyBackend(Backend):
     """Arrays in host memory."""
 
     xp: Any = np
     device_id: int | None = None
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
-        """Copy a host array into a buffer of the same shape."""
         np.copyto(buffer, value)
 
     def copy_out(self, buffer: Any) -> np.ndarray:
-        """Return a host copy of a buffer."""
         return buffer.copy()
 
     def adopt(self, array: Any) -> Any:
-        """Return the array itself, or its copy in host memory."""
         return array if isinstance(array, np.ndarray) else array.get()
 
     def bytes(self, count: int) -> Any:
-        """Return an uninitialized buffer of ``count`` bytes that starts on a cache line."""
         raw = np.empty(count + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + count]
 
     def address(self, array: Any) -> int:
-        """Return where an array begins in memory."""
         return int(array.ctypes.data)
 
     def flat(self, arrays: Sequence[Any]) -> Any:
-        """Return contiguous arrays that lie one behind the other as one, of one dimension."""
         first = arrays[0].reshape(-1)
         length = sum(array.size for array in arrays)
         return np.lib.stride_tricks.as_strided(first, (length,), first.strides)
 
-    def same_memory(self, a: Any, b: Any) -> bool:
-        """Tell whether two arrays are the very same elements."""
-        return a.shape == b.shape and a.ctypes.data == b.ctypes.data
 
-
-class CupyBackend:
+class CupyBackend(Backend):
     """Arrays in the memory of one GPU; cupy is imported when the first one is made."""
 
     def __init__(self, device_id: int) -> None:
@@ -106,36 +121,23 @@ class CupyBackend:
         self.xp.cuda.Device(device_id).use()
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
-        """Copy a host array into a buffer of the same shape."""
         buffer.set(np.ascontiguousarray(value))
 
     def copy_out(self, buffer: Any) -> np.ndarray:
-        """Return a host copy of a buffer."""
         return buffer.get()
 
     def adopt(self, array: Any) -> Any:
-        """Return the array itself, or its copy on the GPU."""
         return array if isinstance(array, self.xp.ndarray) else self.xp.asarray(array)
 
     def bytes(self, count: int) -> Any:
-        """Return an uninitialized buffer of ``count`` bytes."""
         return self.xp.empty(count, self.xp.uint8)
 
     def address(self, array: Any) -> int:
-        """Return where an array begins in the GPU's memory."""
         return int(array.data.ptr)
 
     def flat(self, arrays: Sequence[Any]) -> Any:
-        """Return contiguous arrays that lie one behind the other as one, of one dimension."""
         length = sum(array.size for array in arrays)
         return self.xp.ndarray((length,), arrays[0].dtype, memptr=arrays[0].data)
-
-    def same_memory(self, a: Any, b: Any) -> bool:
-        """Tell whether two arrays are the very same elements."""
-        return a.shape == b.shape and a.data.ptr == b.data.ptr
-
-
-Backend = NumpyBackend | CupyBackend
 
 
 def backend_of(place: Place) -> Backend:

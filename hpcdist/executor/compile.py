@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import (
@@ -22,12 +23,15 @@ from hpcdist.executor.analysis import (
     select_live,
     writes,
 )
+from hpcdist.executor.backend import Backend
 from hpcdist.executor.fitting import Fitting, Place
 from hpcdist.executor.memory import ALIGNMENT, adjacent, nbytes_of
+from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
+from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.block import Block
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, grad_name
@@ -52,6 +56,7 @@ class Compiled:
     steps: list[Step]
     ops: list[Operator]  # ops[i] is what steps[i] executes
     pool_bytes: int
+    checks: bool = False  # whether all that is computed must be finite
     fitting: Fitting | None = None  # where something is fed whose length may change
 
     def lod(self, name: str) -> Lod | None:
@@ -60,20 +65,23 @@ class Compiled:
 
     def run(self) -> None:
         """Execute every step; an error names the operator it came from."""
-        calls = iter(self.steps)
+        i = 0
         try:
-            for call in calls:
+            steps = self.steps
+            if self.checks:
+                steps = with_checks(steps, self.ops, self.arrays)
+            for i, call in enumerate(steps):  # noqa: B007  (told by errors)
                 call()
         except HpcdistError:
-            here.doing = here.doing or self._describe(calls)
+            here.doing = here.doing or self._describe(self.ops[i])
             raise
         except Exception as error:
-            here.doing = self._describe(calls)
+            here.doing = self._describe(self.ops[i])
             raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
 
-    def _describe(self, calls: Any) -> str:
-        index = len(self.steps) - calls.__length_hint__() - 1
-        return f"{self.ops[index].place} {self.ops[index]}"
+    @staticmethod
+    def _describe(op: Operator) -> str:
+        return f"{op.place} {op}"
 
 
 class Compiler:
@@ -83,16 +91,16 @@ class Compiler:
         self,
         block: Block,
         scope: Scope,
-        backend: Any,
+        backend: Backend,
         pool: Pool,
-        states: MutableMapping[Operator, Any] | None = None,
+        states: OperatorStates | None = None,
     ) -> None:
         """``states``: what operators keep, also when they are compiled for other shapes."""
         self.block = block
         self.scope = scope
         self.backend = backend
         self.pool = pool
-        self.states: MutableMapping[Operator, Any] = {} if states is None else states
+        self.states = OperatorStates() if states is None else states
         self.arrays: dict[str, Any] = {}
         self.given: frozenset[str] = frozenset()
 
@@ -139,12 +147,30 @@ class Compiler:
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
             again = [None if any(op is c for c in controls) else op for op in bound_ops]
-            carve = functools.partial(self._carve, memory)
-            rebind = functools.partial(self._bind_kernel, metas=metas)
-            lasting = ops, metas, views, places, reserve or {}
-            fitting = Fitting(*lasting, self.arrays, steps, again, carve, rebind, fits)
-        made = self.block.program, self.scope, self.scope.layout, self.arrays, steps, bound_ops
-        return Compiled(*made, layout.nbytes, fitting)
+            fitting = Fitting(
+                ops=ops,
+                metas=metas,
+                views=views,
+                places=places,
+                reserve=dict(reserve or {}),
+                arrays=self.arrays,
+                steps=steps,
+                bound=again,
+                carve=functools.partial(self._carve, memory),
+                rebind=functools.partial(self._bind_kernel, metas=metas),
+                fits=fits,
+            )
+        return Compiled(
+            program=self.block.program,
+            scope=self.scope,
+            layout=self.scope.layout,
+            arrays=self.arrays,
+            steps=steps,
+            ops=bound_ops,
+            pool_bytes=layout.nbytes,
+            checks=settings.CHECK_NAN_INF.read(),
+            fitting=fitting,
+        )
 
     # -- names -------------------------------------------------------------------------------
     def _keeps(self, name: str) -> bool:
@@ -172,8 +198,8 @@ class Compiler:
         return known
 
     def _held(self, name: str) -> Any:
-        found = self.scope.find_var(name)
-        return None if found is None else found.value
+        variable = self.scope.find_var(name)
+        return None if variable is None else variable.value
 
     def _initialized(self, name: str) -> Any:
         table = self.block.find_var(name.removesuffix(grad_name("")))
@@ -196,12 +222,12 @@ class Compiler:
         """Use the scope's array of a kept value: made if it is new, moved if it is elsewhere."""
         if name in self.arrays:
             return
-        found = self.scope.find_var(name) or self.scope.var(name)
-        if found.value is None or _meta_of(found.value) != meta:
-            found.hold(self._new(meta))
-        own = self._adopted(found.value)
-        if own is not found.value:
-            found.hold(own)
+        variable = self.scope.find_var(name) or self.scope.var(name)
+        if variable.value is None or _meta_of(variable.value) != meta:
+            variable.hold(self._new(meta))
+        own = self._adopted(variable.value)
+        if own is not variable.value:
+            variable.hold(own)
         self.arrays[name] = own
 
     def _adopted(self, value: Any) -> Any:
@@ -329,9 +355,7 @@ class Compiler:
         outs = arguments(definition.outputs, outputs)
         attrs = own_attrs(definition, op.attrs)
         if definition.state is not None:
-            if op not in self.states:
-                self.states[op] = definition.state(**attrs)
-            attrs["state"] = self.states[op]
+            attrs["state"] = self.states.of(op, definition.state)
         if definition.lods or definition.measures:
             lods = {s: [metas[n].lod for n in op.input(s)] for s in definition.lods}
             lods |= {s: [metas[n].lengths for n in op.input(s)] for s in definition.measures}

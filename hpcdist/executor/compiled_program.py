@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
-from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.executor.scope import Scope
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel, loss_gradients
-
-if TYPE_CHECKING:
-    from hpcdist.executor.executor import Executor
+from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 Scale = BuildStrategy.GradientScaleStrategy
-CPU_NUM = "CPU_NUM"
+
+
+@dataclass(frozen=True)
+class DividedRun:
+    """A Program with its feed and fetches on ``devices`` devices; None: it is not data parallel.
+
+    ``fetch_names`` has the name on every device, one device behind the other.
+    """
+
+    program: Program
+    feed: Mapping[str, Any]
+    fetch_names: Sequence[str]
+    devices: int | None = None
+
+    def values(self, fetched: list[Any], return_merged: bool) -> list[Any]:
+        """Return the fetched values: of each name the devices' values joined, or a list of them."""
+        if self.devices is None:
+            return fetched
+        by_name = [fetched[i : i + self.devices] for i in range(0, len(fetched), self.devices)]
+        if not return_merged:
+            return by_name
+        return [v[0] if self.devices == 1 else np.concatenate(v) for v in by_name]
 
 
 class CompiledProgram:
@@ -95,29 +115,20 @@ class CompiledProgram:
         """Let all trainers begin with the values of trainer 0, if these are there. Collective."""
         job = control.installed()
         self._check_trainers()
-        if job is None or self.program._group is None or not self._has_backward():
+        if job is None or group_of(self.program) is None or not self._has_backward():
             return
         held = [scope.find_var(parameter.name) for parameter in self.program.all_parameters()]
         if all(found is not None and found.value is not None for found in held):
             job.begin(self._on(_device_count(place)).program, scope)
 
     # -- running -----------------------------------------------------------------------------
-    def run(
-        self,
-        executor: Executor,
-        feed: Any,
-        fetch_list: Sequence[str],
-        scope: Scope | None,
-        return_numpy: bool,
-        return_merged: bool,
-    ) -> list[Any]:
-        """Run on an executor; the values of several devices stand one behind the other."""
-        scope = scope if scope is not None else global_scope()
+    def divided(
+        self, place: Place, feed: Any, fetch_list: Sequence[str], scope: Scope
+    ) -> DividedRun:
+        """Return what an executor at ``place`` runs, with the feed divided among its devices."""
         if not self._parallel or self._is_shared_by_ranks():
-            return executor.run(
-                self.program, feed, fetch_list, scope=scope, return_numpy=return_numpy
-            )
-        devices = len(self._places) if self._places else _device_count(executor.place)
+            return DividedRun(self.program, only_feed(feed), fetch_list)
+        devices = len(self._places) if self._places else _device_count(place)
         if devices > 1 and isinstance(feed, Mapping) and not self._has_backward():
             devices = _used(min(map(_samples, feed.values()), default=0), devices)
         made = self._on(devices)
@@ -125,19 +136,14 @@ class CompiledProgram:
             _begin_alike(scope, first, others)
         fed = _divided(feed, made, self.program)
         names = [name for fetched in fetch_list for name in made.names(fetched)]
-        as_arrays = return_numpy or devices > 1
-        values = executor.run(made.program, fed, names, scope=scope, return_numpy=as_arrays)
-        found = [values[i : i + devices] for i in range(0, len(values), devices)]
-        if not return_merged:
-            return found
-        return [v[0] if devices == 1 else np.concatenate(v) for v in found]
+        return DividedRun(made.program, fed, names, devices)
 
     def _is_shared_by_ranks(self) -> bool:
         """Tell whether this trains in a plain script: the job divides its batches among ranks."""
-        if control.installed() is None or self.program._group is not None:
+        if control.installed() is None or group_of(self.program) is not None:
             return False
         self._check_trainers()
-        return any(op.role & Role.OPTIMIZE for op in self.program.global_block().ops)
+        return self.program.trains
 
     def _on(self, devices: int) -> DataParallel:
         key = (devices, self.program.version)
@@ -148,23 +154,38 @@ class CompiledProgram:
         return self._made[key]
 
     def _rewritten(self, devices: int, scaling: Scale) -> DataParallel:
-        group = self.program._group
+        group = group_of(self.program)
         if group is not None and group.mode != "nccl2":
             if devices > 1:
                 raise PlanError(
                     f"a program of {group.mode} mode runs on one device, got {devices}: "
                     "set CPU_NUM=1, or transpile it in nccl2 mode"
                 )
-            return DataParallel(self.program, 1, {}, {})
+            return DataParallel(self._synchronized(self.program), 1, {}, {})
         factor = 1.0 if scaling is Scale.One else None
-        made = data_parallel(self.program, devices, factor, scaling is Scale.Customized)
+        if devices > 1 and self._build.sync_batch_norm:
+            raise PlanError(
+                f"sync_batch_norm sums moments over ranks, got {devices} devices of one process: "
+                f"set CPU_NUM=1 and start more ranks"
+            )
+        program = self._synchronized(self.program)
+        made = data_parallel(program, devices, factor, scaling is Scale.Customized)
         if group is not None:
             fused = self._build.fuse_all_reduce_ops
-            made.program._group = replace(made.program._group, fused=fused)
+            running = replace(group, mode=RUNNING, devices=devices, fused=fused)
+            made.program.distribution = running
         return made
 
+    def _synchronized(self, program: Program) -> Program:
+        """Return a Program whose batch_norm takes the moments of all trainers, if that is asked."""
+        if not self._build.sync_batch_norm or group_of(program) is None:
+            return program
+        new = program.clone()
+        synchronize_batch_norm(new.global_block())
+        return new
+
     def _check_trainers(self) -> None:
-        group = self.program._group
+        group = group_of(self.program)
         asked, trainer_id = self._build.num_trainers, self._build.trainer_id
         if asked > 1 and group is None:
             raise PlanError(
@@ -201,10 +222,7 @@ def _places(given: Any) -> list[Place]:
 
 
 def _device_count(place: Place) -> int:
-    text = os.environ.get(CPU_NUM, "1") if isinstance(place, CPUPlace) else "1"
-    if not text.isdigit() or int(text) < 1:
-        raise PlanError(f"{CPU_NUM}: expected a number of devices, got {text!r}")
-    return int(text)
+    return settings.CPU_NUM.read() if isinstance(place, CPUPlace) else 1
 
 
 def _begin_alike(scope: Scope, first: str, others: Sequence[str]) -> None:
@@ -252,7 +270,7 @@ def _divided(feed: Any, made: DataParallel, program: Program) -> dict[str, Any]:
         if rows < devices:
             raise FeedError(
                 f"feed {name!r}: {rows} rows cannot be divided among {devices} devices "
-                f"({CPU_NUM}); feed at least one row for each"
+                f"({settings.CPU_NUM.name}); feed at least one row for each"
             )
         for own, (begin, end) in zip(made.names(name), pairwise(_cuts(rows, devices))):
             part = tensor.part(begin, end)

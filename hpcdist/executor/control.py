@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdist.errors import HpcdistError
+from hpcdist.executor.backend import Backend
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Feed = Mapping[str, Any]
 Fetched = Sequence[tuple[str, Any]]  # names with host arrays, in the order of the fetch list
+
+
+ANNOUNCED = 4096  # bytes that a trainer may tell all others at once
 
 
 @dataclass
@@ -35,7 +39,7 @@ class Binding:
 
     program: Program
     scope: Scope
-    backend: Any
+    backend: Backend
     arrays: Mapping[str, Any]  # every value of the compiled block by name, as it is now
     fits: Fits = field(default_factory=Fits)
 
@@ -69,6 +73,12 @@ class Peers(Protocol):
     def gather(self, data: bytes) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective."""
 
+    def announce(self, data: bytes) -> None:
+        """Send up to `ANNOUNCED` bytes to all other trainers, who may come for it or not."""
+
+    def hear(self, what: str) -> bytes | None:
+        """Return what trainer 0 announces next; None if it has died. ``what`` is waited for."""
+
     def ask(self, what: Any) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
 
@@ -85,34 +95,46 @@ class Peers(Protocol):
         """When all ranks have loaded: go on from what they hold, and from what was counted."""
 
 
-class Control(Protocol):
+class NetworkOperators:
     """Executes the operators that have no kernel, and says how their values should lie."""
 
-    def turn(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+    def contiguous(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
+    ) -> list[list[str]]:
+        """Return groups of names whose arrays must lie one behind the other."""
+        return []
+
+    def memory(self, nbytes: int, backend: Backend) -> Any:
+        """Return memory of a backend, in bytes, for such a group."""
+        return backend.bytes(nbytes)
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
+        """Return, for each control operator of a block in order, what to call at every step."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Tell the others that this rank has finished."""
+
+
+class Control(NetworkOperators):
+    """What this process runs in place of a Program, and with whom."""
+
+    def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
         """Return what this rank runs in place of a Program, and its part of what is fed."""
+        raise NotImplementedError
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: agree with other trainers. Collective."""
 
-    def shared_fetch(self, program: Program) -> Callable[[Fetched], list[Any]] | None:
+    def shared_fetch(
+        self, program: Program, names: Sequence[str]
+    ) -> Callable[[Fetched], list[Any]] | None:
         """Return what turns values fetched here into the job's values, if they are to be turned."""
-
-    def contiguous(
-        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Any
-    ) -> list[list[str]]:
-        """Return groups of names whose arrays must lie one behind the other."""
-
-    def memory(self, nbytes: int, backend: Any) -> Any:
-        """Return memory of a backend, in bytes, for such a group."""
-
-    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
-        """Return, for each control operator of a block in order, what to call at every step."""
+        return None
 
     def peers(self) -> Peers | None:
         """Return the other ranks; None on a server, and in a process that trains alone."""
-
-    def close(self) -> None:
-        """Tell the servers that this trainer has finished."""
+        return None
 
 
 _installed: Control | None = None
@@ -131,7 +153,7 @@ def installed() -> Control | None:
     return _installed
 
 
-def install_alone(control: Control, types: Sequence[str]) -> None:
+def install_standalone(control: Control, types: Sequence[str]) -> None:
     """Let ``control`` execute operators of these types in processes that train alone."""
     global _alone, _alone_types
     _alone, _alone_types = control, types
@@ -144,10 +166,10 @@ def acting() -> Control | None:
 
 def required(op: Operator) -> Control:
     """Return the Control that acts; HpcdistError saying how to start a job if there is none."""
-    found = acting()
-    if found is None or (_installed is None and op.type not in _alone_types):
+    control = acting()
+    if control is None or (_installed is None and op.type not in _alone_types):
         raise HpcdistError(
             f"operator {op.type!r} talks to other ranks, but this process was started alone: "
             "use `mpirun -n 4 python -m hpcdist train.py`, with `--pservers 2` for servers"
         )
-    return found
+    return control

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from hpcdist.executor.analysis import lengths_read
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.compile import Compiled, Compiler
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
+from hpcdist.executor.fetched import as_fetched
+from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.program import Program, ProgramCache, default_main_program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
@@ -34,6 +37,7 @@ class _Entry:
     def __init__(self, compiled: Compiled, feeds: list[str], fetches: tuple[str, ...]) -> None:
         self.compiled = compiled
         self.feed_names, self.fetch_names = feeds, fetches
+        self.last_used: float = math.inf  # number of the run; not yet run
         roles = [op.role for op in compiled.ops]
         self.trains = any(r & (Role.OPTIMIZE | Role.BACKWARD) for r in roles)
         self.look_up()
@@ -55,8 +59,10 @@ class Executor:
         self.place = place if place is not None else CPUPlace()
         self._backend: Backend = backend_of(self.place)
         self._pool = Pool(self._backend)
-        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self._forms: ProgramCache[dict[Any, _Entry]] = ProgramCache()
+        self._runs = count()
         self.states = OperatorStates()
+        self._nan_watch = NanWatch()
         self._closed = False
 
     def run(
@@ -87,7 +93,13 @@ class Executor:
         if program is None:
             program = default_main_program()
         elif isinstance(program, CompiledProgram):
-            return program.run(self, feed, _names(fetch_list), scope, return_numpy, return_merged)
+            scope = scope if scope is not None else global_scope()
+            run = program.divided(self.place, feed, _names(fetch_list), scope)
+            as_arrays = return_numpy or (run.devices or 1) > 1
+            fetched = self.run(
+                run.program, run.feed, run.fetch_names, scope=scope, return_numpy=as_arrays
+            )
+            return run.values(fetched, return_merged)
         elif not isinstance(program, Program):
             raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
         feed = only_feed(feed)
@@ -95,20 +107,23 @@ class Executor:
         job = control.acting()
         if job is not None:
             origin = program
-            program, feed = job.turn(program, feed, scope)
+            program, feed = job.substitute(program, feed, scope)
         fetches = _names(fetch_list)
+        turn = job.shared_fetch(origin, fetches) if job is not None else None
         values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}
         lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
         shapes = [
             (n, v.shape, v.dtype) if n not in lods else _ragged_key(n, v, lods[n])
             for n, v in values.items()
         ]
-        key = (id(program), program.version, id(scope), fetches, tuple(shapes))
-        entry = self._entries.get(key)
+        key = (id(scope), fetches, tuple(shapes))
+        forms = self._forms.get(program)
+        entry = None if forms is None else forms.get(key)
         if entry is None or entry.compiled.layout != scope.layout:
             entry = self._compile(key, program, scope, values, fetches, lods)
         elif entry.compiled.fitting is not None:
             entry = self._fitted(key, entry, program, values, lods)
+        entry.last_used = next(self._runs)
         copy_in = self._backend.copy_in
         for name, buffer in entry.feeds:
             if buffer is not None:
@@ -116,16 +131,20 @@ class Executor:
         if entry.trains:
             here.step += 1
         entry.compiled.run()
+        if here.after_first_step and here.step:
+            here.first_step_done()
         copy_out = self._backend.copy_out
         results: list[Any] = [copy_out(array) for _, array in entry.fetches]
         if entry.compiled.fitting is not None:
             grouped = [entry.compiled.lod(name) for name in fetches]
             results = [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
-        turn = job.shared_fetch(origin) if job is not None else None
         if turn is not None:
             results = turn(list(zip(fetches, results)))
+        if entry.trains and self._nan_watch.watching:
+            self._nan_watch.look(fetches, results)
         if return_numpy:
-            return [v.value if isinstance(v, LoDTensor) else v for v in results]
+            arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
+            return list(map(as_fetched, arrays))
         return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
 
     def close(self) -> None:
@@ -133,7 +152,7 @@ class Executor:
         job = control.installed()
         if job is not None and not self._closed:
             job.close()
-        self._entries.clear()
+        self._forms.clear()
         self._closed = True
 
     def _compile(
@@ -151,10 +170,24 @@ class Executor:
         compiler = Compiler(block, scope, self._backend, self._pool, self.states)
         here.doing = ""
         compiled = compiler.compile(metas, fetches, reserve=reserve)
-        entry = self._entries[key] = _Entry(compiled, list(values), fetches)
-        if len(self._entries) > CACHE_SIZE:
-            self._entries.popitem(last=False)
+        forms = self._forms.get(program)
+        if forms is None:
+            forms = self._forms.put(program, {})
+        entry = forms[key] = _Entry(compiled, list(values), fetches)
+        self._drop_least_used()
         return entry
+
+    def forms(self) -> list[_Entry]:
+        """Return the compiled forms of all Programs that live, by their last use."""
+        entries = (entry for forms in self._forms for entry in forms.values())
+        return sorted(entries, key=lambda entry: entry.last_used)
+
+    def _drop_least_used(self) -> None:
+        """Keep `CACHE_SIZE` forms; the new one is not yet used, so it is kept."""
+        oldest = self.forms()[:-CACHE_SIZE]
+        for forms in self._forms if oldest else ():
+            for key in [key for key, entry in forms.items() if entry in oldest]:
+                del forms[key]
 
     def _fitted(
         self,

@@ -53,35 +53,28 @@ class Place:
     nbytes: int
 
 
+@dataclass
 class Fitting:
-    """The parts of a compiled Program that change with the lengths of what is fed."""
+    """The parts of a compiled Program that change with the lengths of what is fed.
 
-    def __init__(
-        self,
-        ops: Sequence[Operator],
-        metas: dict[str, Meta],
-        views: Mapping[str, View],
-        places: Mapping[str, Place],
-        reserved: Mapping[str, int],
-        arrays: dict[str, Any],
-        steps: list[Callable[[], Any]],
-        bound: Sequence[Operator | None],
-        carve: Callable[[int, Meta], Any],
-        rebind: Callable[[Operator], Callable[[], Any]],
-        fits: Fits,
-    ) -> None:
-        """``ops`` in the Program's order; ``bound[i]`` made ``steps[i]`` and can be bound again."""
-        self.reserve = dict(reserved)
-        self._ops = ops
-        self.metas = metas
-        self._views = views
-        self._places = places
-        self._arrays = arrays
-        self._steps = steps
-        self._bound = [_Bound.of(i, op) for i, op in enumerate(bound) if op is not None]
-        self._carve = carve
-        self._rebind = rebind
-        self._fits = fits
+    ``ops`` are in the Program's order. ``bound[i]`` made ``steps[i]``, and ``rebind`` makes it
+    again (None: it need not). ``carve`` gives a value its memory, at an offset in the pool.
+    """
+
+    ops: Sequence[Operator]
+    metas: dict[str, Meta]
+    views: Mapping[str, View]
+    places: Mapping[str, Place]
+    reserve: dict[str, int]  # by name, how many bytes to set aside when it is compiled anew
+    arrays: dict[str, Any]
+    steps: list[Callable[[], Any]]
+    bound: Sequence[Operator | None]
+    carve: Callable[[int, Meta], Any]
+    rebind: Callable[[Operator], Callable[[], Any]]
+    fits: Fits
+
+    def __post_init__(self) -> None:
+        self._again = [_Bound.of(i, op) for i, op in enumerate(self.bound) if op is not None]
 
     def fit(self, feeds: Mapping[str, Meta]) -> bool:
         """Make the Program ready for these feeds; False if it must be compiled anew.
@@ -89,51 +82,51 @@ class Fitting:
         ``reserve`` then says how many bytes to set aside for which value.
         """
         feeds = {n: self._as_before(n, meta) for n, meta in feeds.items()}
-        changed = changed_metas(self._ops, self.metas, feeds)
+        changed = changed_metas(self.ops, self.metas, feeds)
         if not changed:
             return True
-        resized = {n: m for n, m in changed.items() if m != self.metas[n] and n in self._arrays}
-        touched = [b for b in self._bound if b.is_touched(changed, resized)]
+        resized = {n: m for n, m in changed.items() if m != self.metas[n] and n in self.arrays}
+        touched = [b for b in self._again if b.is_touched(changed, resized)]
         if not self._all_fit(resized) or any(self._parts(b.op, resized) for b in touched):
             for name, meta in resized.items():
                 wanted = int(nbytes_of(meta) * HEADROOM)
                 self.reserve[name] = max(wanted, self.reserve.get(name, 0))
             return False
         self.metas.update(changed)
-        for name in self._places:
+        for name in self.places:
             # Rows are given back to all that is sparse: a step may have left others there.
-            sparse = isinstance(self._arrays.get(name), SelectedRows)
-            if sparse or (name in resized and name not in self._views):
+            sparse = isinstance(self.arrays.get(name), SelectedRows)
+            if sparse or (name in resized and name not in self.views):
                 self._place(name, self.metas[name])
-        for name in self._views:
+        for name in self.views:
             if name in resized:
-                root = self._arrays[self._views[name].root]
-                self._arrays[name] = root.reshape(resized[name].shape)
-        self._fits.count += 1
+                root = self.arrays[self.views[name].root]
+                self.arrays[name] = root.reshape(resized[name].shape)
+        self.fits.count += 1
         for bound in touched:
-            self._steps[bound.index] = self._rebind(bound.op)
+            self.steps[bound.index] = self.rebind(bound.op)
         return True
 
     def _as_before(self, name: str, meta: Meta) -> Meta:
         """Keep the sequences there are, if the new ones are the same."""
-        held = self.metas[name]
+        before = self.metas[name]
         new = meta.sequences
-        return held if new is not None and new.same(held.sequences) else meta
+        return before if new is not None and new.same(before.sequences) else meta
 
     def _place(self, name: str, meta: Meta) -> None:
-        array = self._carve(self._places[name].offset, meta)
-        held = self._arrays[name]
-        if isinstance(array, SelectedRows):  # operators of the network hold this very object
-            held.rows, held.value = array.rows, array.value
+        array = self.carve(self.places[name].offset, meta)
+        before = self.arrays[name]
+        if isinstance(array, SelectedRows):  # operators of the network hold this object
+            before.rows, before.value = array.rows, array.value
         else:
-            self._arrays[name] = array
+            self.arrays[name] = array
 
     def _all_fit(self, resized: Mapping[str, Meta]) -> bool:
         for name, meta in resized.items():
-            view = self._views.get(name)
+            view = self.views.get(name)
             if view is not None and view.begin is not None:
                 return False
-            place = self._places.get(root_of(self._views, name))
+            place = self.places.get(root_of(self.views, name))
             if place is None or nbytes_of(meta) > place.nbytes:
                 return False
         return True
@@ -142,8 +135,8 @@ class Fitting:
         """Tell whether a result lies in its operand's place, and no longer has the same size."""
         for out_slot, in_slot in lookup(op.type).inplace.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
-                place = self._places.get(out)
-                if place is None or place is not self._places.get(source):
+                place = self.places.get(out)
+                if place is None or place is not self.places.get(source):
                     continue
                 sizes = {nbytes_of(resized.get(n) or self.metas[n]) for n in (out, source)}
                 if len(sizes) > 1:

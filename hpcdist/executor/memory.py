@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.executor.backend import Backend
 from hpcdist.graph.registry import Meta
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
@@ -59,7 +60,7 @@ def nbytes_of(meta: Meta) -> int:
     return ids + meta.rows * math.prod(meta.shape[1:]) * item
 
 
-def adjacent(arrays: Sequence[Any], backend: Any) -> bool:
+def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
     """Tell whether a backend's arrays lie one behind the other in its memory."""
     if any(a is None or backend.adopt(a) is not a for a in arrays):
         return False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcdist.executor.backend import Backend
+
 
 class Pool:
     """Memory for the temporaries of all Programs of one executor, which run one at a time."""
 
-    def __init__(self, backend: Any) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._memory = backend.bytes(0)
 

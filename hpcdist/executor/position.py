@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -11,6 +12,13 @@ class Position:
 
     step: int = 0
     doing: str = ""
+    after_first_step: list[Callable[[], None]] = field(default_factory=list)  # called once
+
+    def first_step_done(self) -> None:
+        """Call what waits for the first step."""
+        calls, self.after_first_step = self.after_first_step, []
+        for call in calls:
+            call()
 
     def __str__(self) -> str:
         return f"step {self.step}" + (f", {self.doing}" if self.doing else "")

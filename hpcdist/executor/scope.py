@@ -87,10 +87,10 @@ class Scope:
 
     def find_var(self, name: str) -> ScopeVariable | None:
         """Look a variable up here and in the parents."""
-        found = self._variables.get(name)
-        if found is None and self.parent is not None:
+        variable = self._variables.get(name)
+        if variable is None and self.parent is not None:
             return self.parent.find_var(name)
-        return found
+        return variable
 
     def local_var_names(self) -> list[str]:
         """Names of this scope's own variables."""

@@ -1,80 +1,58 @@
-"""What operators keep from run to run: the streams of random numbers they draw from."""
+"""What operators keep from run to run: how often they have drawn random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-from weakref import WeakKeyDictionary
-
-import numpy as np
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from hpcdist.graph.operator import Operator
 
 
-class OperatorStates(WeakKeyDictionary[Operator, Any]):
-    """The streams of an executor's operators; they can be written down and taken up again.
+class State(Protocol):
+    """What one operator keeps; ``count`` is what a checkpoint holds of it."""
 
-    An operator is known by its type and the first variable it writes: so a stream goes on in
-    another process, where the Program is built anew.
+    count: int
+
+
+class OperatorStates:
+    """The states of an executor's operators; they can be written down and taken up again.
+
+    An operator is known by its type and the first variable it writes: so it goes on in another
+    process, where the Program is built anew, and in variants of a Program.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._taken_up: dict[str, Any] = {}
+        self._held: dict[str, State] = {}
+        self._taken_up: dict[str, int] = {}
 
-    def __setitem__(self, op: Operator, state: Any) -> None:
-        super().__setitem__(op, state)
-        position = self._taken_up.get(_key(op))
-        if position is not None and isinstance(state, np.random.Generator):
-            _move(state, position)
+    def of(self, op: Operator, make: Callable[[str], State]) -> State:
+        """Return the state of an operator; ``make(name)`` returns that of a new one."""
+        name = _name(op)
+        if name not in self._held:
+            self._held[name] = make(name)
+            self._held[name].count = self._taken_up.get(name, 0)
+        return self._held[name]
 
-    def positions(self) -> dict[str, Any]:
-        """Return where every stream is, as plain data.
+    def positions(self) -> dict[str, int]:
+        """Return how far every operator is, as plain data."""
+        return self._taken_up | {name: state.count for name, state in self._held.items()}
 
-        Of operators that go by one name (a Program and its clone for tests) the one counts that has
-        drawn most.
+    def take_up(self, positions: Mapping[str, Any], step: int) -> None:
+        """Let every operator go on from where it was when ``positions`` were written down.
+
+        Earlier versions drew from other generators, whose positions tell nothing here: after those
+        an operator goes on as if it had drawn once in each of the ``step`` steps.
         """
-        found = dict(self._taken_up)
-        for op, state in self.items():
-            if isinstance(state, np.random.Generator):
-                position, key = _position(state), _key(op)
-                if key not in found or _drawn(found[key]) < _drawn(position):
-                    found[key] = position
-        return found
-
-    def take_up(self, positions: Mapping[str, Any]) -> None:
-        """Let every stream go on from where it was when ``positions`` were written down."""
-        self._taken_up = dict(positions)
-        for op, state in self.items():
-            if _key(op) in positions:
-                _move(state, positions[_key(op)])
+        found = {}
+        for name, position in positions.items():
+            count = step if isinstance(position, Mapping) else int(position)
+            if not 0 <= count < 2**63:
+                raise ValueError(f"{name} cannot have drawn {count} times")
+            found[str(name)] = count
+        self._taken_up = found
+        for name, state in self._held.items():
+            state.count = found.get(name, state.count)
 
 
-def _key(op: Operator) -> str:
+def _name(op: Operator) -> str:
     return f"{op.type}:{op.output_arg_names[0]}"
-
-
-def _position(generator: np.random.Generator) -> dict[str, Any]:
-    state: Any = generator.bit_generator.state
-    counter = [int(word) for word in state["state"]["counter"]]
-    key = [int(word) for word in state["state"]["key"]]
-    rest = {k: int(state[k]) for k in ("buffer_pos", "has_uint32", "uinteger")}
-    return {"counter": counter, "key": key, "buffer": [int(b) for b in state["buffer"]], **rest}
-
-
-def _move(generator: np.random.Generator, position: Mapping[str, Any]) -> None:
-    words = {name: np.array(position[name], np.uint64) for name in ("counter", "key", "buffer")}
-    rest = {k: int(position[k]) for k in ("buffer_pos", "has_uint32", "uinteger")}
-    state = {"counter": words["counter"], "key": words["key"]}
-    generator.bit_generator.state = {
-        "bit_generator": "Philox",
-        "state": state,
-        "buffer": words["buffer"],
-        **rest,
-    }
-
-
-def _drawn(position: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how far a stream is: Philox counts blocks of four, lowest word first."""
-    count = sum(word << (64 * i) for i, word in enumerate(position["counter"]))
-    return count, position["buffer_pos"]

@@ -27,7 +27,8 @@ class BuildStrategy(_Settings):
     """How Fluid would rewrite a Program for its devices, with its names and defaults.
 
     A trainer of parameter servers has one device and is compiled the same way whatever stands
-    here; the values are kept for those that ask for them.
+    here; the values are kept for those that ask for them. ``sync_batch_norm``: trainers without
+    servers take the moments of all their rows together.
     """
 
     class ReduceStrategy(Enum):
@@ -69,14 +70,6 @@ class BuildStrategy(_Settings):
     trainer_id: int = 0
     trainers_endpoints: list[str] = field(default_factory=list)
     use_hierarchical_allreduce: bool = False
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "sync_batch_norm" and value:
-            raise GraphError(
-                "sync_batch_norm: each trainer normalizes by the mean and variance of its own rows "
-                "here, got True; leave it out, and give each trainer enough rows (16 or more)"
-            )
-        super().__setattr__(name, value)
 
 
 @dataclass

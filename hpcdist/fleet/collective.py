@@ -72,6 +72,7 @@ class DistributedStrategy(BuildStrategy):
             BuildStrategy(
                 gradient_scale_strategy=self.gradient_scale_strategy,
                 reduce_strategy=self.reduce_strategy,
+                sync_batch_norm=self.sync_batch_norm,
             ),
             self.exec_strategy,
         )

@@ -15,8 +15,10 @@ from hpcdist.fleet.role_maker import RoleMakerBase
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer import Optimizer
-from hpcdist.runtime.job import Job
+from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
+from hpcdist.transpiler.cluster import required_group
+from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 logger = logging.getLogger("hpcdist.fleet")
 
@@ -57,6 +59,8 @@ def plan_collective(
     main = loss.block.program
     if who.worker_num() > 1:
         config = _config(_on_one_node(settings, who))
+        if settings.build_strategy.sync_batch_norm and settings.mode != "nccl2":
+            synchronize_batch_norm(main.global_block())  # otherwise the CompiledProgram does it
         names = who.get_trainer_endpoints()
         DistributeTranspiler(config).transpile(
             who.worker_index(),
@@ -65,8 +69,8 @@ def plan_collective(
             trainers=",".join(names),
             current_endpoint=names[who.worker_index()],
         )
-        main._group = replace(
-            main._group,
+        main.distribution = replace(
+            required_group(main),
             fused=settings.fused,
             fusing=settings.fusing,
             k_steps=settings.k_steps,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist import io
+from hpcdist import io, settings
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor import control
@@ -24,7 +24,7 @@ from hpcdist.fleet.strategy_v2 import DistributedStrategy as DistributedStrategy
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer import Optimizer
-from hpcdist.runtime.job import Job
+from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import (
     DistributedMode,
     DistributeTranspiler,
@@ -253,7 +253,9 @@ class Fleet:
             return
         flags = strategy.get_trainer_runtime_config().get_communicator_flags()
         if strategy.mode != DistributedMode.SYNC:
-            os.environ.update({f"FLAGS_{name}": value for name, value in flags.items()})
+            for name, text in flags.items():
+                flag = settings.flag(f"FLAGS_{name}")
+                flag.write(flag.parse(text))
 
     def barrier_worker(self) -> None:
         """Wait until all workers have come here. Collective among workers."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from hpcdist import settings
 from hpcdist.comm.cluster import PSERVER, TRAINER
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
+from hpcdist.settings import Setting
 
 LONE_WORKER = "127.0.0.1:6170"  # what a worker without others is called
 
@@ -118,7 +119,7 @@ class PaddleCloudRoleMaker(RoleMakerBase):
 
     def _find(self) -> Placement:
         read = collective_placement if self.is_collective else placement
-        return read(os.environ)
+        return read(settings.role_variables())
 
 
 class UserDefinedRoleMaker(RoleMakerBase):
@@ -161,12 +162,12 @@ def placement(env: Mapping[str, str]) -> Placement:
     if "TRAINING_ROLE" not in env and "PADDLE_PSERVERS_IP_PORT_LIST" not in env:
         return Placement(Role.WORKER, 0, 1)
     servers = tuple(_variable(env, "PADDLE_PSERVERS_IP_PORT_LIST").split(","))
-    workers = _count(env, "PADDLE_TRAINERS_NUM")
+    workers = _count(env, settings.TRAINERS_NUM)
     role = _variable(env, "TRAINING_ROLE")
     names = env.get("PADDLE_TRAINER_ENDPOINTS")
     worker_names = tuple(names.split(",")) if names else ()
     if role == TRAINER:
-        index = _count(env, "PADDLE_TRAINER_ID")
+        index = _count(env, settings.TRAINER_ID)
         if index >= workers:
             raise FleetError(
                 f"PADDLE_TRAINER_ID: expected 0..{workers - 1} for {workers} workers, got {index}"
@@ -191,7 +192,7 @@ def collective_placement(env: Mapping[str, str]) -> Placement:
     if "PADDLE_TRAINER_ENDPOINTS" not in env:
         return Placement(Role.WORKER, 0, 1, (), (LONE_WORKER,))
     workers = tuple(_variable(env, "PADDLE_TRAINER_ENDPOINTS").split(","))
-    index = _count(env, "PADDLE_TRAINER_ID") if "PADDLE_TRAINER_ID" in env else 0
+    index = _count(env, settings.TRAINER_ID) if "PADDLE_TRAINER_ID" in env else 0
     return Placement(Role.WORKER, index, len(workers), (), workers)
 
 
@@ -205,11 +206,9 @@ def _variable(env: Mapping[str, str], name: str) -> str:
     return env[name]
 
 
-def _count(env: Mapping[str, str], name: str) -> int:
-    text = _variable(env, name)
-    if not text.isdigit():
-        raise FleetError(f"{name}: expected a number, got {text!r}")
-    return int(text)
+def _count(env: Mapping[str, str], setting: Setting[int]) -> int:
+    _variable(env, setting.name)
+    return setting.read(env)
 
 
 # -- from the user -------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
+from hpcdist import settings
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fleet.trainer_config import TrainerRuntimeConfig, cpu_num
+from hpcdist.fleet.trainer_config import TrainerRuntimeConfig
 from hpcdist.transpiler import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -33,9 +34,9 @@ class DistributedStrategy:
         self._program_config = DistributeTranspilerConfig()
         self._trainer_runtime_config = TrainerRuntimeConfig()
         self._server_runtime_config = ServerRuntimeConfig()
-        self._execute_strategy = ExecutionStrategy(num_threads=int(cpu_num()))
+        self._execute_strategy = ExecutionStrategy(num_threads=settings.CPU_NUM.read())
         self._build_strategy = BuildStrategy()
-        if int(cpu_num()) > 1:
+        if settings.CPU_NUM.read() > 1:
             self._build_strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce
         if type(self) is not DistributedStrategy:
             self._hold()

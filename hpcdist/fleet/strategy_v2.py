@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+from dataclasses import replace
 from typing import Any
 
 from hpcdist.comm.bucket import Fusing
@@ -53,6 +54,7 @@ _COLLECTIVE: dict[str, Any] = {
     "lamb": False,
     "lamb_configs": {"lamb_weight_decay": 0.01, "exclude_from_weight_decay": []},
     "build_strategy": None,
+    "sync_batch_norm": False,
     "execution_strategy": None,
     "use_local_sgd": False,
     "mode": "nccl2",
@@ -79,7 +81,6 @@ _REFUSED = {
     "pipeline": "every worker computes the whole network",
     "recompute": "memory_optimize saves memory",
     "sharding": "every worker keeps all parameters; parameter servers divide them",
-    "sync_batch_norm": "every worker normalizes its own batch",
     "forward_recompute": "memory_optimize saves memory",
     "use_amp": "train in float32",
     "use_dist_fc": "every worker keeps all parameters",
@@ -189,6 +190,8 @@ class DistributedStrategy:
                 raise FleetError(f"localsgd_configs[{name!r}]: expected 1 or more, got {steps!r}")
         if self.lars and self.lamb:
             raise FleetError("lars and lamb exclude each other: they stand for other optimizers")
+        build = self.build_strategy or BuildStrategy()
+        build = replace(build, sync_batch_norm=self.sync_batch_norm or build.sync_batch_norm)
         return CollectiveSettings(
             mode,
             self.nccl_comm_num,
@@ -196,7 +199,7 @@ class DistributedStrategy:
             self.hierarchical_allreduce_inter_nranks,
             self.fuse_all_reduce_ops,
             Fusing(float(self.fuse_grad_size_in_MB), int(self.fuse_grad_size_in_TFLOPS)),
-            self.build_strategy or BuildStrategy(),
+            build,
             self.execution_strategy or self.exec_strategy or ExecutionStrategy(),
             self._exchanged,
             **often,

@@ -147,6 +147,10 @@ class Block:
 
     _remove_op = remove_op
 
+    def last_writers(self) -> dict[str, int]:
+        """Return for each variable the index of the last operator that writes it."""
+        return {name: i for i, op in enumerate(self.ops) for name in op.output_arg_names}
+
     def _infer(self, op: Operator) -> None:
         inputs = {
             slot: [self._var_recursive(name).meta for name in held]

@@ -97,11 +97,11 @@ class Operator:
 
     _set_attr = set_attr
 
-    def rename(self, old: str, new: str) -> None:
-        """Replace variable ``old`` by ``new`` wherever it stands in the slots."""
+    def rename(self, new_names: Mapping[str, str]) -> None:
+        """Replace variables, old name to new name, wherever they stand in the slots."""
         for slots in (self.inputs, self.outputs):
             for slot, names in slots.items():
-                slots[slot] = [new if name == old else name for name in names]
+                slots[slot] = [new_names.get(name, name) for name in names]
         self.block.program.touch()
 
     def copied_to(self, block: Block) -> Operator:

@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.block import Block
+from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.printing import program_text
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
-# Facts that the transpiler leaves on a Program, with their values before it has run.
-_DISTRIBUTION_FIELDS: dict[str, Any] = {
-    "_is_distributed": False,
-    "_is_chief": False,
-    "_endpoints": (),
-    "_ps_endpoint": None,
-    "_distributed_lookup_table": None,
-    "_parameters_on_pservers": None,
-    "_trainers_endpoints": (),
-    "_nccl_comm_num": 1,
-    "_use_hierarchical_allreduce": False,
-    "_hierarchical_allreduce_inter_nranks": 0,
-    "_fingerprint": None,  # sha256 of the origin and the plan: ranks compare it
-    "_server_plan": None,  # transpiler facts that a server Program's operators do not carry
-    "_trainer_plan": None,  # and a trainer's
-    "_group": None,  # the trainers that train without servers, if that is how it was transpiled
-}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,20 +38,17 @@ class Program:
     ``random_seed`` 0 means that initializers draw from the job's seed instead of their own.
     """
 
-    _is_distributed: bool
-    _is_chief: bool
-    _endpoints: Sequence[str]
-    _ps_endpoint: str | None
-    _distributed_lookup_table: str | None
-    _parameters_on_pservers: Any
-    _fingerprint: str | None
-    _server_plan: Any
-    _trainer_plan: Any
-    _group: Any
-    _trainers_endpoints: Sequence[str]
-    _nccl_comm_num: int
-    _use_hierarchical_allreduce: bool
-    _hierarchical_allreduce_inter_nranks: int
+    # What Fluid's scripts read of `distribution`.
+    _is_distributed = FluidField(False)
+    _is_chief = FluidField(False)
+    _endpoints = FluidField[Sequence[str]](())
+    _ps_endpoint = FluidField[str | None](None)
+    _distributed_lookup_table = FluidField[str | None](None)
+    _parameters_on_pservers = FluidField[VarsDistributed | None](None)
+    _trainers_endpoints = FluidField[Sequence[str]](())
+    _nccl_comm_num = FluidField(1)
+    _use_hierarchical_allreduce = FluidField(False)
+    _hierarchical_allreduce_inter_nranks = FluidField(0)
 
     def __init__(self) -> None:
         self.blocks: list[Block] = [Block(self, 0)]
@@ -78,10 +61,11 @@ class Program:
         self.main: Program | None = None  # the Program that this one, a startup, initializes
         self._memory_saving: MemorySaving | None = None
         self._on_trainer: Program | None = None  # what a trainer runs in place of this Program
+        self._trains = (-1, False)  # version, whether it trains
+        self._kept: dict[object, tuple[int, Any]] = {}  # by ProgramCache: version, value
         # What it was before it was transpiled in place, and the version that this made of it.
         self._origin: tuple[Program, int] | None = None
-        for name, value in _DISTRIBUTION_FIELDS.items():
-            setattr(self, name, value)
+        self.distribution: Distribution = NOT_DISTRIBUTED
 
     @property
     def startup(self) -> Program | None:
@@ -143,6 +127,14 @@ class Program:
         """Parameters of the global block in order of creation."""
         return self.global_block().all_parameters()
 
+    @property
+    def trains(self) -> bool:
+        """Whether block 0 has operators of an optimizer."""
+        if self._trains[0] != self.version:
+            found = any(op.role & Role.OPTIMIZE for op in self.global_block().ops)
+            self._trains = self.version, found
+        return self._trains[1]
+
     # -- what is being built -----------------------------------------------------------------
     @contextmanager
     def role_guard(self, role: Role, role_var: Sequence[Any] = ()) -> Iterator[None]:
@@ -170,8 +162,7 @@ class Program:
         new = Program()
         new.random_seed = self.random_seed
         new._memory_saving = self._memory_saving
-        for name in _DISTRIBUTION_FIELDS:
-            setattr(new, name, getattr(self, name))
+        new.distribution = self.distribution
         new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
         dropped = Role.BACKWARD | Role.OPTIMIZE | Role.RPC | Role.DIST | Role.LR_SCHED
@@ -214,11 +205,11 @@ class Program:
             added = {n: v.copied_to(block) for n, v in changed.vars.items() if n not in kept}
             block.vars = kept | added
             block.ops = [op.copied_to(block) for op in changed.ops]
-        for name in _DISTRIBUTION_FIELDS:
-            setattr(self, name, getattr(other, name))
+        self.distribution = other.distribution
         self._on_trainer = None
         self.touch()
 
+    # -- as text -----------------------------------------------------------------------------
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """Return the Program as text; with_details shows what `str` leaves out as usual."""
         return program_text(self, with_details=with_details)
@@ -229,6 +220,37 @@ class Program:
 
     def __str__(self) -> str:
         return program_text(self)
+
+
+class ProgramCache(Generic[T]):
+    """Values made from Programs, each kept with its Program: both are freed together.
+
+    A value is dropped when its Program changes.
+    """
+
+    def __init__(self) -> None:
+        self._programs: WeakSet[Program] = WeakSet()
+
+    def get(self, program: Program) -> T | None:
+        """Return what was made from a Program as it is now; None if nothing was."""
+        kept = program._kept.get(self)
+        return kept[1] if kept is not None and kept[0] == program.version else None
+
+    def put(self, program: Program, value: T) -> T:
+        """Keep a value for a Program as it is now, and return it."""
+        program._kept[self] = program.version, value
+        self._programs.add(program)
+        return value
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the values of all Programs that live."""
+        return (program._kept[self][1] for program in list(self._programs))
+
+    def clear(self) -> None:
+        """Drop all values."""
+        for program in list(self._programs):
+            del program._kept[self]
+        self._programs.clear()
 
 
 _main = Program()

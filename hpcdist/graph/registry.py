@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.rows import Treatment
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ class OpDef:
     alias: output slot -> input slot whose buffer it may share as a view of another shape.
     inplace: output slot -> input slot whose buffer it may overwrite element by element.
     shape_only: input slots of which it reads the shape only, so that the values may be gone.
-    state: state(**attrs) -> what an operator keeps from step to step beside its variables, such as
-        where its random numbers stand. ``bind`` gets it as keyword ``state`` at every call.
+    state: state(name) -> what an operator keeps from step to step beside its variables, such as
+        how often it has drawn random numbers. ``bind`` gets it as keyword ``state`` at every call.
     lods: input slots whose sequences it reads: ``bind`` gets their Lods, one per slot (a list for
         ``X*``), as keyword ``lods``, and ``infer`` says which outputs are sequences. Outputs of
         other operators group as the first input with sequences does that has as many rows.
     measures: input slots that hold lengths of sequences; of these the Lods, as with ``lods``.
+    rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
+        it to values of the batch is refused where trainers share batches.
     """
 
     type: str
@@ -88,6 +91,7 @@ class OpDef:
     state: Callable[..., Any] | None = None
     lods: Sequence[str] = ()
     measures: Sequence[str] = ()
+    rows: Treatment | None = None
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
+from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.ranks import peers_here
+from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save import fingerprint, save_alone
-from hpcdist.checkpoint.write import replaced
+from hpcdist.checkpoint.write import write_bytes
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, default_main_program, program_guard
@@ -21,6 +22,7 @@ from hpcdist.io.variables import is_persistable, load_vars, save_vars
 from hpcdist.layers import scale
 
 MODEL = "__model__"
+MAX_MODEL = 256 << 20  # bytes of Fluid's file
 TARGET = "save_infer_model/scale_{}"  # what Fluid calls the operators that end its models
 
 
@@ -42,7 +44,8 @@ def save_inference_model(
 
     The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well, or with
     ``format="fluid"`` as Fluid does, who can load it then; parameters as `save_vars` stores them,
-    under ``params_filename``. Of a job, trainer 0 saves.
+    under ``params_filename``. Of a job, trainer 0 saves;
+    other trainers that call this return when the files are there.
     ``export_for_deployment`` changes nothing: what is saved can always be run.
     """
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
@@ -56,23 +59,24 @@ def save_inference_model(
     for name in feeds:
         program.global_block().var(name)
     model, names = pruned(program, feeds, targets)
-    if peers_here().trainer:
-        return names
-    extra = {"program": to_data(model), "feed": feeds, "fetch": names}
-    model_name, params_name = model_filename or MODEL, params_filename or MANIFEST
-    if model_name == params_name:
-        raise CheckpointError(f"model_filename and params_filename are both {model_name!r}")
+    model_path = Path(dirname) / (model_filename or MODEL)
+    params_name = params_filename or MANIFEST
+    if model_path.name == params_name:
+        raise CheckpointError(f"model_filename and params_filename are both {params_name!r}")
     kept = [var.name for var in model.list_vars() if is_persistable(var)]
     if not program_only:
         how: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, kept, None, params_filename, **how)
-    if format == "fluid":
-        data = write_program(model, feeds, names)
-        Path(dirname).mkdir(parents=True, exist_ok=True)
-        with replaced(Path(dirname) / model_name) as file:
-            file.write(data)
-    else:
-        save_alone(Path(dirname), model_name, [], None, fingerprint(model), extra=extra)
+
+    def save() -> None:
+        if format == "fluid":
+            write_bytes(model_path, write_program(model, feeds, names))
+            return
+        extra = {"program": to_data(model), "feed": feeds, "fetch": names}
+        target = model_path.parent, model_path.name
+        save_alone(*target, [], None, fingerprint(model), extra=extra)
+
+    saved_by_first(peers_here(), model_path.parent, model_path.name, save)
     return names
 
 
@@ -90,7 +94,7 @@ def load_inference_model(
     """
     path = Path(dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
-        extra: Any = read_program(path.read_bytes(), str(path))
+        extra: Any = read_program(read_whole(path, MAX_MODEL), str(path))
     else:
         with Checkpoint(path) as checkpoint:
             extra = checkpoint.facts.extra

@@ -43,9 +43,10 @@ def from_data(data: Any, file: str) -> Program:
             )
         program = Program()
         program.random_seed = int(data["random_seed"])
-        program.blocks = [
-            Block(program, i, int(block["parent"])) for i, block in enumerate(data["blocks"])
-        ]
+        parents = [int(block["parent"]) for block in data["blocks"]]
+        if any(parent >= i or (parent < 0) != (i == 0) for i, parent in enumerate(parents)):
+            raise ValueError(f"blocks with parents {parents!r:.80}")
+        program.blocks = [Block(program, i, parent) for i, parent in enumerate(parents)]
         for block, said in zip(program.blocks, data["blocks"]):
             for var in said["vars"]:
                 block.add_var(_as_variable(block, var))
@@ -53,7 +54,7 @@ def from_data(data: Any, file: str) -> Program:
                 block.add_op(_as_operator(block, op))
         if not program.blocks:
             raise ValueError("no blocks")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         if isinstance(error, GraphError):
             raise CheckpointError(f"{file}: its program cannot be built: {error}") from None
         raise CheckpointError(f"{file}: malformed program ({error!r})") from None
@@ -92,6 +93,10 @@ def _operator(op: Operator) -> dict[str, Any]:
 def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
     lookup(said["type"])
     attrs = {str(name): _value(value) for name, value in said["attrs"].items()}
+    if "sub_block" in attrs:
+        inner = attrs["sub_block"]
+        if type(inner) is not int or not block.idx < inner < len(block.program.blocks):
+            raise ValueError(f"operator {said['type']} with sub_block {inner!r:.80}")
     inputs, outputs = (
         {str(slot): [str(n) for n in names] for slot, names in said[side].items()}
         for side in ("inputs", "outputs")
@@ -124,7 +129,7 @@ def _value(said: Any) -> Any:
             return float(content)
         if kind == "array":
             dtype, shape, data = content
-            if np.dtype(dtype).hasobject:
+            if np.dtype(str(dtype)).kind not in "biuf":
                 raise ValueError(f"array of {dtype}")
             return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
         raise ValueError(f"attribute of kind {kind!r}")

@@ -12,9 +12,9 @@ import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
-from hpcdist.checkpoint.holdings import array_of, state_of_tables, tables_looked_up
-from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.ranks import peers_here
+from hpcdist.checkpoint.layout import MANIFEST, name_of, path_of
+from hpcdist.checkpoint.local_shards import array_of, state_of_tables, tables_looked_up
+from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save import fingerprint, save_alone
 from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.executor.scope import global_scope
@@ -37,9 +37,12 @@ def save(program: Program, model_path: str) -> None:
     directory, name = _split(model_path)
     save_vars(None, str(directory), program, None, is_parameter, name + PARAMS)
     save_vars(None, str(directory), program, None, _of_optimizer, name + OPTIMIZER)
-    if peers_here().trainer == 0:
+
+    def save_model() -> None:
         extra = {"program": to_data(program)}
         save_alone(directory, name + MODEL, [], None, fingerprint(program), extra=extra)
+
+    saved_by_first(peers_here(), directory, name + MODEL, save_model)
 
 
 def load(
@@ -171,7 +174,7 @@ def _load_saved_vars(program: Program, path: Path, executor: Any, var_list: Any)
     if path.is_dir():
         names = [v.name for v in program.list_vars() if is_persistable(v)]
         if not (path / MANIFEST).exists():  # Fluid's files
-            names = [name for name in names if (path / name).is_file()]
+            names = [name for name in names if (path / path_of(name)).is_file()]
         load_vars(executor, str(path), program, names)
     elif path.is_file():
         if var_list is None:
@@ -186,16 +189,14 @@ def _saved_vars(path: Path, var_list: Sequence[Variable] | None) -> dict[str, np
     if is_checkpoint(found):
         return _state(found)
     if path.is_dir():
-        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        return {str(file.relative_to(path)): tensor_of(file).read() for file in files}
+        files = [str(f.relative_to(path)) for f in sorted(path.rglob("*")) if f.is_file()]
+        return {name_of(file): tensor_of(path, file).read() for file in files}
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file or directory, nor {path}{PARAMS}")
     if var_list is None:
         raise GraphError(f"var_list is required when loading from a single file: {path}")
     if not all(isinstance(var, Variable) for var in var_list):
         raise GraphTypeError(f"var_list: expected Variables, got {var_list!r}")
-    tensors = tensors_of(path)
-    if len(tensors) != len(var_list):
-        raise CheckpointError(f"{path}: holds {len(tensors)} variables, not {len(var_list)}")
+    tensors = tensors_of(path.parent, path.name, len(var_list))
     names = sorted(var.name for var in var_list)
     return {name: tensor.read() for name, tensor in zip(names, tensors)}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcdist.checkpoint.facts import OTHER, Piece
 from hpcdist.checkpoint.fluid_files import write_tensors
-from hpcdist.checkpoint.holdings import (
+from hpcdist.checkpoint.layout import MANIFEST, path_of
+from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
+from hpcdist.checkpoint.local_shards import (
     array_of,
     held_of_server,
     persistables,
@@ -21,9 +21,8 @@ from hpcdist.checkpoint.holdings import (
     tables_of,
     whole,
 )
-from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
-from hpcdist.checkpoint.ranks import peers_here
+from hpcdist.checkpoint.metadata import OTHER, Piece
+from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table, wanted
 from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
@@ -36,8 +35,9 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.pserver import server_plan
 
-logger = logging.getLogger("hpcdist.io")
 FORMATS = ("hdf5", "fluid")
 Predicate = Callable[[Variable], bool]
 Remote = tuple[int, str, Piece]
@@ -94,7 +94,8 @@ def save_vars(
 
     In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
     ``format="fluid"`` as Fluid does: a file for each variable, or all in ``filename``. Of a job,
-    trainer 0 saves, and takes from servers what only they have; other trainers return at once.
+    trainer 0 saves, and takes from servers what only they have; other trainers that call this
+    return when the files are there.
     """
     program = _program("main_program", main_program)
     names = [v.name for v in _chosen(program, vars, predicate)]
@@ -106,11 +107,12 @@ def save_vars(
             f"the rows of {', '.join(tables)} are on the servers: save_persistables and "
             "checkpoint.save have them write these"
         )
-    if peers.trainer:
-        logger.info("save_vars: trainer 0 saves, this is trainer %d", peers.trainer)
-        return
-    remote = _on_servers(peers, program)
-    _save(peers, program, names, remote, Path(dirname), filename, format, compression)
+
+    def save() -> None:
+        remote = _on_servers(peers, program)
+        _save(peers, program, names, remote, Path(dirname), filename, format, compression)
+
+    saved_by_first(peers, Path(dirname), filename, save)
 
 
 def _save(
@@ -163,26 +165,28 @@ def save_persistables(
     Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
     """
     program, peers = _program("main_program", main_program), peers_here()
-    if not peers.servers or peers.program(program)._trainer_plan is None:
+    if not peers.servers or trainer_plan(peers.program(program)) is None:
         how: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
     _check_format(format, compression, program, tables_looked_up(program))
-    if peers.trainer:
-        logger.info("save_persistables: trainer 0 saves, this is trainer %d", peers.trainer)
-    elif format == "hdf5":
-        save_by_servers(peers, Path(dirname), filename or MANIFEST, program, compression)
-    else:
+
+    def save() -> None:
+        if format == "hdf5":
+            save_by_servers(peers, Path(dirname), filename or MANIFEST, program, compression)
+            return
         remote = _on_servers(peers, program)
         own = [v.name for v in persistables(peers.program(program))]
         names = [n for n in own if array_of(global_scope(), n) is not None] + list(remote)
         _save(peers, program, names, remote, Path(dirname), filename, format, None)
 
+    saved_by_first(peers, Path(dirname), filename, save)
+
 
 def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
     """Return what servers hold of each variable: (server, its name there, piece)."""
     remote: dict[str, list[Remote]] = {}
-    if peers.servers and peers.program(program)._parameters_on_pservers is not None:
+    if peers.servers and peers.program(program).distribution.records is not None:
         for server, listed in enumerate(peers.ask({"do": LIST})):
             for local, said in listed:
                 piece = Piece(**{**said, "whole": tuple(said["whole"])})
@@ -227,16 +231,11 @@ def _read_remote(peers: Peers, pieces: Sequence[tuple[int, str, Piece]]) -> np.n
 
 
 def _write_fluid(directory: Path, arrays: Mapping[str, np.ndarray], filename: str | None) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if filename is not None:
-            write_tensors(directory / filename, arrays.values())
-            return
-        for name, array in arrays.items():
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(directory / name, [array])
-    except OSError as error:
-        raise CheckpointError(f"{directory}: cannot be written: {error}") from None
+    if filename is not None:
+        write_tensors(directory / filename, arrays.values())
+        return
+    for name, array in arrays.items():
+        write_tensors(directory / path_of(name), [array])
 
 
 # -- loading ---------------------------------------------------------------------------------------
@@ -259,8 +258,9 @@ def load_vars(
     chosen = _chosen(program, vars, predicate)
     names = [var.name for var in chosen]
     index, servers, asked = 0, 1, None
-    if program._server_plan is not None:
-        index, servers = program._server_plan.index, len(program._endpoints)
+    served = server_plan(program)
+    if served is not None:
+        index, servers = served.index, len(served.plan.endpoints)
     else:
         peers = peers_here()
         if peers.servers and peers.trainer == 0:
@@ -272,7 +272,7 @@ def load_vars(
     if asked:
         peers.ask({"do": CHECK, "data": here.step > 0, **asked})
     with open_saved(directory, filename, names) as source:
-        if program._server_plan is not None:
+        if served is not None:
             held = [h for h in held_of_server(program, scope) if h.local in names]
         else:
             held = wanted(source, chosen, scope)

@@ -6,66 +6,42 @@ import contextlib
 import os
 import select
 import signal
-import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from hpcdist import runtime
-from hpcdist.checkpoint.known import newest
 from hpcdist.checkpoint.preemption import AGAIN, warned
+from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
-from hpcdist.comm.waiting import waiting_for
+from hpcdist.comm.pmix_event import report_death
+from hpcdist.comm.progress import waiting_for
 from hpcdist.errors import DeadlineError, RankFailure
-from hpcdist.launch import report, stacks
+from hpcdist.launch import logs, report, stacks
+from hpcdist.launch.host_board import Fact, HostBoard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.report import Peer
 
 TERMINATED = 128 + signal.SIGTERM
 UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
 PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
-SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to say that a deadline has passed
-HESITATION_S = 0.1  # how long a rank that waits for nothing keeps silent about another's death
-
-
-class LastWord:
-    """Lets one rank of a host speak about the end of the job, and no other after it.
-
-    All ranks of the host append to one file; who stands first has the word. The file has lost its
-    name before the script begins, so nothing is left behind however the job ends.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        token = os.urandom(8).hex().encode() if transport.rank == 0 else None
-        token = transport.broadcast_bytes(token, 0)
-        path = Path(tempfile.gettempdir(), f"hpcdist-{token.decode()}")
-        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o600)
-        transport.barrier()
-        path.unlink(missing_ok=True)
-        self._me = os.getpid().to_bytes(8, "little")
-
-    def free(self) -> bool:
-        """Tell whether no rank has taken the word yet."""
-        return not os.pread(self._file, 8, 0)
-
-    def taken(self) -> bool:
-        """Take the word; return whether this rank has it."""
-        os.write(self._file, self._me)
-        return self.speaker() == os.getpid()
-
-    def speaker(self) -> int:
-        """Return the process that has the word, 0 if it is free."""
-        return int.from_bytes(os.pread(self._file, 8, 0), "little")
+SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to report a deadline
+NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed
+MOST_STACKS = 16  # of ranks that are missing: each takes a part of a second
+HESITATION_S = 0.1  # how long a rank that waits for nothing delays its report of a death
+MPI_NOTICES_S = 1.0  # how long MPI may take to notice a death before it is told
+STUCK_S = 3.0  # how long MPI may take to end, and other ranks to leave, when some have died
+HANGS_S = 30.0  # the same when all were alive as far as this rank could see
+ALONE_S = 0.5  # how long a launcher may take to send SIGTERM to all ranks of a host
 
 
 class Guard:
-    """Ends the job when this rank fails, and tells of ranks here that died without a word."""
+    """Ends the job when this rank fails, and reports ranks of this host that have died."""
 
     def __init__(
         self, transport: Transport, peers: Sequence[Peer], output: Output, script: str
@@ -77,21 +53,24 @@ class Guard:
         self._neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
         self._output = output
         self._script = script
-        self._word = LastWord(transport)
+        self._board = HostBoard(transport)
         self._tolerant = transport.tolerant
         self._peers = peers
         self._excused: set[Peer] = set()  # those that the job goes on without
-        self._spoken = False
-        self._ending = threading.RLock()  # held by the thread that speaks and ends the job
-        self._armed = True
+        self._reported = False
+        self._ending = threading.RLock()  # held by the thread that reports and ends the job
+        self._fates: dict[Peer, bool | None] = {}  # once the script has ended
+        self._leaving = False  # MPI
+        self._gone = False
         self._watch()
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Say what failed unless another rank has, and end every rank of the job."""
-        if isinstance(error, DeadlineError) and self._me.role.kind != PSERVER:
-            # Servers know for whom all wait; if one of them is stuck itself, nobody else speaks.
+        """Report what failed unless another rank has, and end every rank of the job."""
+        served = self._me.role.kind != PSERVER and any(p.role.kind == PSERVER for p in self._peers)
+        if isinstance(error, DeadlineError) and served:
+            # Servers know for whom all wait; if one of them is stuck itself, a trainer reports it.
             hurry = time.monotonic() + SERVERS_FIRST_S
-            while self._word.free() and time.monotonic() < hurry:
+            while not self._board.all(Fact.REPORTS) and time.monotonic() < hurry:
                 time.sleep(SERVERS_FIRST_S / 250)
         with self._ending:
             dead = self._dead()
@@ -100,15 +79,39 @@ class Guard:
                 known = {*dead, *told} - self._excused or told  # all trainers, one after another
                 dead = sorted(known, key=lambda peer: peer.rank)
                 text = self._of_deaths(dead, error.what)
+            elif report.is_of_messages(error) and (dead := self._await_dead()):
+                # A death is the cause, and this rank only the first to notice.
+                text = self._of_deaths(dead, f"{runtime.where()}: {error}")
             else:
                 text = report.of_exception(error, self._script, self._me, runtime.where())
                 if dead:
                     text += "\n" + self._of_deaths(dead, runtime.where())
                 if isinstance(error, DeadlineError):
-                    for rank in error.missing:
-                        text += f"\n{self._peers[rank]} is missing:\n{self.stack_of(rank)}"
+                    text += self._of_missing(error.missing)
             self._say(text)
             self._end(1)
+
+    def _await_dead(self) -> list[Peer]:
+        """Return the dead: messages to and from a process fail before its end can be seen."""
+        end = time.monotonic() + NOTICE_S
+        while True:
+            failed = {self._peers[rank] for rank in self._transport.failed()}
+            dead = {*self._dead(), *failed} - self._excused
+            if dead or time.monotonic() > end:
+                return sorted(dead, key=lambda peer: peer.rank)
+            time.sleep(NOTICE_S / 50)
+
+    def _of_missing(self, ranks: Sequence[int]) -> str:
+        """Return lines about ranks that others wait for: those that wait themselves if no other."""
+        found = {rank: self.stack_of(rank) for rank in ranks[:MOST_STACKS]}
+        stuck = {rank: stack for rank, stack in found.items() if not stacks.waits(stack)}
+        lines = [
+            f"\n{self._peers[rank]} is missing:\n{stack}"
+            for rank, stack in (stuck or found).items()
+        ]
+        if len(ranks) > MOST_STACKS:
+            lines.append(f"\n({len(ranks) - MOST_STACKS} more ranks)")
+        return "".join(lines)
 
     def stack_of(self, rank: int) -> str:
         """Return lines that tell where a rank is in its Python code, as far as that is known."""
@@ -122,7 +125,7 @@ class Guard:
         at = runtime.where()
         with self._ending:
             if code == AGAIN and (saved := newest()):
-                self._say(f"the job stops as it was told to; it can go on from {saved}")
+                self._say(f"the job stops as requested; it resumes from {saved}")
             else:
                 self._say(f"{self._me} ended with exit code {code} at {at}; the job ends")
             self._end(code)
@@ -130,13 +133,13 @@ class Guard:
     def interrupt(self) -> NoReturn:
         """End every rank because the user asked for it; nothing needs to be said."""
         with self._ending:
-            self._word.taken()
+            self._board.claim(Fact.REPORTS)
             self._end(128 + signal.SIGINT)
 
     def _say(self, text: str) -> None:
-        """Tell the end of the job, unless this rank or another one of the host has."""
-        if self._word.taken() and not self._spoken:
-            self._spoken = True
+        """Report the end of the job, unless this rank or another one of the host has."""
+        if self._board.claim(Fact.REPORTS) and not self._reported:
+            self._reported = True
             self._output.announce(text)
 
     def _of_deaths(self, dead: Sequence[Peer], where: str) -> str:
@@ -145,13 +148,13 @@ class Guard:
 
     def _end(self, code: int) -> NoReturn:
         # Under a tolerant mpirun every rank ends by itself, and Open MPI forgets the code when the
-        # last one that lives aborts the job: only the one with the word does, before the others.
-        speaker = self._word.speaker()
-        if self._tolerant and speaker not in (0, os.getpid()):
+        # last living rank aborts the job: only the elected one aborts, before the others end.
+        reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
+        if self._tolerant and reporter not in (0, os.getpid()):
             late = time.monotonic() + PATIENCE_S
-            while lives(speaker) and time.monotonic() < late:
+            while lives(reporter) and time.monotonic() < late:
                 time.sleep(PATIENCE_S / 200)
-        elif not (self._tolerant and self._is_last()):
+        elif not (self._leaving or (self._tolerant and self._is_last())):
             self._transport.abort(code)
         os._exit(code)
 
@@ -159,9 +162,74 @@ class Guard:
         others = [peer for peer in self._peers if peer != self._me]
         return not any(peer.host != self._me.host or lives(peer.pid) for peer in others)
 
-    def disarm(self) -> None:
-        """Call it before the ranks leave: from here on, a rank that ends has not died."""
-        self._armed = False
+    # -- deaths that do not end the job --
+
+    def name_death(self, rank: int, text: str) -> None:
+        """Tell of a death that the job survives, unless a rank of this host has."""
+        told = self._board.all(Fact.REPORTS) or self._board.all(Fact.NAMED, rank)
+        if not told and self._board.claim(Fact.NAMED, rank):
+            self._output.announce(text)
+
+    def script_has_ended(self) -> None:
+        """Note that this rank's death does no harm any more. Call it while the job still runs."""
+        self._fates = {peer: runtime.goes_on_without(peer.rank) for peer in self._peers}
+        self._board.note(Fact.DONE)
+
+    def name_the_dead(self, away: Iterable[int] = ()) -> None:
+        """Tell of ranks whose death nobody has told of: of this host, and of those ``away``.
+
+        Call it when all that live have met, and one rank only with those of other hosts.
+        """
+        dead = set(self._departed()) if self._tolerant else set()
+        dead |= {self._peers[rank] for rank in away if self._peers[rank].host != self._me.host}
+        for peer in sorted(dead, key=lambda peer: peer.rank):
+            self.name_death(peer.rank, report.of_late_death(peer, self._is_done(peer)))
+
+    def leave(self, finalize: Callable[[], None]) -> None:
+        """Leave MPI by ``finalize``, and this host's ranks when they have left it too.
+
+        With dead ranks MPI may hang in its own end: then this process ends at once.
+        """
+        self._leaving = True
+        if self._tolerant:
+            bound = STUCK_S if self._transport.failed() else HANGS_S
+            threading.Thread(target=self._end_without_mpi, args=(bound,), daemon=True).start()
+        finalize()
+        self._leave_host()
+
+    def _end_without_mpi(self, bound: float) -> None:
+        late = time.monotonic() + bound
+        while (left := late - time.monotonic()) > 0 and not self._gone:
+            time.sleep(UNDECIDED_MS / 1000)
+            if left > STUCK_S and self._departed():
+                late = time.monotonic() + STUCK_S
+        if not self._gone:
+            self._leave_host()
+            logs.flush()
+            os._exit(0)
+
+    def _leave_host(self) -> None:
+        self._gone = True
+        self._board.note(Fact.GONE)
+        late = time.monotonic() + STUCK_S
+        # When one has died, the watching thread may have to end this process, with words.
+        while (self._remaining() or self._dead()) and time.monotonic() < late:
+            time.sleep(STUCK_S / 1000)
+        self.name_the_dead()
+
+    def _remaining(self) -> list[Peer]:
+        gone = self._board.all(Fact.GONE)
+        return [peer for peer in self._neighbours if peer.pid not in gone and lives(peer.pid)]
+
+    def _is_done(self, peer: Peer) -> bool:
+        return peer.pid in self._board.all(Fact.DONE)
+
+    def _goes_on_without(self, peer: Peer) -> bool | None:
+        if self._board.all(Fact.REPORTS):  # the job is ending
+            return False
+        if self._tolerant and self._is_done(peer):
+            return True
+        return self._fates[peer] if self._fates else runtime.goes_on_without(peer.rank)
 
     def _watch(self) -> None:
         """Have a thread wait for the death of a rank of this host, and for SIGTERM.
@@ -181,54 +249,90 @@ class Guard:
         for peer in self._neighbours:
             with contextlib.suppress(OSError):  # an old kernel, or too many open files
                 poll.register(os.pidfd_open(peer.pid), select.POLLIN)
+        unreported: dict[Peer, float] = {}  # the dead, and when MPI is told of them
         undecided = False
         while True:
-            woken = [fd for fd, _ in poll.poll(UNDECIDED_MS if undecided else None)]
+            waits = undecided or unreported
+            woken = [fd for fd, _ in poll.poll(UNDECIDED_MS if waits else None)]
             if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
                 break
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
                 undecided = True
-            if undecided and self._armed:
-                fates = {peer: runtime.goes_on_without(peer.rank) for peer in self._dead()}
+            if undecided:
+                dead = self._dead()
+                for peer in dead if self._tolerant else ():
+                    unreported.setdefault(peer, time.monotonic() + MPI_NOTICES_S)
+                fates = {peer: self._goes_on_without(peer) for peer in dead}
                 self._excused |= {peer for peer, goes_on in fates.items() if goes_on}
                 undecided = None in fates.values()
                 if False in fates.values():
-                    self._speak_of_the_dead()
+                    self._report_deaths()
                     # Launchers end the other ranks too, and report the death that came first.
-                    # One that is tolerant does not: then whoever has spoken does.
-                    if not (self._tolerant and self._spoken):
+                    # A tolerant one does not: then the rank that has reported ends them.
+                    if not (self._tolerant and self._reported):
                         self._await_termination(poll, read_end)
                     with self._ending:
                         self._end(1 if self._tolerant else _code_when_ended())
-        self._speak_of_the_dead()
-        os._exit(_code_when_ended())
+            for peer in [peer for peer, late in unreported.items() if time.monotonic() > late]:
+                del unreported[peer]
+                if not self._leaving:
+                    report_death(peer.rank)
+        self._terminated()
 
     def _await_termination(self, poll: select.poll, read_end: int) -> None:
         end = time.monotonic() + PATIENCE_S
         while (left := end - time.monotonic()) > 0:
             woken = [fd for fd, _ in poll.poll(1000 * left)]
             if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
-                self._speak_of_the_dead()
-                os._exit(_code_when_ended())
+                self._terminated()
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
 
-    def _speak_of_the_dead(self) -> None:
-        # A rank that waits can say for what; one that computes lets such a rank speak first.
+    def _terminated(self) -> NoReturn:
+        """End because SIGTERM came; say so if it came to this rank alone."""
+        self._board.note(Fact.TERMINATED)
+        late = time.monotonic() + ALONE_S
+        while not self._dead() and self._spared() and time.monotonic() < late:
+            time.sleep(ALONE_S / 50)
+        if self._dead() or not self._spared():  # the launcher ends the job
+            self._report_deaths()
+            os._exit(_code_when_ended())
+        if self._tolerant and self._goes_on_without(self._me) is not False:
+            os.kill(os.getpid(), signal.SIGKILL)  # a death as any other: others tell of it
+        with self._ending:
+            told = set(self._board.all(Fact.TERMINATED))
+            those = [peer for peer in self._peers if peer == self._me or peer.pid in told]
+            advice = runtime.advice([peer.rank for peer in those])
+            self._say(report.of_termination(those, self._me, runtime.where(), advice))
+            self._end(_code_when_ended())
+
+    def _spared(self) -> list[Peer]:
+        """Return the ranks of this host that live and that SIGTERM has not come to."""
+        told = self._board.all(Fact.TERMINATED)
+        return [p for p in self._neighbours if p.pid not in told and lives(p.pid)]
+
+    def _report_deaths(self) -> None:
+        # A rank that waits knows for what; one that computes lets such a rank report first.
         hurry = time.monotonic() + HESITATION_S
         while not waiting_for() and time.monotonic() < hurry:
             time.sleep(HESITATION_S / 20)
-        # Looked up before the word is taken, because the ranks that do not get it end at once.
-        # Taken even with nothing to say: no rank must report this one, which is about to end.
+        # Looked up before the election, because the ranks that lose it end at once. Elected even
+        # with nothing to report: no other rank must report this one, which is about to end.
         dead = self._dead()
         with self._ending:
-            if self._word.taken() and dead:
+            if self._board.claim(Fact.REPORTS) and dead:
                 self._say(self._of_deaths(dead, runtime.where()))
+
+    def _departed(self) -> list[Peer]:
+        """Return the ranks of this host that have died."""
+        ended = [peer for peer in self._neighbours if not lives(peer.pid)]
+        gone = self._board.all(Fact.GONE)  # noted before the process ended
+        return [peer for peer in ended if peer.pid not in gone]
 
     def _dead(self) -> list[Peer]:
         """Return the dead of this host, but for those that the job goes on without."""
-        return [p for p in self._neighbours if p not in self._excused and not lives(p.pid)]
+        return [peer for peer in self._departed() if peer not in self._excused]
 
 
 def _code_when_ended() -> int:

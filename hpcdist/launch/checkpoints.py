@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcdist.checkpoint.checkpoint import Checkpoint, steps
-from hpcdist.checkpoint.facts import Part
+from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.errors import CheckpointError
@@ -72,7 +73,7 @@ def _show(console: Console, path: Path, *, verify: bool) -> bool:
 
 
 def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bool) -> bool:
-    table = _table(f"Checkpoints in {root}", "step", "variables", "files", "bytes", "state")
+    table = _table(plain(f"Checkpoints in {root}"), "step", "variables", "files", "bytes", "state")
     whole = True
     for path in paths:
         try:
@@ -86,7 +87,7 @@ def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bo
                 table.add_row(str(facts.step), *counts, size, state)
         except CheckpointError as error:
             whole = False
-            table.add_row(path.name, "", "", "", Text(str(error), style="red"))
+            table.add_row(path.name, "", "", "", plain(str(error), "red"))
     console.print(table)
     return whole
 
@@ -95,9 +96,8 @@ def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
     facts = checkpoint.facts
     count = len(facts.trainers)
     trainers = f", state of {count} trainer{'s' if count > 1 else ''}" if count else ""
-    console.print(
-        f"{checkpoint.manifest}: step {facts.step}, program {facts.program[:12]}{trainers}"
-    )
+    words = f"{checkpoint.manifest}: step {facts.step}, program {facts.program[:12]}{trainers}"
+    console.print(plain(words))
     table = _table("Variables", "name", "role", "type", "shape", "bytes", "parts")
     kinds = [*COLOURS]
     for saved in sorted(
@@ -105,25 +105,26 @@ def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
         key=lambda s: (kinds.index(s.role) if s.role in kinds else len(kinds), s.name),
     ):
         homes = {facts.homes[i] for i in saved.copies or saved.pieces}
-        role = Text(saved.role, style=COLOURS.get(saved.role, ""))
+        role = plain(saved.role, COLOURS.get(saved.role, ""))
         shape = " x ".join(map(str, saved.shape))
         size = decimal(_nbytes(saved))
-        table.add_row(saved.name, role, saved.dtype, shape, size, _numbers(homes))
+        table.add_row(plain(saved.name), role, saved.dtype, shape, size, _numbers(homes))
     console.print(table)
     if facts.tables:
         rows = _table("Tables", "name", "optimizer", "rows", "width", "bytes", "parts")
         for name in dict.fromkeys(t.name for t in facts.tables):
             found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
             first, count = found[0][1], sum(t.count for _, t in found)
-            optimizer = str(first.facts.get("optimizer", {}).get("kind", ""))
+            optimizer = _kind(first.facts.get("optimizer"))
             size = decimal(count * (8 + 4 * (first.dim + first.state_width)))
             where = _numbers({h for h, _ in found})
-            rows.add_row(name, optimizer, str(count), str(first.dim), size, where)
+            rows.add_row(plain(name), plain(optimizer), str(count), str(first.dim), size, where)
         console.print(rows)
     parts = _table("Parts", "#", "file", "bytes", "written by")
     for number, (file, opened) in enumerate(zip(facts.files, checkpoint.files)):
         assert isinstance(opened.facts, Part)
-        parts.add_row(str(number), file.file, decimal(file.bytes), opened.facts.writer)
+        written = decimal(file.bytes), plain(opened.facts.writer)
+        parts.add_row(str(number), plain(file.file), *written)
     console.print(parts)
 
 
@@ -133,15 +134,15 @@ def _show_part(console: Console, file: StoredFile, *, verify: bool) -> None:
     if verify:
         for job in file.check_data():
             job()
-    console.print(f"{file.path}: step {part.step}, written by {part.writer}")
+    console.print(plain(f"{file.path}: step {part.step}, written by {part.writer}"))
     table = _table("Pieces", "dataset", "of", "rows", "of rows", "type")
     for piece in part.pieces:
         rows = "copy" if piece.copy else f"{piece.begin}:{piece.end}"
-        table.add_row(piece.path, piece.name, rows, str(piece.whole[0]), piece.dtype)
+        table.add_row(plain(piece.path), plain(piece.name), rows, str(piece.whole[0]), piece.dtype)
     console.print(table)
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str | Text, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in columns:
         numbers = column in ("bytes", "rows", "step", "#", "width", "variables", "files")
@@ -151,7 +152,17 @@ def _table(title: str, *columns: str) -> Table:
 
 def _say(console: Console, state: str, words: str) -> None:
     console.print(Text(state, style="bold red" if state == "not whole" else "bold green"), end=": ")
-    console.print(words, markup=False)
+    console.print(plain(words))
+
+
+def plain(words: str, style: str = "") -> Text:
+    """Return words of a file as what they are: neither markup nor commands to a terminal."""
+    shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in words)
+    return Text(shown, style=style)
+
+
+def _kind(optimizer: Any) -> str:
+    return str(optimizer.get("kind", "")) if isinstance(optimizer, dict) else ""
 
 
 def _nbytes(saved: Saved) -> int:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import threadpoolctl
 
-# A user who sets one of these has decided.
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+from hpcdist import settings
 
 
 def threads_per_rank(ranks_on_host: int, usable: int, present: int) -> int:
@@ -19,8 +17,8 @@ def threads_per_rank(ranks_on_host: int, usable: int, present: int) -> int:
     return usable if usable < present else max(1, usable // ranks_on_host)
 
 
-def share(ranks_on_host: int, env: Mapping[str, str]) -> None:
+def share(ranks_on_host: int) -> None:
     """Limit the threads of this process to its part of the host, unless the user has."""
-    if not any(name in env for name in THREAD_VARIABLES):
+    if not any(setting.is_set() for setting in settings.MATH_THREADS):
         usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
         threadpoolctl.threadpool_limits(threads_per_rank(ranks_on_host, usable, present))

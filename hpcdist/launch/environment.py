@@ -6,7 +6,7 @@ from hpcdist.comm.cluster import COLLECTIVE, PSERVER, TRAINER, Cluster
 
 
 def variables(cluster: Cluster, rank: int) -> dict[str, str]:
-    """Return what ``rank`` finds in its environment, PaddleCloudRoleMaker's variables included."""
+    """Return the variables of ``rank``, PaddleCloudRoleMaker's included."""
     role = cluster.role_of(rank)
     serves = role.kind == PSERVER
     own = (cluster.endpoints if serves else cluster.trainer_endpoints)[role.index]

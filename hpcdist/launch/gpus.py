@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcdist import settings
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 
-SELECTED = "FLAGS_selected_gpus"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 NCCL = "NCCL_"
 
 
@@ -29,7 +28,8 @@ def variables(
     local = local_index(cluster, transport.rank, [int(name) for name in names])
     count = visible(env, devices)
     if count and local is not None:
-        found[SELECTED] = env.get(SELECTED) or str(local % count)
+        name = settings.SELECTED_GPUS.name
+        found[name] = env.get(name) or str(local % count)
     return found
 
 
@@ -41,7 +41,7 @@ def local_index(cluster: Cluster, rank: int, on_host: list[int]) -> int | None:
 
 def visible(env: Mapping[str, str], devices: Path = Path("/dev")) -> int:
     """Return how many GPUs this process may use, without asking a driver."""
-    named = env.get(VISIBLE)
+    named = env.get(settings.VISIBLE_GPUS.name)  # empty: none
     if named is None:
         return len(list(devices.glob("nvidia[0-9]*")))
     count = 0

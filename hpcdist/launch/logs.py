@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from pathlib import Path
 from typing import TextIO
 
-from hpcdist.comm.cluster import PSERVER, Role
+from hpcdist.comm.cluster import PSERVER, RankRole
 from hpcdist.errors import LaunchError
 
 
@@ -34,7 +35,7 @@ class _Both(io.TextIOBase):
         return self._terminal.fileno()
 
 
-def log_name(role: Role) -> str:
+def log_name(role: RankRole) -> str:
     """Return a rank's file name, as Fluid's launchers name it."""
     return f"{'serverlog' if role.kind == PSERVER else 'workerlog'}.{role.index}"
 
@@ -54,7 +55,7 @@ class Output:
     def __init__(self) -> None:
         self._terminal: TextIO | None = None  # stderr as it was, once it has been sent elsewhere
 
-    def direct(self, rank: int, role: Role, directory: str | None, *, all_output: bool) -> None:
+    def direct(self, rank: int, role: RankRole, directory: str | None, *, all_output: bool) -> None:
         """Send this rank's output where it belongs, for good.
 
         With a directory: stdout and stderr to the rank's file there, rank 0's to the terminal as
@@ -86,6 +87,27 @@ class Output:
             with contextlib.suppress(OSError, ValueError):
                 stream.write(f"hpcdist: {text}\n")
         flush()
+
+
+class _Messages(logging.Handler):
+    """Prints what hpcdist logs to whatever stderr is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"hpcdist: {record.getMessage()}", file=sys.stderr, flush=True)
+
+
+def show_messages(level: int, everything: int | None) -> None:
+    """Print what hpcdist logs at ``level`` or above; with ``everything``, all that anybody logs.
+
+    ``everything`` is a level for Python's own logging, which then prints hpcdist's messages too.
+    """
+    if everything is not None:
+        logging.basicConfig(level=everything)
+        return
+    logger = logging.getLogger("hpcdist")
+    logger.setLevel(level)
+    logger.addHandler(_Messages())
+    logger.propagate = False
 
 
 def _open_log(path: Path) -> TextIO:

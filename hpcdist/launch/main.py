@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import random
 import runpy
-import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,25 +19,28 @@ from typing import NoReturn
 
 import numpy as np
 
-from hpcdist import runtime
+from hpcdist import runtime, settings
 from hpcdist.checkpoint import preemption
+from hpcdist.comm import mpi
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.mpi import MpiTransport
-from hpcdist.errors import LaunchError
+from hpcdist.comm.process_manager import launched_rank, launched_size
+from hpcdist.comm.world import mpi_world
+from hpcdist.compat import aspaddle, fluid_options
+from hpcdist.errors import HpcdistError, LaunchError, SettingError
+from hpcdist.executor.position import here
 from hpcdist.launch import (
-    aspaddle,
     checkpoints,
     cores,
-    early,
     environment,
-    fluid_options,
     gpus,
-    guard,
+    launcher_check,
     logs,
     options,
+    pre_init_watchdog,
     report,
     roles,
+    script_arguments,
     slurm,
     stacks,
     table,
@@ -46,12 +50,17 @@ from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
+from hpcdist.launch.script_arguments import ScriptArguments
+from hpcdist.signals import hold_warning
 
-LAST_SECONDS = 3  # that MPI may take to end, when ranks have died
 REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 
-COMMANDS = {"checkpoint": checkpoints.main, "slurm": slurm.main}
+COMMANDS = {
+    "checkpoint": checkpoints.main,
+    "settings": lambda words: print(settings.markdown(), end=""),
+    "slurm": slurm.main,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,34 +72,41 @@ def main(argv: Sequence[str] | None = None) -> None:
     if words and words[0] in COMMANDS:
         COMMANDS[words[0]](words[1:])
         return
-    preemption.hold()
+    hold_warning()
     try:
         asked = options.parse(words)
     except SystemExit as end:
         if end.code:
             _end_refused(_code_of(end))
         raise
-    stop_watching = early.watch(os.environ)
+    except SettingError as error:
+        _refuse(error)
+    if asked.umask is not None:
+        os.umask(asked.umask)
+    stop_watching = pre_init_watchdog.watch()
     try:
         if asked.deadline is not None:
-            os.environ[runtime.DEADLINE_FLAG] = str(asked.deadline)
-        if guard.launched_size(os.environ) is None:
+            settings.RPC_DEADLINE.write(asked.deadline)
+        settings.ON_NAN.write(asked.on_nan)
+        started = launched_size()
+        transport = None if started is None else _world()
+        if transport is not None:
+            launcher_check.check_world(started, transport.size, str(Path(sys.executable).parent))
+        if transport is not None and transport.size > 1:
+            _run_rank(asked, transport, stop_watching)
+        else:
             stop_watching()
             _run_alone(asked)
-        else:
-            transport = _world()
-            guard.check_world(transport.size, os.environ, str(Path(sys.executable).parent))
-            if transport.size > 1:
-                _run_rank(asked, transport, stop_watching)
-            else:
-                stop_watching()
-                _run_alone(asked)
     except LaunchError as error:
         stop_watching()
-        # Before the script, every rank comes to the same refusal: one of them says it.
-        if guard.launched_rank(os.environ) == 0:
-            Output().announce(str(error))
-        _end_refused(1)
+        _refuse(error)
+
+
+def _refuse(error: HpcdistError) -> NoReturn:
+    """End before the script: every rank comes to the same refusal, and rank 0 says it."""
+    if launched_rank() == 0:
+        Output().announce(str(error))
+    _end_refused(1)
 
 
 def _end_refused(code: int) -> NoReturn:
@@ -99,18 +115,18 @@ def _end_refused(code: int) -> NoReturn:
     Launchers end all ranks when the first one has failed: the others leave rank 0 time to speak.
     """
     logs.flush()
-    if guard.launched_size(os.environ) is None:
+    if launched_size() is None:
         raise SystemExit(code) from None
-    if guard.launched_rank(os.environ) > 0:
+    if launched_rank() > 0:
         time.sleep(REFUSAL_S)
     os._exit(code)  # MPI's own end would wait for the others
 
 
 def _world() -> Transport:
-    # Open MPI's osc/ucx complains of itself when windows are made; ours are of shared memory.
+    # Open MPI's osc/ucx prints a complaint when windows are made; ours are of shared memory.
     os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
-        return MpiTransport.world()
+        return mpi_world()
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
             "several ranks were started, but python cannot load an MPI library "
@@ -120,14 +136,15 @@ def _world() -> Transport:
 
 
 def _run_alone(asked: Options) -> None:
-    roles.refuse_lone_role(os.environ)
+    roles.refuse_lone_role(settings.role_variables())
     me = _own_facts(asked)
     # Other launchers leave their variables behind; our own options are meant.
     alone = roles.decide([replace(me, env=_role_of(asked))])
-    guard.check_on_failure(asked.on_failure, tolerant=False, servers=0)
+    launcher_check.check_on_failure(asked.on_failure, tolerant=False, servers=0)
     fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, alone, ["this host"])
     if me.problem:
         raise LaunchError(me.problem)
+    _warn_of_misspelt()
     for name, value in environment.alone().items():
         os.environ.setdefault(name, value)
     output = Output()
@@ -149,23 +166,26 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     _refuse_problems(ranks)
     hosts = [facts.host for facts in ranks]
     fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, cluster, hosts)
-    guard.check_on_failure(
+    launcher_check.check_on_failure(
         asked.on_failure, tolerant=transport.tolerant, servers=len(cluster.servers)
     )
     found = environment.variables(cluster, transport.rank)
     found |= gpus.variables(transport, cluster, os.environ)
-    os.environ.update(found, HPCDIST_RANK=str(transport.rank))
-    if transport.rank == 0 and not asked.quiet:
-        _print_table(asked, cluster, ranks, found)
+    os.environ.update(found)
+    settings.RANK.write(transport.rank)
+    if transport.rank == 0:
+        _warn_of_misspelt()
+        if not asked.quiet:
+            _print_table(asked, cluster, ranks, found)
     host = ranks[transport.rank].host
-    cores.share(sum(facts.host == host for facts in ranks), os.environ)
+    cores.share(sum(facts.host == host for facts in ranks))
     output = Output()
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
     stacks.listen()
     ends = Guard(transport, peers, output, asked.script)
     stop_watching()
-    atexit.register(_bound_the_end, transport)  # so early that it comes after the script's own
+    atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:
         output.direct(transport.rank, role, asked.log_dir, all_output=asked.all_output)
         runtime.start(
@@ -175,13 +195,11 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
             on_failure=asked.on_failure,
             name_of=lambda rank: str(peers[rank]),
             announce=output.announce,
+            name_death=ends.name_death,
             stack_of=ends.stack_of,
+            local_feed=asked.feed == "local",
         )
-        code = 0
-        try:
-            _run_script(asked)
-        except SystemExit as exit:
-            code = _code_of(exit)
+        code = _code_of_script(asked)
         if code:
             ends.exit(code)
         runtime.end_together()
@@ -190,30 +208,29 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         if (counts := runtime.updates_applied()) and not asked.quiet:
             said = ", ".join(f"{count} of trainer {k}" for k, count in enumerate(counts))
             print(f"hpcdist: {role} has applied updates: {said}", file=sys.stderr, flush=True)
+        ends.script_has_ended()
         runtime.finish()
         logs.flush()
-        ends.disarm()
         # Nobody leaves while others train: a rank that is gone is a rank that died.
         transport.barrier(deadline_s=None)
+        if transport.rank in cluster.servers[:1]:
+            ends.name_the_dead(transport.failed())
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:
         ends.fail(error)
 
 
-def _bound_the_end(transport: Transport) -> None:
-    """Let a signal end this process if MPI does not: with dead ranks it may hang in its own end."""
-    if transport.failed():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LAST_SECONDS)
+def _leave(ends: Guard, pid: int) -> None:
+    if os.getpid() == pid:  # not a child that the script has forked
+        ends.leave(mpi.finalize)
 
 
 def _own_facts(asked: Options) -> RankFacts:
-    problem = _problem_with(asked.script)
+    problem = _problem_with(asked.script) or _problem_with_settings()
     if not problem and asked.log_dir is not None:
         problem = logs.problem_with(asked.log_dir)
-    given = {name: os.environ[name] for name in roles.VARIABLES if name in os.environ}
-    given |= _role_of(asked)
+    given = settings.role_variables() | _role_of(asked)
     return RankFacts(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -237,6 +254,20 @@ def _problem_with(script: str) -> str:
         return f"cannot read the script {script!r} in {os.getcwd()}: {error.strerror}"
 
 
+def _problem_with_settings() -> str:
+    """Return what is wrong with a setting in this rank's environment, or an empty string."""
+    try:
+        settings.check()
+    except SettingError as error:
+        return str(error)
+    return ""
+
+
+def _warn_of_misspelt() -> None:
+    for warning in settings.misspelt():
+        print(f"hpcdist: {warning}", file=sys.stderr, flush=True)
+
+
 def _refuse_problems(ranks: Sequence[RankFacts]) -> None:
     troubled = [i for i, facts in enumerate(ranks) if facts.problem]
     if troubled:
@@ -257,28 +288,58 @@ def _print_table(
     )
     lines = [
         table.arguments({**asdict(asked), "script_args": " ".join(asked.script_args)}),
-        f"{roster}; rank 0 finds in its environment:",
+        f"{roster}; environment of rank 0:",
         table.environment(variables),
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
+def _code_of_script(asked: Options) -> int:
+    """Run the script; return its exit code. A process that the script forks ends in here."""
+    rank = os.getpid()
+    code = 0
+    try:
+        _run_script(asked)
+    except SystemExit as exit:
+        code = _code_of(exit)
+    except BaseException:
+        if os.getpid() == rank:
+            raise
+        traceback.print_exc()
+        code = 1
+    if os.getpid() != rank:
+        # Not by sys.exit: what is registered with atexit, MPI_Finalize too, is for the rank to do.
+        logs.flush()
+        os._exit(code)
+    return code
+
+
 def _run_script(asked: Options) -> None:
     """Run the script as ``python script.py`` would, its random numbers seeded."""
     preemption.listen()
-    os.environ["HPCDIST_SEED"] = str(asked.seed)
+    logs.show_messages(logging.WARNING if asked.quiet else logging.INFO, asked.log_level)
+    if asked.log_dir is not None and runtime.is_first():
+        here.after_first_step.append(functools.partial(slurm.note_first_step, asked.log_dir))
+    settings.SEED.write(asked.seed)
     random.seed(asked.seed)
     np.random.seed(asked.seed)
-    if asked.log_level is not None:
-        logging.basicConfig(level=asked.log_level)
     if asked.as_paddle:
         aspaddle.install()
-    sys.argv = [asked.script, *asked.script_args]
+    sys.argv = arguments = ScriptArguments([asked.script, *asked.script_args])
+    ours = script_arguments.misplaced(asked.script_args, options.names())
+
+    def check_arguments() -> None:
+        if ours and runtime.is_first() and sys.argv is arguments and not arguments.read:
+            arguments.read = True  # told once
+            Output().announce(script_arguments.warning(ours, asked.script))
+
+    here.after_first_step.append(check_arguments)
     sys.path[0] = str(Path(asked.script).resolve().parent)
     try:
         runpy.run_path(asked.script, run_name="__main__")
+        check_arguments()
     finally:
-        preemption.hold()
+        hold_warning()
 
 
 def _code_of(exit: SystemExit) -> int:

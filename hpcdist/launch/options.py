@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from hpcdist.launch import fluid_options, role_map
-from hpcdist.launch.guard import launched_rank
-from hpcdist.runtime.survival import OnFailure
+from hpcdist import settings
+from hpcdist.comm.process_manager import launched_rank
+from hpcdist.compat import fluid_options
+from hpcdist.launch import role_map
+from hpcdist.runtime.job.failure_policy import OnFailure
+from hpcdist.settings import Kind, Word
+
+T = TypeVar("T")
 
 DESCRIPTION = """\
 Run a training script on one process or on many ranks.
@@ -23,17 +27,19 @@ Run a training script on one process or on many ranks.
   python -m hpcdist checkpoint inspect PATH              what a checkpoint holds (or: verify)
   python -m hpcdist slurm --pservers 2 train.py          a batch script for Slurm
 
-Every rank runs the same script and finds its role in its environment, under Fluid's names:
+Every rank runs the same script. Its role is in its environment, under Fluid's names:
 PADDLE_TRAINING_ROLE, PADDLE_TRAINER_ID, PADDLE_TRAINERS, PADDLE_PSERVER_IPS, PADDLE_PSERVER_PORT,
-PADDLE_CURRENT_IP, and those of PaddleCloudRoleMaker. Options stand before the script; all that
-follows it is the script's own."""
+PADDLE_CURRENT_IP, and those of PaddleCloudRoleMaker. Options stand before the script;
+everything after the script is passed to it.
+
+`python -m hpcdist settings` lists all environment variables."""
 
 EPILOG = f"""\
 role maps:
 {role_map.HELP}
 
 Roles that are already set in the environment of every rank (PADDLE_TRAINING_ROLE) are kept.
-If one rank fails or is killed, all end, and one message says which, and where it was. Under
+If a rank fails or is killed, all ranks end, and one message says which rank it was and where. Under
 `mpirun --with-ft ulfm` a job can go on without trainers that were killed, see --on-failure."""
 
 
@@ -49,9 +55,12 @@ class Options:
     all_output: bool
     quiet: bool
     as_paddle: bool
+    feed: str
     seed: int
     deadline: int | None
     on_failure: OnFailure | None
+    on_nan: str
+    umask: int | None
     worker_num: int | None
     nproc_per_node: int | None
     log_level: int | None
@@ -59,20 +68,51 @@ class Options:
     script_args: tuple[str, ...]
 
 
+def argument(kind: Kind[T]) -> Callable[[str], T]:
+    """Return an argparse type that takes what a setting of this kind takes."""
+
+    def read(text: str) -> T:
+        try:
+            return kind.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
 class _Writes(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that speaks on one rank only: all ranks are given the same command line."""
+    """A parser that prints on rank 0 only: all ranks are given the same command line."""
 
     def _print_message(self, message: str, file: _Writes | None = None) -> None:
-        if launched_rank(os.environ) == 0:
+        if launched_rank() == 0:
             super()._print_message(message, file)
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """Return the options in ``argv`` (default: the process's own)."""
+    """Return the options in ``argv`` (default: the process's own).
+
+    SettingError for a variable that stands for an option and has a wrong value.
+    """
+    parser = _parser()
+    found = vars(parser.parse_args(sys.argv[1:] if argv is None else argv))
+    found = fluid_options.settle(parser, found)
+    if found["pservers_per_node"] is not None:
+        if found["role_map"] is not None:
+            parser.error("--pservers-per-node K is the role map node:*=K: give one of them")
+        found["role_map"] = f"node:*={found['pservers_per_node']}"
+    return Options(**found | {"script_args": tuple(found["script_args"])})
+
+
+def names() -> list[str]:
+    """Return all options, as --name."""
+    return [name for action in _parser()._actions for name in action.option_strings]
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m hpcdist",
         description=DESCRIPTION,
@@ -83,30 +123,31 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument(
         "--pservers",
-        type=_at_least(0),
+        type=argument(settings.PSERVERS.kind),
         metavar="P",
-        default=os.environ.get("HPCDIST_PSERVERS"),
-        help="how many of the ranks are parameter servers (or HPCDIST_PSERVERS)",
+        default=settings.PSERVERS.read(),
+        help="number of ranks that are parameter servers (or HPCDIST_PSERVERS)",
     )
     parser.add_argument(
         "--pservers-per-node",
-        type=_at_least(1),
+        type=argument(settings.PSERVERS_PER_NODE.kind),
         metavar="K",
-        default=os.environ.get("HPCDIST_PSERVERS_PER_NODE"),
-        help="how many ranks of each node are (or HPCDIST_PSERVERS_PER_NODE): role map node:*=K",
+        default=settings.PSERVERS_PER_NODE.read(),
+        help="number of servers on each node, its last ranks (or HPCDIST_PSERVERS_PER_NODE); "
+        "the same as the role map node:*=K",
     )
     parser.add_argument(
         "--role",
-        type=_one_of("trainer", "pserver"),
+        type=argument(Word("trainer", "pserver")),
         metavar="{trainer,pserver}",
-        help="what these ranks are, in a job whose parts have command lines of their own: "
+        help="role of these ranks, in a job whose parts have command lines of their own: "
         "srun --het-group=0 ... --role trainer T.py : --het-group=1 ... --role pserver T.py",
     )
     parser.add_argument(
         "--role-map",
         metavar="MAP",
-        default=os.environ.get("HPCDIST_ROLE_MAP"),
-        help="which ranks they are, see below (or HPCDIST_ROLE_MAP)",
+        default=settings.ROLE_MAP.read(),
+        help="which ranks are servers, see below (or HPCDIST_ROLE_MAP)",
     )
     parser.add_argument(
         "--log-dir",
@@ -114,73 +155,67 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         help="write each rank's output to DIR/workerlog.K or serverlog.K; rank 0's is shown too",
     )
     parser.add_argument(
-        "--all-output", action="store_true", help="show every rank's stdout, not only rank 0's"
+        "--all-output",
+        action="store_true",
+        help="show the stdout of every rank, not only of rank 0",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="no table of the job's environment at the start"
+        "--quiet",
+        action="store_true",
+        help="print warnings and errors only: no table at the start, no other messages",
     )
     parser.add_argument(
         "--as-paddle",
         action="store_true",
-        help="let `import paddle` and `import paddle.fluid` mean hpcdist",
+        help="make `import paddle` and `import paddle.fluid` import hpcdist",
+    )
+    parser.add_argument(
+        "--feed",
+        type=argument(settings.FEED.kind),
+        metavar="{whole,local}",
+        default=settings.FEED.read(),
+        help="what each trainer of a plain script feeds: the whole batch, of which it takes its "
+        "rows (default), or rows of its own, which together are the batch (or HPCDIST_FEED)",
     )
     parser.add_argument(
         "--seed",
-        type=_at_least(0),
-        default=0,
+        type=argument(settings.SEED.kind),
+        default=settings.SEED.default,
         metavar="N",
-        help="seed of random and numpy.random, equal on all ranks (default 0)",
+        help="seed of random, numpy.random and unseeded operators, on all ranks (default 0)",
     )
     parser.add_argument(
         "--deadline",
-        type=_at_least(1),
+        type=argument(settings.RPC_DEADLINE.kind),
         metavar="MS",
         help="longest wait for a message, in milliseconds: sets FLAGS_rpc_deadline (180000)",
     )
     parser.add_argument(
         "--on-failure",
-        type=_one_of("end", "continue"),
+        type=argument(settings.ON_FAILURE.kind),
         metavar="{end,continue}",
-        default=os.environ.get("HPCDIST_ON_FAILURE"),
+        default=settings.ON_FAILURE.read(),
         help="what happens when a trainer dies: the job ends, or goes on with the others, which "
         "needs `mpirun --with-ft ulfm` of Open MPI 5; by default asynchronous jobs go on and "
         "synchronous ones end (or HPCDIST_ON_FAILURE)",
     )
+    parser.add_argument(
+        "--on-nan",
+        type=argument(settings.ON_NAN.kind),
+        metavar="{warn,end}",
+        default=settings.ON_NAN.read(),
+        help="what the first NaN does that a training program fetches, or that Saver would save: "
+        "one warning, or the end of the job (or HPCDIST_ON_NAN; default warn)",
+    )
+    parser.add_argument(
+        "--umask",
+        type=argument(settings.UMASK.kind),
+        metavar="OCTAL",
+        default=settings.UMASK.read(),
+        help="permissions that logs, checkpoints and other files of the job do not get, on all "
+        "ranks: 077 keeps them from others (or HPCDIST_UMASK; default: the shell's umask)",
+    )
     fluid_options.add(parser)
     parser.add_argument("script", help="the training script")
-    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="passed on as they are")
-    found = vars(parser.parse_args(sys.argv[1:] if argv is None else argv))
-    found = fluid_options.settle(parser, found, os.environ)
-    if found["pservers_per_node"] is not None:
-        if found["role_map"] is not None:
-            parser.error("--pservers-per-node K is the role map node:*=K: give one of them")
-        found["role_map"] = f"node:*={found['pservers_per_node']}"
-    return Options(**found | {"script_args": tuple(found["script_args"])})
-
-
-class _at_least:
-    """An argparse type: an integer not below a bound."""
-
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-
-    def __call__(self, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = self._bound - 1
-        if value < self._bound:
-            raise argparse.ArgumentTypeError(f"expected an integer >= {self._bound}, got {text!r}")
-        return value
-
-
-class _one_of:
-    """An argparse type: one of some words, also where the default comes from the environment."""
-
-    def __init__(self, *words: str) -> None:
-        self._words = words
-
-    def __call__(self, text: str) -> str:
-        if text not in self._words:
-            raise argparse.ArgumentTypeError(f"expected {' or '.join(self._words)}, got {text!r}")
-        return text
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
+    return parser

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdist.comm.cluster import Role
-from hpcdist.errors import HpcdistError
+from hpcdist.comm.cluster import RankRole
+from hpcdist.errors import CommError, DeadlineError, HpcdistError
 
 PACKAGE = str(Path(__file__).parent.parent) + "/"
 MOST_FRAMES = 12
@@ -19,7 +19,7 @@ class Peer:
     """A rank of this job, as an error message names it."""
 
     rank: int
-    role: Role
+    role: RankRole
     host: str
     pid: int
 
@@ -32,12 +32,34 @@ def of_exception(error: BaseException, script: str, me: Peer | None, where: str)
     return f"{me or 'the script'} failed at {where}\n{user_traceback(error, script)}"
 
 
+def is_of_messages(error: BaseException) -> bool:
+    """Tell whether an error is of messages between ranks, which the death of one makes fail."""
+    late = isinstance(error, DeadlineError)
+    ours = isinstance(error, CommError) and not late
+    return ours or type(error).__module__.partition(".")[0] == "mpi4py"
+
+
 def of_deaths(dead: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
-    """Return the message about ranks that ended without a word, told by one that survives."""
+    """Return the message about ranks that died, as one of the others reports it."""
     names = " and ".join(map(str, dead))
     lines = [f"{names} died: killed, out of memory or crashed; the job ends", advice]
     lines.append(f"rank {me.rank} was here: {where}")
     return "\n  ".join(filter(None, lines))
+
+
+def of_termination(ended: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
+    """Return the message about the only ranks that SIGTERM came to, told by one of them."""
+    names = " and ".join(map(str, ended))
+    lines = [f"{names} ended: SIGTERM came, and not to the whole job; the job ends", advice]
+    lines.append(f"rank {me.rank} was here: {where}")
+    return "\n  ".join(filter(None, lines))
+
+
+def of_late_death(dead: Peer, done: bool) -> str:
+    """Return the message about a rank that died when the servers had ended."""
+    if done:
+        return f"{dead} died after its script had ended: killed or crashed; nothing is lost"
+    return f"{dead} died before its script had ended: killed or crashed; the others have finished"
 
 
 def user_traceback(error: BaseException, script: str) -> str:

@@ -1,4 +1,4 @@
-"""The language of --role-map: which ranks serve. Pure."""
+"""The language of --role-map: which ranks are servers. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from hpcdist.errors import LaunchError
 
 HELP = """\
-  servers-last             trainers are ranks 0..T-1, servers T..T+P-1 (default; wants --pservers P)
-  servers-first            servers are ranks 0..P-1 (wants --pservers P)
+  servers-last             trainers are ranks 0..T-1, servers T..T+P-1 (default; needs --pservers P)
+  servers-first            servers are ranks 0..P-1 (needs --pservers P)
   t,t,s,s                  one letter per rank: t trainer, s server
   trainer:2-3,pserver:0-1  the ranks of each role
-  node:n1=1,n2=2           so many servers on these hosts, the last ranks of each;
-                           node:*=1 for one on every host"""
+  node:n1=1,n2=2           number of servers on each host, its last ranks;
+                           node:*=1 is one on every host"""
 
 Ranks = tuple[int, ...]
 

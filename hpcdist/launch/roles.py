@@ -14,21 +14,6 @@ from hpcdist.launch import role_map as maps
 
 T = TypeVar("T")
 
-# What a user, or another launcher, may have set on a rank; read before hpcdist sets its own.
-VARIABLES = (
-    "PADDLE_TRAINING_ROLE",
-    "TRAINING_ROLE",
-    "PADDLE_TRAINER_ID",
-    "PADDLE_PSERVER_IPS",
-    "PADDLE_PSERVER_PORT",
-    "PADDLE_PSERVERS_IP_PORT_LIST",
-    "PADDLE_TRAINER_ENDPOINTS",
-    "PADDLE_CURRENT_ENDPOINT",
-    "PADDLE_CURRENT_IP",
-    "POD_IP",
-    "PADDLE_PORT",
-)
-
 
 @dataclass(frozen=True)
 class RankFacts:
@@ -38,7 +23,7 @@ class RankFacts:
     pid: int
     pservers: int | None
     role_map: str | None
-    env: Mapping[str, str]  # those of VARIABLES that are set
+    env: Mapping[str, str]  # its settings.role_variables()
     problem: str = ""  # why this rank cannot run the script
 
     def encode(self) -> bytes:
@@ -102,7 +87,7 @@ def decide(ranks: Sequence[RankFacts]) -> Cluster:
     elif role_map in (None, "servers-last", "servers-first"):
         first = role_map == "servers-first"
         if role_map is not None and not pservers:
-            raise LaunchError(f"role map {role_map!r} wants --pservers P")
+            raise LaunchError(f"role map {role_map!r} needs --pservers P")
         trainers, servers = maps.by_count(len(ranks), pservers or 0, servers_first=first)
     else:
         assert role_map is not None
@@ -156,8 +141,8 @@ def _from_environment(ranks: Sequence[RankFacts]) -> tuple[maps.Ranks, maps.Rank
     if names and any(own):
         if sorted(own) != sorted(names):
             raise LaunchError(
-                f"servers are named {','.join(names)}, but the server ranks {servers} call "
-                f"themselves {own} (PADDLE_CURRENT_IP or PADDLE_CURRENT_ENDPOINT)"
+                f"servers are named {','.join(names)}, but the server ranks {servers} have "
+                f"the names {own} (PADDLE_CURRENT_IP or PADDLE_CURRENT_ENDPOINT)"
             )
         servers.sort(key=lambda i: names.index(ranks[i].endpoint))
     return tuple(trainers), tuple(servers)

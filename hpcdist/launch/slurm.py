@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import shlex
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.checkpoint.preemption import AGAIN
+from hpcdist.comm import mpi
+from hpcdist.launch.options import argument
+from hpcdist.settings import Integer
 
 DESCRIPTION = """\
 Write a Slurm batch script that trains with hpcdist.
@@ -20,11 +24,12 @@ Write a Slurm batch script that trains with hpcdist.
   python -m hpcdist slurm --nodes 4 --pservers-per-node 1 -o job.sbatch train.py
   sbatch job.sbatch
 
-Without servers the ranks train collectively. The job is warned before its time is over: it then
-saves a checkpoint, if its script does so (hpcdist.checkpoint), is put back into the queue, and
-goes on from there. After a failure it does the same, a few times."""
+Without servers all ranks are trainers. Slurm warns the job before its time limit. If its script
+uses hpcdist.checkpoint.Saver, the job then saves a checkpoint, is requeued and resumes from there.
+After a failure it is requeued too, --retries times, unless it failed before its first step."""
 
 
+logger = logging.getLogger("hpcdist")
 EARLIER_S = 60  # how much earlier than it was asked to Slurm may warn
 
 
@@ -68,12 +73,12 @@ BUNDLED = dict(
         ),
         _bundled(
             "pserver_nodes.sbatch",
-            "Parameter servers on nodes of their own, the last ones.",
+            "Parameter servers on nodes of their own, the last nodes.",
             server_nodes=1,
         ),
         _bundled(
             "pserver_het.sbatch",
-            "Parameter servers in another part of a heterogeneous job, with other resources.",
+            "Parameter servers as a component of a heterogeneous job, with resources of their own.",
             server_nodes=1,
             het=True,
         ),
@@ -96,14 +101,14 @@ def batch_script(wanted: Wanted) -> str:
     lines += _directive("time", wanted.time)
     lines += [
         *_directive("output", "%x-%j.log"),
-        "#SBATCH --open-mode=append      # when it is started again, the job goes on writing",
+        "#SBATCH --open-mode=append      # a requeued job continues its log",
         "#SBATCH --requeue",
         f"#SBATCH --signal=USR1@{wanted.warning_s}      # seconds before the end: save and stop",
     ]
     if wanted.het:
-        lines += ["#SBATCH hetjob", "# The servers' part:"]
+        lines += ["#SBATCH hetjob", "# The component of the servers:"]
         lines += _resources(wanted, wanted.server_nodes, servers=True)
-    ending = _ENDING.format(again=AGAIN, retries=wanted.retries)
+    ending = _ENDING.format(again=AGAIN, retries=wanted.retries, first_step=FIRST_STEP)
     return "\n".join([*lines, "", *_environment(wanted), _BEFORE, *_start(wanted), ending])
 
 
@@ -121,7 +126,7 @@ def _start(wanted: Wanted) -> list[str]:
     if wanted.server_nodes:
         servers = wanted.server_nodes * wanted.ranks_per_node
         return [
-            "# The last ranks serve; in blocks, these are all ranks of the last nodes.",
+            "# The last ranks are servers: with block distribution, all ranks of the last nodes.",
             f"{srun} --distribution=block {launch} --pservers {servers} {wanted.command}",
         ]
     count = f" --pservers {wanted.pservers}" if wanted.pservers else ""
@@ -130,10 +135,12 @@ def _start(wanted: Wanted) -> list[str]:
     return [f"{srun} {launch}{count} {wanted.command}"]
 
 
+FIRST_STEP = "first-step"  # a file in the log directory, once a step has been made
+
 _BEFORE = """\
 LOGS="logs-$SLURM_JOB_ID"
 RUN="$LOGS/start.${SLURM_RESTART_COUNT:-0}"   # each start has logs of its own
-# A warning that comes while python still starts waits until it can be heard (coreutils 8.31).
+# A warning that comes while python starts is held back until the script runs (coreutils 8.31).
 HOLD="env --block-signal=USR1"
 $HOLD true 2>/dev/null || HOLD=
 
@@ -142,14 +149,27 @@ $HOLD true 2>/dev/null || HOLD=
 _ENDING = """\
 code=$?
 
-# {again}: time was up; there is a checkpoint to go on from. A failure is tried again a few times.
+# {again}: stopped before the time limit, with a checkpoint to resume from. A failure is retried a
+# few times, unless the job has never made a step: then it would fail in the same way.
 if [ $code -ne 0 ] && [ $code -ne {again} ]; then
+    if ! compgen -G "$LOGS/start.*/{first_step}" > /dev/null; then
+        echo "hpcdist: the job failed before its first step ($code): not started again" >&2
+        exit $code
+    fi
     mkdir -p "$LOGS" && echo "exit code $code" >> "$LOGS/failures"
     [ "$(wc -l < "$LOGS/failures")" -le "${{RETRIES:-{retries}}}" ] || exit $code
 fi
 [ $code -eq 0 ] || scontrol requeue "$SLURM_JOB_ID"
 exit $code
 """
+
+
+def note_first_step(log_dir: str) -> None:
+    """Leave the file that tells the batch script that the job has made a step."""
+    try:
+        Path(log_dir, FIRST_STEP).touch()
+    except OSError as error:
+        logger.warning("cannot write into %s, so a failure will not be retried: %s", log_dir, error)
 
 
 def _directive(name: str, value: object) -> list[str]:
@@ -165,19 +185,25 @@ def _resources(wanted: Wanted, nodes: int, *, servers: bool = False) -> list[str
     return lines + _directive("partition", wanted.partition) + _directive("account", wanted.account)
 
 
+PMIX, PMI2 = "pmix", "pmi2"
 # What the MPI from PyPI wants: Open MPI has no munge, MPICH's addresses over UCX are too long.
-_FROM_PYPI = {"pmix": "PMIX_MCA_psec=native", "pmi2": "MPIR_CVAR_CH4_NETMOD=ofi"}
+_FROM_PYPI = {PMIX: "PMIX_MCA_psec=native", PMI2: "MPIR_CVAR_CH4_NETMOD=ofi"}
+
+
+def pmi_of(library: str) -> str:
+    """Return how srun must start ranks that load this MPI library. Pure."""
+    return PMIX if not library or "Open MPI" in library else PMI2  # MPICH and its kin
 
 
 def _environment(wanted: Wanted) -> list[str]:
     if not wanted.env:
-        mpi = wanted.mpi or "pmix"
-        return [f"export SLURM_MPI_TYPE={mpi} {_FROM_PYPI[mpi]}"]
+        pmi = wanted.mpi or PMIX
+        return [f"export SLURM_MPI_TYPE={pmi} {_FROM_PYPI[pmi]}"]
     asked = [f"export SLURM_MPI_TYPE={wanted.mpi}"] if wanted.mpi else []
     advice = "submit from the project's folder, or set HPCDIST_ENV"
     return [
         *asked,
-        f'SITE="${{HPCDIST_ENV:-{wanted.env}}}"   # what is particular to this site',
+        f'SITE="${{HPCDIST_ENV:-{wanted.env}}}"   # settings of this site',
         f'[ -r "$SITE" ] || {{ echo "no $SITE in $PWD: {advice}" >&2; exit 1; }}',
         '. "$SITE"',
     ]
@@ -209,35 +235,38 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
 
     def number(option: str, value: int, least: int, text: str) -> None:
         help_text = f"{text} (default {value})" if value else text
-        parser.add_argument(option, type=_number(least), default=value, metavar="N", help=help_text)
+        parser.add_argument(
+            option, type=argument(Integer(least)), default=value, metavar="N", help=help_text
+        )
 
     number("--nodes", default.nodes, 1, "nodes of the job; with --server-nodes, of the trainers")
     number("--ranks-per-node", default.ranks_per_node, 1, "processes on each node")
     number("--cpus-per-rank", default.cpus_per_rank, 1, "cores of each process")
-    number("--gpus-per-node", 0, 0, "GPUs of each node; one process each is usual")
-    number("--pservers", 0, 0, "so many ranks serve, the last ones")
-    number("--pservers-per-node", 0, 0, "so many ranks of each node serve")
-    number("--server-nodes", 0, 0, "so many further nodes only serve")
+    number("--gpus-per-node", 0, 0, "GPUs of each node, usually one per process")
+    number("--pservers", 0, 0, "number of server ranks, the last N")
+    number("--pservers-per-node", 0, 0, "number of server ranks on each node, the last N")
+    number("--server-nodes", 0, 0, "number of further nodes with servers only")
     parser.add_argument(
         "--het",
         action="store_true",
-        help="servers' nodes are another part of a heterogeneous job (with --server-nodes), "
-        "whose directives can then differ",
+        help="make the server nodes a component of a heterogeneous job, with directives of their "
+        "own (needs --server-nodes)",
     )
     parser.add_argument(
         "--time",
         type=_time,
         default=default.time,
-        help=f"limit, as Slurm writes it: minutes, h:m:s, d-h ... (default {default.time})",
+        help=f"time limit as Slurm writes it: minutes, h:m:s, d-h ... (default {default.time})",
     )
-    parser.add_argument("--partition", default="", help="where to run")
-    parser.add_argument("--account", default="", help="who pays")
+    parser.add_argument("--partition", default="", help="Slurm partition")
+    parser.add_argument("--account", default="", help="Slurm account to charge")
     parser.add_argument("--job-name", default="", help="default: the script's name")
     parser.add_argument(
         "--mpi",
-        choices=("pmix", "pmi2"),
+        choices=(PMIX, PMI2),
         default=default.mpi,
-        help="how srun starts MPI: pmix for Open MPI (default, without --env), pmi2 for MPICH",
+        help="how srun starts MPI: pmix for Open MPI, pmi2 for MPICH (default: as the MPI of this "
+        "python needs; with --env, as that file says)",
     )
     parser.add_argument(
         "--env",
@@ -246,17 +275,21 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         help="source this file first (modules, a virtual environment), such as jobs/slurm/env.sh; "
         "without it the job runs the python that runs this",
     )
-    number("--warning", default.warning_s, 1, "seconds before the time limit to save and stop")
-    number("--retries", default.retries, 0, "how often to start again after a failure")
+    number(
+        "--warning", default.warning_s, 1, "how many seconds before the time limit to save and stop"
+    )
+    number("--retries", default.retries, 0, "how many times to start again after a failure")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     parser.add_argument("script", help="the training script")
-    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="passed on as they are")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
     asked = parser.parse_args(argv)
     ways = [asked.pservers, asked.pservers_per_node, asked.server_nodes]
     if sum(map(bool, ways)) > 1:
         parser.error("give one of --pservers, --pservers-per-node and --server-nodes")
     if asked.het and not asked.server_nodes:
-        parser.error("--het puts servers on nodes of their own: say how many with --server-nodes")
+        parser.error(
+            "--het puts servers on nodes of their own: give their number, --server-nodes N"
+        )
     ranks = asked.nodes * asked.ranks_per_node
     if asked.pservers >= ranks or asked.pservers_per_node >= asked.ranks_per_node:
         parser.error(f"no trainer is left among {ranks} ranks: use fewer servers, or more ranks")
@@ -280,7 +313,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         time=asked.time,
         partition=asked.partition,
         account=asked.account,
-        mpi=asked.mpi,
+        mpi=asked.mpi or ("" if asked.env else pmi_of(mpi.library())),
         env=asked.env if "/" in asked.env or not asked.env else f"./{asked.env}",
         python="python" if asked.env else shlex.quote(sys.executable),
         warning_s=asked.warning,
@@ -296,7 +329,7 @@ def seconds_of(time: str) -> float:
         return float("inf")
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time, re.ASCII)
     if match is None:
-        raise ValueError(f"no time of Slurm's: {time!r}")
+        raise ValueError(f"not a time of Slurm's: {time!r}")
     days, *parts = match.groups()
     first, second, third = (int(part or 0) for part in parts)
     if days is not None or parts[2] is not None:  # d-h[:m[:s]], h:m:s
@@ -312,15 +345,3 @@ def _time(text: str) -> str:
         forms = "m, m:s, h:m:s, d-h, d-h:m, d-h:m:s or UNLIMITED"
         raise argparse.ArgumentTypeError(f"expected {forms}, got {text!r}") from None
     return text
-
-
-class _number:
-    """An argparse type: an integer not below a bound."""
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def __call__(self, text: str) -> int:
-        if not text.isdecimal() or int(text) < self._least:
-            raise argparse.ArgumentTypeError(f"expected a number >= {self._least}, got {text!r}")
-        return int(text)

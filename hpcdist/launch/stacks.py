@@ -20,6 +20,7 @@ PATIENCE_S = 5.0  # until its first line: it may have to wait for a core
 QUIET_S = 0.2  # without another line, that was all
 MOST_LINES = 30
 _WATCHER = "in _await_the_end"
+_WAIT = "hpcdist/comm/progress.py"
 _LAUNCHERS = ('File "<frozen runpy>"', f'File "{Path(__file__).parent}/', "hpcdist/__main__.py")
 _files: list[int] = []  # this process's, once it listens
 
@@ -43,6 +44,16 @@ def stacks_of(pid: int) -> str:
     if not found:
         return f"it {_STATES.get(state, 'does not answer')}: no stack"
     return "\n".join(_shortened(found))
+
+
+def waits(stack: str) -> bool:
+    """Tell whether what `stacks_of` returned is of a rank that waits for others itself.
+
+    So does one of which only the launcher's frames were left out: its own wait has just ended.
+    """
+    if stack.lstrip().startswith(("Current thread", "Thread")) and 'File "' not in stack:
+        return True
+    return any(f'{_WAIT}", line' in line and "in linger" in line for line in stack.splitlines())
 
 
 def _ask(pid: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 
-from hpcdist.ps.table_facts import TableStatistics
+from hpcdist.ps.table_metadata import TableStatistics
 
 NAME_WIDTH = 40
 VALUE_WIDTH = 45

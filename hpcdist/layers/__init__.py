@@ -107,6 +107,12 @@ from hpcdist.layers.math import (
 )
 from hpcdist.layers.metric import accuracy, auc, topk
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.random import (
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -202,6 +208,8 @@ __all__ = [
     "flatten",
     "floor",
     "gather",
+    "gaussian_random",
+    "gaussian_random_batch_size_like",
     "gelu",
     "get_tensor_from_selected_rows",
     "greater_equal",
@@ -295,6 +303,8 @@ __all__ = [
     "tanh",
     "topk",
     "transpose",
+    "uniform_random",
+    "uniform_random_batch_size_like",
     "unsqueeze",
     "zeros",
     "zeros_like",

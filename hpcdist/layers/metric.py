@@ -54,7 +54,8 @@ def auc(
     """Return the area under the curve [1] over all batches, that over the last ones, and counts.
 
     ``input``: probabilities [n, 2] of negative and positive class, or [n, 1] of the positive one;
-    ``label`` int64 [n, 1]. ``slide_steps``: how many batches the second area looks back on. The
+    ``label`` int64 [n, 1]. ``slide_steps``: how many batches the second area looks back on
+    (0: on all). The
     counts are persistable variables: positives and negatives by bucket of the last batches, then
     of all. Trainers of a plain script count their own rows; fetched areas and counts are those of
     all trainers. ``curve``: ROC or PR. ``topk`` changes nothing, as in Fluid.

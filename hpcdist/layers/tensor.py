@@ -335,7 +335,11 @@ def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) ->
 
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
-    """Take rows by their numbers; the gradient of a row taken twice is the sum of both."""
+    """Take rows by their numbers; the gradient of a row taken twice is the sum of both.
+
+    ``index`` is int [n] or [n, 1], from 0 to the number of rows - 1: at a step FeedError for any
+    other. The result is [n, *the shape of a row].
+    """
     helper = LayerHelper("gather")
     inputs = {"X": input, "Index": index}
     return helper.apply("gather", inputs, {"overwrite": overwrite}, dtype=input.dtype)

@@ -2,10 +2,10 @@
 
 from hpcdist.ops import (  # noqa: F401
     activation,
+    allreduce,
     arithmetic,
     auc,
     batch_norm,
-    collective,
     control,
     conv,
     cross_entropy,
@@ -31,5 +31,7 @@ from hpcdist.ops import (  # noqa: F401
     shape,
     softmax,
     sparse,
+    sync_batch_norm,
     tensor,
+    whole_norms,
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, define
+from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import Wanted, grad_by, like_inputs, same
 
 Bind = Callable[..., Callable[[], Any]]
@@ -40,7 +41,15 @@ def _unary(
         parts: dict[str, Any] = {"bind": bind or _ufunc(forward), "inplace": {"Out": "X"}}
     else:
         parts = {"kernel": forward}
-    define(type, "X -> Out", attrs=attrs, infer=same, grad=grad_by(f"{type}_grad", slots), **parts)
+    define(
+        type,
+        "X -> Out",
+        rows=by_element(),
+        attrs=attrs,
+        infer=same,
+        grad=grad_by(f"{type}_grad", slots),
+        **parts,
+    )
     define(
         f"{type}_grad",
         slots,
@@ -53,6 +62,7 @@ def _unary(
 
 # -- relu: on every training step, so nothing is allocated or looked up there --------------------
 def _relu_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+    """out = max(x, 0)."""
     # numpy compares two arrays in vector registers, an array with a scalar three times slower;
     # a row of zeros does, where zeros like x would take as much memory.
     columns = 1
@@ -67,6 +77,7 @@ def _relu_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
 
 
 def _relu_grad_bind(xp: Any, out: Any, dout: Any, dx: Any) -> Callable[[], Any]:
+    """dx = dout where out > 0, else 0."""
     mask = xp.empty(out.shape, bool)
     greater, multiply = xp.greater, xp.multiply
 
@@ -82,21 +93,25 @@ _unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bin
 
 # -- powers and roots ----------------------------------------------------------------------------
 def _square_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    """dx = 2 x dout."""
     xp.multiply(x, dout, out=dx)
     xp.add(dx, dx, out=dx)  # cheaper than a Python number as operand
 
 
 def _sqrt_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    """dx = dout / (2 out)."""
     xp.true_divide(dout, out, out=dx)
     xp.multiply(dx, 0.5, out=dx)
 
 
 def _rsqrt(xp: Any, x: Any, out: Any) -> None:
+    """out = 1 / sqrt(x)."""
     xp.sqrt(x, out=out)
     xp.true_divide(1, out, out=out)
 
 
 def _rsqrt_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    """dx = -out^3 dout / 2."""
     xp.multiply(out, out, out=dx)
     xp.multiply(dx, out, out=dx)
     xp.multiply(dx, dout, out=dx)
@@ -104,6 +119,7 @@ def _rsqrt_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
 
 
 def _reciprocal_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    """dx = -out^2 dout."""
     xp.multiply(out, out, out=dx)
     xp.multiply(dx, dout, out=dx)
     xp.negative(dx, out=dx)
@@ -114,6 +130,7 @@ def _pow(xp: Any, x: Any, out: Any, factor: float) -> None:
 
 
 def _pow_grad(xp: Any, x: Any, dout: Any, dx: Any, factor: float) -> None:
+    """dx = factor x^(factor - 1) dout."""
     xp.power(x, factor - 1, out=dx)
     xp.multiply(dx, dout, out=dx)
     xp.multiply(dx, factor, out=dx)
@@ -146,12 +163,14 @@ def _log_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
 
 
 def _cos_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    """dx = -sin(x) dout."""
     xp.sin(x, out=dx)
     xp.multiply(dx, dout, out=dx)
     xp.negative(dx, out=dx)
 
 
 def _tanh_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    """dx = (1 - out^2) dout."""
     xp.multiply(out, out, out=dx)
     xp.subtract(1, dx, out=dx)
     xp.multiply(dx, dout, out=dx)
@@ -177,7 +196,15 @@ def _sign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
     return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {"scale": 0.0})]
 
 
-define("sign", "X -> Out", infer=same, bind=_ufunc("sign"), inplace={"Out": "X"}, grad=_sign_grad)
+define(
+    "sign",
+    "X -> Out",
+    rows=by_element(),
+    infer=same,
+    bind=_ufunc("sign"),
+    inplace={"Out": "X"},
+    grad=_sign_grad,
+)
 
 
 # -- sigmoid and what is made of it --------------------------------------------------------------
@@ -190,17 +217,20 @@ def sigmoid(xp: Any, x: Any, out: Any) -> None:
 
 
 def _sigmoid_grad(xp: Any, out: Any, dout: Any, dx: Any) -> None:
+    """dx = out (1 - out) dout."""
     xp.subtract(1, out, out=dx)
     xp.multiply(dx, out, out=dx)
     xp.multiply(dx, dout, out=dx)
 
 
 def _logsigmoid(xp: Any, x: Any, out: Any) -> None:
+    """out = -log(1 + exp(-x))."""
     _softplus(xp, -x, out)
     xp.negative(out, out=out)
 
 
 def _logsigmoid_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    """dx = sigmoid(-x) dout."""
     sigmoid(xp, -x, dx)
     xp.multiply(dx, dout, out=dx)
 
@@ -215,16 +245,19 @@ def _softplus(xp: Any, x: Any, out: Any) -> None:
 
 
 def _softplus_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    """dx = sigmoid(x) dout."""
     sigmoid(xp, x, dx)
     xp.multiply(dx, dout, out=dx)
 
 
 def _swish(xp: Any, x: Any, out: Any, beta: float) -> None:
+    """out = x sigmoid(beta x)."""
     sigmoid(xp, x * beta, out)
     xp.multiply(out, x, out=out)
 
 
 def _swish_grad(xp: Any, x: Any, dout: Any, dx: Any, beta: float) -> None:
+    """dx = (s + beta x s (1 - s)) dout, with s = sigmoid(beta x)."""
     gate = xp.empty_like(x)
     sigmoid(xp, x * beta, gate)
     xp.multiply(gate + beta * x * gate * (1 - gate), dout, out=dx)
@@ -238,12 +271,14 @@ _unary("swish", _swish, "X", _swish_grad, beta=1.0)
 
 # -- pieces of lines -----------------------------------------------------------------------------
 def _softsign(xp: Any, x: Any, out: Any) -> None:
+    """out = x / (1 + |x|)."""
     xp.absolute(x, out=out)
     xp.add(out, 1, out=out)
     xp.true_divide(x, out, out=out)
 
 
 def _softsign_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
+    """dx = dout / (1 + |x|)^2."""
     xp.absolute(x, out=dx)
     xp.add(dx, 1, out=dx)
     xp.multiply(dx, dx, out=dx)
@@ -251,6 +286,7 @@ def _softsign_grad(xp: Any, x: Any, dout: Any, dx: Any) -> None:
 
 
 def _leaky_relu(xp: Any, x: Any, out: Any, alpha: float) -> None:
+    """out = x where x > 0, else alpha x."""
     xp.multiply(x, alpha, out=out)
     xp.maximum(x, out, out=out) if alpha <= 1 else xp.minimum(x, out, out=out)
 
@@ -268,6 +304,7 @@ def _relu6_grad(xp: Any, out: Any, dout: Any, dx: Any, threshold: float) -> None
 
 
 def _hard_sigmoid(xp: Any, x: Any, out: Any, slope: float, offset: float) -> None:
+    """out = min(max(slope x + offset, 0), 1)."""
     xp.multiply(x, slope, out=out)
     xp.add(out, offset, out=out)
     xp.clip(out, 0, 1, out=out)
@@ -279,6 +316,7 @@ def _hard_sigmoid_grad(xp: Any, out: Any, dout: Any, dx: Any, slope: float, offs
 
 
 def _elu(xp: Any, x: Any, out: Any, alpha: float) -> None:
+    """out = x where x > 0, else alpha (exp(x) - 1)."""
     xp.minimum(x, 0, out=out)
     xp.expm1(out, out=out)
     xp.multiply(out, alpha, out=out)
@@ -286,6 +324,7 @@ def _elu(xp: Any, x: Any, out: Any, alpha: float) -> None:
 
 
 def _elu_grad(xp: Any, x: Any, dout: Any, dx: Any, alpha: float) -> None:
+    """dx = dout where x > 0, else alpha exp(x) dout."""
     xp.minimum(x, 0, out=dx)
     xp.exp(dx, out=dx)
     xp.multiply(dout, xp.where(x > 0, 1, alpha * dx), out=dx)

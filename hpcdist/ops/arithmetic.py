@@ -9,6 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import by_element, linear, not_on_rows, shifted
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same, same_buffer
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ops.sparse import SPARSE, merge_into
@@ -67,7 +68,15 @@ def _sum_grad(op: Any, wanted: Wanted) -> list[GradOp]:
     ]
 
 
-define("sum", "X* -> Out", infer=_sum_infer, bind=_sum_bind, grad=_sum_grad, inplace={"Out": "X"})
+define(
+    "sum",
+    "X* -> Out",
+    rows=by_element(totals=linear),
+    infer=_sum_infer,
+    bind=_sum_bind,
+    grad=_sum_grad,
+    inplace={"Out": "X"},
+)
 
 
 # -- scale ---------------------------------------------------------------------------------------
@@ -103,6 +112,7 @@ def _scale_grad(op: Any, wanted: Wanted) -> list[GradOp]:
 define(
     "scale",
     "X -> Out",
+    rows=by_element(totals=shifted),
     attrs={"scale": 1.0, "bias": 0.0, "bias_after_scale": True},
     infer=_scale_infer,
     bind=_scale_bind,
@@ -119,6 +129,7 @@ def _increment_bind(xp: Any, x: Any, out: Any, step: float) -> Callable[[], Any]
 define(
     "increment",
     "X -> Out",
+    rows=by_element(totals=shifted),
     attrs={"step": 1.0},
     infer=same,
     bind=_increment_bind,
@@ -153,6 +164,7 @@ _CLIP = {"min": 0.0, "max": 0.0}
 define(
     "clip",
     "X -> Out",
+    rows=by_element(),
     attrs=_CLIP,
     infer=_scale_infer,
     bind=_clip_bind,
@@ -161,11 +173,15 @@ define(
 define("clip_grad", _CLIP_GRAD, attrs=_CLIP, infer=like_inputs(_CLIP_GRAD), bind=_clip_grad_bind)
 
 
-def _clip_by_norm_kernel(xp: Any, x: Any, out: Any, max_norm: float) -> None:
-    """Scale down to the norm ``max_norm``; repeated rows count with their sum."""
-    flat = (x.merged().value if isinstance(x, SelectedRows) else x).reshape(-1)
-    norm = xp.sqrt(xp.dot(flat, flat))
-    factor = (max_norm / xp.maximum(norm, max_norm)).astype(flat.dtype)
+def _clip_by_norm_kernel(xp: Any, x: Any, squared: Any, out: Any, max_norm: float) -> None:
+    """Scale down to the norm ``max_norm``; repeated rows count with their sum.
+
+    ``squared`` is the norm's square where x is a part of what has that norm.
+    """
+    if squared is None:
+        flat = (x.merged().value if isinstance(x, SelectedRows) else x).reshape(-1)
+        squared = xp.dot(flat, flat)
+    factor = (max_norm / xp.maximum(xp.sqrt(squared), max_norm)).astype(x.dtype)
     if isinstance(x, SelectedRows):
         out.rows[...] = x.rows
         x, out = x.value, out.value
@@ -174,9 +190,10 @@ def _clip_by_norm_kernel(xp: Any, x: Any, out: Any, max_norm: float) -> None:
 
 define(
     "clip_by_norm",
-    "X -> Out",
+    "X, SquaredNorm? -> Out",
+    rows=not_on_rows,
     attrs={"max_norm": 1.0},
-    infer=_scale_infer,
+    infer=lambda x, squared, **attrs: _scale_infer(x, **attrs),
     kernel=_clip_by_norm_kernel,
     inplace={"Out": "X"},
 )

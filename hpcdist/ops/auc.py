@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, How, OfRows, common_rows
 from hpcdist.ops.labels import Call
 
 CURVES = ("ROC", "PR")
@@ -72,7 +73,8 @@ def _infer(
         raise GraphError(f"auc: {predict.shape[0]} rows need one label each, got {label.shape}")
     buckets = num_thresholds + 1
     wanted = (slide_steps + 1) * buckets + 1 if slide_steps else buckets
-    if any(s.size != wanted for s in (positives, negatives)):
+    sizes = {wanted} if slide_steps else {buckets, buckets + 1}  # Fluid's layer makes one too many
+    if not {positives.size, negatives.size} <= sizes:
         raise GraphError(
             f"auc: {num_thresholds} thresholds over {slide_steps} batches need {wanted} counts, "
             f"got {positives.shape} and {negatives.shape}"
@@ -101,15 +103,16 @@ def _bind(
     scores = predict[:, predict.shape[1] - 1]
     labels = label.reshape(-1)
     buckets = num_thresholds + 1
-    tables = [t.reshape(-1) for t in (positives, negatives)]
+    flat = [t.reshape(-1) for t in (positives, negatives)]
+    tables = flat if slide_steps else [t[:buckets] for t in flat]
 
     def run() -> None:
         counts = _count()
-        for table, found in zip(tables, counts):
+        for table, counts_of_batch in zip(tables, counts):
             if slide_steps:
-                _slide(table, found)
+                _slide(table, counts_of_batch)
             else:
-                table += found
+                table += counts_of_batch
         pos, neg = (counted(_host(t), num_thresholds, slide_steps) for t in tables)
         out.fill(area(pos, neg, curve))
 
@@ -125,12 +128,12 @@ def _bind(
             for there in (labels > 0, labels == 0)
         ]
 
-    def _slide(table: Any, found: Any) -> None:
+    def _slide(table: Any, counts_of_batch: Any) -> None:
         now = int(table[-1]) % slide_steps
-        own = table[now * buckets : (now + 1) * buckets]
+        oldest = table[now * buckets : (now + 1) * buckets]
         total = counted(table, num_thresholds, slide_steps)
-        total += found - own
-        own[...] = found
+        total += counts_of_batch - oldest
+        oldest[...] = counts_of_batch
         table[-1:] += 1
 
     return run
@@ -140,9 +143,17 @@ def _host(array: Any) -> np.ndarray:
     return array if isinstance(array, np.ndarray) else array.get()
 
 
+def _counted_rows(op: Applied) -> OfRows:
+    """Each trainer adds its rows to counts of its own, which add up to the job's."""
+    rows = [*op.inputs["Predict"], *op.inputs["Label"]]
+    common_rows(op, rows, {How.ROWS, How.RAGGED})
+    return OfRows(How.COUNTS)
+
+
 define(
     "auc",
     "Predict, Label, StatPos, StatNeg, Weight? -> AUC, StatPosOut, StatNegOut",
+    rows=_counted_rows,
     attrs={"curve": "ROC", "num_thresholds": 2**12 - 1, "slide_steps": 1},
     infer=_infer,
     bind=_bind,

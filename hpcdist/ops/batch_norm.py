@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import SAME, Applied, OfRows, each_row
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.windows import LAYOUTS
 
-_ATTRS = {
+ATTRS = {
     "momentum": 0.9,
     "epsilon": 1e-5,
     "data_layout": "NCHW",
@@ -23,7 +25,7 @@ _ATTRS = {
 }
 
 
-def _infer(
+def infer_batch_norm(
     x: Meta,
     scale: Meta,
     bias: Meta,
@@ -60,7 +62,7 @@ def _bound(kernel: str, *arrays: Any) -> Call:
     return bound(getattr(batch_norm_kernels, kernel), *arrays)
 
 
-def _as_planes(array: Any, data_layout: str) -> Any:
+def as_planes(array: Any, data_layout: str) -> Any:
     """View values as [n, channels, elements of a plane]."""
     if array is None:
         return None
@@ -70,7 +72,7 @@ def _as_planes(array: Any, data_layout: str) -> Any:
     return inner.swapaxes(1, 2)
 
 
-def _bind(
+def bind_batch_norm(
     xp: Any,
     x: Any,
     scale: Any,
@@ -88,7 +90,7 @@ def _bind(
     is_test: bool,
     use_global_stats: bool,
 ) -> Call:
-    x3, y3 = _as_planes(x, data_layout), _as_planes(y, data_layout)
+    x3, y3 = as_planes(x, data_layout), as_planes(y, data_layout)
     moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
     of_batch = not (is_test or use_global_stats)
     if of_batch and x.size == scale.size:  # one element of each channel: as in Fluid, left alone
@@ -137,7 +139,7 @@ def _on_device(
     variance_out[...] = variance * momentum + batch_variance * (1 - momentum)
 
 
-def _grad_bind(
+def bind_batch_norm_grad(
     xp: Any,
     x: Any,
     scale: Any,
@@ -156,7 +158,7 @@ def _grad_bind(
     is_test: bool,
     use_global_stats: bool,
 ) -> Call:
-    x3, dy3, dx3 = (_as_planes(array, data_layout) for array in (x, dy, dx))
+    x3, dy3, dx3 = (as_planes(array, data_layout) for array in (x, dy, dx))
     of_batch = not (is_test or use_global_stats)
     if of_batch and x.size == scale.size:
         steps = [partial(d.fill, 0) for d in (dscale, dbias) if d is not None]
@@ -207,23 +209,41 @@ def _back_on_device(
     dx[...] = factor * (centred - normed * (normed_sum / count).reshape(1, -1, 1))
 
 
-_FORWARD = "X, Scale, Bias, Mean, Variance -> Y, MeanOut, VarianceOut, SavedMean, SavedVariance"
-_GRAD = (
+FORWARD = "X, Scale, Bias, Mean, Variance -> Y, MeanOut, VarianceOut, SavedMean, SavedVariance"
+GRAD = (
     "X, Scale, Bias, SavedMean, SavedVariance, Mean?, Variance?, Y@GRAD"
     " -> X@GRAD?, Scale@GRAD?, Bias@GRAD?"
 )
-_by_batch = grad_by("batch_norm_grad", _GRAD.replace("Mean?, Variance?, ", ""))
-_by_running = grad_by("batch_norm_grad", _GRAD)
 
 
-def _grad(op: Any, wanted: Wanted) -> list[GradOp]:
-    if op.attrs.get("is_test"):
-        raise GraphError(
-            f"{op.output('Y')[0]!r} is normalized with is_test=True, which has no gradient; to "
-            "train with the running mean and variance, say use_global_stats=True"
-        )
-    return (_by_running if op.attrs.get("use_global_stats") else _by_batch)(op, wanted)
+def grad_of(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
+    """Return the gradient rule of batch_norm, by an operator of this type and signature."""
+    by_batch = grad_by(type, signature.replace("Mean?, Variance?, ", ""))
+    by_running = grad_by(type, signature)
+
+    def grad(op: Any, wanted: Wanted) -> list[GradOp]:
+        if op.attrs.get("is_test"):
+            raise GraphError(
+                f"{op.output('Y')[0]!r} is normalized with is_test=True, which has no gradient; to "
+                "train with the running mean and variance, say use_global_stats=True"
+            )
+        return (by_running if op.attrs.get("use_global_stats") else by_batch)(op, wanted)
+
+    return grad
 
 
-define("batch_norm", _FORWARD, attrs=_ATTRS, infer=_infer, bind=_bind, grad=_grad)
-define("batch_norm_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), bind=_grad_bind)
+def normed_rows(op: Applied) -> dict[str, OfRows]:
+    """Rows, each normalized by the moments of the whole batch, see `sync_batch_norm`."""
+    return {"Y": each_row(op, "X"), "MeanOut": SAME, "VarianceOut": SAME}
+
+
+define(
+    "batch_norm",
+    FORWARD,
+    rows=normed_rows,
+    attrs=ATTRS,
+    infer=infer_batch_norm,
+    bind=bind_batch_norm,
+    grad=grad_of("batch_norm_grad", GRAD),
+)
+define("batch_norm_grad", GRAD, attrs=ATTRS, infer=like_inputs(GRAD), bind=bind_batch_norm_grad)

@@ -72,6 +72,27 @@ def _keep(c, mean, variance, mean_out, variance_out, saved_mean, saved_deviation
 
 
 @jit
+def _moments_of(x, c, lanes):
+    """Return channel c's mean and its sum of squares of distances from that."""
+    images, _, size = x.shape
+    total = 0.0
+    for n in range(images):
+        total += _sums(x[n, c], lanes)
+    centre, total = total / (images * size), 0.0
+    for n in range(images):
+        total += _square_sums(x[n, c], centre, lanes)
+    return centre, total
+
+
+@jit
+def moments(x, means, squares):
+    """Write what ``_moments_of`` tells of every channel of [n, channels, elements]."""
+    lanes = np.empty(LANES)
+    for c in range(x.shape[1]):
+        means[c], squares[c] = _moments_of(x, c, lanes)
+
+
+@jit
 def normalize(
     x,
     scale,
@@ -89,19 +110,13 @@ def normalize(
     """Normalize [n, channels, elements], by the moments of the batch or the running ones."""
     images, channels, size = x.shape
     count, lanes = images * size, np.empty(LANES)
+    kept = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
     for c in range(channels):
         if of_batch:
-            total = 0.0
-            for n in range(images):
-                total += _sums(x[n, c], lanes)
-            centre, total = total / count, 0.0
-            for n in range(images):
-                total += _square_sums(x[n, c], centre, lanes)
-            moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
-            _move(c, *moments, numbers, (centre, total / count))
+            centre, total = _moments_of(x, c, lanes)
+            _move(c, *kept, numbers, (centre, total / count))
         else:
-            moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
-            _keep(c, *moments, numbers)
+            _keep(c, *kept, numbers)
         factor = scale[c] * saved_deviation[c]
         shift = bias[c] - saved_mean[c] * factor
         for n in range(images):
@@ -111,30 +126,75 @@ def normalize(
 
 
 @jit
+def _slopes_of(x, c, mean, dy, lanes):
+    """Return channel c's sum of dy, and of dy times the distance from the mean."""
+    slopes, products = 0.0, 0.0
+    for n in range(x.shape[0]):
+        slopes += _sums(dy[n, c], lanes)
+        products += _product_sums(x[n, c], mean, dy[n, c], lanes)
+    return slopes, products
+
+
+@jit
+def slopes(x, saved_mean, dy, sums, products):
+    """Write what ``_slopes_of`` tells of every channel."""
+    lanes = np.empty(LANES)
+    for c in range(x.shape[1]):
+        sums[c], products[c] = _slopes_of(x, c, np.float64(saved_mean[c]), dy, lanes)
+
+
+@jit
+def _back(x, c, scale, saved_mean, saved_deviation, dy, dx, sums):
+    """Write channel c of dx; ``sums``: of dy, of its products, and of how many elements."""
+    # dx = factor (dy - mean(dy) - normed mean(dy normed))
+    #    = factor dy + slant (x - mean) + level
+    slopes, products, count = sums
+    deviation = np.float64(saved_deviation[c])
+    factor = scale[c] * saved_deviation[c]
+    slant, level = scale[c] - scale[c], scale[c] - scale[c]
+    if count > 0:
+        slant = scale.dtype.type(-factor * deviation * deviation * products / count)
+        level = scale.dtype.type(-factor * slopes / count)
+    for n in range(x.shape[0]):
+        source, slope, target = x[n, c], dy[n, c], dx[n, c]
+        for i in range(x.shape[2]):
+            target[i] = slope[i] * factor + ((source[i] - saved_mean[c]) * slant + level)
+
+
+@jit
+def back(x, scale, saved_mean, saved_deviation, dy, dx, sums, products, count):
+    """Write dx of [n, channels, elements] from sums over ``count`` elements of each channel."""
+    for c in range(x.shape[1]):
+        _back(x, c, scale, saved_mean, saved_deviation, dy, dx, (sums[c], products[c], count))
+
+
+@jit
 def normalize_back(x, scale, saved_mean, saved_deviation, dy, dx, dscale, dbias, of_batch):
     """Write the gradients of ``normalize``; an empty dx is not wanted."""
     images, channels, size = x.shape
     count, lanes = images * size, np.empty(LANES)
     for c in range(channels):
-        slopes, products, centre = 0.0, 0.0, np.float64(saved_mean[c])
-        for n in range(images):
-            slopes += _sums(dy[n, c], lanes)
-            products += _product_sums(x[n, c], centre, dy[n, c], lanes)
-        deviation = np.float64(saved_deviation[c])
-        dbias[c], dscale[c] = slopes, products * deviation
-        if dx.size == 0:
-            continue
-        # dx = factor (dy - mean(dy) - normed mean(dy normed))
-        #    = factor dy + slant (x - mean) + level
-        factor = scale[c] * saved_deviation[c]
-        slant, level = scale[c] - scale[c], scale[c] - scale[c]
-        if of_batch:
-            slant = scale.dtype.type(-factor * deviation * deviation * products / count)
-            level = scale.dtype.type(-factor * slopes / count)
-        for n in range(images):
-            source, slope, target = x[n, c], dy[n, c], dx[n, c]
-            for i in range(size):
-                target[i] = slope[i] * factor + ((source[i] - saved_mean[c]) * slant + level)
+        slopes, products = _slopes_of(x, c, np.float64(saved_mean[c]), dy, lanes)
+        dbias[c], dscale[c] = slopes, products * np.float64(saved_deviation[c])
+        if dx.size:
+            sums = (slopes, products, count if of_batch else 0)
+            _back(x, c, scale, saved_mean, saved_deviation, dy, dx, sums)
+
+
+@jit
+def moments_channels_last(x, means, squares):
+    """Write the moments of [n, elements, channels], as ``moments``."""
+    images, size, channels = x.shape
+    means[:], squares[:] = 0, 0
+    for n in range(images):
+        for i in range(size):
+            for c in range(channels):
+                means[c] += x[n, i, c]
+    means /= images * size
+    for n in range(images):
+        for i in range(size):
+            for c in range(channels):
+                squares[c] += (x[n, i, c] - means[c]) ** 2
 
 
 @jit
@@ -156,23 +216,15 @@ def normalize_channels_last(
     images, size, channels = x.shape
     centre, spread = np.zeros(channels), np.zeros(channels)
     if of_batch:
-        for n in range(images):
-            for i in range(size):
-                for c in range(channels):
-                    centre[c] += x[n, i, c]
-        centre /= images * size
-        for n in range(images):
-            for i in range(size):
-                for c in range(channels):
-                    spread[c] += (x[n, i, c] - centre[c]) ** 2
+        moments_channels_last(x, centre, spread)
         spread /= images * size
     factor, shift = np.empty_like(scale), np.empty_like(scale)
-    moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
+    kept = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
     for c in range(channels):
         if of_batch:
-            _move(c, *moments, numbers, (centre[c], spread[c]))
+            _move(c, *kept, numbers, (centre[c], spread[c]))
         else:
-            _keep(c, *moments, numbers)
+            _keep(c, *kept, numbers)
         factor[c] = scale[c] * saved_deviation[c]
         shift[c] = bias[c] - saved_mean[c] * factor[c]
     for n in range(images):
@@ -182,30 +234,46 @@ def normalize_channels_last(
 
 
 @jit
-def normalize_channels_last_back(
-    x, scale, saved_mean, saved_deviation, dy, dx, dscale, dbias, of_batch
-):
-    """Write the gradients of ``normalize_channels_last``; an empty dx is not wanted."""
+def slopes_channels_last(x, saved_mean, dy, sums, products):
+    """Write the sums of [n, elements, channels], as ``slopes``."""
     images, size, channels = x.shape
-    slopes, products = np.zeros(channels), np.zeros(channels)
+    sums[:], products[:] = 0, 0
     for n in range(images):
         for i in range(size):
             for c in range(channels):
-                slopes[c] += dy[n, i, c]
+                sums[c] += dy[n, i, c]
                 products[c] += (x[n, i, c] - np.float64(saved_mean[c])) * dy[n, i, c]
+
+
+@jit
+def back_channels_last(x, scale, saved_mean, saved_deviation, dy, dx, sums, products, count):
+    """Write dx of [n, elements, channels], as ``back``."""
+    images, size, channels = x.shape
     slant, level = np.zeros_like(scale), np.zeros_like(scale)
     for c in range(channels):
         deviation = np.float64(saved_deviation[c])
-        dbias[c], dscale[c] = slopes[c], products[c] * deviation
-        if of_batch:
-            factor, count = np.float64(scale[c]) * deviation, images * size
+        if count > 0:
+            factor = np.float64(scale[c]) * deviation
             slant[c] = -factor * deviation * deviation * products[c] / count
-            level[c] = -factor * slopes[c] / count
-    if dx.size == 0:
-        return
+            level[c] = -factor * sums[c] / count
     for n in range(images):
         for i in range(size):
             for c in range(channels):
                 factor = scale[c] * saved_deviation[c]
                 away = x[n, i, c] - saved_mean[c]
                 dx[n, i, c] = dy[n, i, c] * factor + (away * slant[c] + level[c])
+
+
+@jit
+def normalize_channels_last_back(
+    x, scale, saved_mean, saved_deviation, dy, dx, dscale, dbias, of_batch
+):
+    """Write the gradients of ``normalize_channels_last``; an empty dx is not wanted."""
+    images, size, channels = x.shape
+    sums, products = np.empty(channels), np.empty(channels)
+    slopes_channels_last(x, saved_mean, dy, sums, products)
+    for c in range(channels):
+        dbias[c], dscale[c] = sums[c], products[c] * np.float64(saved_deviation[c])
+    if dx.size:
+        count = images * size if of_batch else 0
+        back_channels_last(x, scale, saved_mean, saved_deviation, dy, dx, sums, products, count)

@@ -17,6 +17,15 @@ def same(x: Meta, *_: Any, **__: Any) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
+def shaped_like_batch(
+    x: Meta, shape: Sequence[int], dtype: str, input_dim_idx: int, output_dim_idx: int, **_: Any
+) -> Meta:
+    """Shape rule: ``shape``, with one extent taken from the input."""
+    extents = list(shape)
+    extents[output_dim_idx] = x.shape[input_dim_idx]
+    return Meta(tuple(extents), dtype)
+
+
 def like_inputs(signature: str) -> Callable[..., Any]:
     """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, else like the first one."""
     inputs, outputs = parse_signature(signature)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs
 from hpcdist.ops.correlate import Correlation, correlate, correlate_back, correlate_weights
 from hpcdist.ops.scratch import Call
@@ -72,6 +73,7 @@ for _type in ("conv2d", "depthwise_conv2d"):
     define(
         _type,
         "Input, Filter -> Output",
+        rows=by_row("Input"),
         attrs=_ATTRS,
         infer=_infer,
         bind=_bind,
@@ -172,6 +174,7 @@ for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
     define(
         _type,
         "Input, Filter -> Output",
+        rows=by_row("Input"),
         attrs=_TRANSPOSE_ATTRS,
         infer=_transpose_infer,
         bind=_transpose_bind,

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row, of_matrices
 from hpcdist.ops.common import grad_by, in_sequence, same
 from hpcdist.ops.labels import Call, HardLabels, put_where, take
 from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
@@ -23,6 +24,7 @@ def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Any:
 def _cross_entropy2_bind(
     xp: Any, x: Any, label: Any, y: Any, x_shape: Any, match: Any, ignore_index: int
 ) -> Call:
+    """match = x at the label;  y = -log(match)."""
     labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy2")
     flat_y, flat_match = y.reshape(-1), match.reshape(-1)
     return in_sequence(
@@ -38,6 +40,7 @@ def _cross_entropy2_bind(
 def _cross_entropy2_grad_bind(
     xp: Any, label: Any, match: Any, x_shape: Any, dy: Any, dx: Any, ignore_index: int
 ) -> Call:
+    """dx = -dy / match at the label, 0 elsewhere."""
     labels = HardLabels(xp, label, dx.shape, -1, ignore_index, "cross_entropy_grad2")
     at_label = xp.empty(labels.flat.shape, dx.dtype)
     flat_dx, flat = dx.reshape(-1), labels.flat
@@ -61,6 +64,7 @@ _CE2_GRAD = "Label, MatchX, XShape, Y@GRAD -> X@GRAD"
 define(
     "cross_entropy2",
     "X, Label -> Y, XShape, MatchX",
+    rows=by_row(apart=of_matrices),
     attrs={"ignore_index": -100},
     infer=_cross_entropy2_infer,
     bind=_cross_entropy2_bind,
@@ -85,6 +89,7 @@ def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_: Any) -> Me
 
 
 def _cross_entropy_bind(xp: Any, x: Any, label: Any, y: Any, **_: Any) -> Call:
+    """y = -sum(label log(x))."""
     logs = xp.empty(x.shape, x.dtype)
     return in_sequence(
         [
@@ -96,6 +101,7 @@ def _cross_entropy_bind(xp: Any, x: Any, label: Any, y: Any, **_: Any) -> Call:
 
 
 def _cross_entropy_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any, **_: Any) -> None:
+    """dx = -dy label / x."""
     xp.divide(label, x, out=dx)
     xp.multiply(dx, dy, out=dx)
     xp.negative(dx, out=dx)
@@ -106,6 +112,7 @@ _CE_GRAD = "X, Label, Y@GRAD -> X@GRAD"
 define(
     "cross_entropy",
     "X, Label -> Y",
+    rows=by_row(apart=of_matrices),
     attrs=_CE_ATTRS,
     infer=_cross_entropy_infer,
     bind=_cross_entropy_bind,

@@ -1,37 +1,51 @@
-"""Dropout, with masks that every run draws alike; with a fixed seed, Fluid's own."""
+"""Dropout, with masks that any number of trainers draw alike; with a fixed seed, Fluid's own."""
 
 from __future__ import annotations
 
 import functools
-import math
-import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, Result, by_element, by_row
 from hpcdist.ops.common import grad_by, in_sequence, same
+from hpcdist.ops.counter_random import (
+    Draws,
+    Part,
+    counters,
+    filler,
+    key_of,
+    part_of,
+    pieces_of,
+)
 from hpcdist.ops.labels import Call
 from hpcdist.ops.random import start_of, uniform
 
-JOB_SEED = "HPCDIST_SEED"  # environment: the seed of operators that have none
 UPSCALE = "upscale_in_train"
 DOWNGRADE = "downgrade_in_infer"
 
 
-def _mask_stream(seed: int, stream: int, fix_seed: bool, **_: Any) -> np.random.Generator | None:
-    """Return the numbers of one operator: they depend on its seeds only, not on the process."""
-    if fix_seed:
-        return None
-    key = np.array([seed or int(os.environ.get(JOB_SEED, "0")), stream], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key))
+def _rows(op: Applied) -> Result:
+    """Masks of rows are known by where these are in the batch; padding moves what follows it."""
+    return (by_element() if op.attrs["is_test"] else by_row())(op)
 
 
-def _fixed_mask(shape: tuple[int, ...], seed: int, dropout_prob: float) -> np.ndarray:
-    """Return the mask of Fluid's kernel for a fixed seed, from a stream as `hpcdist.ops.random`."""
-    drawn = uniform(start_of(seed), 0, math.prod(shape), 0.0, 1.0)
-    return (drawn >= np.float32(dropout_prob)).astype(np.uint8).reshape(shape)
+def _fixed_mask(part: Part, mask: Any, xp: Any, seed: int, dropout_prob: float) -> Call:
+    """Return what writes the mask of Fluid's kernel for a fixed seed, the same in every step.
+
+    It is from a stream as in `hpcdist.ops.random`; a part of a batch has its part of the mask.
+    """
+
+    @functools.lru_cache(1)
+    def drawn(skipped: int) -> Any:
+        numbers = uniform(start_of(seed), skipped, part.size, 0.0, 1.0)
+        kept = (numbers >= np.float32(dropout_prob)).astype(np.uint8)
+        return xp.asarray(kept.reshape(mask.shape))
+
+    return lambda: xp.copyto(mask, drawn(part.skipped()))
 
 
 def _kept_scale(dropout_prob: float, dropout_implementation: str) -> float:
@@ -39,7 +53,9 @@ def _kept_scale(dropout_prob: float, dropout_implementation: str) -> float:
     return 1.0 / (1.0 - dropout_prob) if dropout_implementation == UPSCALE else 1.0
 
 
-def _infer(x: Meta, dropout_prob: float, dropout_implementation: str, **_: Any) -> Any:
+def _infer(
+    x: Meta, rows: Meta | None, dropout_prob: float, dropout_implementation: str, **_: Any
+) -> Any:
     if not 0.0 <= dropout_prob <= 1.0:
         raise GraphError(f"dropout_prob must be within 0..1, got {dropout_prob}")
     if dropout_implementation not in (UPSCALE, DOWNGRADE):
@@ -47,20 +63,23 @@ def _infer(x: Meta, dropout_prob: float, dropout_implementation: str, **_: Any) 
             f"dropout_implementation must be {UPSCALE!r} or {DOWNGRADE!r}, "
             f"got {dropout_implementation!r}"
         )
-    return same(x), Meta(x.shape, "uint8")
+    return replace(same(x), lod=x.lod), Meta(x.shape, "uint8", lod=x.lod)
 
 
 def _bind(
     xp: Any,
     x: Any,
+    rows: Any,
     out: Any,
     mask: Any,
     dropout_prob: float,
     is_test: bool,
     dropout_implementation: str,
     seed: int,
-    state: np.random.Generator | None,
-    **_: Any,
+    fix_seed: bool,
+    stream: int,
+    state: Draws,
+    lods: Any,
 ) -> Call:
     upscale = dropout_implementation == UPSCALE
     if is_test:
@@ -69,24 +88,42 @@ def _bind(
     if dropout_prob == 1.0:
         return in_sequence([functools.partial(mask.fill, 0), functools.partial(out.fill, 0)])
     scale = _kept_scale(dropout_prob, dropout_implementation)
-    steps: list[Call]
-    # The numbers are drawn on the host, so that a GPU drops the very same elements.
-    if state is None:
-        steps = [
-            functools.partial(xp.copyto, mask, xp.asarray(_fixed_mask(x.shape, seed, dropout_prob)))
-        ]
+    part = part_of(x, rows, lods[0])
+    if not fix_seed and xp is np:
+        return _fused(x, out, mask, part, key_of(seed, stream), state, dropout_prob, scale)
+    if fix_seed:
+        steps = [_fixed_mask(part, mask, xp, seed, dropout_prob)]
     else:
-        drawn = np.empty(x.shape, np.float32)
-        kept = np.empty(x.shape, bool)
-        steps = [
-            functools.partial(state.random, None, np.float32, drawn),
-            functools.partial(np.greater_equal, drawn, dropout_prob, kept),
-            lambda: xp.copyto(mask, xp.asarray(kept)),
-        ]
+        fill, limit = filler(xp, part, key_of(seed, stream), state), _limit(dropout_prob)
+        steps = [lambda: xp.copyto(mask, (fill() >= limit).reshape(mask.shape))]
     steps.append(functools.partial(xp.multiply, x, mask, out))
     if scale != 1.0:
         steps.append(functools.partial(xp.multiply, out, scale, out))
     return in_sequence(steps)
+
+
+def _limit(dropout_prob: float) -> np.uint32:
+    """Return the least of 2^32 words that keeps an element."""
+    return np.uint32(min(round(dropout_prob * 2**32), 2**32 - 1))
+
+
+def _fused(
+    x: Any,
+    out: Any,
+    mask: Any,
+    part: Part,
+    key: tuple[int, int],
+    draws: Draws,
+    dropout_prob: float,
+    scale: float,
+) -> Call:
+    """Return mask and product in one pass over memory."""
+    from hpcdist.ops.counter_random_kernels import drop  # numba takes 0.3 s to import
+
+    pieces, limit = pieces_of(part), _limit(dropout_prob)
+    arrays = x.reshape(-1), x.dtype.type(scale), mask.reshape(-1), out.reshape(-1)
+    drop(0, 0, 0, 0, *key, pieces[:1], limit, *arrays)  # no piece: compiled now, not in a step
+    return lambda: drop(*counters(part, draws.next()), *key, pieces, limit, *arrays)
 
 
 def _grad_bind(
@@ -116,11 +153,13 @@ _ATTRS = {
 _GRAD = "Mask, Out@GRAD -> X@GRAD"
 define(
     "dropout",
-    "X -> Out, Mask",
+    "X, Rows? -> Out, Mask",  # Rows: which of a shared batch are here, see `Part`
+    rows=_rows,
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
-    state=_mask_stream,
+    state=Draws,
+    lods=("X",),
     grad=grad_by("dropout_grad", _GRAD),
     inplace={"Out": "X"},
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Treatment, broadcast, by_element, linear, product, quotient
 from hpcdist.ops.common import broadcast_axis, grad_by, in_sequence, like_inputs, same_buffer
 from hpcdist.ops.selected_rows import SelectedRows
 
@@ -21,7 +22,12 @@ Write = Callable[[Any], Callable[[], Any]]  # an array to fill -> what fills it
 
 
 def broadcast_shapes(x: Sequence[int], y: Sequence[int], axis: int) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of x, of y and of the result, all of the result's rank."""
+    """Return the shapes of x, of y and of the result, all of the result's rank.
+
+    As in Fluid, equal shapes need no ``axis``, whatever it says.
+    """
+    if tuple(x) == tuple(y):
+        return tuple(x), tuple(y), tuple(x)
     rank = max(len(x), len(y))
     if len(x) >= len(y):
         start = broadcast_axis(x, y, axis)
@@ -143,6 +149,7 @@ def _linear_grad(sign: int) -> Callable[..., Callable[[], Any]]:
 
 # -- the others: partial derivatives times dout -------------------------------------------------
 def _mul_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+    """dx = y dout;  dy = x dout."""
     return (
         lambda t: functools.partial(xp.multiply, dout, y, out=t),
         lambda t: functools.partial(xp.multiply, dout, x, out=t),
@@ -171,6 +178,8 @@ def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]
 
 
 def _pow_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+    """dx = y x^(y - 1) dout;  dy = x^y log(x) dout."""
+
     def to_x(target: Any) -> Callable[[], Any]:
         def run() -> None:
             xp.multiply(dout, y * xp.power(x, y - 1), out=target)
@@ -198,6 +207,7 @@ def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callab
 def _div_grad_bind(
     xp: Any, x: Any, y: Any, out: Any, dout: Any, dx: Any, dy: Any, axis: int
 ) -> Callable[[], Any]:
+    """dx = dout / y;  dy = -out dout / y."""
     x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
     divisor = y.reshape(y_view)
 
@@ -221,11 +231,17 @@ _DIV_GRAD = "X, Y, Out, Out@GRAD -> X@GRAD?, Y@GRAD?"
 
 
 def _define(
-    type: str, forward: Any, grad_bind: Any = None, grad_slots: str = _GRAD, infer: Any = _infer
+    type: str,
+    forward: Any,
+    grad_bind: Any = None,
+    grad_slots: str = _GRAD,
+    infer: Any = _infer,
+    totals: Treatment | None = None,
 ) -> None:
     define(
         type,
         "X, Y -> Out",
+        rows=broadcast(totals),
         attrs=_AXIS,
         infer=infer,
         bind=forward,
@@ -233,22 +249,22 @@ def _define(
         grad=None if grad_bind is None else grad_by(f"{type}_grad", grad_slots),
     )
     if grad_bind is not None:
-        linear = type in ("elementwise_add", "elementwise_sub")
+        additive = type in ("elementwise_add", "elementwise_sub")
         define(
             f"{type}_grad",
             grad_slots,
             attrs=_AXIS,
             infer=like_inputs(grad_slots),
             bind=grad_bind,
-            inplace={"X@GRAD": "Out@GRAD"} if linear else {},
-            shape_only=("X", "Y") if linear else (),
+            inplace={"X@GRAD": "Out@GRAD"} if additive else {},
+            shape_only=("X", "Y") if additive else (),
         )
 
 
-_define("elementwise_add", _forward("add"), _linear_grad(1))
-_define("elementwise_sub", _forward("subtract"), _linear_grad(-1))
-_define("elementwise_mul", _product, _grad_bind(_mul_grad), infer=_product_infer)
-_define("elementwise_div", _quotient, _div_grad_bind, _DIV_GRAD)
+_define("elementwise_add", _forward("add"), _linear_grad(1), totals=linear)
+_define("elementwise_sub", _forward("subtract"), _linear_grad(-1), totals=linear)
+_define("elementwise_mul", _product, _grad_bind(_mul_grad), infer=_product_infer, totals=product)
+_define("elementwise_div", _quotient, _div_grad_bind, _DIV_GRAD, totals=quotient)
 _define("elementwise_max", _forward("maximum"), _grad_bind(_chosen_grad("greater", "less_equal")))
 _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", "greater_equal")))
 _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))
@@ -278,6 +294,7 @@ for _type, _ufunc in (
     define(
         _type,
         "X, Y -> Out",
+        rows=broadcast(),
         attrs={"axis": -1, "force_cpu": False},
         infer=lambda x, y, axis, force_cpu: _infer_bool(x, y, axis),
         bind=_comparison_bind(_ufunc),
@@ -287,6 +304,7 @@ for _type in ("logical_and", "logical_or", "logical_xor"):
     define(
         _type,
         "X, Y -> Out",
+        rows=broadcast(),
         infer=lambda x, y: _infer_bool(x, y, -1),
         bind=_comparison_bind(_type),
     )
@@ -299,6 +317,7 @@ def _logical_not_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
 define(
     "logical_not",
     "X -> Out",
+    rows=by_element(),
     infer=lambda x: Meta(x.shape, "bool"),
     bind=_logical_not_bind,
     inplace={"Out": "X"},

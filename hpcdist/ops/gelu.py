@@ -9,6 +9,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from hpcdist.graph.registry import define
+from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import grad_by, like_inputs, same
 
 # erfc(t) exp(t^2) for t in [0, _FAR] is smooth in s = (t - _MIDDLE) / (t + _MIDDLE): a short
@@ -67,6 +68,7 @@ _GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "gelu",
     "X -> Out",
+    rows=by_element(),
     attrs={"approximate": False},
     infer=same,
     kernel=_gelu,

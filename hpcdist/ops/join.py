@@ -9,7 +9,9 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis
+from hpcdist.ops.labels import range_check, take
 from hpcdist.ops.selected_rows import SelectedRows
 
 
@@ -98,6 +100,7 @@ _CONCAT_GRAD = "X*, Out@GRAD -> X@GRAD*"
 define(
     "concat",
     "X* -> Out",
+    rows=by_row(apart=off_rows("axis"), totals=moved),
     attrs={"axis": 0},
     infer=_concat_infer,
     bind=_concat_bind,
@@ -114,6 +117,7 @@ define(
 define(
     "split",
     "X -> Out*",
+    rows=by_row(apart=off_rows("axis"), totals=moved),
     attrs={"num": 0, "sections": (), "axis": 0},
     infer=_split_infer,
     bind=_split_bind,
@@ -158,6 +162,7 @@ _STACK_GRAD = "Y@GRAD -> X@GRAD*"
 define(
     "stack",
     "X* -> Y",
+    rows=by_row(apart=off_rows("axis", more_dims=1), totals=moved),
     attrs={"axis": 0},
     infer=_stack_infer,
     bind=_stack_bind,
@@ -168,13 +173,16 @@ define("stack_grad", _STACK_GRAD, attrs={"axis": 0}, infer=_stack_grad_infer, bi
 
 # -- gather ----------------------------------------------------------------------------------------
 def _gather_infer(x: Meta, index: Meta, overwrite: bool) -> Meta:
+    if not index.dtype.startswith("int"):
+        raise GraphError(f"gather: index must be of an integer dtype, got {index.dtype}")
     if len(index.shape) > 2 or (len(index.shape) == 2 and index.shape[1] != 1):
         raise GraphError(f"gather: index must be [n] or [n, 1], got {index.shape}")
     return Meta((index.shape[0], *x.shape[1:]), x.dtype)
 
 
 def _gather_bind(xp: Any, x: Any, index: Any, out: Any, overwrite: bool) -> Callable[[], Any]:
-    return functools.partial(xp.take, x, index.reshape(-1), axis=0, out=out)
+    check = range_check(xp, index, x.shape[0], "gather", "rows")
+    return in_sequence([check, take(xp, x, index.reshape(-1), out, axis=0)])
 
 
 def _gather_grad_bind(
@@ -188,6 +196,7 @@ _GATHER_GRAD = "X, Index, Out@GRAD -> X@GRAD"
 define(
     "gather",
     "X, Index -> Out",
+    rows=by_row("Index"),
     attrs={"overwrite": True},
     infer=_gather_infer,
     bind=_gather_bind,

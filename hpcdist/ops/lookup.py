@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import grad_by, in_sequence
 from hpcdist.ops.labels import Call, put_where, range_check, take
 from hpcdist.ops.selected_rows import SelectedRows
@@ -104,6 +105,7 @@ for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
     define(
         _type,
         "W, Ids -> Out",
+        rows=by_element("Ids"),
         attrs=_LOOKUP_ATTRS,
         infer=functools.partial(_lookup_infer, _last_is_one),
         bind=functools.partial(_lookup_bind, _type),
@@ -145,6 +147,7 @@ for _type, _last_is_one in (("one_hot", True), ("one_hot_v2", False)):
     define(
         _type,
         "X -> Out",
+        rows=by_element(),
         attrs=_ONE_HOT_ATTRS,
         infer=functools.partial(_one_hot_infer, _last_is_one),
         bind=functools.partial(_one_hot_bind, _type),

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import grad_by, in_sequence, same
 from hpcdist.ops.labels import Call, put_where
 
@@ -86,6 +87,7 @@ _SCE_GRAD = "X, Label, Out@GRAD -> X@GRAD"
 define(
     "sigmoid_cross_entropy_with_logits",
     "X, Label -> Out",
+    rows=by_row(apart=lambda op: not op.attrs["normalize"]),
     attrs=_SCE_ATTRS,
     infer=_elementwise_infer,
     bind=_sigmoid_ce_bind,
@@ -137,6 +139,7 @@ _LOG_GRAD = "Predicted, Labels, Loss@GRAD -> Predicted@GRAD"
 define(
     "log_loss",
     "Predicted, Labels -> Loss",
+    rows=by_element(),
     attrs={"epsilon": 1e-4},
     infer=_elementwise_infer,
     bind=_log_loss_bind,
@@ -161,6 +164,7 @@ def _huber(xp: Any, x: Any, y: Any, residual: Any, out: Any, delta: float) -> No
 
 
 def _huber_grad(xp: Any, residual: Any, dout: Any, dx: Any, dy: Any, delta: float) -> None:
+    """dy = clip(r, -delta, delta) dout;  dx = -dy."""
     first = dx if dx is not None else dy
     xp.clip(residual, -delta, delta, out=first)
     xp.multiply(first, dout, out=first)
@@ -174,6 +178,7 @@ _HUBER_GRAD = "Residual, Out@GRAD -> X@GRAD?, Y@GRAD?"
 define(
     "huber_loss",
     "X, Y -> Residual, Out",
+    rows=by_element(),
     attrs={"delta": 1.0},
     infer=lambda x, y, **_: (_elementwise_infer(x, y), same(x)),
     kernel=_huber,
@@ -214,6 +219,7 @@ def _smooth_l1(
 def _smooth_l1_grad(
     xp: Any, inside: Any, outside: Any, diff: Any, dout: Any, dx: Any, dy: Any, sigma: float
 ) -> None:
+    """dx = inside outside clip(sigma^2 diff, -1, 1) dout;  dy = -dx."""
     slope = xp.clip(diff * sigma**2, -1, 1)
     for weight in (inside, outside):
         if weight is not None:
@@ -229,6 +235,7 @@ _SMOOTH_GRAD = "InsideWeight?, OutsideWeight?, Diff, Out@GRAD -> X@GRAD?, Y@GRAD
 define(
     "smooth_l1_loss",
     "X, Y, InsideWeight?, OutsideWeight? -> Diff, Out",
+    rows=by_row(),
     attrs={"sigma": 1.0},
     infer=_smooth_l1_infer,
     kernel=_smooth_l1,
@@ -246,6 +253,7 @@ define(
 
 
 def _label_smooth(xp: Any, x: Any, prior: Any, out: Any, epsilon: float) -> None:
+    """out = (1 - epsilon) x + epsilon prior; without a prior 1 / classes."""
     xp.multiply(x, 1 - epsilon, out=out)
     xp.add(out, epsilon / x.shape[-1] if prior is None else epsilon * prior, out=out)
 
@@ -253,6 +261,7 @@ def _label_smooth(xp: Any, x: Any, prior: Any, out: Any, epsilon: float) -> None
 define(
     "label_smooth",
     "X, PriorDist? -> Out",
+    rows=by_row("X", apart=of_matrices),
     attrs={"epsilon": 0.0},
     infer=same,
     kernel=_label_smooth,

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by, like_inputs, same
 from hpcdist.ops.windows import channels_first, image_shape
 
@@ -75,6 +76,7 @@ def _grad_kernel(
 define(
     "lrn",
     "X -> Out, MidOut",
+    rows=by_row(),
     attrs=_ATTRS,
     infer=_infer,
     kernel=_kernel,

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import flat_product, product_of_matrices
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
@@ -41,6 +42,7 @@ def _mul_bind(
 def _mul_grad_bind(
     xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, x_num_col_dims: int, y_num_col_dims: int
 ) -> Callable[[], Any]:
+    """dx = dout y^T;  dy = x^T dout."""
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     d2 = dout.reshape(x2.shape[0], y2.shape[1])
     to_y = None if dy is None else functools.partial(xp.dot, x2.T, d2, dy.reshape(y2.shape))
@@ -52,6 +54,7 @@ _MUL_GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
 define(
     "mul",
     "X, Y -> Out",
+    rows=flat_product,
     attrs=_MUL_ATTRS,
     infer=_mul_infer,
     bind=_mul_bind,
@@ -165,6 +168,7 @@ def _matmul_grad_bind(
     transpose_Y: bool,
     alpha: float,
 ) -> Callable[[], Any]:
+    """da = alpha dout b^T;  db = alpha a^T dout, for a and b as the product sees x and y."""
     view = _product(x, y, transpose_X, transpose_Y)
     a, b, d = view.a_of(x), view.b_of(y), view.out_of(dout)
     steps = []
@@ -178,6 +182,7 @@ def _matmul_grad_bind(
 define(
     "matmul",
     "X, Y -> Out",
+    rows=product_of_matrices,
     attrs=_MATMUL_ATTRS,
     infer=_matmul_infer,
     bind=_matmul_bind,

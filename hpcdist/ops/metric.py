@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, How, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.labels import Call
 
@@ -43,7 +44,14 @@ def _top_k_bind(xp: Any, x: Any, out: Any, indices: Any, k: int) -> Call:
     return run
 
 
-define("top_k", "X -> Out, Indices", attrs={"k": 1}, infer=_top_k_infer, bind=_top_k_bind)
+define(
+    "top_k",
+    "X -> Out, Indices",
+    rows=by_row(apart=of_matrices),
+    attrs={"k": 1},
+    infer=_top_k_infer,
+    bind=_top_k_bind,
+)
 
 
 def _accuracy_infer(out: Meta, indices: Meta, label: Meta) -> Any:
@@ -75,9 +83,17 @@ def _accuracy_bind(
     )
 
 
+def _counted_rows(op: Applied) -> dict[str, OfRows]:
+    of = common_rows(op, op.operands, {How.ROWS, How.RAGGED})
+    op.align(of.sequences, of.sequences)
+    total = OfRows(How.SUM)
+    return {"Accuracy": OfRows(How.MEAN, of.sequences), "Correct": total, "Total": total}
+
+
 define(
     "accuracy",
     "Out, Indices, Label -> Accuracy, Correct, Total",
+    rows=_counted_rows,
     infer=_accuracy_infer,
     bind=_accuracy_bind,
 )

@@ -8,12 +8,14 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.selected_rows import SelectedRows
 
 define(
     "send",
     "X* -> Out?",
+    rows=not_on_rows,
     attrs={
         "epmap": (),
         "sections": (),
@@ -23,12 +25,23 @@ define(
         "trainer_id": 0,
     },
 )
-define("send_barrier", "X* -> Out?", attrs={"endpoints": (), "half_async": False, "trainer_id": 0})
-define("recv", "X* -> Out*", attrs={"epmap": (), "recv_varnames": (), "trainer_id": 0})
-define("fetch_barrier", "X* -> Out*", attrs={"endpoints": (), "trainer_id": 0})
+define(
+    "send_barrier",
+    "X* -> Out?",
+    rows=not_on_rows,
+    attrs={"endpoints": (), "half_async": False, "trainer_id": 0},
+)
+define(
+    "recv",
+    "X* -> Out*",
+    rows=not_on_rows,
+    attrs={"epmap": (), "recv_varnames": (), "trainer_id": 0},
+)
+define("fetch_barrier", "X* -> Out*", rows=not_on_rows, attrs={"endpoints": (), "trainer_id": 0})
 define(
     "listen_and_serv",
     "X* ->",
+    rows=not_on_rows,
     attrs={"endpoint": "", "Fanin": 1, "optimize_blocks": (), "grad_to_block_id": ()},
 )
 
@@ -44,6 +57,7 @@ def _remote_lookup_infer(
 define(
     "distributed_lookup_table",
     "Ids*, W -> Outputs*",
+    rows=not_on_rows,
     infer=_remote_lookup_infer,
     attrs={
         "table_names": (),
@@ -79,6 +93,7 @@ def _split_byref_bind(
 define(
     "split_byref",
     "X -> Out*",
+    rows=not_on_rows,
     attrs={"sections": ()},
     infer=_split_byref_infer,
     bind=_split_byref_bind,
@@ -111,6 +126,7 @@ def _split_selected_rows_bind(
 define(
     "split_selected_rows",
     "X -> Out*",
+    rows=not_on_rows,
     attrs={"height_sections": ()},
     infer=_split_selected_rows_infer,
     bind=_split_selected_rows_bind,
@@ -126,6 +142,7 @@ def _ref_by_trainer_id(xp: Any, xs: Sequence[Any], trainer_id: Any, out: Any) ->
 define(
     "ref_by_trainer_id",
     "X*, TrainerId -> Out",
+    rows=not_on_rows,
     infer=lambda xs, trainer_id: xs[0],
     kernel=_ref_by_trainer_id,
 )
@@ -139,6 +156,7 @@ def _leave_open(xp: Any, out: Any, shape: Sequence[int], dtype: str) -> None:
 define(
     "fake_init",
     "-> Out",
+    rows=not_on_rows,
     attrs={"shape": (), "dtype": "float32"},
     infer=lambda shape, dtype: Meta(tuple(shape), dtype),
     kernel=_leave_open,
@@ -147,8 +165,8 @@ define(
 
 # -- distributed tables: row r lives on server r % servers -----------------------------------------
 # Numbers of rows vary from step to step, so the runtime runs these, between buffers of its own.
-define("split_ids", "Ids* -> Out*")
-define("prefetch", "X* -> Out*", attrs={"epmap": (), "trainer_id": 0})
+define("split_ids", "Ids* -> Out*", rows=not_on_rows)
+define("prefetch", "X* -> Out*", rows=not_on_rows, attrs={"epmap": (), "trainer_id": 0})
 
 
 def _merge_ids_infer(
@@ -157,9 +175,9 @@ def _merge_ids_infer(
     return ([Meta((*i.shape[:-1], xs[0].shape[-1]), xs[0].dtype) for i in ids],)
 
 
-define("merge_ids", "Ids*, Rows*, X* -> Out*", infer=_merge_ids_infer)
-define("lookup_sparse_table", "W, Ids -> Out", attrs={"padding_idx": -1})
-define("save", "X ->", attrs={"file_path": ""})
+define("merge_ids", "Ids*, Rows*, X* -> Out*", rows=not_on_rows, infer=_merge_ids_infer)
+define("lookup_sparse_table", "W, Ids -> Out", rows=not_on_rows, attrs={"padding_idx": -1})
+define("save", "X ->", rows=not_on_rows, attrs={"file_path": ""})
 
 
 # -- distributed tables, as ranks run them (`hpcdist.transpiler.table_steps`) ----------------------
@@ -173,6 +191,7 @@ def _pull_infer(
 define(
     "pull_sparse",
     "Ids* -> Out*",
+    rows=not_on_rows,
     infer=_pull_infer,
     attrs={
         "tables": (),
@@ -184,5 +203,10 @@ define(
         "create": True,
     },
 )
-define("push_sparse", "Ids*, Grads*, LearningRate* ->", attrs={"tables": (), "of": ()})
-define("make_table", "->", attrs={"table": ""})
+define(
+    "push_sparse",
+    "Ids*, Grads*, LearningRate* ->",
+    rows=not_on_rows,
+    attrs={"tables": (), "of": ()},
+)
+define("make_table", "->", rows=not_on_rows, attrs={"table": ""})

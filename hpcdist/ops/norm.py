@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis, same
 from hpcdist.ops.labels import Call
 
@@ -46,6 +47,7 @@ def _layer_norm_bind(
     epsilon: float,
     begin_norm_axis: int,
 ) -> Call:
+    """y = scale (x - mean) / sqrt(variance + epsilon) + bias, by row."""
     x2, y2 = _rows(x, begin_norm_axis), _rows(y, begin_norm_axis)
     mean1, variance1 = mean.reshape(-1, 1), variance.reshape(-1, 1)
     squares, deviation = xp.empty(x2.shape, x.dtype), xp.empty(mean1.shape, x.dtype)
@@ -114,9 +116,16 @@ def _layer_norm_grad_bind(
 
 _LN_ATTRS = {"epsilon": 1e-5, "begin_norm_axis": 1}
 _LN_GRAD = "X, Scale?, Bias?, Mean, Variance, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?"
+
+
+def _normed_rows(op: Applied) -> dict[str, OfRows]:
+    return {"Y": each_row(op, "X", apart=lambda op: op.attrs["begin_norm_axis"] > 0)}
+
+
 define(
     "layer_norm",
     "X, Scale?, Bias? -> Y, Mean, Variance",
+    rows=_normed_rows,
     attrs=_LN_ATTRS,
     infer=_layer_norm_infer,
     bind=_layer_norm_bind,
@@ -139,6 +148,7 @@ def _norm_infer(x: Meta, axis: int, epsilon: float) -> Any:
 
 
 def _norm_bind(xp: Any, x: Any, out: Any, norm: Any, axis: int, epsilon: float) -> Call:
+    """norm = sqrt(sum(x^2) + epsilon);  out = x / norm."""
     return in_sequence(
         [
             functools.partial(xp.multiply, x, x, out),
@@ -173,6 +183,7 @@ _NORM_GRAD = "X, Norm, Out@GRAD -> X@GRAD"
 define(
     "norm",
     "X -> Out, Norm",
+    rows=by_row(apart=off_rows("axis")),
     attrs=_NORM_ATTRS,
     infer=_norm_infer,
     bind=_norm_bind,
@@ -202,6 +213,7 @@ def _length(xp: Any, rows: Any, product: Any, norm: Any) -> list[Call]:
 
 
 def _cos_sim_bind(xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any) -> Call:
+    """out = sum(x y) / (|x| |y|), by row."""
     x2, y2 = _rows(x, 1), _rows(y, 1)
     product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
     return in_sequence(
@@ -236,9 +248,18 @@ def _cos_sim_grad(
 
 
 _COS_GRAD = "X, Y, Out, XNorm, YNorm, Out@GRAD -> X@GRAD?, Y@GRAD?"
+
+
+def _compared_rows(op: Applied) -> OfRows:
+    """Y has a row for each of X, or one for all of them."""
+    one = op.inputs["Y"][0].shape[0] == 1
+    return each_row(op, "X") if one else each_row(op)
+
+
 define(
     "cos_sim",
     "X, Y -> Out, XNorm, YNorm",
+    rows=_compared_rows,
     infer=_cos_sim_infer,
     bind=_cos_sim_bind,
     grad=grad_by("cos_sim_grad", _COS_GRAD),

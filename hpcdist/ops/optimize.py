@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.optimize_sparse import bind_sparse_update, sparse_refusal
 from hpcdist.ops.optimize_update import UPDATES, Step, Update, bind_update
 from hpcdist.ops.selected_rows import SelectedRows
@@ -60,6 +61,7 @@ def _define(type: str, update: Update) -> None:
     define(
         type,
         f"{', '.join(inputs)} -> {', '.join(written.values())}",
+        rows=not_on_rows,
         attrs=update.attrs,
         infer=functools.partial(_infer, type),
         bind=functools.partial(_bind, type),

@@ -16,18 +16,20 @@ def bind(
     state: Sequence[Any],
     hyper: Any,
     rows: Sequence[Any],
-    scale: float,
 ) -> Callable[[], None]:
-    """Return the update ``name`` bound to arrays; ``rows`` are the gradients to be summed."""
-    constants = [param.dtype.type(h) for h in hyper]
-    factor = param.dtype.type(scale)
+    """Return the rule ``name`` bound to arrays.
+
+    ``rows`` are the gradients to be summed; ``hyper`` is what they are multiplied by, then the
+    rule's constants.
+    """
+    scale, *constants = (param.dtype.type(h) for h in hyper)
     special = {"lars_momentum": _lars, "lamb": _lamb}.get(name)
 
     def gradient() -> Any:
         total = rows[0]
         for row in rows[1:]:
             total = total + row
-        return total * factor
+        return total * scale
 
     def norm(x: Any) -> Any:
         return xp.sqrt(xp.sum(xp.square(x, dtype="float64"))).astype(param.dtype)
@@ -46,21 +48,13 @@ def bind(
 def _plain(
     name: str, param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any]
 ) -> tuple[Any, ...]:
-    rule = getattr(rules, name + "_rule").py_func
+    rule = rules.RULES[name]
+    states, powers = state[: rule.states], state[rule.states :]
+    rate = lr if rule.rate is None else rule.rate.py_func(lr, *powers)
+    moved = rule.formula.py_func(param, g, *states, rate, *constants)
     if name == "adam":
-        m, v, power1, power2 = state
-        rate = rules.adam_rate.py_func(lr, power1, power2)
-        beta1, _, beta2, *_ = constants
-        return *rule(param, g, m, v, rate, *constants), power1 * beta1, power2 * beta2
-    if name == "adamax":
-        m, u, power1 = state
-        return rule(param, g, m, u, rules.adamax_rate.py_func(lr, power1), *constants)
-    if name == "adadelta":
-        return rule(param, g, *state, *constants)
-    if name == "rmsprop":
-        return rule(param, g, *state[:2], lr, *constants)
-    moved = rule(param, g, *state, lr, *constants)
-    return moved if isinstance(moved, tuple) else (moved,)
+        return *moved, powers[0] * constants[0], powers[1] * constants[2]
+    return moved if rule.states else (moved,)
 
 
 def _lars(

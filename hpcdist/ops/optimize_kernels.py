@@ -1,61 +1,44 @@
 """Optimizer updates: one pass over memory for each (numba).
 
-A pass applies a formula of `hpcdist.update_rules` and forms the gradient: rows of ``grads`` (one
-per contributor, beginning at ``starts``) are added in that order and multiplied by ``scale``, a
-cache-sized chunk at a time, so that a parameter cut into blocks moves as the whole would.
+A pass applies a formula of `hpcdist.update_rules` to the gradient that it forms: rows of ``grads``
+(one per contributor, beginning at ``starts``) are added in that order and multiplied by ``scale``,
+a cache-sized chunk at a time, so that a parameter cut into blocks moves as the whole would.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.ops.jit import jit
+from hpcdist.jit import as_tuple, jit
 from hpcdist.update_rules import (
-    adadelta_rule,
-    adagrad_rule,
+    RULES,
     adam_rate,
-    adam_rule,
     adamax_rate,
-    adamax_rule,
-    centered_rmsprop_rule,
-    decayed_adagrad_rule,
-    ftrl_rule,
+    elementwise,
     lamb_rate,
     lamb_rule,
     lars_rate,
     lars_rule,
-    momentum_rule,
-    nesterov_rule,
-    rmsprop_rule,
     sgd_rule,
-    sqrt_ftrl_rule,
 )
 
 CHUNK = 1024  # elements whose gradient is formed at once: stays in the first-level cache
 
 
 @jit
-def _gradient(grads, starts, scale, begin, out):
-    """Write elements begin.. of the scaled sum of rows into ``out`` and return it."""
+def _total(grads, starts, begin, out):
+    """Return elements begin.. of the sum of rows, in their order: one row itself, not copied."""
     n = len(out)
     first = grads[starts[0] + begin : starts[0] + begin + n]
     if len(starts) == 1:
-        for i in range(n):
-            out[i] = first[i] * scale[0]
-        return out
+        return first
     second = grads[starts[1] + begin : starts[1] + begin + n]
-    if len(starts) == 2:
-        for i in range(n):
-            out[i] = (first[i] + second[i]) * scale[0]
-        return out
     for i in range(n):
         out[i] = first[i] + second[i]
     for k in range(2, len(starts)):
         row = grads[starts[k] + begin : starts[k] + begin + n]
         for i in range(n):
             out[i] += row[i]
-    for i in range(n):
-        out[i] *= scale[0]
     return out
 
 
@@ -75,195 +58,96 @@ def _norm(x):
 
 
 # -- passes over memory --------------------------------------------------------------------------
-# Each: (param, grads, starts, scale, lr, hyper, *state), all flat and contiguous; scale and lr hold
-# one element, hyper the formula's constants.
+# Each: (param, grads, starts, lr, hyper, state), all flat and contiguous; lr holds one
+# element, hyper the scale and the formula's constants, state a tuple of arrays: those as long as
+# the parameter, then powers of beta, one element each.
 
 
 @jit
-def sgd(param, grads, starts, scale, lr, hyper):
-    rate = lr[0]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i] = sgd_rule(p[i], g[i], rate)
+def _plain_rate(lr, state):
+    return lr[0]
 
 
 @jit
-def momentum(param, grads, starts, scale, lr, hyper, velocity):
-    rate = lr[0]
-    mu = hyper[0]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        v = velocity[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], v[i] = momentum_rule(p[i], g[i], v[i], rate, mu)
+def _adam_rate(lr, state):
+    return adam_rate(lr[0], state[2][0], state[3][0])
 
 
 @jit
-def nesterov(param, grads, starts, scale, lr, hyper, velocity):
-    rate = lr[0]
-    mu = hyper[0]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        v = velocity[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], v[i] = nesterov_rule(p[i], g[i], v[i], rate, mu)
+def _adamax_rate(lr, state):
+    return adamax_rate(lr[0], state[2][0])
 
 
 @jit
-def adagrad(param, grads, starts, scale, lr, hyper, moment):
-    rate = lr[0]
-    epsilon = hyper[0]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        m = moment[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], m[i] = adagrad_rule(p[i], g[i], m[i], rate, epsilon)
+def _keep_powers(state, hyper):
+    pass
 
 
 @jit
-def decayed_adagrad(param, grads, starts, scale, lr, hyper, moment):
-    rate = lr[0]
-    decay, rest, epsilon = hyper[0], hyper[1], hyper[2]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        m = moment[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], m[i] = decayed_adagrad_rule(p[i], g[i], m[i], rate, decay, rest, epsilon)
+def _next_powers(state, hyper):
+    state[2][0] *= hyper[1]
+    state[3][0] *= hyper[3]
 
 
 @jit
-def adam(param, grads, starts, scale, lr, hyper, moment1, moment2, power1, power2):
-    rate = adam_rate(lr[0], power1[0], power2[0])
-    beta1, rest1, beta2, rest2, epsilon = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        m = moment1[begin : begin + CHUNK]
-        v = moment2[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], m[i], v[i] = adam_rule(
-                p[i], g[i], m[i], v[i], rate, beta1, rest1, beta2, rest2, epsilon
-            )
-    power1[0] *= beta1
-    power2[0] *= beta2
+def _no_states(state, begin, end):
+    return ()
 
 
 @jit
-def adamax(param, grads, starts, scale, lr, hyper, moment, inf_norm, power1):
-    rate = adamax_rate(lr[0], power1[0])
-    beta1, rest1, beta2, epsilon = hyper[0], hyper[1], hyper[2], hyper[3]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        m = moment[begin : begin + CHUNK]
-        u = inf_norm[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], m[i], u[i] = adamax_rule(
-                p[i], g[i], m[i], u[i], rate, beta1, rest1, beta2, epsilon
-            )
+def _one_state(state, begin, end):
+    return (state[0][begin:end],)
 
 
 @jit
-def rmsprop(param, grads, starts, scale, lr, hyper, moment, mean_square, mean_grad):
-    rate = lr[0]
-    rho, rest, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        mom = moment[begin : begin + CHUNK]
-        ms = mean_square[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], mom[i], ms[i] = rmsprop_rule(
-                p[i], g[i], mom[i], ms[i], rate, rho, rest, epsilon, momentum
-            )
+def _two_states(state, begin, end):
+    return state[0][begin:end], state[1][begin:end]
 
 
 @jit
-def centered_rmsprop(param, grads, starts, scale, lr, hyper, moment, mean_square, mean_grad):
-    rate = lr[0]
-    rho, rest, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        mom = moment[begin : begin + CHUNK]
-        ms = mean_square[begin : begin + CHUNK]
-        mg = mean_grad[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], mom[i], ms[i], mg[i] = centered_rmsprop_rule(
-                p[i], g[i], mom[i], ms[i], mg[i], rate, rho, rest, epsilon, momentum
-            )
+def _three_states(state, begin, end):
+    return state[0][begin:end], state[1][begin:end], state[2][begin:end]
+
+
+_CUTS = [_no_states, _one_state, _two_states, _three_states]
+
+
+def _update_pass(name):
+    """Return the pass that moves a parameter by a rule, element by element."""
+    rule = RULES[name]
+    loop, constants, cut = elementwise(rule), rule.constants, _CUTS[rule.states]
+    rate_of = {"adam": _adam_rate, "adamax": _adamax_rate}.get(name, _plain_rate)
+    finish = _next_powers if name == "adam" else _keep_powers
+
+    def update(param, grads, starts, lr, hyper, state):
+        rate, scale, fixed = rate_of(lr, state), hyper[0], as_tuple(hyper[1:], constants)
+        buffer = np.empty(CHUNK, param.dtype)
+        for begin in range(0, len(param), CHUNK):
+            end = min(begin + CHUNK, len(param))
+            g = _total(grads, starts, begin, buffer[: end - begin])
+            parts = cut(state, begin, end)
+            loop(param[begin:end], g, parts, end - begin, scale, rate, fixed)
+        finish(state, hyper)
+
+    return jit(update)
 
 
 @jit
-def ftrl(param, grads, starts, scale, lr, hyper, squared, linear):
-    rate = lr[0]
-    l1, twice_l2, power = hyper[0], hyper[1], hyper[2]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        n = squared[begin : begin + CHUNK]
-        z = linear[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], n[i], z[i] = ftrl_rule(p[i], g[i], n[i], z[i], rate, l1, twice_l2, power)
-
-
-@jit
-def sqrt_ftrl(param, grads, starts, scale, lr, hyper, squared, linear):
-    rate = lr[0]
-    l1, twice_l2 = hyper[0], hyper[1]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        n = squared[begin : begin + CHUNK]
-        z = linear[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], n[i], z[i] = sqrt_ftrl_rule(p[i], g[i], n[i], z[i], rate, l1, twice_l2)
-
-
-@jit
-def adadelta(param, grads, starts, scale, lr, hyper, squares, updates):
-    rho, rest, epsilon = hyper[0], hyper[1], hyper[2]
-    buffer = np.empty(CHUNK, param.dtype)
-    for begin in range(0, len(param), CHUNK):
-        p = param[begin : begin + CHUNK]
-        s = squares[begin : begin + CHUNK]
-        u = updates[begin : begin + CHUNK]
-        g = _gradient(grads, starts, scale, begin, buffer[: len(p)])
-        for i in range(len(p)):
-            p[i], s[i], u[i] = adadelta_rule(p[i], g[i], s[i], u[i], rho, rest, epsilon)
-
-
-@jit
-def lars_momentum(param, grads, starts, scale, lr, hyper, velocity):
-    mu, coeff, decay = hyper[0], hyper[1], hyper[2]
-    g = _gradient(grads, starts, scale, 0, np.empty_like(param))
+def lars_momentum(param, grads, starts, lr, hyper, state):
+    (velocity,) = state
+    mu, coeff, decay = hyper[1], hyper[2], hyper[3]
+    g = _total(grads, starts, 0, np.empty_like(param)) * hyper[0]
     rate = lars_rate(lr[0], coeff, decay, _norm(param), _norm(g))
     for i in range(len(param)):
         param[i], velocity[i] = lars_rule(param[i], g[i], velocity[i], rate, mu, decay)
 
 
 @jit
-def lamb(param, grads, starts, scale, lr, hyper, moment1, moment2, power1, power2):
-    beta1, rest1, beta2, rest2 = hyper[0], hyper[1], hyper[2], hyper[3]
-    epsilon, decay = hyper[4], hyper[5]
-    g = _gradient(grads, starts, scale, 0, np.empty_like(param))
+def lamb(param, grads, starts, lr, hyper, state):
+    moment1, moment2 = state[0], state[1]
+    beta1, rest1, beta2, rest2 = hyper[1], hyper[2], hyper[3], hyper[4]
+    epsilon, decay = hyper[5], hyper[6]
+    g = _total(grads, starts, 0, np.empty_like(param)) * hyper[0]
     for i in range(len(param)):
         g[i], moment1[i], moment2[i] = lamb_rule(
             param[i], g[i], moment1[i], moment2[i],
@@ -285,3 +169,7 @@ def sgd_rows(param, rows, values, scale, lr):
         p, g = param[begin : begin + width], values[k]
         for i in range(width):
             p[i] = sgd_rule(p[i], g[i] * scale, rate)
+
+
+PASSES = {name: _update_pass(name) for name in RULES}
+PASSES |= {"lars_momentum": lars_momentum, "lamb": lamb}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import GraphError
 from hpcdist.ops.optimize_update import UPDATES, bind_update
 from hpcdist.ops.selected_rows import SelectedRows
@@ -131,7 +131,7 @@ def _bind_listed(
 
 # -- Fluid's search ------------------------------------------------------------------------------
 def _exact() -> bool:
-    return os.environ.get("HPCDIST_SPARSE_ROWS", "fluid") == "exact"
+    return settings.SPARSE_ROWS.read() == "exact"
 
 
 def _merged_as_fluid(gradient: SelectedRows) -> SelectedRows:
@@ -143,8 +143,8 @@ def _merged_as_fluid(gradient: SelectedRows) -> SelectedRows:
     merged = gradient.merged()
     if len(merged.rows) < len(gradient.rows):
         return merged
-    found = found_by_search(gradient.rows)
-    return SelectedRows(gradient.rows[found], gradient.value[found], gradient.height)
+    seen = found_by_search(gradient.rows)
+    return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
 
 
 def found_by_search(rows: Any) -> Any:

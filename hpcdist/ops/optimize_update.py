@@ -18,14 +18,14 @@ Hyper = Callable[[Mapping[str, Any], Any], Sequence[float]]  # (attrs, float typ
 class Update:
     """How one type of optimizer moves a parameter.
 
-    ``state`` maps input slots to output slots (None: only read). ``kernel(attrs)`` names the pass
-    in `optimize_kernels`. ``sparse(attrs)`` says which rows a sparse gradient moves: ``each``
+    ``state`` maps input slots to output slots (None: only read). ``rule(attrs)`` names the rule
+    in `update_rules`. ``sparse(attrs)`` says which rows a sparse gradient moves: ``each``
     listed row on its own, the ``listed`` ones after merging repeats, ``all``; None: it is refused.
     """
 
     state: Mapping[str, str | None]
     attrs: Mapping[str, Any]
-    kernel: Callable[[Mapping[str, Any]], str]
+    rule: Callable[[Mapping[str, Any]], str]
     hyper: Hyper
     sparse: Callable[[Mapping[str, Any]], str | None] = lambda attrs: None
     has_rate: bool = True
@@ -148,14 +148,15 @@ def bind_update(
     ``contributors`` are added in that order. ``state`` holds the arrays of ``UPDATES[type].state``
     in order; ``rate`` is the learning rate, one element. Arrays are read and written in place.
     """
-    from hpcdist.ops import jit, optimize_device, optimize_kernels  # numba takes 0.3 s to import
+    from hpcdist import jit  # numba takes 0.3 s to import
+    from hpcdist.ops import optimize_device, optimize_kernels
 
     update = UPDATES[type]
-    kernel = getattr(optimize_kernels, update.kernel(attrs))
-    hyper = np.array(update.hyper(attrs, param.dtype.type), param.dtype)
+    rule = update.rule(attrs)
+    hyper = np.array([scale, *update.hyper(attrs, param.dtype.type)], param.dtype)
     if xp is not np:
         rows = [grads[k] for k in contributors]
-        return optimize_device.bind(xp, kernel.__name__, param, rate, state, hyper, rows, scale)
+        return optimize_device.bind(xp, rule, param, rate, state, hyper, rows)
     stride, rest = divmod(grads.strides[0], grads.itemsize)
     if rest or not all(row.flags.c_contiguous for row in grads):
         raise GraphError(f"{type}: the rows of its gradients must be contiguous and aligned")
@@ -163,13 +164,6 @@ def bind_update(
     span = (len(grads) - 1) * stride + param.size
     flat = np.lib.stride_tricks.as_strided(grads, (span,), (grads.itemsize,))
     starts = np.array([k * stride for k in contributors], np.int64)
-    arrays = (
-        param.reshape(-1),
-        flat,
-        starts,
-        np.array([scale], param.dtype),
-        rate.reshape(-1),
-        hyper,
-        *(s.reshape(-1) for s in state),
-    )
-    return jit.bound(kernel, *arrays)
+    states = tuple(s.reshape(-1) for s in state)
+    kernel = optimize_kernels.PASSES[rule]
+    return jit.bound(kernel, param.reshape(-1), flat, starts, rate.reshape(-1), hyper, states)

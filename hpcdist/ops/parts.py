@@ -9,6 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis, same
 
 # -- slice, strided_slice --------------------------------------------------------------------------
@@ -84,6 +85,7 @@ for _type, _attrs in (("slice", _SLICE), ("strided_slice", _STRIDED)):
     define(
         _type,
         "Input -> Out",
+        rows=by_row(apart=off_rows("axes"), totals=moved),
         attrs=_attrs,
         infer=_slice_infer,
         bind=_slice_bind,
@@ -123,6 +125,7 @@ def _reverse_grad(op: Any, wanted: Wanted) -> list[GradOp]:
 define(
     "reverse",
     "X -> Out",
+    rows=by_row(apart=off_rows("axis"), totals=moved),
     attrs={"axis": ()},
     infer=_reverse_infer,
     bind=_reverse_bind,

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by, like_inputs
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.windows import channels_first, image_shape, in_layout, lay_windows
@@ -200,14 +201,20 @@ def _to_first_greatest(xp: Any, x: Any, y: Any, dy: Any, dx: Any, taps: Any) -> 
     waiting = xp.ones(y.shape, bool)
     for windows, pixels in taps:
         inside = (slice(None), slice(None), *windows)
-        found = (x[:, :, pixels[0], pixels[1]] == y[inside]) & waiting[inside]
-        dx[:, :, pixels[0], pixels[1]] += dy[inside] * found
-        waiting[inside] &= ~found
+        is_maximum = (x[:, :, pixels[0], pixels[1]] == y[inside]) & waiting[inside]
+        dx[:, :, pixels[0], pixels[1]] += dy[inside] * is_maximum
+        waiting[inside] &= ~is_maximum
 
 
 _GRAD = "X, Out, Out@GRAD -> X@GRAD"
 define(
-    "pool2d", "X -> Out", attrs=_ATTRS, infer=_infer, bind=_bind, grad=grad_by("pool2d_grad", _GRAD)
+    "pool2d",
+    "X -> Out",
+    rows=by_row(),
+    attrs=_ATTRS,
+    infer=_infer,
+    bind=_bind,
+    grad=grad_by("pool2d_grad", _GRAD),
 )
 define("pool2d_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), bind=_grad_bind)
 
@@ -267,6 +274,7 @@ _INDEX_GRAD = "X, Mask, Out@GRAD -> X@GRAD"
 define(
     "max_pool2d_with_index",
     "X -> Out, Mask",
+    rows=by_row(),
     attrs=_INDEX_ATTRS,
     infer=_index_infer,
     bind=_index_bind,

@@ -1,34 +1,36 @@
-"""Random values: Fluid's seeded streams, bit for bit; a slice takes its part of the whole's stream.
+"""Random values: Fluid's seeded streams, bit for bit, and without a seed new ones in every run.
 
-Every operator starts its own stream from its seed: x <- 48271 x mod (2^31 - 1), the minimal
-standard generator (Park and Miller, 1993). A slice says where it begins (``offset``, elements) in
-the whole variable (``full_size``), and whose stream it takes (``stream``, the whole's name).
+With a seed, and in initializers, an operator starts its own stream: x <- 48271 x mod (2^31 - 1),
+the minimal standard generator (Park and Miller, 1993). A slice says where it begins (``offset``,
+elements) in the whole variable (``full_size``), and whose stream it takes (``stream``, the whole's
+name). Without both, what is drawn follows from where an element is; see `counter_random`.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import constant, like_batch
+from hpcdist.ops.common import shaped_like_batch
+from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 
 MODULUS = 2**31 - 1
 MULTIPLIER = 48271
-SEED_VARIABLE = "HPCDIST_SEED"
 
 
 def job_seed(stream: str) -> int:
     """Return the seed of an unseeded operator: the same in every process and every run.
 
-    It follows from the environment's HPCDIST_SEED (default "0") and the name of the variable.
+    It follows from HPCDIST_SEED (0) and the name of the variable.
     """
-    job = os.environ.get(SEED_VARIABLE, "0")
-    return zlib.crc32(f"{job}/{stream}".encode()) % (MODULUS - 1) + 1
+    return zlib.crc32(f"{settings.SEED.read()}/{stream}".encode()) % (MODULUS - 1) + 1
 
 
 def start_of(seed: int) -> int:
@@ -52,15 +54,54 @@ def _bind(
     seed: int,
     stream: str,
     offset: int,
+    full_size: int,
+    state: Draws,
     **a: Any,
 ) -> Callable[[], Any]:
-    state = start_of(seed or job_seed(stream))
-    return functools.partial(_fill, draw, out, state, int(offset), a)
+    if not (seed or stream or full_size):
+        return _bind_unseeded(draw, out, None, state, a)
+    state_of_stream = start_of(seed or job_seed(stream))
+    return functools.partial(_fill, out, lambda size: draw(state_of_stream, int(offset), size, **a))
 
 
-def _fill(draw: Any, out: Any, state: int, offset: int, attrs: Any) -> None:
+def _bind_unseeded(
+    draw: Callable[..., np.ndarray], out: Any, rows: Any, draws: Draws, attrs: Any
+) -> Callable[[], Any]:
+    """Return what draws other values in every run, those of the ``rows`` that are here."""
+    from hpcdist.ops import random_kernels
+
+    words = filler(np, part_of(out, rows, None), key_of(0, draws.name), draws)
+    if draw is uniform:
+        low, high = np.float32(attrs["min"]), np.float32(attrs["max"])
+        return functools.partial(
+            _fill, out, lambda size: random_kernels.uniform_of(words(), low, high)
+        )
+    bound = 2.0 if draw is truncated_normal else np.inf
+    mean, std = attrs["mean"], attrs["std"]
+    return functools.partial(
+        _fill, out, lambda size: random_kernels.normal_of(words().copy(), words(), mean, std, bound)
+    )
+
+
+def _bind_like(
+    draw: Callable[..., np.ndarray],
+    xp: Any,
+    like: Any,
+    rows: Any,
+    out: Any,
+    seed: int,
+    state: Draws,
+    **a: Any,
+) -> Callable[[], Any]:
+    if not seed:
+        return _bind_unseeded(draw, out, rows, state, a)
+    part, start = part_of(out, rows, None), start_of(seed)
+    return functools.partial(_fill, out, lambda size: draw(start, part.skipped(), size, **a))
+
+
+def _fill(out: Any, drawn: Callable[[int], np.ndarray]) -> None:
     host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
-    host[...] = draw(state, offset, host.size, **attrs).reshape(host.shape)
+    host[...] = drawn(host.size).reshape(host.shape)
     if host is not out:
         out.set(host)
 
@@ -95,22 +136,34 @@ def truncated_normal(
     return out
 
 
-_COMMON = {
-    "shape": (1,),
-    "dtype": "float32",
-    "seed": 0,
-    "stream": "",
-    "offset": 0,
-    "full_size": 0,
-}
-_NORMAL = {**_COMMON, "mean": 0.0, "std": 1.0}
+_SHAPED = {"shape": (1,), "dtype": "float32", "seed": 0}
+_LIKE = {**_SHAPED, "input_dim_idx": 0, "output_dim_idx": 0}
+_OF_STREAM = {"stream": "", "offset": 0, "full_size": 0}
+_UNIFORM = {"min": -1.0, "max": 1.0}
+_NORMAL = {"mean": 0.0, "std": 1.0}
 
 
 def _define(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
     bind = functools.partial(_bind, draw)
-    define(type, " -> Out", attrs=attrs, infer=_infer, bind=bind)
+    attrs = {**_SHAPED, **_OF_STREAM, **attrs}
+    define(type, " -> Out", rows=constant, attrs=attrs, infer=_infer, bind=bind, state=Draws)
 
 
-_define("uniform_random", uniform, {**_COMMON, "min": -1.0, "max": 1.0})
+def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
+    define(
+        type,
+        "Input, Rows? -> Out",  # Rows: which of a shared batch are here, see `Part`
+        rows=like_batch,
+        attrs={**_LIKE, **attrs},
+        infer=lambda like, rows, **a: shaped_like_batch(like, **a),
+        bind=functools.partial(_bind_like, draw),
+        shape_only=("Input",),
+        state=Draws,
+    )
+
+
+_define("uniform_random", uniform, _UNIFORM)
 _define("gaussian_random", normal, _NORMAL)
 _define("truncated_gaussian_random", truncated_normal, _NORMAL)
+_define_like("uniform_random_batch_size_like", uniform, _UNIFORM)
+_define_like("gaussian_random_batch_size_like", normal, _NORMAL)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpcdist.ops.jit import jit
+from hpcdist.jit import jit
 
 MULTIPLIER, MODULUS = np.int64(48271), np.int64(2147483647)
 ONE, TWO = np.float32(1), np.float32(2)
@@ -20,6 +20,31 @@ def uniform(state, low, high, out):
         state = state * MULTIPLIER % MODULUS
         u = np.float32(state - 1) / RANGE
         out[i] = u * (high - low) + low
+
+
+@jit
+def uniform_of(words, low, high):
+    """Return u (high - low) + low for u from the upper 24 bits of each word, so below 1."""
+    out = np.empty(len(words), np.float32)
+    for i in range(len(words)):
+        out[i] = np.float32(words[i] >> 8) * np.float32(2.0**-24) * (high - low) + low
+    return out
+
+
+@jit
+def normal_of(words, others, mean, std, bound):
+    """Return normal values of two words each (Box and Muller, 1958), or within +-bound of one."""
+    out = np.empty(len(words), np.float32)
+    for i in range(len(words)):
+        if bound < np.inf:  # u within the distribution's values at the bounds
+            low = 0.5 * (1 + math.erf(-bound / math.sqrt(2.0)))
+            u = low + (1 - 2 * low) * (words[i] + 0.5) * 2.0**-32
+            value = math.sqrt(2.0) * float(inverse_erf(np.float32(2 * u - 1)))
+        else:
+            radius = math.sqrt(-2 * math.log((words[i] + 1.0) * 2.0**-32))
+            value = radius * math.cos(2 * math.pi * others[i] * 2.0**-32)
+        out[i] = value * std + mean
+    return out
 
 
 @jit

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import How, by_row, of_each_row, off_rows, reduces
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis
 
 # -- mean of everything: the usual loss ----------------------------------------------------------
@@ -29,6 +30,7 @@ def _mean_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
 
 
 def _mean_grad_bind(xp: Any, x: Any, dout: Any, dx: Any) -> Callable[[], Any]:
+    """dx = dout / the number of elements."""
     share = xp.full((), 1 / x.size, x.dtype)
     return functools.partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
 
@@ -43,6 +45,7 @@ _MEAN_GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "mean",
     "X -> Out",
+    rows=reduces(How.MEAN),
     infer=_infer_mean,
     bind=_mean_bind,
     grad=grad_by("mean_grad", _MEAN_GRAD),
@@ -95,6 +98,7 @@ def _bind(method: str) -> Callable[..., Callable[[], Any]]:
 def _sum_grad_bind(
     xp: Any, x: Any, dout: Any, dx: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
 ) -> Callable[[], Any]:
+    """dx = dout, for every element that was added."""
     axes = reduced_axes(x.ndim, dim, reduce_all)
     return functools.partial(xp.copyto, dx, dout.reshape(_kept(x.shape, axes)))
 
@@ -138,6 +142,7 @@ def _prod_grad_bind(
     keep_dim: bool,
     reduce_all: bool,
 ) -> Callable[[], Any]:
+    """dx = dout times the product of the other elements."""
     kept = _kept(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     out, dout = out.reshape(kept), dout.reshape(kept)
 
@@ -150,16 +155,17 @@ def _prod_grad_bind(
 
 _BY_SHAPE = "X, Out@GRAD -> X@GRAD"
 _BY_VALUE = "X, Out, Out@GRAD -> X@GRAD"
-for _type, _method, _slots, _grad_bind in (
-    ("reduce_sum", "sum", _BY_SHAPE, _sum_grad_bind),
-    ("reduce_mean", "mean", _BY_SHAPE, _mean_of_dims_grad_bind),
-    ("reduce_max", "max", _BY_VALUE, _chosen_grad_bind),
-    ("reduce_min", "min", _BY_VALUE, _chosen_grad_bind),
-    ("reduce_prod", "prod", _BY_VALUE, _prod_grad_bind),
+for _type, _method, _slots, _grad_bind, _how in (
+    ("reduce_sum", "sum", _BY_SHAPE, _sum_grad_bind, How.SUM),
+    ("reduce_mean", "mean", _BY_SHAPE, _mean_of_dims_grad_bind, How.MEAN),
+    ("reduce_max", "max", _BY_VALUE, _chosen_grad_bind, How.MAX),
+    ("reduce_min", "min", _BY_VALUE, _chosen_grad_bind, How.MIN),
+    ("reduce_prod", "prod", _BY_VALUE, _prod_grad_bind, None),
 ):
     define(
         _type,
         "X -> Out",
+        rows=reduces(_how, along=of_each_row),
         attrs=_ATTRS,
         infer=_infer,
         bind=_bind(_method),
@@ -197,6 +203,7 @@ for _type, _method in (("arg_max", "argmax"), ("arg_min", "argmin")):
     define(
         _type,
         "X -> Out",
+        rows=by_row(apart=off_rows("axis")),
         attrs={"axis": 0, "keepdims": False, "dtype": "int64"},
         infer=_arg_infer,
         bind=_arg_bind(_method),

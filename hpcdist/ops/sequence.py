@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import Applied, OfRows, by_row_of_sequence, by_sequence
 from hpcdist.ops.common import Wanted, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 
@@ -154,9 +155,15 @@ def _pool_grad(op: Any, wanted: Wanted) -> list[GradOp]:
     return (_maximum_grad if op.attrs["pooltype"] == "MAX" else _sum_grad)(op, wanted)
 
 
+def _pooled_rows(op: Applied) -> Mapping[str, OfRows]:
+    """MaxIndex counts rows from the first of the batch, so it is nothing to be joined."""
+    return {"Out": by_sequence(op)["Out"]}
+
+
 define(
     "sequence_pool",
     "X -> Out, MaxIndex?",
+    rows=_pooled_rows,
     attrs=_POOL,
     infer=_pool_infer,
     bind=_pool_bind,
@@ -187,6 +194,7 @@ _CUDNN = {"use_cudnn": False}
 define(
     "sequence_softmax",
     "X -> Out",
+    rows=by_row_of_sequence,
     attrs=_CUDNN,
     infer=_softmax_infer,
     bind=lambda xp, x, out, lods, **_: loop(xp, "softmax", matrix(x), lods[0].last, matrix(out)),
@@ -286,6 +294,7 @@ _CONV_GRAD = "X, Filter, Out@GRAD -> X@GRAD?, Filter@GRAD?"
 define(
     "sequence_conv",
     "X, Filter -> Out",
+    rows=by_row_of_sequence,
     attrs=_CONV,
     infer=_conv_infer,
     bind=_conv_bind,

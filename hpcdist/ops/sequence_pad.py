@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,30 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
 from hpcdist.ops.common import grad_by, in_sequence
 from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import Lods, like_first, rowwise, sequences_of
 from hpcdist.ops.sequence_shape import gather, owners, scatter
+
+
+def _padded_rows(op: Applied) -> dict[str, OfRows]:
+    (x,), padded = op.inputs["X"], op.attrs["padded_length"] != -1
+    if x.of.how is not How.RAGGED or x.lod_level > 1:
+        raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+    return {"Out": OfRows(How.ROWS if padded else How.PADDED), "Length": OfRows(How.ROWS)}
+
+
+def _unpadded_rows(op: Applied) -> OfRows:
+    (x,), (length,) = op.inputs["X"], op.inputs["Length"]
+    common_rows(op, [x, length], {How.ROWS, How.PADDED})
+    return OfRows(How.RAGGED, op.outputs["Out"][0].name)
+
+
+def _mask_rows(op: Applied) -> OfRows:
+    of = common_rows(op, op.operands, {How.ROWS})
+    return of if op.attrs["maxlen"] > 0 else replace(of, how=How.PADDED)
+
 
 _PAD = {"padded_length": -1}
 
@@ -63,6 +84,7 @@ _PAD_GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "sequence_pad",
     "X, PadValue -> Out, Length",
+    rows=_padded_rows,
     attrs=_PAD,
     infer=_pad_infer,
     bind=_pad_bind,
@@ -97,6 +119,7 @@ _UNPAD_GRAD = "X, Length, Out@GRAD -> X@GRAD"
 define(
     "sequence_unpad",
     "X, Length -> Out",
+    rows=_unpadded_rows,
     infer=_unpad_infer,
     bind=lambda xp, x, length, out, lods: gather(
         xp, _slots_view(x), _slots(lods[0], x.shape[1]), out
@@ -136,6 +159,7 @@ def _mask_bind(xp: Any, x: Any, out: Any, **_: Any) -> Call:
 define(
     "sequence_mask",
     "X -> Y",
+    rows=_mask_rows,
     attrs={"maxlen": -1, "out_dtype": "int64"},
     infer=_mask_infer,
     bind=_mask_bind,

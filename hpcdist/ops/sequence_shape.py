@@ -12,13 +12,20 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
+from hpcdist.graph.rows import (
+    Applied,
+    How,
+    MixesRows,
+    OfRows,
+    by_row_of_sequence,
+    by_sequence,
+    common_rows,
+    expanded,
+    spread,
+)
 from hpcdist.ops.common import Wanted, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 from hpcdist.ops.sequence import Lods, like_first, loop, matrix, rowwise, sequences_of
-
-
-def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if len(parts) else np.empty(0, np.int64)
 
 
 def _rows_of(lod: Lod, sequences: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -109,6 +116,7 @@ _EXPAND_GRAD = "X, Y, Out@GRAD -> X@GRAD"
 define(
     "sequence_expand",
     "X, Y -> Out",
+    rows=expanded,
     attrs=_REF,
     infer=_expand_infer,
     bind=_expand_bind,
@@ -128,6 +136,7 @@ define(
 define(
     "sequence_expand_as",
     "X, Y -> Out",
+    rows=spread,
     infer=_expand_as_infer,
     bind=lambda xp, x, y, out, lods: gather(xp, x, owners(lods[0]), out),
     grad=grad_by("sequence_expand_as_grad", _EXPAND_GRAD),
@@ -183,6 +192,7 @@ _CONCAT_GRAD = "X*, Out@GRAD -> X@GRAD*"
 define(
     "sequence_concat",
     "X* -> Out",
+    rows=by_sequence,
     infer=_concat_infer,
     bind=_concat_bind,
     grad=grad_by("sequence_concat_grad", _CONCAT_GRAD),
@@ -214,6 +224,7 @@ def _reverse_bind(xp: Any, x: Any, out: Any, lods: Lods) -> Call:
 define(
     "sequence_reverse",
     "X -> Y",
+    rows=by_row_of_sequence,
     infer=lambda x: rowwise(x, sequences_of(x, "sequence_reverse", "X")),
     bind=_reverse_bind,
     grad=_turned,
@@ -248,6 +259,7 @@ _RESHAPE_GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "sequence_reshape",
     "X -> Out",
+    rows=by_sequence,
     attrs={"new_dim": 1},
     infer=_reshape_infer,
     bind=_copy,
@@ -279,11 +291,19 @@ def _reset_infer(x: Meta, y: Meta | None, target_lod: Sequence[int]) -> Meta:
     return rowwise(x, lod)
 
 
+def _reset_rows(op: Applied) -> OfRows:
+    """The rows of X get the sequences of Y, where trainers have the same rows of both."""
+    if op.attrs["target_lod"]:
+        raise MixesRows("target_lod is that of the whole batch")
+    return common_rows(op, [*op.inputs["Y"], *op.inputs["X"]], {How.RAGGED})
+
+
 _RESET_GRAD = "X, Out@GRAD -> X@GRAD"
 _TARGET: dict[str, Any] = {"target_lod": ()}
 define(
     "lod_reset",
     "X, Y? -> Out",
+    rows=_reset_rows,
     attrs=_TARGET,
     infer=_reset_infer,
     bind=lambda xp, x, y, out, **_: _copy(xp, x, out),
@@ -327,6 +347,7 @@ def _enumerate_bind(xp: Any, x: Any, out: Any, win_size: int, pad_value: int, lo
 define(
     "sequence_enumerate",
     "X -> Out",
+    rows=by_row_of_sequence,
     attrs={"win_size": 1, "pad_value": 0},
     infer=_enumerate_infer,
     bind=_enumerate_bind,

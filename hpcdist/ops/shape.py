@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
+from hpcdist.graph import rows
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row, moved
 from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same_buffer
 
 Shape = tuple[int, ...]
@@ -76,15 +78,26 @@ def _before(xshape: Meta, dout: Meta, **_: Any) -> Meta:
     return Meta(xshape.shape[1:], dout.dtype)
 
 
-for _type, _rule, _attrs in (
-    ("reshape2", reshaped, {"shape": ()}),
-    ("flatten2", _flattened, {"axis": 1}),
-    ("squeeze2", _squeezed, {"axes": ()}),
-    ("unsqueeze2", _unsqueezed, {"axes": ()}),
+def _squeezes_others(op: rows.Applied) -> bool:
+    """Tell whether dimension 0 stays; which dimensions go must not depend on the batch."""
+    return bool(op.attrs["axes"]) and rows.off_rows("axes")(op)
+
+
+def _puts_none_before(op: rows.Applied) -> bool:
+    ranks = range(op.rank + 1, op.rank + 1 + len(op.attrs["axes"]))
+    return all(axis % rank for axis, rank in zip(op.attrs["axes"], ranks))
+
+
+for _type, _rule, _attrs, _rows in (
+    ("reshape2", reshaped, {"shape": ()}, rows.reshaped),
+    ("flatten2", _flattened, {"axis": 1}, rows.flattened),
+    ("squeeze2", _squeezed, {"axes": ()}, by_row(apart=_squeezes_others, totals=moved)),
+    ("unsqueeze2", _unsqueezed, {"axes": ()}, by_row(apart=_puts_none_before, totals=moved)),
 ):
     define(
         _type,
         "X -> Out, XShape?",
+        rows=_rows,
         attrs=_attrs,
         infer=lambda x, _rule=_rule, **attrs: (
             Meta(_rule(x.shape, *attrs.values()), x.dtype),
@@ -132,6 +145,7 @@ def _transpose_grad_bind(
 define(
     "transpose2",
     "X -> Out, XShape?",
+    rows=by_row(apart=lambda op: op.attrs["axis"][0] == 0, totals=moved),
     attrs={"axis": ()},
     infer=_transpose_infer,
     bind=_transpose_bind,
@@ -176,6 +190,7 @@ _EXPAND_GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "expand",
     "X -> Out",
+    rows=by_row(apart=lambda op: op.attrs["expand_times"][0] == 1, totals=moved),
     attrs={"expand_times": ()},
     infer=_expand_infer,
     bind=_expand_bind,

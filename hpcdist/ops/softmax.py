@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row, off_rows
 from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same
 from hpcdist.ops.labels import Call, HardLabels, put_where, take
 
@@ -56,6 +57,7 @@ def _softmax_bind(xp: Any, x: Any, out: Any, axis: int) -> Call:
 
 
 def _softmax_grad_bind(xp: Any, out: Any, dout: Any, dx: Any, axis: int) -> Call:
+    """dx = out (dout - sum(out dout))."""
     per_row = _keepdims(xp, out, axis)
     return in_sequence(
         [
@@ -71,6 +73,7 @@ _SOFTMAX_GRAD = "Out, Out@GRAD -> X@GRAD"
 define(
     "softmax",
     "X -> Out",
+    rows=by_row(apart=off_rows("axis")),
     attrs={"axis": -1},
     infer=_softmax_infer,
     bind=_softmax_bind,
@@ -122,6 +125,7 @@ def _swce_bind(
     axis: int,
     **_: Any,
 ) -> Call:
+    """softmax = exp(x - max) / sum(exp(x - max));  loss = -log(softmax at the label)."""
     calls = softmax_calls(xp, logits, softmax, axis)
     if soft_label:
         logs = xp.empty_like(softmax)
@@ -157,6 +161,7 @@ def _swce_grad_bind(
     axis: int,
     **_: Any,
 ) -> Callable[[], Any]:
+    """dlogits = (softmax - one_hot(label)) dloss; soft labels in place of one_hot."""
     if soft_label:
         return in_sequence(
             [
@@ -189,6 +194,7 @@ _SWCE_GRAD = "Label, Softmax, Loss@GRAD -> Logits@GRAD"
 define(
     "softmax_with_cross_entropy",
     "Logits, Label -> Softmax, Loss",
+    rows=by_row(apart=off_rows("axis")),
     attrs=_SWCE_ATTRS,
     infer=_swce_infer,
     bind=_swce_bind,

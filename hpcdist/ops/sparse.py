@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.selected_rows import SelectedRows
 
 SPARSE = "SELECTED_ROWS"
@@ -39,6 +40,7 @@ def _expect_sparse(type: str, x: Meta) -> None:
 define(
     "merge_selected_rows",
     "X -> Out",
+    rows=not_on_rows,
     infer=_merge_infer,
     bind=lambda xp, x, out: functools.partial(merge_into, x, out),
 )
@@ -53,4 +55,10 @@ def _rows_of_bind(xp: Any, x: SelectedRows, out: Any) -> Callable[[], Any]:
     return functools.partial(xp.copyto, out, x.value)
 
 
-define("get_tensor_from_selected_rows", "X -> Out", infer=_rows_of_infer, bind=_rows_of_bind)
+define(
+    "get_tensor_from_selected_rows",
+    "X -> Out",
+    rows=not_on_rows,
+    infer=_rows_of_infer,
+    bind=_rows_of_bind,
+)

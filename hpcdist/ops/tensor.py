@@ -8,7 +8,8 @@ from typing import Any
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.ops.common import Wanted, in_sequence, same, same_buffer
+from hpcdist.graph.rows import How, by_element, constant, like_batch, moved, not_on_rows, reduces
+from hpcdist.ops.common import Wanted, in_sequence, same, same_buffer, shaped_like_batch
 
 
 def _fill_bind(xp: Any, out: Any, value: float, **_: Any) -> Callable[[], Any]:
@@ -19,23 +20,17 @@ def _fill_bind(xp: Any, out: Any, value: float, **_: Any) -> Callable[[], Any]:
 define(
     "fill_constant",
     " -> Out",
+    rows=constant,
     attrs={"shape": (1,), "dtype": "float32", "value": 0.0, "force_cpu": False},
     infer=lambda shape, dtype, **_: Meta(tuple(shape), dtype),
     bind=_fill_bind,
 )
 
 
-def _like_batch_infer(
-    x: Meta, shape: Sequence[int], dtype: str, input_dim_idx: int, output_dim_idx: int, **_: Any
-) -> Meta:
-    extents = list(shape)
-    extents[output_dim_idx] = x.shape[input_dim_idx]
-    return Meta(tuple(extents), dtype)
-
-
 define(
     "fill_constant_batch_size_like",
     "Input -> Out",
+    rows=like_batch,
     attrs={
         "shape": (),
         "dtype": "float32",
@@ -44,18 +39,20 @@ define(
         "output_dim_idx": 0,
         "force_cpu": False,
     },
-    infer=_like_batch_infer,
+    infer=shaped_like_batch,
     bind=lambda xp, x, out, value, **_: functools.partial(out.fill, value),
 )
 define(
     "fill_zeros_like",
     "X -> Out",
+    rows=by_element(totals=constant),
     infer=same,
     bind=lambda xp, x, out: functools.partial(out.fill, 0),
 )
 define(
     "fill_any_like",
     "X -> Out",
+    rows=by_element(totals=constant),
     attrs={"value": 0.0, "dtype": None},
     infer=lambda x, value, dtype: Meta(x.shape, dtype or x.dtype),
     bind=lambda xp, x, out, value, dtype: functools.partial(out.fill, value),
@@ -69,6 +66,7 @@ def _shape_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
 define(
     "shape",
     "Input -> Out",
+    rows=not_on_rows,
     infer=lambda x: Meta((len(x.shape),), "int32"),
     bind=_shape_bind,
 )
@@ -93,6 +91,7 @@ def _assign_value_bind(
 define(
     "assign_value",
     " -> Out",
+    rows=constant,
     attrs={"shape": (), "dtype": "float32", **dict.fromkeys(VALUE_ATTRS.values(), ())},
     infer=lambda shape, dtype, **_: Meta(tuple(shape), dtype),
     bind=_assign_value_bind,
@@ -113,6 +112,7 @@ def _assign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
 define(
     "assign",
     "X -> Out",
+    rows=by_element(totals=moved),
     infer=same,
     bind=_assign_bind,
     inplace={"Out": "X"},
@@ -134,6 +134,7 @@ def _cast_grad(op: Any, wanted: Wanted) -> list[GradOp]:
 define(
     "cast",
     "X -> Out",
+    rows=by_element(),
     attrs={"in_dtype": "float32", "out_dtype": "float32"},
     infer=lambda x, in_dtype, out_dtype: Meta(x.shape, out_dtype),
     bind=_cast_bind,
@@ -154,6 +155,16 @@ def _isinf(xp: Any, x: Any, out: Any) -> None:
     out[...] = xp.isinf(x).any()
 
 
-define("isfinite", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isfinite)
-define("isnan", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isnan)
-define("isinf", "X -> Out", infer=lambda x: Meta((1,), "bool"), kernel=_isinf)
+define(
+    "isfinite",
+    "X -> Out",
+    rows=reduces(How.MIN),
+    infer=lambda x: Meta((1,), "bool"),
+    kernel=_isfinite,
+)
+define(
+    "isnan", "X -> Out", rows=reduces(How.MAX), infer=lambda x: Meta((1,), "bool"), kernel=_isnan
+)
+define(
+    "isinf", "X -> Out", rows=reduces(How.MAX), infer=lambda x: Meta((1,), "bool"), kernel=_isinf
+)

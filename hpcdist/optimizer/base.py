@@ -30,8 +30,9 @@ ParamGrads = list[tuple[Parameter, Variable]]
 class Optimizer:
     """What optimizers share; subclasses say operator type, attributes and accumulators.
 
-    ``learning_rate`` is a number or a schedule's Variable. Multipliers in ParamAttr, regularizers
-    there and clips there win over those given here, as in Fluid.
+    ``learning_rate`` is a number or a schedule's Variable, of one element. Accumulators have the
+    parameter's dtype and shape; powers of beta are one element. Multipliers in ParamAttr,
+    regularizers there and clips there win over those given here, as in Fluid.
     """
 
     type = ""
@@ -71,7 +72,11 @@ class Optimizer:
         no_grad_set: Iterable[Variable | str] | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], ParamGrads]:
-        """Append all that a training step needs; return (update operators, (param, grad) pairs)."""
+        """Append all that a training step needs; return (update operators, (param, grad) pairs).
+
+        ``loss`` has shape (1,). Every rank builds the same program. Raises GraphAssertionError for
+        another loss, GraphError if it depends on no trainable parameter.
+        """
         if not isinstance(loss, Variable):
             raise GraphAssertionError(f"minimize: the loss must be a Variable, got {loss!r}")
         _check_clip(grad_clip)

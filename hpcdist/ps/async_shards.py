@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcdist.errors import CommError
-from hpcdist.ps.shards import Update
+from hpcdist.ps.shards import DuePacket
 
 
 class AsyncShards:
@@ -55,7 +55,7 @@ class AsyncShards:
         """A trainer sees its own updates of the steps before ``step``."""
         return self._counts[trainer][packet] >= step
 
-    def arrived(self, trainer: int, packet: int) -> Update:
+    def arrived(self, trainer: int, packet: int) -> DuePacket:
         counts = self._counts[trainer]
         step = counts[packet]
         if trainer in self._sent and self._sent[trainer][packet] <= step:
@@ -66,9 +66,9 @@ class AsyncShards:
         self._versions[packet] += 1
         self.step = max(self.step, step)
         self._held.append((packet, trainer))
-        return Update(packet, (trainer,), False, self._released())
+        return DuePacket(packet, (trainer,), False, self._released())
 
-    def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
+    def closed(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:
         if trainer in self._sent:
             raise CommError(f"trainer {trainer} closed twice")
         if len(sent) != self._packets:
@@ -77,13 +77,13 @@ class AsyncShards:
             )
         self._sent[trainer] = tuple(sent)
         released = self._released()
-        return [Update(-1, (), False, released)] if released else []
+        return [DuePacket(-1, (), False, released)] if released else []
 
-    def died(self, trainer: int) -> list[Update]:
+    def died(self, trainer: int) -> list[DuePacket]:
         self._sent[trainer] = tuple(self._counts[trainer])
         self._held = [(packet, k) for packet, k in self._held if k != trainer]
         released = self._released()
-        return [Update(-1, (), False, released)] if released else []
+        return [DuePacket(-1, (), False, released)] if released else []
 
     def steps_of(self, trainer: int) -> int:
         return min(self._counts[trainer], default=0)

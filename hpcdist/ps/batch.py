@@ -200,13 +200,13 @@ class Batch:
             if heads > len(self._heads):
                 self._heads = np.empty(heads, np.int32)
             padding = 0 if table.padding is None else table.padding
-            found = self._kernels.once_each(
+            different = self._kernels.once_each(
                 given, padding, table.padding is not None, self._heads[:heads], unique, places
             )
-            self._unique.append(unique[:found])
+            self._unique.append(unique[:different])
             self._places.append(places)
-            self._where.append(where[:found])
-            owners.append(owners_of(unique[:found], self._servers))
+            self._where.append(where[:different])
+            owners.append(owners_of(unique[:different], self._servers))
         return owners
 
     def _address(

@@ -10,9 +10,10 @@ from typing import Any
 
 from hpcdist.comm.base import Array, Request, Transport, writable
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.waiting import DEADLINE_S, deadline_message, waits_for_ranks
+from hpcdist.comm.progress import DEADLINE_S, deadline_error, waits_for_ranks
 from hpcdist.errors import CheckpointError, CommError, DeadlineError, RankFailure
 from hpcdist.ps.batch import TableSpec
+from hpcdist.ps.death_consensus import Witness, parse_witness
 from hpcdist.ps.messages import (
     GRADIENT_TAG,
     PARAMETER_TAG,
@@ -26,14 +27,13 @@ from hpcdist.ps.messages import (
     specs_payload,
 )
 from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
-from hpcdist.ps.rows import RowClient, RowRequest
-from hpcdist.ps.tables import TableClient
-from hpcdist.ps.verdicts import Witness, parse_witness
+from hpcdist.ps.sparse_rpc import RowClient, RowRequest
+from hpcdist.ps.table_rpc import TableClient
 from hpcdist.ps.wire import post_message, receive_message
 
 
 @dataclass(frozen=True)
-class ServerPlan:
+class ServerArrays:
     """What one trainer exchanges with one server in every step.
 
     ``parameters[i]`` answers ``gradients[i]``. The arrays, by variable name, are C-contiguous and
@@ -83,8 +83,8 @@ class PsClient:
         self.step = 0
         self.turn = threading.RLock()
         # All below are by packet index, over the plans in the order of their servers.
-        self._plans: tuple[ServerPlan, ...] = ()
-        self._owners: list[ServerPlan] = []
+        self._plans: tuple[ServerArrays, ...] = ()
+        self._owners: list[ServerArrays] = []
         self._packets: list[Packet] = []
         self._gradients: list[PacketBuffer] = []
         self._parameters: list[PacketBuffer] = []
@@ -110,7 +110,7 @@ class PsClient:
         """Whether ``connect`` has agreed with the servers."""
         return bool(self._plans)
 
-    def connect(self, plans: Sequence[ServerPlan]) -> None:
+    def connect(self, plans: Sequence[ServerArrays]) -> None:
         """Agree with every server on the packets of a step; every trainer must call this.
 
         Packets are numbered over ``plans``, one for each server, in the order given. Raises
@@ -121,8 +121,8 @@ class PsClient:
         endpoints = [plan.endpoint for plan in plans]
         if sorted(endpoints) != sorted(self._cluster.endpoints):
             raise CommError(
-                f"{self._name}: one plan for each of the servers {self._cluster.endpoints}, "
-                f"got {tuple(endpoints)}"
+                f"{self._name}: expected one plan for each of the servers "
+                f"{self._cluster.endpoints}, got {tuple(endpoints)}"
             )
         self._greet(plans)
         self._plans = tuple(plans)
@@ -176,7 +176,7 @@ class PsClient:
         if self._transport.test_all(self._exchange):
             return True
         if time.monotonic() - self._posted_at > self._deadline_s:
-            raise DeadlineError(deadline_message(self.awaited(), self._deadline_s))
+            raise deadline_error(self.awaited, self._deadline_s)
         return False
 
     def awaited(self) -> str:
@@ -331,7 +331,7 @@ class PsClient:
 
     # -- inside --
 
-    def _greet(self, plans: Sequence[ServerPlan]) -> None:
+    def _greet(self, plans: Sequence[ServerArrays]) -> None:
         requests: list[Request] = []
         for plan in plans:
             hello = Hello(

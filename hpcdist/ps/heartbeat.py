@@ -41,11 +41,11 @@ class Heartbeat:
 
         ``owing[k]``: the next message is trainer k's, not the server's.
         """
-        found = []
+        silent = []
         for k, (count, owes) in enumerate(zip(heard, owing)):
             if count != self._heard[k] or not owes:
                 self._heard[k], self._since[k], self._told[k] = count, now_s, False
             elif not self._told[k] and now_s - self._since[k] >= self._interval_s:
                 self._told[k] = True
-                found.append(Silence(k, now_s - self._since[k]))
-        return found
+                silent.append(Silence(k, now_s - self._since[k]))
+        return silent

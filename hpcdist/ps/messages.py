@@ -185,9 +185,9 @@ def difference(expected: Hello, got: Hello) -> str | None:
         ("gradient", expected.gradients, got.gradients),
         ("parameter", expected.parameters, got.parameters),
     ):
-        found = _packets_difference(what, ours, theirs)
-        if found:
-            return found
+        differing = _packets_difference(what, ours, theirs)
+        if differing:
+            return differing
     if got.tables != expected.tables:
         sides = [", ".join(map(str, hello.tables)) for hello in (expected, got)]
         return f"sparse gradients: expected ({sides[0]}), got ({sides[1]})"

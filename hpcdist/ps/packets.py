@@ -121,10 +121,10 @@ class PacketBuffer:
         self.packet = packet
         self._pairs: tuple[tuple[Array, Array], ...] = ()
         own = [_checked(spec, arrays) for spec in packet.variables]
-        found = _in_place(packet, own)
-        self.bytes = aligned_bytes((packet.nbytes,)) if found is None else found
-        self.in_place = found is not None
-        if found is None:
+        place = _in_place(packet, own)
+        self.bytes = aligned_bytes((packet.nbytes,)) if place is None else place
+        self.in_place = place is not None
+        if place is None:
             staged = packet.views(self.bytes)
             self._pairs = tuple(
                 (staged[spec.name], array)

@@ -10,19 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint64
 
-from hpcdist.jit import inlined, jit
+from hpcdist.jit import as_tuple, inlined, jit
 from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 from hpcdist.ps.row_values import mixed
-from hpcdist.update_rules import (
-    adagrad_rule,
-    adam_rate,
-    adam_rule,
-    ftrl_rule,
-    momentum_rule,
-    nesterov_rule,
-    sgd_rule,
-    sqrt_ftrl_rule,
-)
+from hpcdist.update_rules import RULES, adam_rate, elementwise
 
 AHEAD = 8  # records asked for before they are needed
 LINE_BYTES = 64
@@ -151,98 +142,55 @@ def _ahead(records, u, floats):
 
 
 @jit
-def sgd(records, grads, firsts, following, scale, rate, constants):
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p = float32_at(records[u] + 4)
-        for j in range(width):
-            p[j] = sgd_rule(p[j], g[j] * scale, rate)
+def _plain_rate(rate, constants):
+    return rate
 
 
 @jit
-def momentum(records, grads, firsts, following, scale, rate, constants):
-    mu = constants[0]
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, 2 * width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p, v = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
-        for j in range(width):
-            p[j], v[j] = momentum_rule(p[j], g[j] * scale, v[j], rate, mu)
+def _adam_rate(rate, constants):
+    return adam_rate(rate, constants[5], constants[6])  # the powers of beta
 
 
 @jit
-def nesterov(records, grads, firsts, following, scale, rate, constants):
-    mu = constants[0]
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, 2 * width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p, v = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
-        for j in range(width):
-            p[j], v[j] = nesterov_rule(p[j], g[j] * scale, v[j], rate, mu)
+def _no_states(place, nbytes):
+    return ()
 
 
 @jit
-def adagrad(records, grads, firsts, following, scale, rate, constants):
-    epsilon = constants[0]
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, 2 * width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p, m = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
-        for j in range(width):
-            p[j], m[j] = adagrad_rule(p[j], g[j] * scale, m[j], rate, epsilon)
+def _one_state(place, nbytes):
+    return (float32_at(place),)
 
 
 @jit
-def adam(records, grads, firsts, following, scale, rate, constants):
-    beta1, rest1, beta2, rest2, epsilon = (
-        constants[0], constants[1], constants[2], constants[3], constants[4],
-    )  # fmt: skip
-    rate = adam_rate(rate, constants[5], constants[6])  # the powers of beta
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, 3 * width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p, m = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
-        v = float32_at(records[u] + 4 + 8 * width)
-        for j in range(width):
-            p[j], m[j], v[j] = adam_rule(
-                p[j], g[j] * scale, m[j], v[j], rate, beta1, rest1, beta2, rest2, epsilon
-            )
+def _two_states(place, nbytes):
+    return float32_at(place), float32_at(place + nbytes)
 
 
-@jit
-def ftrl(records, grads, firsts, following, scale, rate, constants):
-    l1, twice_l2, power = constants[0], constants[1], constants[2]
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, 3 * width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p, n = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
-        z = float32_at(records[u] + 4 + 8 * width)
-        for j in range(width):
-            p[j], n[j], z[j] = ftrl_rule(p[j], g[j] * scale, n[j], z[j], rate, l1, twice_l2, power)
+_STATES_AT = [_no_states, _one_state, _two_states]
 
 
-@jit
-def sqrt_ftrl(records, grads, firsts, following, scale, rate, constants):
-    l1, twice_l2 = constants[0], constants[1]
-    width = grads.shape[1]
-    sums = np.empty(width, np.float32)
-    for u in range(len(records)):
-        _ahead(records, u, 3 * width)
-        g = float32_at(_gradient(u, grads, firsts, following, sums))
-        p, n = float32_at(records[u] + 4), float32_at(records[u] + 4 + 4 * width)
-        z = float32_at(records[u] + 4 + 8 * width)
-        for j in range(width):
-            p[j], n[j], z[j] = sqrt_ftrl_rule(p[j], g[j] * scale, n[j], z[j], rate, l1, twice_l2)
+def _record_pass(name):
+    """Return the pass that moves records by a rule."""
+    rule = RULES[name]
+    loop, constants, states_at = elementwise(rule), rule.constants, _STATES_AT[rule.states]
+    columns = 1 + rule.states
+    rate_of = _adam_rate if name == "adam" else _plain_rate
+
+    def move(records, grads, firsts, following, scale, rate, hyper):
+        rate, fixed = rate_of(rate, hyper), as_tuple(hyper, constants)
+        width = grads.shape[1]
+        sums = np.empty(width, np.float32)
+        for u in range(len(records)):
+            _ahead(records, u, columns * width)
+            g = float32_at(_gradient(u, grads, firsts, following, sums))
+            place = records[u] + 4
+            states = states_at(place + 4 * width, 4 * width)
+            loop(float32_at(place), g, states, width, scale, rate, fixed)
+
+    return jit(move)
+
+
+PASSES = {
+    name: _record_pass(name)
+    for name in ("sgd", "momentum", "nesterov", "adagrad", "adam", "ftrl", "sqrt_ftrl")
+}

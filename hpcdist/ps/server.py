@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.waiting import DEADLINE_S, while_waiting
+from hpcdist.comm.progress import DEADLINE_S, while_waiting
 from hpcdist.errors import CommError, DeadlineError, RankFailure
-from hpcdist.ps.answers import DIFFER, Answers, OnCheckpoint
-from hpcdist.ps.exchange import StepExchange
-from hpcdist.ps.greetings import Greetings
+from hpcdist.ps.death_consensus import Verdicts, parse_witness
+from hpcdist.ps.handshake import Greetings
 from hpcdist.ps.heartbeat import Heartbeat
 from hpcdist.ps.messages import (
     REQUEST_TAG,
@@ -23,11 +23,13 @@ from hpcdist.ps.messages import (
     Kind,
     decode_header,
 )
-from hpcdist.ps.rows import RowServer
-from hpcdist.ps.shards import Shards, SyncShards, Update
+from hpcdist.ps.persistent_requests import StepExchange
+from hpcdist.ps.replies import DIFFER, Answers, OnCheckpoint
+from hpcdist.ps.shards import DuePacket, Shards, SyncShards
+from hpcdist.ps.sparse_rpc import RowServer
 from hpcdist.ps.table import SparseTable
-from hpcdist.ps.tables import TableServer
-from hpcdist.ps.verdicts import Verdicts, parse_witness
+from hpcdist.ps.table_rpc import TableServer
+from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.ps.wire import new_header, read_payload
 
 OnStepBegin = Callable[[int], None]  # (step): before the first update of a step
@@ -50,7 +52,8 @@ class PsServer:
     ``tracked_rows`` trainers may ask which rows of tables have changed. The death of a trainer ends
     the server with RankFailure unless there is an ``on_death``, which may also raise: then it is
     told, and the others go on. ``on_silence`` is told of trainers that send nothing for
-    ``silence_s`` seconds, once each time.
+    ``silence_s`` seconds, once each time. ``whole_steps``: the packets of a step are applied when
+    all of them are due, and answered then.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class PsServer:
         on_checkpoint: OnCheckpoint | None = None,
         on_silence: OnSilence | None = None,
         silence_s: float = 900.0,
+        whole_steps: bool = False,
     ) -> None:
         self._transport = transport
         self._ranks = cluster.trainers
@@ -81,6 +85,7 @@ class PsServer:
         trainers = len(cluster.trainers)
         packets = len(expected.gradients) + len(expected.tables) + bool(tables)
         self._shards: Shards = shards or SyncShards(trainers, packets)
+        self._whole_steps = WholeSteps(packets) if whole_steps else None
 
         self._exchange = StepExchange(
             transport,
@@ -183,26 +188,46 @@ class PsServer:
 
     # -- the step path --
 
-    def _update(self, update: Update, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
-        packet, contributors, begins_step, answers = update
-        if begins_step:
-            on_step_begin(self._shards.step)
+    def _update(self, update: DuePacket, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+        if self._whole_steps is None:
+            if update.begins_step:
+                on_step_begin(self._shards.step)
+            self._apply(update, on_packet)
+            self._answer(update)
+        elif due := self._whole_steps.add(update):
+            if any(u.begins_step for u in due):
+                on_step_begin(self._shards.step)
+            for one in due:
+                self._apply(one, on_packet)
+            for one in due:
+                self._answer(one)
+        if self._answers.awaited or self._tables or self._table_packet is not None:
+            self._answer_reads()
+
+    def _apply(self, update: DuePacket, on_packet: OnPacket) -> None:
+        packet, contributors = update.packet, update.contributors
+        if packet < self._dense and contributors:
+            self._exchange.settle(packet)
+        if packet >= self._dense or contributors:
+            on_packet(packet, contributors)
+
+    def _answer(self, update: DuePacket) -> None:
+        """Send parameters that have been updated, and take the next gradients."""
+        packet, contributors, _, answers = update
         exchange = self._exchange
-        if packet >= self._dense:
-            on_packet(packet, contributors)
-        elif contributors:
-            exchange.settle(packet)
-            on_packet(packet, contributors)
+        if packet < self._dense and contributors:
             if len(contributors) == len(self._ranks) and not self._own_answers:
                 exchange.answer_all(packet)
-                answers = ()
-            else:
-                exchange.receive(packet, contributors)
+                return
+            exchange.receive(packet, contributors)
         for answered, trainers in answers:
             if answered < self._dense:
                 exchange.answer(answered, trainers)
-        if self._answers.awaited or self._tables or self._table_packet is not None:
-            self._answer_reads()
+
+    def _reached(self, packet: int, trainer: int, step: int) -> bool:
+        """Tell whether a packet is as a trainer must see it in ``step``."""
+        held = self._whole_steps is not None and self._whole_steps.holds(packet)
+        return not held and self._shards.reached(trainer, packet, step)
 
     # -- silence and deaths --
 
@@ -229,10 +254,10 @@ class PsServer:
         """Go on without the trainers that have died, if that is wanted and some are left."""
         if self._on_death is None or not set(failure.ranks) <= set(self._ranks):
             raise failure
-        found = {self._ranks.index(rank) for rank in failure.ranks} - self._dead
-        self._dead |= found
-        self._closed |= found
-        for trainer in sorted(found):
+        newly_dead = {self._ranks.index(rank) for rank in failure.ranks} - self._dead
+        self._dead |= newly_dead
+        self._closed |= newly_dead
+        for trainer in sorted(newly_dead):
             self._on_death(trainer, self._shards.steps_of(trainer))
             for part in (
                 self._greetings,
@@ -257,7 +282,7 @@ class PsServer:
         if header.trainer != trainer:
             raise CommError(
                 f"{self._name}: rank {self._ranks[trainer]} is trainer {trainer}, "
-                f"yet calls itself trainer {header.trainer}"
+                f"but its message says trainer {header.trainer}"
             )
         if header.kind in TABLE_KINDS:
             self._table_message(trainer, header, on_step_begin, on_packet)
@@ -306,7 +331,9 @@ class PsServer:
         self, trainer: int, header: Header, on_step_begin: OnStepBegin, on_packet: OnPacket
     ) -> None:
         if self._table_packet is None:
-            raise CommError(f"{self._name} has no tables, asked by {self._who(trainer)}: {DIFFER}")
+            raise CommError(
+                f"{self._who(trainer)} asked {self._name} for rows, but it has no tables: {DIFFER}"
+            )
         if header.kind is Kind.TABLE_PUSH:
             self.tables.take_push(trainer, header)
             update = self._shards.arrived(trainer, self._table_packet)
@@ -355,17 +382,17 @@ class PsServer:
         self._row_server.answer(self._tables_reached)
         if self._table_packet is not None:
             packet = self._table_packet
-            self.tables.answer(lambda k, step: self._shards.reached(k, packet, step))
-        found = self._verdicts.reached(set(range(len(self._ranks))) - self._closed)
-        if found is not None:
-            verdict, witnesses = found
+            self.tables.answer(functools.partial(self._reached, packet))
+        reached = self._verdicts.reached(set(range(len(self._ranks))) - self._closed)
+        if reached is not None:
+            verdict, witnesses = reached
             for trainer in witnesses:
                 self._answers.reply(trainer, Kind.DIED, 0, verdict.payload(), VERDICT_TAG)
 
     def _tables_reached(self, trainer: int, step: int) -> bool:
         """Tell whether all tables are as a trainer must see them in ``step``."""
-        reached, first = self._shards.reached, self._dense
-        return all(reached(trainer, first + i, step) for i in self._tables.values())
+        packets = [self._dense + i for i in self._tables.values()]
+        return all(self._reached(packet, trainer, step) for packet in packets)
 
     # -- words --
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from hpcdist.errors import CommError
 
 
-class Update(NamedTuple):
+class DuePacket(NamedTuple):
     """A packet to apply now: merge the contributors' gradients, update, answer.
 
     ``contributors`` are trainers in ascending order, none if there is nothing to apply;
@@ -49,15 +49,15 @@ class Shards(Protocol):
         """Return whether a packet is as ``trainer`` must see it in ``step``."""
         ...
 
-    def arrived(self, trainer: int, packet: int) -> Update | None:
+    def arrived(self, trainer: int, packet: int) -> DuePacket | None:
         """Take the arrival of a packet; return the update that is due now."""
         ...
 
-    def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
+    def closed(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:
         """Take the leave of a trainer that has sent packet p ``sent[p]`` times in all."""
         ...
 
-    def died(self, trainer: int) -> list[Update]:
+    def died(self, trainer: int) -> list[DuePacket]:
         """Take the death of a trainer: what of it has not been applied is dropped."""
         ...
 
@@ -119,7 +119,7 @@ class SyncShards:
     def reached(self, trainer: int, packet: int, step: int) -> bool:
         return self._applied[packet] >= step
 
-    def arrived(self, trainer: int, packet: int) -> Update | None:
+    def arrived(self, trainer: int, packet: int) -> DuePacket | None:
         bit = 1 << trainer
         awaited = self._awaited[packet]
         if not awaited & bit:
@@ -130,7 +130,7 @@ class SyncShards:
         self._awaited[packet] = awaited = awaited ^ bit
         return None if awaited else self._due(packet)
 
-    def closed(self, trainer: int, sent: Sequence[int]) -> list[Update]:
+    def closed(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:
         if trainer in self._sent:
             raise CommError(f"trainer {trainer} closed twice")
         if len(sent) != len(self._applied):
@@ -140,7 +140,7 @@ class SyncShards:
             )
         return self._left(trainer, sent)
 
-    def died(self, trainer: int) -> list[Update]:
+    def died(self, trainer: int) -> list[DuePacket]:
         counts = self._sent.get(trainer, self._applied)
         return self._left(trainer, [min(n, m) for n, m in zip(counts, self._applied)])
 
@@ -162,7 +162,7 @@ class SyncShards:
         missing = [k for k in range(self._trainers) if self._awaited[packet] >> k & 1]
         return self._applied[packet], packet, tuple(missing)
 
-    def _left(self, trainer: int, sent: Sequence[int]) -> list[Update]:
+    def _left(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:
         """Note what a trainer takes part in; return what needs to wait no longer."""
         self._sent[trainer] = tuple(sent)
         due = []
@@ -175,7 +175,7 @@ class SyncShards:
                 due.append(self._due(packet))
         return due
 
-    def _due(self, packet: int) -> Update:
+    def _due(self, packet: int) -> DuePacket:
         """Count the packet's step as applied; return the update that applies it."""
         step = self._applied[packet]
         self._applied[packet] = step + 1
@@ -196,7 +196,8 @@ class SyncShards:
         self._updates[packet] = _updates(packet, contributors)
 
 
-def _updates(packet: int, contributors: tuple[int, ...]) -> tuple[Update, Update]:
+def _updates(packet: int, contributors: tuple[int, ...]) -> tuple[DuePacket, DuePacket]:
     """Return the update that continues a step and the one that begins it."""
     answers = ((packet, contributors),)
-    return Update(packet, contributors, False, answers), Update(packet, contributors, True, answers)
+    first = DuePacket(packet, contributors, True, answers)
+    return first._replace(begins_step=False), first

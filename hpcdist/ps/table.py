@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import TableError
-from hpcdist.ps.table_facts import RowInitializer, RowOptimizer, TableStatistics
+from hpcdist.ps.table_metadata import RowInitializer, RowOptimizer, TableStatistics
 
 PIECE = 2048  # rows that are looked for, then moved
 
@@ -48,7 +48,7 @@ class SparseTable:
         self._new_memory = functools.partial(TableMemory, name, 4 * (1 + dim + self._width))
         self.clear()
         self._index, self._rows = index_kernels, row_kernels
-        self._move = getattr(row_kernels, optimizer.formula)
+        self._move = row_kernels.PASSES[optimizer.formula]
         self._beginning = (  # what the kernels take to begin a row
             np.array([dim, self._memory.shift, self._memory.stride]),
             np.uint64(row_values.mixed(np.int64(seed))),
@@ -225,11 +225,11 @@ class SparseTable:
         if len(self) + len(new) > limit:
             why, advice = ("dict_size", "make the table larger")
             if limit == most:
-                why, advice = ("all that one server can number", "use more servers")
+                why, advice = ("the most that one server can address", "use more servers")
             raise TableError(
                 f"table {self.name!r} is full: it has {len(self)} of at most {limit} ids ({why}), "
-                f"and {len(new)} new ones came, the first {ids[new.min()]}; nothing has been "
-                f"changed; {advice}"
+                f"and this request adds {len(new)}, the first of them {ids[new.min()]}; "
+                f"nothing has been changed; {advice}"
             )
 
     def _check_finite(self, ids: Array, grads: Array, learning_rate: float, scale: float) -> None:

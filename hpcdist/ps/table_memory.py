@@ -82,7 +82,7 @@ class TableMemory:
         except OSError as error:
             raise TableError(
                 f"table {self.name!r} has {self.rows} rows in {self.nbytes / 2**30:.1f} GiB and "
-                f"gets no memory for more ({error}); use more servers or machines"
+                f"cannot allocate memory for more ({error}); use more servers or more nodes"
             ) from error
 
     def _add_chunk(self) -> None:

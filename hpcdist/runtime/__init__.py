@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
+from hpcdist import settings
 from hpcdist.comm.base import Transport
-from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.waiting import waiting_for
+from hpcdist.comm.cluster import PSERVER, Cluster
+from hpcdist.comm.progress import waiting_for
 from hpcdist.executor import control
 from hpcdist.executor.position import here
+from hpcdist.ops.sync_batch_norm import OPS
 from hpcdist.ps.table import TableStatistics
-from hpcdist.runtime.alone import Alone
-from hpcdist.runtime.job import Job
-from hpcdist.runtime.survival import OnFailure, Survival
-from hpcdist.runtime.tables import TABLE_OPS
-
-DEADLINE_FLAG = "FLAGS_rpc_deadline"  # milliseconds, as Fluid's
-DEFAULT_DEADLINE_MS = 180_000
+from hpcdist.runtime.job.failure_policy import FailurePolicy, OnFailure
+from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.job.standalone import Standalone
+from hpcdist.runtime.tables.pull_push import TABLE_OPS
 
 _job: Job | None = None
-control.install_alone(Alone(), TABLE_OPS)
+control.install_standalone(Standalone(), (*TABLE_OPS, *OPS))
 
 
 def start(
@@ -31,18 +29,31 @@ def start(
     on_failure: OnFailure | None = None,
     name_of: Callable[[int], str] | None = None,
     announce: Callable[[str], None] = print,
+    name_death: Callable[[int, str], None] | None = None,
     stack_of: Callable[[int], str] | None = None,
+    local_feed: bool = False,
 ) -> None:
     """Make this process a rank of a job. Every rank calls this, before the script runs.
 
-    ``on_failure`` says whether the job goes on without trainers that die, see `Survival`;
+    ``on_failure`` says whether the job goes on without trainers that die, see `FailurePolicy`;
     ``name_of`` returns what messages call a rank, ``stack_of`` where it is in its Python code,
-    ``announce`` prints them.
+    ``announce`` prints them, ``name_death`` those of a death that the job survives, once for each
+    rank that died. ``local_feed``: every trainer of a plain script feeds rows of its
+    own, which together are the batch; by default each feeds the whole batch and takes its rows.
     """
     global _job
-    deadline_s = int(os.environ.get(DEADLINE_FLAG, DEFAULT_DEADLINE_MS)) / 1000
-    survival = Survival(transport, cluster, on_failure, name_of, announce, stack_of)
-    _job = Job(transport, cluster, seed=seed, deadline_s=deadline_s, survival=survival)
+    deadline_s = settings.RPC_DEADLINE.read() / 1000
+    failure_policy = FailurePolicy(
+        transport, cluster, on_failure, name_of, announce, stack_of, name_death
+    )
+    _job = Job(
+        transport,
+        cluster,
+        seed=seed,
+        deadline_s=deadline_s,
+        failure_policy=failure_policy,
+        local_feed=local_feed,
+    )
     control.install(_job)
 
 
@@ -61,6 +72,21 @@ def finish() -> None:
         _job = None
 
 
+def rank() -> int:
+    """Return this process's rank in the job; 0 in a process that trains alone."""
+    return 0 if _job is None else _job.transport.rank
+
+
+def is_server() -> bool:
+    """Tell whether this process is a parameter server; False in a process that trains alone."""
+    return _job is not None and _job.role.kind == PSERVER
+
+
+def is_first() -> bool:
+    """Tell whether this process is trainer 0, or trains alone: where to print and write once."""
+    return _job is None or (_job.role.kind != PSERVER and _job.role.index == 0)
+
+
 def table_statistics() -> list[TableStatistics]:
     """Return rows, memory and use of this server's distributed tables; none on a trainer."""
     return [] if _job is None else _job.table_statistics()
@@ -68,7 +94,7 @@ def table_statistics() -> list[TableStatistics]:
 
 def updates_applied() -> tuple[int, ...]:
     """Return how many whole updates of each trainer a server has applied, once it has served."""
-    return () if _job is None else _job.survival.applied
+    return () if _job is None else _job.failure_policy.applied
 
 
 def staleness() -> int:
@@ -81,12 +107,12 @@ def staleness() -> int:
 
 def goes_on_without(rank: int) -> bool | None:
     """Tell whether this job goes on when ``rank`` dies; None: not known yet."""
-    return False if _job is None else _job.survival.goes_on_without(rank)
+    return False if _job is None else _job.failure_policy.goes_on_without(rank)
 
 
 def advice(dead: Sequence[int]) -> str:
     """Return what the user can do about the death of these ranks, or an empty string."""
-    return "" if _job is None else _job.survival.advice(dead)
+    return "" if _job is None else _job.failure_policy.advice(dead)
 
 
 def everyones(data: bytes, what: str) -> list[bytes]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
+from hpcdist.ops.common import in_sequence
 from hpcdist.ops.selected_rows import SelectedRows
 
 Call = Callable[[], Any]
@@ -22,7 +24,7 @@ class Staging:
     """
 
     def __init__(
-        self, arrays: Mapping[str, Any], backend: Any, copies: dict[str, np.ndarray]
+        self, arrays: Mapping[str, Any], backend: Backend, copies: dict[str, np.ndarray]
     ) -> None:
         self._arrays = arrays
         self._backend = backend
@@ -89,11 +91,4 @@ def kept_fitting(binding: Binding, make: Callable[[], Callable[[], Any] | None])
 def in_order(*calls: Callable[[], Any] | None) -> Callable[[], Any] | None:
     """Return what makes these calls one after the other; None if there is nothing to call."""
     some = [call for call in calls if call is not None]
-    if len(some) <= 1:
-        return some[0] if some else None
-
-    def run() -> None:
-        for call in some:
-            call()
-
-    return run
+    return in_sequence(some) if some else None

@@ -7,6 +7,8 @@ from typing import Any
 
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
+from hpcdist.graph.distribution import Distribution
+from hpcdist.graph.program import Program
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 
 COLLECTIVE_MODES = ("grad_allreduce", "local_sgd", "single_process_multi_thread")
@@ -54,7 +56,7 @@ def split_endpoints(argument: str, text: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Distribution):
     """The trainers that train without servers, by name, and which one this is.
 
     ``mode`` is nccl2 or one of COLLECTIVE_MODES; ``rings`` the communicators that take turns.
@@ -77,9 +79,36 @@ class Group:
     k_steps: int = 1
     begin_step: int = 1
 
+    def fluid_fields(self) -> dict[str, object]:
+        if self.mode in COLLECTIVE_MODES:
+            return {}
+        return {
+            "_trainers_endpoints": list(self.endpoints),
+            "_nccl_comm_num": self.rings,
+            "_use_hierarchical_allreduce": self.hierarchical,
+            "_hierarchical_allreduce_inter_nranks": self.per_node,
+        }
+
     def averages(self, step: int) -> bool:
         """Tell whether local SGD averages parameters in a step, counted from 1."""
         return step <= self.begin_step or (step - self.begin_step) % self.k_steps == 0
+
+
+def group_of(program: Program) -> Group | None:
+    """Return the group that trains a Program without servers; None if there is none."""
+    group = program.distribution
+    return group if isinstance(group, Group) else None
+
+
+def required_group(program: Program) -> Group:
+    """Return the group that trains a Program; PlanError if it was not transpiled for one."""
+    group = group_of(program)
+    if group is None:
+        raise PlanError(
+            "this program trains, but was not transpiled as another one of this script was: "
+            "transpile every program that trains, or none"
+        )
+    return group
 
 
 def nccl2_group(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import os
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
+from hpcdist import settings
 from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.transpiler.dispatch import PSDispatcher, RoundRobin
 
@@ -119,7 +119,7 @@ def check_config(config: Any) -> None:
 
 
 def _threads(flag: str) -> Any:
-    return field(default_factory=lambda: int(os.getenv(flag, "12")))
+    return field(default_factory=lambda: settings.flag(flag).read())
 
 
 @dataclass

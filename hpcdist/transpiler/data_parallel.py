@@ -17,7 +17,8 @@ from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
-from hpcdist.transpiler.collective import RING_OPS, sum_over_trainers
+from hpcdist.transpiler.cluster import Group, group_of
+from hpcdist.transpiler.grad_allreduce import RING_OPS, sum_over_trainers
 
 RUNNING = "data_parallel"  # the mode of a group whose programs are ready to run
 _ONCE = Role.OPTIMIZE | Role.LR_SCHED | Role.RPC | Role.DIST  # these run once, not per device
@@ -49,15 +50,16 @@ def data_parallel(
     The loss's gradient starts from ``factor`` (None: 1 / all devices of all trainers), or, if it is
     ``customized``, from what the user feeds.
     """
-    trainers = len(main._group.endpoints) if main._group is not None else 1
+    group = group_of(main)
+    trainers = 1 if group is None else len(group.endpoints)
     new = main.clone()
     for name in _start_losses(new, factor or 1.0 / (trainers * devices), customized):
         new.global_block().var(name).is_data = True
     made = _on_devices(new, devices) if devices > 1 else DataParallel(new, 1, {}, {})
-    if trainers > 1:
-        sum_over_trainers(new.global_block(), main._group.rings)
-    if main._group is not None:
-        new._group = replace(main._group, mode=RUNNING, devices=devices)
+    if group is not None:
+        if trainers > 1:
+            sum_over_trainers(new.global_block(), group.rings)
+        new.distribution = replace(group, mode=RUNNING, devices=devices)
     return made
 
 
@@ -139,6 +141,8 @@ def _copy(op: Operator, block: Block, of: Mapping[str, Sequence[str]], device: i
         for slot, held in slots.items():
             slots[slot] = [of[name][device] if name in of else name for name in held]
     copied.attrs.pop(ROLE_VAR_ATTR, None)
+    if device and "stream" in copied.attrs:  # what it draws is not what another device draws
+        copied.attrs["stream"] = f"{copied.attrs['stream']}@DEVICE{device}"
     return copied
 
 
@@ -148,6 +152,25 @@ def _sum(block: Block, parameter: str, gradient: str, parts: Sequence[str]) -> O
 
 
 # -- a step without data -----------------------------------------------------------------------
+def check_counts_rows(program: Program, group: Group) -> None:
+    """Refuse a Program in which trainers cannot have as many rows in a step as they have."""
+    if group.devices > 1 or not loss_gradients(program):
+        raise PlanError(
+            "even_batches(how='join') counts rows where a loss's gradient starts from 1, on "
+            "one device of each trainer: set CPU_NUM=1, and no Customized gradient scale"
+        )
+    if group.k_steps > 1:
+        raise PlanError(
+            "even_batches(how='join') counts rows in every step, but parameters are averaged "
+            f"once in {group.k_steps} steps: set k_steps to 1, or how to 'pad'"
+        )
+    if any(op.type == "sync_batch_norm" for op in program.global_block().ops):
+        raise PlanError(
+            "even_batches(how='join') with sync_batch_norm: a trainer without rows computes no "
+            "forward pass in which moments could be summed: set how to 'pad' or 'cut'"
+        )
+
+
 def without_data(program: Program) -> Program:
     """Return what a trainer runs that has no data in a step: it adds zeros, and updates like all.
 

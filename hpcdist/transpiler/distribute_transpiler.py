@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 from dataclasses import replace
 from typing import Any
 
+from hpcdist import settings
 from hpcdist.errors import PlanError, PlanKeyError, PlanTypeError
+from hpcdist.graph.distribution import VarsDistributed
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.cluster import (
     Group,
     collective_group,
+    group_of,
     nccl2_group,
     pserver_participants,
 )
-from hpcdist.transpiler.collective import rewrite_in_place
 from hpcdist.transpiler.config import (
     DistributedMode,
     DistributeTranspilerConfig,
@@ -26,12 +27,13 @@ from hpcdist.transpiler.config import (
     check_config,
 )
 from hpcdist.transpiler.counters import count_by_trainer
+from hpcdist.transpiler.grad_allreduce import rewrite_in_place
 from hpcdist.transpiler.mode import Mode, choose_mode
-from hpcdist.transpiler.overview import VarsDistributed, vars_distributed
-from hpcdist.transpiler.plan import Plan, constants_of, make_plan
+from hpcdist.transpiler.placement_records import vars_distributed
+from hpcdist.transpiler.plan import Plan, constants_of, fingerprint, make_plan
 from hpcdist.transpiler.pserver import pserver_program
 from hpcdist.transpiler.startup import pserver_startup, trainer_startup
-from hpcdist.transpiler.tables import with_startup
+from hpcdist.transpiler.table_metadata import with_startup
 from hpcdist.transpiler.trainer import trainer_program
 
 logger = logging.getLogger("hpcdist.transpiler")
@@ -92,9 +94,10 @@ class DistributeTranspiler:
             self._plan, self._group = None, group
             self._main, self._startup = main, startup
             return
-        if main._group is not None:
+        earlier = group_of(main)
+        if earlier is not None:
             raise PlanError(
-                f"this program has been transpiled in {main._group.mode} mode, which changed it: "
+                f"this program has been transpiled in {earlier.mode} mode, which changed it: "
                 "build it again for pserver mode"
             )
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
@@ -107,10 +110,13 @@ class DistributeTranspiler:
             origin, origin_startup = count_by_trainer(
                 origin, origin_startup, plan.counter, plan.counters
             )
-        self._trainer(origin, plan)  # what cannot be rewritten is refused before anything changes
+        plan = replace(
+            plan, fingerprint=fingerprint(origin, plan), records=vars_distributed(origin, plan)
+        )
+        trainer = self._trainer(origin, plan)  # refuses before anything changes
         self._plan, self._group = plan, None
         self._main, self._startup = origin, origin_startup
-        main._on_trainer = self.get_trainer_program()
+        main._on_trainer = trainer
         startup._on_trainer = self.get_trainer_startup_program()
         if config.print_log:
             for record in self.vars_overview.distributed_vars:
@@ -124,9 +130,7 @@ class DistributeTranspiler:
         """
         if self._group is not None:
             return self._main
-        program = self._trainer(self._main, self._planned())
-        program._parameters_on_pservers = self.vars_overview
-        return program
+        return self._trainer(self._main, self._planned())
 
     def get_trainer_startup_program(self) -> Program:
         """Return the trainer's startup program: it receives the servers' initial values."""
@@ -137,9 +141,7 @@ class DistributeTranspiler:
     def get_pserver_program(self, endpoint: str) -> Program:
         """Return the main program of the server at ``endpoint``."""
         plan = self._planned(endpoint)
-        program = self._server(self._main, plan, endpoint)
-        program._parameters_on_pservers = self.vars_overview
-        return program
+        return self._server(self._main, plan, endpoint)
 
     def get_startup_program(
         self,
@@ -181,7 +183,9 @@ class DistributeTranspiler:
     @property
     def vars_overview(self) -> VarsDistributed:
         """Where every parameter and accumulator lies."""
-        return vars_distributed(self._main, self._planned())
+        records = self._planned().records
+        assert records is not None, "transpile makes them"
+        return records
 
     @property
     def distributed_mode(self) -> DistributedMode:
@@ -250,7 +254,7 @@ def _group(
     config: DistributeTranspilerConfig, trainer_id: Any, trainers: Any, current_endpoint: str
 ) -> Group:
     if config.mode == "nccl2":
-        in_job = "HPCDIST_RANK" in os.environ
+        in_job = settings.RANK.is_set()
         return nccl2_group(config, trainer_id, trainers, current_endpoint, in_job)
     rings = config.nccl_comm_num
     return collective_group(config.collective_mode, trainer_id, trainers, current_endpoint, rings)

@@ -18,7 +18,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
-from hpcdist.transpiler.tables import Table, is_distributed_lookup, padding_of
+from hpcdist.transpiler.table_metadata import Table, is_distributed_lookup, padding_of
 
 CHECKPOINT_PATH = "kLookupTablePath"
 
@@ -155,7 +155,7 @@ def add_table(
     if plan.mode.averaged:
         update.add_op(Operator(update, "sum", {"X": received}, {"Out": gradient}, forward))
     moved = update_op.copied_to(update)
-    moved.rename(table.gradient, gradient)
+    moved.rename({table.gradient: gradient})
     moved.attrs = {**dict(table.attrs), **forward}
     update.add_op(moved)
     _declare_scalars(home, update_op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hpcdist.graph.block import Block
@@ -9,14 +10,14 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.config import ServerRuntimeConfig
-from hpcdist.transpiler.plan import Plan, Route, fingerprint
+from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, listen_op
 from hpcdist.transpiler.rpc import control_name, send_op
 from hpcdist.transpiler.startup import receive_parameters
-from hpcdist.transpiler.tables import LOOKUPS
-from hpcdist.transpiler.trainer import declare_parts, mark
+from hpcdist.transpiler.table_metadata import LOOKUPS
+from hpcdist.transpiler.trainer import declare_parts
 
 PARAM_INIT = "param_init"  # what the startup program "sends" once it has the parameters
 _UNROUTED = ("127.0.0.1:6164",)  # epmap of a send in Fluid by default: the plan has the routes
@@ -29,7 +30,7 @@ def geo_trainer(program: Program, plan: Plan) -> Program:
     """
     new = program.clone()
     block = new.global_block()
-    for i in dissect(program).clip:
+    for i in program_roles(program).clip:
         block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
     for route in plan.routes:
         _declare_delta(block, route, route.parameter, route.shape)
@@ -43,9 +44,7 @@ def geo_trainer(program: Program, plan: Plan) -> Program:
             op.attrs["remote_prefetch"] = False
     pairs = list(dict.fromkeys((op.input("Ids")[0], op.input("W")[0]) for op in lookups))
     _append_signal(block, control_name(0), [i for i, _ in pairs], [t for _, t in pairs])
-    mark(new, plan)
-    new._trainer_plan = plan
-    new._fingerprint = fingerprint(program, plan)
+    new.distribution = plan
     return new
 
 
@@ -58,8 +57,7 @@ def geo_trainer_startup(startup: Program, plan: Plan) -> Program:
         _declare_delta(block, route, route.parameter, route.shape)
     block.create_var(PARAM_INIT, dtype="bool")
     _append_signal(block, control_name(2), [PARAM_INIT], [PARAM_INIT])
-    mark(new, plan)
-    new._trainer_plan = plan
+    new.distribution = replace(plan, startup=True)
     return new
 
 
@@ -83,14 +81,12 @@ def geo_server(
         blocks.append(ServerBlock(*where, delta, (delta,), route.sparse))
     optimize_blocks = [b.block for b in blocks] or [new.create_block(0).idx]
     new.current_block_idx = 0
-    index = plan.endpoints.index(endpoint)
-    server = ServerPlan(endpoint, index, plan.trainers, -1, tuple(blocks), plan.mode)
+    facts: dict[str, Any] = {"fingerprint": plan.fingerprint, "records": plan.records}
+    server = ServerPlan(plan, endpoint, -1, tuple(blocks), **facts)
     pairs = [f"{b.gradient}:{b.name}" for b in blocks if b.sparse]
     listen = listen_op(home, [], server, optimize_blocks, threads, sparse_grad_to_param=pairs)
     home.add_op(listen)
-    mark(new, plan)
-    new._server_plan = server
-    new._fingerprint = fingerprint(program, plan)
+    new.distribution = server
     return new
 
 

@@ -31,6 +31,11 @@ class Mode:
     max_staleness: int | None = None
 
     @property
+    def synchronous(self) -> bool:
+        """Whether servers wait for all trainers before they answer."""
+        return self.distributed_mode == DistributedMode.SYNC
+
+    @property
     def geo(self) -> bool:
         """Whether trainers update by themselves and exchange differences."""
         return self.distributed_mode == DistributedMode.GEO

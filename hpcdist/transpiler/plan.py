@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcdist.errors import PlanError
+from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.transpiler.anatomy import dissect, refuse_unsupported_optimizers
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.mode import Mode
+from hpcdist.transpiler.program_roles import program_roles, refuse_unsupported_optimizers
 from hpcdist.transpiler.slicing import Slice, slice_variables
-from hpcdist.transpiler.tables import LOOKUPS, Table, is_distributed_lookup, read_tables
+from hpcdist.transpiler.table_metadata import LOOKUPS, Table, is_distributed_lookup, read_tables
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,16 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Who takes part, and a route for each parameter in the order of its first update.
+class Plan(Distribution):
+    """How a trainer's Programs are distributed: who takes part, and where parameters live.
+
+    ``routes`` has one for each parameter, in the order of its first update.
 
     ``order`` are the positions of the routes in the order in which they were dispatched.
     ``counter`` is the step counter of a schedule whose steps the trainers count. ``constants`` are
     the (variable, value) that startup fills in beside parameters: learning rates, accumulators.
-    Distributed ``tables`` have no route, each of their rows has.
+    Distributed ``tables`` have no route, each of their rows has. ``startup``: this is the plan of a
+    Program that initializes the trainer.
     """
 
     endpoints: tuple[str, ...]
@@ -71,6 +75,17 @@ class Plan:
     counter: str | None = None
     tables: tuple[Table, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
+    startup: bool = False
+
+    def fluid_fields(self) -> dict[str, object]:
+        return {
+            "_is_distributed": True,
+            "_is_chief": self.trainer_id == 0,
+            "_endpoints": list(self.endpoints),
+            "_ps_endpoint": self.current_endpoint,
+            "_distributed_lookup_table": self.tables[0].parameter if self.tables else None,
+            "_parameters_on_pservers": self.records,
+        }
 
     @property
     def counters(self) -> tuple[str, ...]:
@@ -117,6 +132,12 @@ class Plan:
         return route.gradient if route.cut else self.held(route)[0]
 
 
+def trainer_plan(program: Program) -> Plan | None:
+    """Return the plan of a Program that a trainer with servers runs; None of another."""
+    plan = program.distribution
+    return plan if isinstance(plan, Plan) else None
+
+
 def fingerprint(program: Program, plan: Plan) -> str:
     """Return a digest that is equal on two ranks if they built the same program and plan."""
     shared = replace(plan, trainer_id=0, current_endpoint="")
@@ -144,15 +165,15 @@ def make_plan(
     program: Program, participants: Participants, config: DistributeTranspilerConfig, mode: Mode
 ) -> Plan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
-    anatomy = dissect(program)
+    roles = program_roles(program)
     if not mode.geo:
-        refuse_unsupported_optimizers(program, anatomy)
+        refuse_unsupported_optimizers(program, roles)
     block = program.global_block()
     remote = _remote_tables(program)
     servers = len(participants.endpoints) if config.slice_var_up else 1
     tables = _distributed_tables(program, mode)
     routes = []
-    for update in anatomy.updates:
+    for update in roles.updates:
         if update.parameter in {table.parameter for table in tables}:
             continue
         var = block.var(update.parameter)
@@ -189,7 +210,7 @@ def make_plan(
         tuple(routes),
         tuple(order),
         mode,
-        None if mode.averaged or mode.geo else step_counter(program, anatomy.schedule),
+        None if mode.averaged or mode.geo else step_counter(program, roles.schedule),
         tables,
     )
 

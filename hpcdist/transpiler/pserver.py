@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdist.graph.block import Block
+from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from hpcdist.transpiler.anatomy import Anatomy, Update, dissect
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.dc_asgd import backups, compensate, declare_backups
 from hpcdist.transpiler.distributed_table import ServerTable, add_table
+from hpcdist.transpiler.mean_gradient import (
+    SCALARS,
+    SUMMED,
+    ServerSums,
+    add_scalars,
+    is_local,
+    part_of,
+    summing_ops,
+    totals_of,
+)
 from hpcdist.transpiler.mode import Mode
-from hpcdist.transpiler.plan import Plan, Route, fingerprint
+from hpcdist.transpiler.plan import Plan, Route
+from hpcdist.transpiler.program_roles import (
+    ON_SERVERS,
+    ParameterUpdate,
+    ProgramRoles,
+    program_roles,
+)
 from hpcdist.transpiler.slicing import Slice
-from hpcdist.transpiler.trainer import mark, rename_role_vars
+from hpcdist.transpiler.trainer import rename_role_vars
 
 
 @dataclass(frozen=True)
@@ -42,28 +59,45 @@ class ServerBlock:
 
 
 @dataclass(frozen=True)
-class ServerPlan:
-    """What a server holds: its blocks in the order of their updates.
+class ServerPlan(Distribution):
+    """How the Programs of the server at ``endpoint`` are distributed: ``plan``, and what it holds.
 
-    ``schedule`` is the index of the learning rates' block, -1 if none; ``counters`` are the
-    variables in which trainers 0, 1, ... count their steps for it, none if it counts by itself.
+    ``blocks`` are in the order of their updates; ``schedule`` is the index of the learning rates'
+    block, -1 if none.
     """
 
+    plan: Plan
     endpoint: str
-    index: int
-    trainers: int
     schedule: int
     blocks: tuple[ServerBlock, ...]
-    mode: Mode
-    counters: tuple[str, ...] = ()
     tables: tuple[ServerTable, ...] = ()
+    sums: ServerSums | None = None  # over servers, if updates need some
+
+    @property
+    def index(self) -> int:
+        """Which of the servers this is."""
+        return self.plan.endpoints.index(self.endpoint)
+
+    @property
+    def mode(self) -> Mode:
+        """How gradients travel and are applied."""
+        return self.plan.mode
+
+    def fluid_fields(self) -> dict[str, object]:
+        return self.plan.fluid_fields()
+
+
+def server_plan(program: Program) -> ServerPlan | None:
+    """Return the plan of a server's Program; None of another."""
+    plan = program.distribution
+    return plan if isinstance(plan, ServerPlan) else None
 
 
 @dataclass(frozen=True)
 class Shard:
     """One block of a parameter together with the operators that move it."""
 
-    update: Update
+    update: ParameterUpdate
     route: Route
     piece: Slice
     alone: bool  # no other block of this parameter is on the same server
@@ -80,17 +114,18 @@ class Shard:
         return self.piece.shape if name in self.own and shape == self.route.shape else shape
 
 
-def shards_on(program: Program, plan: Plan, anatomy: Anatomy, endpoint: str) -> list[Shard]:
+def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) -> list[Shard]:
     """Return what a server updates, in the order of the optimizer operators."""
     ops = program.global_block().ops
     routes = {route.parameter: route for route in plan.routes}
     shards = []
-    for update in sorted(anatomy.updates, key=lambda u: u.optimizer):
+    for update in sorted(roles.updates, key=lambda u: u.optimizer):
         if update.parameter not in routes:  # a distributed table
             continue
         route = routes[update.parameter]
         pieces = route.on(endpoint)
-        written = {name for i in update.ops for name in ops[i].output_arg_names}
+        moved = [ops[i] for i in update.ops if is_local(ops[i])]
+        written = {name for op in moved for name in op.output_arg_names}
         own = frozenset({route.parameter, route.gradient, *written})
         shards += [Shard(update, route, piece, len(pieces) == 1, own) for piece in pieces]
     return shards
@@ -101,40 +136,42 @@ def pserver_program(
 ) -> Program:
     """Return what the server at ``endpoint`` runs: listen_and_serv with a block for each update.
 
-    `Program._server_plan` says what the blocks are for.
+    Its distribution, a `ServerPlan`, says what the blocks are for.
     """
-    anatomy = dissect(program)
+    roles = program_roles(program)
     new = Program()
     new.random_seed = program.random_seed
     home = new.global_block()
-    shards = shards_on(program, plan, anatomy, endpoint)
+    shards = shards_on(program, plan, roles, endpoint)
     inputs = _declare_arrivals(home, plan, endpoint)
     if plan.mode.dc_asgd:
         declare_backups(home, plan, endpoint)
-    schedule = _add_schedule(new, program, anatomy)
+    schedule = _add_schedule(new, program, roles)
     parent = new.num_blocks - 1
-    blocks = [_add_update(new, parent, program, plan, shard) for shard in shards]
+    parts: list[tuple[str, str]] = []
+    blocks = [_add_update(new, parent, program, plan, shard, parts) for shard in shards]
     optimize_blocks = ([schedule] if schedule >= 0 else []) + [block.block for block in blocks]
     index = plan.endpoints.index(endpoint)
     origin = program.global_block()
-    by_parameter = {update.parameter: origin.ops[update.optimizer] for update in anatomy.updates}
+    by_parameter = {update.parameter: origin.ops[update.optimizer] for update in roles.updates}
     tables = [
         add_table(home, parent, plan, number, by_parameter[table.parameter], index)
         for number, table in enumerate(plan.tables)
     ]
     optimize_blocks += [table.update for table in tables]
+    sums = add_scalars(new, parent, program, parts)
     if not optimize_blocks:
         optimize_blocks = [new.create_block(parent).idx]
     new.current_block_idx = 0
     server = ServerPlan(
+        plan,
         endpoint,
-        index,
-        plan.trainers,
         schedule,
         tuple(blocks),
-        plan.mode,
-        plan.counters,
         tuple(tables),
+        sums,
+        fingerprint=plan.fingerprint,
+        records=plan.records,
     )
     facts: dict[str, Any] = {
         "pserver_id": server.index,
@@ -145,9 +182,7 @@ def pserver_program(
         facts["checkpint_block_id"] = tables[0].save  # the attribute has room for one
         facts["prefetch_var_name_to_block_id"] = [f"{t.ids}:{t.lookup}" for t in tables]
     home.add_op(listen_op(home, inputs, server, optimize_blocks, threads, **facts))
-    mark(new, plan)
-    new._server_plan = server
-    new._fingerprint = fingerprint(program, plan)
+    new.distribution = server
     return new
 
 
@@ -168,12 +203,12 @@ def _declare_arrivals(home: Block, plan: Plan, endpoint: str) -> list[str]:
     return arrivals
 
 
-def _add_schedule(new: Program, program: Program, anatomy: Anatomy) -> int:
+def _add_schedule(new: Program, program: Program, roles: ProgramRoles) -> int:
     """Copy the learning-rate schedule with its sub-blocks; return its block's index or -1."""
-    if not anatomy.schedule:
+    if not roles.schedule:
         return -1
     block = new.create_block(0)
-    for i in anatomy.schedule:
+    for i in roles.schedule:
         _copy_nested(program.global_block().ops[i], block)
     return block.idx
 
@@ -200,9 +235,17 @@ def _carry(origin: Block, name: str, target: Block) -> None:
 
 
 def _add_update(
-    new: Program, parent: int, program: Program, plan: Plan, shard: Shard
+    new: Program,
+    parent: int,
+    program: Program,
+    plan: Plan,
+    shard: Shard,
+    parts: list[tuple[str, str]],
 ) -> ServerBlock:
-    """Add the block that averages one gradient block and runs the parameter's operators on it."""
+    """Add the block that averages one gradient block and runs the parameter's operators on it.
+
+    To ``parts`` it adds (total, what this block gives to it) for each sum over servers.
+    """
     origin, home = program.global_block(), new.global_block()
     block = new.create_block(parent)
     route, piece = shard.route, shard.piece
@@ -214,12 +257,19 @@ def _add_update(
         block.add_op(Operator(block, "sum", {"X": received}, {"Out": merged}, forward))
         block.add_op(Operator(block, "scale", {"X": merged}, {"Out": merged}, mean))
     for i in shard.update.ops:
+        if origin.ops[i].attrs.get(SCALARS):
+            continue
         op = origin.ops[i].copied_to(block)
-        rename_role_vars(op, route.gradient, plan.role_gradient(route))
+        rename_role_vars(op, {route.gradient: plan.role_gradient(route)})
+        for name in (*op.input_arg_names, *op.output_arg_names):
+            _declare_local(origin, name, home, shard)
+        if op.attrs.get(SUMMED):
+            for made in summing_ops(op, shard.local, functools.partial(part_of, merged)):
+                block.add_op(made)
+            parts += [(total, part_of(merged, total)) for total in totals_of(op)]
+            continue
         for slots in (op.inputs, op.outputs):
             for slot, names in slots.items():
-                for name in names:
-                    _declare_local(origin, name, home, shard)
                 slots[slot] = [shard.local(name) for name in names]
         if plan.mode.dc_asgd and i == shard.update.optimizer:
             op.inputs["Grad"] = [compensate(block, piece.name, op.input("Grad")[0], plan)]
@@ -259,7 +309,7 @@ def listen_op(
     attrs = {
         "endpoint": server.endpoint,
         "pserver_id": -1,
-        "Fanin": server.trainers,
+        "Fanin": server.plan.trainers,
         "distributed_mode": int(server.mode.distributed_mode),
         "optimize_blocks": optimize_blocks,
         "grad_to_block_id": _gradient_blocks(server),
@@ -288,7 +338,10 @@ def _sparse_pairs(program: Program, server: ServerPlan) -> list[str]:
     pairs = []
     for held in server.blocks:
         block = program.block(held.block)
-        for gradient in (name for op in block.ops for name in op.input("Grad")):
+        read = [name for op in block.ops for name in op.input("Grad")]
+        if any(op.attrs.get(ON_SERVERS) for op in block.ops):
+            read = [held.gradient]  # the optimizer reads what is made of it here
+        for gradient in read:
             var = block.find_var(gradient)
             if var is not None and var.type == VarType.SELECTED_ROWS:
                 pairs.append(f"{gradient}:{held.name}")

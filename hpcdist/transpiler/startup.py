@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,17 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.tensor import VALUE_ATTRS
-from hpcdist.transpiler.anatomy import dissect
 from hpcdist.transpiler.dc_asgd import append_backup_init
 from hpcdist.transpiler.distributed_table import rows_on_each
 from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.program_roles import program_roles
 from hpcdist.transpiler.pserver import Shard, shards_on
 from hpcdist.transpiler.rpc import control_name, rpc_op
-from hpcdist.transpiler.tables import Table
+from hpcdist.transpiler.table_metadata import Table
 from hpcdist.transpiler.trainer import (
     concat_op,
     control_names_used,
     declare_parts,
-    mark,
     optimizer_vars,
 )
 
@@ -38,7 +38,7 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     """
     new = startup.clone()
     block = new.global_block()
-    for name in optimizer_vars(program, dissect(program)):
+    for name in optimizer_vars(program, program_roles(program)):
         block.ops = [op for op in block.ops if name not in op.output_arg_names]
         if block.has_var(name):
             block.remove_var(name)
@@ -48,8 +48,7 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
             _fake_init(block, route.parameter)
     for table in plan.tables:
         _fake_init(block, table.parameter)
-    mark(new, plan)
-    new._trainer_plan = plan
+    new.distribution = replace(plan, startup=True)
     return new
 
 
@@ -91,28 +90,30 @@ def pserver_startup(
     home = new.global_block()
     for var in server.global_block().vars.values():
         home.add_var(var.copied_to(home))
-    shards = shards_on(program, plan, dissect(program), endpoint)
+    owners: dict[str, list[Shard]] = {}
+    for shard in shards_on(program, plan, program_roles(program), endpoint):
+        for name in shard.own:
+            owners.setdefault(name, []).append(shard)
     tables = {name: table for table in plan.tables for name in table.names}
     for op in startup.global_block().ops:
         table = tables.get(op.output_arg_names[0])
         if table is not None:
             _initialize_table(op, home, plan, table, endpoint)
         else:
-            _initialize(op, home, shards)
+            _initialize(op, home, owners)
     if plan.mode.dc_asgd:
         append_backup_init(home, plan, endpoint)
-    mark(new, plan)
-    new._server_plan = server._server_plan
+    new.distribution = server.distribution
     return new
 
 
-def _initialize(op: Operator, home: Block, shards: list[Shard]) -> None:
+def _initialize(op: Operator, home: Block, owners: dict[str, list[Shard]]) -> None:
     """Copy an initializer once for each variable of the server that it is to fill."""
     missing = [name for name in op.input_arg_names if not home.has_var(name)]
     for name in op.output_arg_names:
-        owners = [s for s in shards if name in s.own]
-        locals_ = [(s.local(name), s) for s in owners] if owners else [(name, None)]
-        for local, shard in locals_:
+        holders: list[Shard | None] = [*owners.get(name, [])]
+        for shard in holders or [None]:
+            local = name if shard is None else shard.local(name)
             if not home.has_var(local):
                 continue
             if missing:
@@ -120,7 +121,7 @@ def _initialize(op: Operator, home: Block, shards: list[Shard]) -> None:
                     f"initializer {op}: the server has {local!r} but not its input {missing[0]!r}"
                 )
             copied = op.copied_to(home)
-            copied.rename(name, local)
+            copied.rename({name: local})
             if shard is not None and not shard.piece.whole:
                 _cut(copied, op, name, shard, home.var(local).shape)
             home.add_op(copied)

@@ -17,8 +17,8 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
-from hpcdist.transpiler.plan import Plan
-from hpcdist.transpiler.tables import LOOKUPS, Table, is_distributed_lookup, padding_of
+from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.table_metadata import LOOKUPS, Table, is_distributed_lookup, padding_of
 
 
 def trainer_steps(program: Program, plan: Plan) -> Program:
@@ -31,7 +31,7 @@ def trainer_steps(program: Program, plan: Plan) -> Program:
     if not (names and _concerned(program, names)):
         return program
     new = program.clone()
-    new._trainer_plan = plan
+    new.distribution = trainer_plan(program) or plan
     block = new.global_block()
     _drop_fills(block, names)
     sends = [op for op in block.ops if op.type == "send" and _of_table(op, names)]

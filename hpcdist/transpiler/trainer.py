@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpcdist.errors import PlanError
@@ -10,9 +11,9 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
-from hpcdist.transpiler.anatomy import Anatomy, dissect
 from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
-from hpcdist.transpiler.plan import Plan, Route, fingerprint, is_remote_lookup
+from hpcdist.transpiler.plan import Plan, Route, is_remote_lookup
+from hpcdist.transpiler.program_roles import ProgramRoles, program_roles
 from hpcdist.transpiler.rpc import control_name, rpc_op, send_op
 
 ASKING = ("distributed_lookup_table", "prefetch")  # operators that ask servers for rows
@@ -24,25 +25,23 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
     it is cut and sent; at the end the parameters are received.
     """
-    anatomy = dissect(program)
+    roles = program_roles(program)
     new = program.clone()
     block = new.global_block()
-    for i in anatomy.clip:
+    for i in roles.clip:
         block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
     _declare_blocks(block, plan)
-    sent = _insert_sends(block, plan, anatomy)
+    sent = _insert_sends(block, plan, roles)
     if plan.mode.lockstep:
         _append_receives(block, plan, list(sent.values()))
     else:
         _append_receives_as_sent(block, plan, sent)
     _look_up_remotely(block, plan)
     fetch_rows(block, plan)
-    for name in optimizer_vars(program, anatomy):
+    for name in optimizer_vars(program, roles):
         if block.has_var(name):
             block.remove_var(name)
-    mark(new, plan)
-    new._trainer_plan = plan
-    new._fingerprint = fingerprint(program, plan)
+    new.distribution = plan
     return new
 
 
@@ -55,17 +54,10 @@ def reading_program(program: Program, plan: Plan) -> Program:
     for block in new.blocks:
         _look_up_remotely(block, plan)
         fetch_rows(block, plan)
-    asks = any(op.type in ASKING for block in new.blocks for op in block.ops)
-    return new if asks else program
-
-
-def mark(program: Program, plan: Plan) -> None:
-    """Write on a program what it is part of."""
-    program._is_distributed = True
-    program._is_chief = plan.trainer_id == 0
-    program._endpoints = list(plan.endpoints)
-    program._ps_endpoint = plan.current_endpoint
-    program._distributed_lookup_table = plan.tables[0].parameter if plan.tables else None
+    if not any(op.type in ASKING for block in new.blocks for op in block.ops):
+        return program
+    new.distribution = replace(plan, records=None)
+    return new
 
 
 def control_names_used(plan: Plan) -> int:
@@ -83,38 +75,36 @@ def _declare_blocks(block: Block, plan: Plan) -> None:
     for route in plan.routes:
         if route.cut:
             declare_parts(block, route, [s.name for s in route.slices])
+    new_names = {}
     for route in plan.routes:
         names = plan.held(route)
         if route.cut:
             declare_parts(block, route, names, type=block.var(route.gradient).type)
         elif names[0] != route.gradient:
-            _rename(block, route.gradient, names[0])
-
-
-def _rename(block: Block, old: str, new: str) -> None:
-    var = block.vars.pop(old)
-    var.name = new
-    block.add_var(var)
+            var = block.vars.pop(route.gradient)
+            var.name = new_names[route.gradient] = names[0]
+            block.add_var(var)
     for op in block.ops:
-        op.rename(old, new)
-        rename_role_vars(op, old, new)
+        op.rename(new_names)
+        rename_role_vars(op, new_names)
 
 
-def rename_role_vars(op: Operator, old: str, new: str) -> None:
-    """Replace a gradient's name in op_role_var."""
+def rename_role_vars(op: Operator, new_names: Mapping[str, str]) -> None:
+    """Replace gradients' names, old to new, in op_role_var."""
     role_vars = op.attrs.get(ROLE_VAR_ATTR)
     if role_vars:
-        op.attrs[ROLE_VAR_ATTR] = [new if name == old else name for name in role_vars]
+        op.attrs[ROLE_VAR_ATTR] = [new_names.get(name, name) for name in role_vars]
 
 
-def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> dict[str, str]:
+def _insert_sends(block: Block, plan: Plan, roles: ProgramRoles) -> dict[str, str]:
     """Put cuts and sends behind the writers.
 
     Return the sends' outputs by parameter, in the order of dispatch.
     """
-    removed = {*anatomy.schedule, *(i for update in anatomy.updates for i in update.ops)}
+    removed = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
     behind: dict[int, list[Operator]] = {}
     sends = {}
+    last_writers = block.last_writers()
     for route in plan.dispatched:
         names, gradient = plan.held(route), plan.role_gradient(route)
         added = []
@@ -126,12 +116,12 @@ def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> dict[str, str]:
             added = [_split(block, route, names)]
         send = send_op(block, names, route.endpoints, [route.parameter, gradient], **facts)
         sends[route.parameter] = send
-        writer = _last_writer(block, gradient)
+        writer = _last_writer(last_writers, gradient)
         # What is dispatched later stands closer behind a common writer, as in Fluid.
         behind[writer] = [*added, send, *behind.get(writer, [])]
     for table in plan.tables:
         split, push = push_rows(block, plan, table)
-        behind.setdefault(_last_writer(block, table.gradient), []).extend([split, push])
+        behind.setdefault(_last_writer(last_writers, table.gradient), []).extend([split, push])
         if plan.mode.lockstep:
             sends[table.parameter] = push
     ops = block.ops
@@ -139,8 +129,8 @@ def _insert_sends(block: Block, plan: Plan, anatomy: Anatomy) -> dict[str, str]:
     for i, op in enumerate(ops):
         for kept in ([] if i in removed else [op]) + behind.get(i, []):
             block.add_op(kept)
-    in_place = [op for op in block.ops if any(op is send for send in sends.values())]
-    for number, send in enumerate(in_place):
+    numbered = {id(send) for send in sends.values()}
+    for number, send in enumerate(op for op in block.ops if id(op) in numbered):
         send.outputs = {"Out": [control_name(number)]}
     outputs = {parameter: send.output("Out")[0] for parameter, send in sends.items()}
     for name in outputs.values():
@@ -160,11 +150,10 @@ def _split(block: Block, route: Route, names: Sequence[str]) -> Operator:
     return Operator(block, kind, {"X": route.gradient}, {"Out": names}, attrs)
 
 
-def _last_writer(block: Block, name: str) -> int:
-    for i in range(len(block.ops) - 1, -1, -1):
-        if name in block.ops[i].output_arg_names:
-            return i
-    raise PlanError(f"gradient {name!r} is optimized, but no operator of block 0 writes it")
+def _last_writer(last_writers: Mapping[str, int], name: str) -> int:
+    if name not in last_writers:
+        raise PlanError(f"gradient {name!r} is optimized, but no operator of block 0 writes it")
+    return last_writers[name]
 
 
 def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
@@ -245,11 +234,11 @@ def concat_op(block: Block, route: Route, role: Role) -> Operator:
 
 def _look_up_remotely(block: Block, plan: Plan) -> None:
     """Replace all look-ups in a sparse table by one that asks the servers for the rows."""
-    for route in plan.routes:
+    for route in (route for route in plan.routes if route.remote):
         lookups = [
             op for op in block.ops if is_remote_lookup(op) and route.parameter in op.input("W")
         ]
-        if not (route.remote and lookups):
+        if not lookups:
             continue
         first = lookups[0]
         kept = [op for op in block.ops if op not in lookups]
@@ -281,11 +270,11 @@ def _writes(op: Operator, names: Sequence[str]) -> bool:
     return bool(set(names) & set(op.output_arg_names))
 
 
-def optimizer_vars(program: Program, anatomy: Anatomy) -> list[str]:
+def optimizer_vars(program: Program, roles: ProgramRoles) -> list[str]:
     """Return what only updates need: learning rates, accumulators, decay terms, in order."""
     ops = program.global_block().ops
-    updates = [ops[i] for update in anatomy.updates for i in update.ops]
-    moved = {id(op) for op in updates} | {id(ops[i]) for i in anatomy.schedule}
+    updates = [ops[i] for update in roles.updates for i in update.ops]
+    moved = {id(op) for op in updates} | {id(ops[i]) for i in roles.schedule}
     needed = {name for op in updates for name in op.attrs[ROLE_VAR_ATTR]}
     for op in ops:
         if id(op) not in moved:

@@ -1,34 +1,40 @@
-"""Jobs in which one process is killed at random, and what must come of it.
+"""Jobs in which one or two processes end at random, and what must come of it.
 
 As a program: ``python -m tests.fault.kills 200`` runs as many and tells of those that went wrong.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.jobs import Ended, Job, can_be_tolerant, kills_survivors
 
 STEPS = 300
-MODES = ("sync", "sync", "plain", "async", "async", "half_async", "communicator", "geo")
+MODES = ("sync", "plain", "async", "half_async", "communicator", "geo", "collective")
+ASYNCHRONOUS = ("async", "half_async", "communicator", "geo")
+# What a process is about to do when it ends, or a little later.
+MOMENTS = ("startup", "connect", "compile", "step", "save", "close", "end")
+WAYS = ("SIGKILL", "SIGTERM", "os._exit", "sys.exit", "raise")
+OWN_WORDS = ("sys.exit", "raise")  # these end the job in all modes
+LATE = ("close", "end")  # it may have left the servers, or even MPI, before it is killed
 RATE = 6.0  # divided by 1, 2 or 3 contributors it stays a whole number
 
 # Two parameters, each on a server of its own where there are two. Row k of them counts the updates
 # of trainer k: each subtracts RATE over the number of contributors. Trainers note every step that
 # was acknowledged, servers what they have in the end.
 SCRIPT = """
-import os, sys, time, signal
+import os, sys, time, signal, subprocess, threading
 import numpy as np
 RANK = int(os.environ["HPCDIST_RANK"])
 with open(f"new.pid.{RANK}", "w") as f:
@@ -36,16 +42,58 @@ with open(f"new.pid.{RANK}", "w") as f:
 os.replace(f.name, f"pid.{RANK}")
 import hpcdist as fluid
 
-mode, act, victim, steps, rate = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+mode, steps, rate, *deaths = sys.argv[1:]
+steps, rate = int(steps), int(rate)
 trainers = int(os.environ["PADDLE_TRAINERS"])
 me = int(os.environ["PADDLE_TRAINER_ID"])
 serves = os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER"
+saves = any(":save:" in death for death in deaths)
+moment = None
+for death in deaths:
+    rank, *facts = death.split(":")
+    if int(rank) == RANK:
+        moment, way, at_step, after_s = facts[0], facts[1], int(facts[2]), float(facts[3])
 
-def die(at):
-    if act == at and RANK == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
+class Last:
+    def __del__(self, mark=f"over.{RANK}", open=os.open, how=os.O_CREAT):
+        open(mark, how)  # when all of this process's work is done
 
-die("startup")
+sys.last = Last()
+
+def die():
+    global moment
+    moment = None
+    if way == "sys.exit":
+        sys.exit(3)
+    if way == "raise":
+        raise RuntimeError("on purpose")
+    if way == "os._exit":
+        threading.Thread(target=lambda: (time.sleep(after_s), os._exit(3)), daemon=True).start()
+        if after_s < 0.001:
+            time.sleep(60)
+        return
+    # From outside, so that it also comes inside of MPI's own end.
+    kill = f"kill -s {way[3:]} {os.getpid()}"
+    kill = f"sleep {after_s}; test -e over.{RANK} && touch late.{RANK}; {kill}"
+    subprocess.Popen(["sh", "-c", kill], start_new_session=True)
+    if after_s < 0.001:
+        time.sleep(60)
+
+def at(now, step=0):
+    if now == moment and (now != "step" or step == at_step):
+        die()
+
+def when_others(now):
+    # On a server, which is told nothing of steps and saves.
+    file = "saving" if now == "save" else "step.0"
+    while not os.path.exists(file) or now == "step" and int(open(file).read() or 0) < at_step:
+        time.sleep(0.002)
+    die()
+
+at("startup")
+if serves and moment in ("step", "save", "close"):
+    threading.Thread(target=when_others, args=(moment,), daemon=True).start()
+dies = moment == "step"
 x = fluid.data(name="x", shape=[None, trainers], dtype="float32")
 zero = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.0))
 a, b = (fluid.layers.fc(x, 1, param_attr=zero, bias_attr=False) for _ in range(2))
@@ -54,23 +102,32 @@ exe = fluid.Executor(fluid.CPUPlace())
 
 def note(step):
     os.pwrite(acked, b"%8d" % step, 0)
+    at("step", step)
     time.sleep(0.001)
-    while act == "step" and step == steps - 1 and not os.path.exists("killed"):
-        time.sleep(0.01)  # however late the kill comes, it comes before the end
+    if step == steps // 2 and saves:
+        if me == 0:
+            os.close(os.open("saving", os.O_CREAT))
+        at("save")
+        fluid.checkpoint.save(exe, "saved", step)
+    if step == steps - 1 and dies:
+        time.sleep(60)  # however late the kill comes, it comes before the end
 
 acked = os.open(f"step.{RANK}", os.O_CREAT | os.O_WRONLY)
 note(0)
-if mode == "plain":
+if mode in ("plain", "collective"):
     fluid.optimizer.SGD(float(rate)).minimize(loss)
+    at("connect")
     exe.run(fluid.default_startup_program())
-    die("connect")
+    at("compile")
     batch = np.ones((6, trainers), "float32")
     for step in range(steps):
         (value,) = exe.run(feed={"x": batch}, fetch_list=[loss])
         expected = -2.0 * trainers * rate * step
         assert abs(value[0] - expected) < 1e-3 * rate + 1e-5 * abs(expected), (step, value)
         note(step + 1)
-    die("close")
+    at("close")
+    exe.close()
+    at("end")
     sys.exit()
 config = fluid.DistributeTranspilerConfig()
 config.sync_mode = mode == "sync"
@@ -88,142 +145,184 @@ t.transpile(me, pservers=os.environ["PADDLE_PSERVERS_IP_PORT_LIST"], trainers=tr
 if serves:
     endpoint = os.environ["PADDLE_CURRENT_ENDPOINT"]
     main, startup = t.get_pserver_programs(endpoint)
+    at("connect")
     exe.run(startup)
-    die("connect")
+    at("compile")
     exe.run(main)
     np.save(f"applied.{RANK}.npy", np.array(fluid.runtime.updates_applied()))
     for name in ("fc_0.w_0", "fc_1.w_0"):
         var = fluid.global_scope().find_var(name)
         if var is not None:
             np.save(f"{name}.npy", np.array(var.get_tensor()).ravel())
+    at("end")
 else:
     main = t.get_trainer_program()
+    at("connect")
     exe.run(fluid.default_startup_program())
-    die("connect")
+    at("compile")
     row = np.zeros((1, trainers), "float32")
     row[0, me] = 1
     for step in range(steps):
         exe.run(main, feed={"x": row}, fetch_list=[loss])
         note(step + 1)
-    die("close")
+    at("close")
     exe.close()
-    die("end")
+    at("end")
 """
 
 
 @dataclass(frozen=True)
-class Kill:
-    """A job, and when which of its ranks is killed."""
+class Death:
+    """When and how a rank ends."""
 
-    mode: str  # sync, plain, async, half_async, communicator, geo
+    rank: int
+    moment: str  # one of MOMENTS
+    way: str  # one of WAYS
+    step: int  # of moment "step"
+    after_s: float  # how long after the moment, if it is killed
+
+    def __str__(self) -> str:
+        return f"{self.rank}:{self.moment}:{self.way}:{self.step}:{self.after_s:.3f}"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A job, and which of its ranks end."""
+
+    mode: str  # one of MODES
     trainers: int
     servers: int
-    victim: int  # its world rank
-    act: str  # what it kills itself before; "step": it is killed from outside
-    step: int  # when trainers have made so many,
-    after_s: float  # and a little later
+    deaths: tuple[Death, ...]
     asked: str | None  # --on-failure
     tolerant: bool
 
-    @property
-    def is_trainer(self) -> bool:
-        return self.victim < self.trainers
+    def __str__(self) -> str:
+        under = "ulfm" if self.tolerant else "plain mpirun"
+        who = ", ".join(map(str, self.deaths))
+        return f"{self.mode} {self.trainers}+{self.servers} {self.asked} {under}: {who}"
 
     @property
     def goes_on(self) -> bool:
-        if not self.tolerant or not self.is_trainer:
+        """Whether the others must finish."""
+        if not self.tolerant or not self.servers:
             return False
-        return self.asked == "continue" or (
-            self.asked is None and self.mode not in ("sync", "plain")
-        )
+        if any(d.rank >= self.trainers or d.way in OWN_WORDS for d in self.deaths):
+            return False
+        if len(self.deaths) == self.trainers:
+            return False
+        return self.asked == "continue" or (self.asked is None and self.mode in ASYNCHRONOUS)
 
 
 def draw(seed: int) -> Kill:
     """Return the job number ``seed``."""
     rng = random.Random(seed)
+    mode = rng.choice(MODES)
     trainers, servers = rng.choice([(2, 2), (3, 1), (2, 1)])
-    mode = rng.choice(
-        ["sync", "plain", "sync", "async", "async", "half_async", "communicator", "geo"]
-    )
-    tolerant = can_be_tolerant() and rng.random() < 0.85
-    kind = rng.choice(["trainer", "trainer", "server"])
-    victim = rng.randrange(trainers)
-    if kind == "server":
-        victim = trainers + rng.randrange(servers)
-    act = rng.choice(["step"] * 6 + ["startup", "connect"] + ["close"] * (kind == "trainer"))
-    if mode == "plain" and kind == "server" and act == "connect":
-        act = "step"  # such a script says nothing of servers
-    return Kill(
-        mode,
-        trainers,
-        servers,
-        victim,
-        act,
-        step=rng.randrange(STEPS // 2),
-        after_s=rng.random() * 0.02,
-        asked=rng.choice([None, "continue"]) if tolerant else None,
-        tolerant=tolerant,
-    )
+    if mode == "collective":
+        trainers, servers = rng.choice([(2, 0), (3, 0)])
+    tolerant = rng.random() < 0.75 and can_be_tolerant()
+    first = rng.choice(MOMENTS)
+    deaths = []
+    victims = 2 if rng.random() < 0.25 else 1
+    kinds = [rng.random() < 0.3 and servers > 0 for _ in range(victims)]
+    ranks = [trainers + rng.randrange(servers) if k else rng.randrange(trainers) for k in kinds]
+    for rank in dict.fromkeys(ranks):
+        moment = first if not deaths or rng.random() < 0.6 else rng.choice(MOMENTS)
+        way = rng.choice(["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "os._exit", *OWN_WORDS])
+        if rank >= trainers:
+            # A plain script says nothing of servers; one that serves raises nothing meanwhile.
+            if mode == "plain" and moment in ("connect", "compile", "end"):
+                moment = "step"
+            if moment in ("step", "save", "close") and way in OWN_WORDS:
+                way = "os._exit"
+        step = rng.randrange(STEPS // 4, STEPS // 2 - 10)
+        after_s = rng.choice([0.0, rng.random() * 0.03, rng.random() * 0.15])
+        deaths.append(Death(rank, moment, way, step, after_s))
+    asked = rng.choice([None, "continue"]) if tolerant and servers else None
+    return Kill(mode, trainers, servers, tuple(deaths), asked, tolerant)
 
 
-def run(kill: Kill, directory: Path) -> None:
-    """Run a job and check what it promises; AssertionError if it breaks that."""
+def run(kill: Kill, directory: Path) -> str:
+    """Run a job and check what it promises; AssertionError if it breaks that.
+
+    Returns who has named the dead: "us", or "mpirun", which ends the others within a second.
+    """
     ranks = kill.trainers + kill.servers
-    options = ["--quiet", "--pservers", str(kill.servers)]
+    options = ["--quiet", "--pservers", str(kill.servers)] if kill.servers else ["--quiet"]
     if kill.asked:
         options += ["--on-failure", kill.asked]
-    args = [kill.mode, kill.act, kill.victim, STEPS, int(RATE)]
-    job = Job(
-        directory, SCRIPT, *options, ranks=ranks, args=list(map(str, args)), tolerant=kill.tolerant
-    )
-    if kill.act == "step":
-        job.await_step(0, kill.step)
-        pid = directory / f"pid.{kill.victim}"
-        job.wait_until(pid.exists, f"the script of rank {kill.victim}")
-        time.sleep(kill.after_s)
-        os.kill(job.pid(kill.victim), signal.SIGKILL)
-        (directory / "killed").touch()
-    check(kill, job.end(), directory)
+    args = [kill.mode, str(STEPS), str(int(RATE)), *map(str, kill.deaths)]
+    job = Job(directory, SCRIPT, *options, ranks=ranks, args=args, tolerant=kill.tolerant)
+    return check(kill, job.end(), directory)
 
 
-def check(kill: Kill, ended: Ended, directory: Path) -> None:
-    role = f"trainer {kill.victim}"
-    if not kill.is_trainer:
-        role = f"server {kill.victim - kill.trainers}"
-    victim = f"rank {kill.victim} ({role}, pid "
-    if not kill.goes_on:
-        assert ended.code != 0, ended
-        if kills_survivors() and not ended.messages:
-            return  # none was fast enough to speak
-        assert len(ended.messages) == 1, ended.err
-        assert victim in ended.messages[0] and "the job ends" in ended.messages[0], ended.err
-        if not kill.is_trainer:
-            assert "checkpoint" in ended.err, ended.err
-        return
-    assert ended.code == 0, ended
-    left = kill.trainers - 1
-    told = [line for line in ended.messages if victim in line]
-    if kill.act != "close":  # the servers may have ended before
-        assert len(told) == 1, ended.err
-        words = "1 trainer" if left == 1 else f"{left} trainers"
-        assert told[0].endswith(f"the job goes on with {words}"), ended.err
+def check(kill: Kill, ended: Ended, directory: Path) -> str:
+    """Compare how a job ended with what was promised."""
+    # Who has been killed, and not after all its work was done.
+    early = [d for d in kill.deaths if not (directory / f"late.{d.rank}").exists()]
+    early = [d for d in early if d.moment not in LATE or not survived(d, directory)]
     files = [directory / f"step.{k}" for k in range(kill.trainers)]
     acked = [int(file.read_text() or 0) if file.exists() else 0 for file in files]
-    assert all(n == STEPS for k, n in enumerate(acked) if k != kill.victim), acked
-    if kill.mode in ("plain", "geo"):
-        return
+    dead = [d.rank for d in kill.deaths]
+    if ended.code == 0:
+        left = [n for k, n in enumerate(acked) if k not in dead]
+        assert left == [STEPS] * len(left), f"wrongly zero: {acked} {ended}"
+        if acked == [STEPS] * kill.trainers and not any(d.moment in LATE for d in kill.deaths):
+            return "too late"  # the job was quicker: all steps were made before the first death
+    assert all(re.search(r"rank \d", line) for line in ended.messages), f"no rank: {ended}"
+    named = [d for d in early if any(f"rank {d.rank} (" in line for line in ended.messages)]
+    # Who has said goodbye and dies before its interpreter's end need not be named: nobody waits
+    # for it. Who had not would be waited for for ever, so the job could not end well in silence.
+    silent = [d for d in early if d not in named and not (d.moment in LATE and ended.code == 0)]
+    if early and not named and not kill.tolerant and told_by_mpirun(early, ended):
+        return "mpirun"
+    if not kill.goes_on:
+        # A server, and a trainer under --on-failure continue, may die when its work is done.
+        if early and not (kill.tolerant and all(d.moment in LATE for d in early)):
+            assert ended.code != 0, f"wrongly zero: {ended}"
+        if kills_survivors() and not ended.messages:
+            return "mpirun"  # none was fast enough to speak
+        assert named or not silent, f"silent: {ended}"
+        return "us"
+    # mpirun's own code is that of the process.
+    codes = (0, 3) if any(d.way == "os._exit" for d in kill.deaths) else (0,)
+    assert ended.code in codes, f"did not go on: {ended}"
+    assert not silent, f"silent: {ended}"
+    assert len(ended.messages) == len(named), f"too many words: {ended}"
+    if any(d.moment not in LATE for d in early) and len(dead) == 1:
+        left = kill.trainers - 1
+        words = "1 trainer" if left == 1 else f"{left} trainers"
+        assert ended.messages[0].endswith(f"the job goes on with {words}"), ended.err
+    assert all(n == STEPS for k, n in enumerate(acked) if k not in dead), f"unfinished: {acked}"
+    if kill.mode in ("plain", "geo") or len(dead) > 1:
+        return "us"
+    (victim,) = dead
     for server in range(kill.trainers, kill.trainers + kill.servers):
         applied = np.load(directory / f"applied.{server}.npy").tolist()
-        assert applied[: kill.victim] + applied[kill.victim + 1 :] == [STEPS] * left, applied
-        assert acked[kill.victim] <= applied[kill.victim] <= acked[kill.victim] + 1, applied
+        assert applied[:victim] + applied[victim + 1 :] == [STEPS] * (kill.trainers - 1), applied
+        assert acked[victim] <= applied[victim] <= acked[victim] + 1, applied
     for name in ("fc_0.w_0", "fc_1.w_0"):
         counted = -np.load(directory / f"{name}.npy") / RATE
         check_counts(kill, acked, counted.tolist())
+    return "us"
+
+
+def told_by_mpirun(early: list[Death], ended: Ended) -> bool:
+    """Tell whether Open MPI's own message names one of the dead, and the job has failed."""
+    told = re.findall(r"process rank (\d+) .*exited on|Process name: \[.*,(\d+)\]", ended.err)
+    ranks = {int(signalled or exited) for signalled, exited in told}
+    return ended.code != 0 and any(d.rank in ranks for d in early)
+
+
+def survived(death: Death, directory: Path) -> bool:
+    """Tell whether a rank had ended by itself before its time to die came."""
+    return death.way not in OWN_WORDS and (directory / f"over.{death.rank}").exists()
 
 
 def check_counts(kill: Kill, acked: list[int], counted: list[float]) -> None:
     """Compare what a server has counted with what was acknowledged to trainers."""
-    dead, last = kill.victim, acked[kill.victim]
+    dead = kill.deaths[0].rank
+    last = acked[dead]
     for k, got in enumerate(counted):
         # Of the last step that was not acknowledged the server may have all, or nothing.
         for taken in (last, last + 1):
@@ -240,23 +339,22 @@ def check_counts(kill: Kill, acked: list[int], counted: list[float]) -> None:
 def main() -> None:
     """Run many jobs, from the seed in the second argument on; exit 1 if any went wrong."""
     count, first = int(sys.argv[1]), int((sys.argv[2:] or ["0"])[0])
-    wrong = 0
+    wrong: Counter[str] = Counter()
+    deaths = 0
     for seed in range(first, first + count):
         kill, directory = draw(seed), Path(tempfile.mkdtemp(prefix=f"kill-{seed}-"))
         begin = time.monotonic()
         try:
-            run(kill, directory)
-            words = "ok"
+            words = f"ok, told by {run(kill, directory)}"
             shutil.rmtree(directory)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            wrong += 1
+        except (Exception, pytest.fail.Exception) as error:
+            kind = "hang" if "has not ended within" in str(error) else str(error).split(":")[0]
+            wrong[kind] += 1
             words = f"WRONG in {directory}: {type(error).__name__}: {error}"
-        facts = re.sub(r"['{}]", "", str(asdict(kill)))
-        print(f"{seed} ({time.monotonic() - begin:.1f} s) {facts}: {words}", flush=True)
-    print(f"{count - wrong} of {count} as promised")
-    sys.exit(wrong > 0)
+        deaths += len(kill.deaths)
+        print(f"{seed} ({time.monotonic() - begin:.1f} s) {kill}: {words}", flush=True)
+    print(f"{count - wrong.total()} of {count} as promised, {deaths} deaths; wrong: {dict(wrong)}")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

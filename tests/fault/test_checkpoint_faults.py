@@ -16,14 +16,12 @@ import pytest
 import hpcdist as fluid
 from hpcdist.checkpoint import Checkpoint, latest, save
 from hpcdist.checkpoint.checkpoint import directory_of
+from hpcdist.comm.process_manager import launched_size
 from hpcdist.errors import CheckpointError
-from hpcdist.launch.guard import launched_size
 from tests.checkpoint_cases import Servers, build
 from tests.jobs import clean_environment
 
-pytestmark = pytest.mark.skipif(
-    launched_size(os.environ) is not None, reason="one process is enough for it"
-)
+pytestmark = pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it")
 MUTATIONS = 1000
 KILLS = 200
 
@@ -159,8 +157,7 @@ def test_values_that_were_changed_with_another_tool_are_refused(saved, tmp_path)
     shutil.copytree(saved[0] / "1", tmp_path / "c")
     with h5py.File(tmp_path / "c" / "server-0-of-2.1.h5", "r+") as file:
         dataset = file["embedding_0.w_0.block0"]
-        assert dataset.fletcher32
-        dataset[0, 0] = 42.0  # HDF5 writes a checksum of its own that fits
+        dataset[0, 0] = 42.0
     with (
         pytest.raises(CheckpointError, match=r"server-0-of-2\.1\.h5"),
         Checkpoint(tmp_path / "c") as checkpoint,

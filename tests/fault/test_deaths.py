@@ -55,8 +55,8 @@ def test_to_continue_needs_a_tolerant_mpirun(tmp_path):
 
 def test_an_unknown_wish_is_refused(tmp_path):
     ended = Job(tmp_path, "print('ran')", *PSERVERS, env={"HPCDIST_ON_FAILURE": "hope"}).end()
-    assert ended.code == 2
-    assert "--on-failure: expected end or continue, got 'hope'" in ended.err
+    assert ended.code == 1
+    assert "HPCDIST_ON_FAILURE: expected end or continue, got 'hope'" in ended.messages[0]
 
 
 @needs_tolerance
@@ -100,14 +100,59 @@ def test_a_job_goes_on_until_no_trainer_is_left(tmp_path):
 
 
 @needs_tolerance
-def test_a_trainer_that_dies_while_others_close_is_no_failure(tmp_path):
+@pytest.mark.parametrize(("end", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 15)", 0)])
+def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, end, code):
     script = TRAIN + (
-        "train(20)\nexe.close()\n"
-        "if RANK == 1: os.kill(os.getpid(), 9)\n"
-        "time.sleep(0.5)\nprint('done')\n"
+        f"train(10)\nif RANK == 1:\n    {end}\n    time.sleep(60)\ntrain(10)\nprint('done')\n"
     )
     ended = Job(tmp_path, script, *CONTINUE, tolerant=True).end()
-    assert (ended.code, ended.out) == (0, "done\n")
+    assert (ended.code, ended.out, len(ended.messages)) == (code, "done\n", 1)
+    assert "rank 1 (trainer 1" in ended.messages[0]
+    assert ended.messages[0].endswith("the job goes on with 1 trainer")
+
+
+CLOSED = TRAIN + "train(20)\nexe.close()\n"
+KILLED = CLOSED + "if RANK == 1: os.kill(os.getpid(), 9)\ntime.sleep(0.5)\nprint('done')\n"
+
+
+@needs_tolerance
+def test_a_trainer_that_dies_while_others_close_is_named_and_no_failure(tmp_path):
+    ended = Job(tmp_path, KILLED, *CONTINUE, tolerant=True).end()
+    assert (ended.code, ended.out, len(ended.messages)) == (0, "done\n", 1)
+    assert "rank 1 (trainer 1" in ended.messages[0]
+
+
+def test_a_trainer_that_dies_when_it_has_closed_is_named(tmp_path):
+    ended = Job(tmp_path, KILLED, *PSERVERS).end()
+    assert ended.code != 0
+    if kills_survivors() and not ended.messages:
+        return  # none was fast enough to speak
+    assert len(ended.messages) == 1
+    assert "rank 1 (trainer 1" in ended.messages[0]
+
+
+@needs_tolerance
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_that_dies_in_the_end_of_mpi_is_named_and_no_failure(tmp_path, rank):
+    script = f"import atexit, os\nif os.environ['HPCDIST_RANK'] == '{rank}':\n" + (
+        "    atexit.register(os.kill, os.getpid(), 9)\n" + CLOSED
+    )
+    ended = Job(tmp_path, script, *PSERVERS, tolerant=True).end()
+    assert (ended.code, len(ended.messages)) == (0, 1)
+    assert f"rank {rank} (" in ended.messages[0]
+    assert "died after its script had ended" in ended.messages[0]
+
+
+@pytest.mark.parametrize("tolerant", [False, pytest.param(True, marks=needs_tolerance)])
+def test_sigterm_to_a_server_alone_is_told(tmp_path, tolerant):
+    job = Job(tmp_path, TRAIN + "train(100_000, 0.01)", *PSERVERS, tolerant=tolerant)
+    job.await_step(0, 5)
+    os.kill(job.pid(3), signal.SIGTERM)
+    ended = job.end()
+    assert ended.code != 0
+    assert len(ended.messages) == 1
+    assert "rank 3 (server 1" in ended.messages[0] and "SIGTERM" in ended.messages[0]
+    assert "no checkpoint was saved" in ended.err
 
 
 @needs_tolerance
@@ -126,7 +171,7 @@ def test_checkpoints_are_saved_without_the_dead_and_named_when_a_server_dies(tmp
     ended = job.end()
     assert ended.code != 0
     assert "rank 0 (trainer 0" in ended.messages[0]
-    assert "rank 4 (server 1" in ended.messages[1]
+    assert "rank 4 (server 1" in ended.messages[-1]
     assert f"resume from the checkpoint {tmp_path}/saved/step-000030" in ended.err
 
 

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-import os
+import gzip
 import re
 
 import numpy as np
 import pytest
 
-from hpcdist.dataset import adult, movielens, text
+from hpcdist.dataset import adult, files, movielens, text
 from hpcdist.dataset.files import DATA_HOME
 from tests.jobs import ROOT, Job, needs_mpirun
 
 pytestmark = needs_mpirun
 
 NUMBER = re.compile(r"-?\d+\.\d+")
-WITHOUT_DATA = pytest.mark.skipif(
-    not (adult.available() and movielens.available() and text.available()),
-    reason="HPCDIST_DATA_HOME has no census, ratings or text",
+EXCERPTS = ROOT / "tests" / "excerpts"
+needs_ratings = pytest.mark.skipif(
+    not movielens.available(), reason=f"no {movielens.FILE}: {movielens.SOURCE}; set {DATA_HOME}"
 )
 # Script, options, ranks, servers, and the least that the last number must be.
 RUNS = [
     ("ctr.py", "--model deepfm --table distributed --steps 40", 3, 1, 0.60),
-    pytest.param("ctr.py", "--data adult --steps 40", 2, 0, 0.85, marks=WITHOUT_DATA),
-    pytest.param("word2vec.py", "--sparse --steps 40", 3, 1, 0.20, marks=WITHOUT_DATA),
+    ("ctr.py", "--data adult --steps 40", 2, 0, 0.85),
+    ("word2vec.py", "--sparse --steps 40", 3, 1, 0.20),
     pytest.param(
         "recommender.py",
         "--table distributed --epochs 1 --steps 40",
         4,
         2,
         0.70,
-        marks=WITHOUT_DATA,
+        marks=needs_ratings,
     ),
 ]
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Return a directory of data sets: HPCDIST_DATA_HOME's files, excerpts where it has none."""
+    home = tmp_path_factory.mktemp("data")
+    for packed in EXCERPTS.glob("*.gz"):
+        (home / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    for name in (*adult.FILES.values(), text.FILE.name, movielens.FILE):
+        if found := files.find(name):
+            (home / name).unlink(missing_ok=True)
+            (home / name).symlink_to(found)
+    return home
+
+
 @pytest.mark.parametrize(("script", "options", "ranks", "servers", "least"), RUNS)
-def test_ranks_find_what_one_process_finds(tmp_path, script, options, ranks, servers, least):
+def test_ranks_find_what_one_process_finds(tmp_path, data, script, options, ranks, servers, least):
     source = (ROOT / "examples" / script).read_text()
     found = []
     for size, pservers in ((1, 0), (ranks, servers)):
@@ -49,7 +62,7 @@ def test_ranks_find_what_one_process_finds(tmp_path, script, options, ranks, ser
             *quiet,
             ranks=size,
             args=options.split(),
-            env={DATA_HOME: os.environ.get(DATA_HOME, "")},
+            env={DATA_HOME: str(data)},
             mpirun=size > 1,
         ).end(within_s=300)
         assert ended.code == 0, ended.err
@@ -83,13 +96,34 @@ def test_resnet_50_through_fleet(tmp_path):
     source = (ROOT / "examples" / "resnet.py").read_text()
     options = "--fleet --use-hierarchical-allreduce --image-size 16 --batch-size 4 --epochs 1"
     args = [*options.split(), "--steps", "1"]
-    ended = Job(tmp_path, source, "--quiet", ranks=2, args=args).end(within_s=300)
+    ended = Job(tmp_path, source, ranks=2, args=args).end(within_s=300)
     assert ended.code == 0, ended.err
     number = r"\d+\.\d{5}"
     line = rf"\[Epoch 0, batch 0\] loss: {number}, acc1: {number}, acc5: {number}"
     assert re.fullmatch(line, ended.out.strip())
     said = (
-        "Find all_reduce operators: 161. To make the speed faster, some all_reduce ops are fused "
-        "during training, after fusion, the number of all_reduce ops is 5."
+        "hpcdist: Find all_reduce operators: 161. To make the speed faster, some all_reduce ops "
+        "are fused during training, after fusion, the number of all_reduce ops is 5."
     )
     assert ended.err.splitlines().count(said) == 1
+
+
+def losses_by_worker(job):
+    ended = job.end()
+    assert ended.code == 0, ended.err
+    losses: dict[int, list[float]] = {}
+    for line in ended.out.splitlines():
+        words = line.split()
+        losses.setdefault(int(words[1]), []).append(float(words[-1]))
+    return losses
+
+
+def test_a_script_of_fluid_1_8_from_the_command_line(tmp_path):
+    script = (ROOT / "examples" / "fleet_fit_a_line.py").read_text()
+    options = ("--quiet", "--all-output", "--as-paddle")
+    spread = losses_by_worker(Job(tmp_path, script, *options, "--pservers", "2"))
+    assert sorted(spread) == [0, 1] and all(len(losses) == 20 for losses in spread.values())
+    (alone,) = losses_by_worker(Job(tmp_path, script, *options, mpirun=False)).values()
+    assert alone[-1] < alone[0] / 5
+    # Equal shares: the mean over workers is the loss of one process on the whole batch.
+    assert np.allclose(np.mean([spread[0], spread[1]], axis=0), alone, atol=2e-6)

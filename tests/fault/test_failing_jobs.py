@@ -88,7 +88,7 @@ def test_a_trainer_with_more_batches_than_another_is_told(tmp_path):
     ended = Job(tmp_path, TRAIN + "train(3 + 2 * RANK)", *PSERVERS).end()
     assert ended.code != 0
     assert "rank 1 (trainer 1" in only_message(ended)
-    assert "from trainer 0 none, its script has ended" in ended.err
+    assert "but the script of trainer 0 (rank 0) has ended" in ended.err
 
 
 def test_an_exit_code_ends_all_and_is_passed_on(tmp_path):

@@ -1,6 +1,6 @@
-"""Processes killed at random moments: every job goes on as promised, or ends at once and says why.
+"""Processes that end at random moments: jobs go on as promised, or end at once and say why.
 
-HPCDIST_KILLS is how many jobs (50), HPCDIST_KILLS_FROM the first one's number (0); see kills.py.
+HPCDIST_KILLS is how many jobs (16), HPCDIST_KILLS_FROM the first one's number (0); see kills.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.jobs import needs_mpirun
 pytestmark = needs_mpirun
 
 FIRST = int(os.environ.get("HPCDIST_KILLS_FROM", "0"))
-COUNT = int(os.environ.get("HPCDIST_KILLS", "50"))
+COUNT = int(os.environ.get("HPCDIST_KILLS", "16"))
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))

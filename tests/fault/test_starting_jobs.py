@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.jobs import TRAIN, Job, needs_mpirun
+from tests.jobs import LIMIT_S, MPIRUN, TRAIN, Job, clean_environment, needs_mpirun
 
 pytestmark = needs_mpirun
 
@@ -81,7 +84,7 @@ def test_arguments_and_modules_beside_the_script_are_found(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--role-map", "servers-first"), "'servers-first' wants --pservers P"),
+        (("--role-map", "servers-first"), "'servers-first' needs --pservers P"),
         (("--pservers", "2"), "2 servers leave no trainer among 2 ranks"),
         (("--pservers", "1", "--log-dir", "train.py/x"), "cannot make the log directory"),
     ],
@@ -232,3 +235,79 @@ def test_fluids_quick_start_runs_unmodified(tmp_path, role_map):
     losses = [float(line.rpartition(" ")[2]) for line in ended.out.splitlines()]
     assert len(losses) == 2 * 30 * 5  # two trainers, 30 epochs, every tenth of 50 batches
     assert losses[-1] < losses[0] / 20
+
+
+# -- likely mistakes ---------------------------------------------------------------------------
+def test_an_option_after_the_script_is_told_if_the_script_never_reads_it(tmp_path):
+    script = TRAIN + "train(3)"
+    ended = Job(tmp_path, script, mpirun=False, args=["--pservers", "2"]).end()
+    assert ended.code == 0
+    assert len(ended.messages) == 1
+    assert "--pservers after train.py has no effect" in ended.messages[0]
+    reads = "import argparse\nargparse.ArgumentParser().parse_known_args()\n" + script
+    assert Job(tmp_path, reads, mpirun=False, args=["--pservers", "2"]).end().messages == []
+
+
+def test_a_script_started_without_hpcdist_on_several_ranks_is_told_once(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN + "train(3)\ntrain(3)")
+    ended = subprocess.run(
+        [MPIRUN, "-n", "3", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert ended.stderr.count("hpcdist: ") == 1
+    assert "3 processes were started, and each trains the whole model by itself" in ended.stderr
+    assert "mpirun -n 3 python -m hpcdist train.py" in ended.stderr
+
+
+def test_wrong_settings_of_any_rank_are_refused_and_misspelt_ones_told(tmp_path):
+    script = (
+        "import os, sys\n"
+        "if os.environ['OMPI_COMM_WORLD_RANK'] == '1': os.environ['FLAGS_rpc_deadline'] = '3min'\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'hpcdist', 'script.py'])\n"
+    )
+    (tmp_path / "script.py").write_text("print('ran')")
+    (tmp_path / "start.py").write_text(script)
+    ended = subprocess.run(
+        [MPIRUN, "-n", "2", sys.executable, "start.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "FLAGS_rpc_deadline (ms): expected an integer >= 1, got '3min' (ranks [1];" in (
+        ended.stderr
+    )
+    env = {"HPCDIST_PSERVER": "1"}
+    ended = Job(tmp_path, "print('ran')", "--quiet", ranks=2, env=env).end()
+    assert (ended.code, ended.out, len(ended.messages)) == (0, "ran\n", 1)
+    assert "did you mean HPCDIST_PSERVERS?" in ended.messages[0]
+
+
+def test_each_rank_can_tell_who_it_is(tmp_path):
+    tell = "print(fluid.rank(), fluid.is_server(), fluid.is_first())"
+    script = f"import hpcdist as fluid\n{tell}"
+    options = ("--quiet", "--all-output", "--pservers", "1", "--role-map", "servers-first")
+    ended = Job(tmp_path, script, *options, ranks=3).end()
+    assert sorted(ended.out.splitlines()) == ["0 True False", "1 False True", "2 False False"]
+    assert Job(tmp_path, script, mpirun=False).end().out == "0 False True\n"
+
+
+def test_servers_run_a_plain_script_up_to_its_startup_program(tmp_path):
+    script = TRAIN.replace("rows = np", "print('loads', RANK)\nrows = np") + "train(2)"
+    ended = Job(tmp_path, script, "--quiet", "--all-output", "--pservers", "1", ranks=2).end()
+    assert (ended.code, ended.out) == (0, "loads 0\n")
+
+
+@pytest.mark.parametrize(("steps", "made"), [(0, False), (1, True)])
+def test_the_log_directory_says_whether_a_step_was_made(tmp_path, steps, made):
+    script = TRAIN + (f"train({steps})\n" if steps else "") + "1 / 0"
+    assert Job(tmp_path, script, "--log-dir", "logs", mpirun=False).end().code == 1
+    assert (tmp_path / "logs" / "first-step").exists() is made

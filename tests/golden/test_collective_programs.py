@@ -11,9 +11,9 @@ from hpcdist import layers, optimizer
 from hpcdist.graph.names import guard
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
-from hpcdist.transpiler.collective import GradAllReduce, LocalSGD
+from hpcdist.transpiler.grad_allreduce import GradAllReduce, LocalSGD
+from tests.golden.blocks import CONFIGS, assert_same_blocks
 from tests.golden.loader import golden, programs_from_golden, var_form
-from tests.golden.test_transpiled_programs import CONFIGS, assert_same_blocks
 
 NAMES = [name for name in CONFIGS if CONFIGS[name]["setting"]["nps"] == 0]
 COLLECTIVE = [name for name in NAMES if name.startswith("collective")]

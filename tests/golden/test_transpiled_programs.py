@@ -17,9 +17,11 @@ from hpcdist.transpiler import (
     HashName,
     PSDispatcher,
 )
-from tests.golden.loader import golden, op_form, plain, programs_from_golden, var_form
-
-CONFIGS = golden("programs.json")["configs"]
+from tests.golden.blocks import (
+    CONFIGS,
+    assert_same_blocks,
+)
+from tests.golden.loader import programs_from_golden, var_form
 
 
 class LastServer(PSDispatcher):
@@ -40,21 +42,6 @@ PSERVER = [name for name in CONFIGS if is_pserver(name)]
 REFUSED = [n for n in PSERVER if n.endswith("_unsupported")]
 BROKEN_IN_FLUID = [n for n in PSERVER if "error" in CONFIGS[n]["trainer"]]
 EQUAL = [n for n in PSERVER if n not in REFUSED + BROKEN_IN_FLUID]
-KEPT = {"sub_block"}
-
-
-def collect_attributes(node: Any) -> None:
-    if isinstance(node, dict):
-        if "attrs" in node and "type" in node:
-            KEPT.update(node["attrs"])
-        for value in node.values():
-            collect_attributes(value)
-    elif isinstance(node, list):
-        for value in node:
-            collect_attributes(value)
-
-
-collect_attributes(CONFIGS)
 
 
 def endpoints_of(name: str) -> list[str]:
@@ -90,46 +77,6 @@ def expected(name: str) -> dict[str, Any]:
     for difference in DIFFERENCES.get(name, ()):
         difference(found)
     return found
-
-
-def blocks_form(program: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "idx": block.idx,
-            "parent": block.parent_idx,
-            "detail": [op_form(op, KEPT) for op in block.ops if op.type != "listen_and_serv"],
-        }
-        for block in program.blocks
-    ]
-
-
-def golden_blocks(program: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "idx": block["idx"],
-            "parent": block["parent"],
-            "detail": [normal_op(op) for op in block["detail"]],
-        }
-        for block in program["blocks"]
-    ]
-
-
-def normal_op(op: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": op["type"],
-        "inputs": dict(sorted(op["inputs"].items())),
-        "outputs": dict(sorted(op["outputs"].items())),
-        "attrs": {k: plain(v) for k, v in sorted(op["attrs"].items())},
-    }
-
-
-def assert_same_blocks(program: Any, wanted: dict[str, Any]) -> None:
-    for got, want in zip(blocks_form(program), golden_blocks(wanted)):
-        assert [op["type"] for op in got["detail"]] == [op["type"] for op in want["detail"]]
-        for got_op, want_op in zip(got["detail"], want["detail"]):
-            assert got_op == want_op
-        assert (got["idx"], got["parent"]) == (want["idx"], want["parent"])
-    assert len(program.blocks) == len(wanted["blocks"])
 
 
 def assert_same_vars(program: Any, wanted: dict[str, Any]) -> None:
@@ -248,7 +195,7 @@ def test_distributed_tables_need_no_repair(name):
     kinds = [op.type for op in transpiler.get_trainer_program().global_block().ops]
     assert kinds[:3] == ["split_ids", "prefetch", "merge_ids"]
     for endpoint in endpoints_of(name):
-        (held,) = transpiler.get_pserver_program(endpoint)._server_plan.tables
+        (held,) = transpiler.get_pserver_program(endpoint).distribution.tables
         assert held.table.parameter == "table"
 
 

@@ -9,20 +9,7 @@ import hpcdist as fluid
 from tests.device_cases import DeviceTests
 from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, build, fed
-
-
-def missing() -> str:
-    """Return why no GPU can be used here, or an empty string."""
-    try:
-        import cupy
-    except ImportError as error:
-        return f"cupy cannot be imported: {error}"
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        return f"no GPU: {error}"
-    return "" if count else "no GPU: cupy sees none"
-
+from tests.gpu.gpus import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
 
@@ -48,7 +35,7 @@ def test_golden_losses():
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (2, 2)])
 @pytest.mark.parametrize("name", ["momentum", "adam", "softmax", "sparse"])
 def test_trainers_on_the_gpu_and_servers_on_the_cpu(name, shape):
-    from tests.mpi.test_plain_script import MODELS, check_job
+    from tests.mpi.plain_models import MODELS, check_job
 
     check_job(MODELS[name], *shape, place=fluid.CUDAPlace(0))
 

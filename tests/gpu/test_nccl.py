@@ -12,11 +12,13 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.comm.groups import Way, make_groups
-from hpcdist.comm.nccl import SHARE_VARIABLE, SHARED_GPU_FROM
+from hpcdist.comm.nccl import SHARED_GPU_FROM
 from tests.collective_cases import Body, CollectiveTests
-from tests.gpu.test_gpu import missing
-from tests.mpi.test_collective_device import check_losses
+from tests.gpu.gpus import missing
+from tests.mpi.device_jobs import check_losses
 from tests.mpi_ranks import run_ranks
+
+SHARE_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing() or "never"), pytest.mark.mpi]
 
@@ -63,7 +65,7 @@ class DeviceTests(CollectiveTests):
     def host(self, array):
         return array.get()
 
-    def test_sums_follow_the_kernels_that_write_the_array(self) -> None:
+    def test_bucket_allreduce_follow_the_kernels_that_write_the_array(self) -> None:
         def body(group):
             array = self.to(np.zeros(5_000_000, np.float32))
             reduction = group.allreduce_init(array)

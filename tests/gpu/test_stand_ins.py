@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import support_device, support_nccl
-from tests.gpu.test_gpu import missing
+from tests.gpu.gpus import missing
 
 pytestmark = pytest.mark.skipif(
     missing().startswith("cupy cannot"), reason=missing() or "cupy is there"

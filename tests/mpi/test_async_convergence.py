@@ -1,8 +1,6 @@
 """Asynchronous trainers learn houses and handwritten digits as well as one process does."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,22 +8,16 @@ import pytest
 import hpcdist as fluid
 from hpcdist import runtime
 from hpcdist.comm.cluster import PSERVER
-from hpcdist.comm.mpi import MpiTransport
-from hpcdist.dataset import mnist, uci_housing
+from hpcdist.comm.world import mpi_world
+from hpcdist.dataset import diabetes, digits, files, mnist, uci_housing
 from hpcdist.executor.scope import Scope
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,
     GeoSgdTranspiler,
 )
-from tests.mpi.test_sync_losses import cluster_of
+from tests.mpi.golden_jobs import cluster_of
 from tests.mpi_ranks import run_ranks
-
-HOME = Path(os.environ.get("HPCDIST_DATA_HOME", ""))
-needs_data = pytest.mark.skipif(
-    not ((HOME / "BostonHousing.csv").is_file() and mnist.available("test")),
-    reason="HPCDIST_DATA_HOME has no housing data or no MNIST test files",
-)
 
 SPLIT = {"sync_mode": False, "runtime_split_send_recv": True}
 QUEUED = {"max_merge_var_num": 2, "send_queue_size": 4, "is_sgd_optimizer": 0}
@@ -39,33 +31,69 @@ MODES = {  # fields of the configuration, FLAGS_communicator_*
 }
 
 
-def houses(rate):
-    """Return (loss, test program, inputs, samples to train, to test, a score) of a regression.
+def regression(data, unit):
+    """Return what makes (loss, test program, inputs, samples to train, to test, a score).
 
-    Prices are in units that keep gradients small, as delay compensation needs: it squares them.
+    Values are in units that keep gradients small, as delay compensation needs: it squares them.
     """
-    x = fluid.data(name="x", shape=[None, 13], dtype="float32")
-    y = fluid.data(name="y", shape=[None, 1], dtype="float32")
-    loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
-    test = fluid.default_main_program().clone(for_test=True)
-    fluid.optimizer.SGD(rate).minimize(loss)
-    parts = (uci_housing.train, uci_housing.test)
-    samples = [[(x, y / 10) for x, y in part()()] for part in parts]
-    return loss, test, [x, y], *samples, loss
+
+    def task(rate):
+        x = fluid.data(name="x", shape=[None, data.feature_num], dtype="float32")
+        y = fluid.data(name="y", shape=[None, 1], dtype="float32")
+        loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+        test = fluid.default_main_program().clone(for_test=True)
+        fluid.optimizer.SGD(rate).minimize(loss)
+        samples = [[(x, y / unit) for x, y in part()()] for part in (data.train, data.test)]
+        return loss, test, [x, y], *samples, loss
+
+    return task
 
 
-def digits(rate):
-    """The same of a perceptron over MNIST, which is scored by its accuracy."""
-    image = fluid.data(name="image", shape=[None, 784], dtype="float32")
-    label = fluid.data(name="label", shape=[None, 1], dtype="int64")
-    hidden = fluid.layers.fc(image, size=64, act="relu")
-    prediction = fluid.layers.fc(hidden, size=10, act="softmax")
-    loss = fluid.layers.mean(fluid.layers.cross_entropy(input=prediction, label=label))
-    accuracy = fluid.layers.accuracy(input=prediction, label=label)
-    test = fluid.default_main_program().clone(for_test=True)
-    fluid.optimizer.SGD(rate).minimize(loss)
-    samples = list(mnist.test()())[:4000]
-    return loss, test, [image, label], samples[:3000], samples[3000:], accuracy
+def classification(samples_of, features):
+    """The same of a perceptron over handwritten digits, which is scored by its accuracy."""
+
+    def task(rate):
+        image = fluid.data(name="image", shape=[None, features], dtype="float32")
+        label = fluid.data(name="label", shape=[None, 1], dtype="int64")
+        hidden = fluid.layers.fc(image, size=64, act="relu")
+        prediction = fluid.layers.fc(hidden, size=10, act="softmax")
+        loss = fluid.layers.mean(fluid.layers.cross_entropy(input=prediction, label=label))
+        accuracy = fluid.layers.accuracy(input=prediction, label=label)
+        test = fluid.default_main_program().clone(for_test=True)
+        fluid.optimizer.SGD(rate).minimize(loss)
+        samples = samples_of()
+        held = len(samples) // 4
+        return loss, test, [image, label], samples[:-held], samples[-held:], accuracy
+
+    return task
+
+
+def needs(file, there):
+    """Skip where a data set is neither in HPCDIST_DATA_HOME nor in the cache."""
+    why = f"{files.DATA_HOME} lacks a file: curl -L {file.url} -o {file.name}"
+    return pytest.mark.skipif(not there, reason=why)
+
+
+# Data that come along, and larger ones where they are here.
+NUMBERS = [
+    pytest.param(regression(diabetes, 100), id="diabetes"),
+    pytest.param(
+        regression(uci_housing, 10),
+        id="houses",
+        marks=needs(uci_housing.FILE, uci_housing.available()),
+    ),
+]
+IMAGES = [
+    pytest.param(
+        classification(lambda: [*digits.train()(), *digits.test()()], digits.feature_num),
+        id="digits",
+    ),
+    pytest.param(
+        classification(lambda: list(mnist.test()())[:4000], 784),
+        id="mnist",
+        marks=needs(mnist.FILES["test"][0], mnist.available("test")),
+    ),
+]
 
 
 def run_epochs(exe, program, task, index, trainers, epochs, batch, scope):
@@ -144,26 +172,26 @@ def scores(monkeypatch, mode, *what):
         if transport.rank == 0:
             found.extend(([score for score in told if score is not None], alone(*what)))
 
-    run_ranks(min(MpiTransport.world().size, 4), body)
+    run_ranks(min(mpi_world().size, 4), body)
     return found
 
 
-@needs_data
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("mode", MODES)
-def test_two_trainers_learn_the_prices_of_houses(monkeypatch, mode):
-    found = scores(monkeypatch, mode, houses, 0.02, 25, 20)
+@pytest.mark.parametrize("task", NUMBERS)
+def test_two_trainers_learn_a_regression(monkeypatch, task, mode):
+    found = scores(monkeypatch, mode, task, 0.02, 25, 20)
     if found:
         together, alone = found
         assert alone < 0.4, "one process itself has not converged"
         assert min(together) < 1.25 * alone + 0.02  # the one that ended last knows all updates
 
 
-@needs_data
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("mode", MODES)
-def test_two_trainers_learn_handwritten_digits(monkeypatch, mode):
-    found = scores(monkeypatch, mode, digits, 0.01, 12, 25)
+@pytest.mark.parametrize("task", IMAGES)
+def test_two_trainers_learn_handwritten_digits(monkeypatch, task, mode):
+    found = scores(monkeypatch, mode, task, 0.01, 12, 25)
     if found:
         together, alone = found
         assert alone > 0.85, "one process itself has not converged"

@@ -1,97 +1,14 @@
 """Asynchronous servers: one trainer is local training, several converge, staleness is bounded."""
 
-import time
-
 import numpy as np
 import pytest
 
-from hpcdist import runtime
-from hpcdist.comm.cluster import PSERVER
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
-from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, build, fed, tolerance
-from tests.mpi.test_sync_losses import cluster_of, rows_of
+from tests.mpi.golden_jobs import LOCAL, RUNS, converged, rows_of, train_async
 from tests.mpi_ranks import run_ranks
-
-RUNS = golden("losses.json")["runs"]
-TURN, STOP = 77, object()  # a tag; the end of a trainer's turns
-LOCAL = [n for n, run in RUNS.items() if not run["setting"]["clip"]]
-
-
-def take_turns(transport, order, trainer):
-    """Yield when it is a trainer's turn to step; the next one's comes when this one goes on."""
-    token = np.zeros(1)
-    for turn, who in enumerate(order):
-        before, after = order[turn - 1], (*order, who)[turn + 1]
-        if who == trainer:
-            if turn and before != who:
-                transport.wait_all([transport.irecv(token, before, TURN)], lambda: "a turn")
-            yield
-            if after != who:
-                transport.wait_all([transport.isend(token, after, TURN)], lambda: "the next turn")
-
-
-def train_async(
-    transport, trainers, servers, setting, *, steps=STEPS, slow=None, order=None, **fields
-):
-    """Train asynchronously on this rank; return losses, parameters, and staleness per step.
-
-    With an ``order`` trainers step one after the other, and begin when it is first their turn.
-    """
-    cluster = cluster_of(trainers, servers)
-    role = cluster.role_of(transport.rank)
-    config = DistributeTranspilerConfig()
-    for name, value in fields.items():
-        setattr(config, name, value)
-    main, startup, loss = build(setting)
-    transpiler = DistributeTranspiler(config)
-    transpiler.transpile(
-        role.index if role.kind != PSERVER else 0,
-        program=main,
-        pservers=",".join(cluster.endpoints),
-        trainers=trainers,
-        sync_mode=False,
-        startup_program=startup,
-    )
-    runtime.start(transport, cluster)
-    try:
-        exe, scope = Executor(), Scope()
-        if role.kind == PSERVER:
-            program, first = transpiler.get_pserver_programs(cluster.endpoints[role.index])
-            exe.run(first, scope=scope)
-            exe.run(program, scope=scope)
-            return [], {}, []
-        program = transpiler.get_trainer_program()
-        turns = take_turns(transport, order, role.index) if order else iter(range(steps))
-        more = next(turns, STOP)
-        exe.run(startup, scope=scope)
-        losses, stale = [], []
-        while more is not STOP:
-            step = len(losses)
-            feed = rows_of(fed(setting, step % STEPS), role.index, trainers)
-            losses.append(float(exe.run(program, feed, [loss], scope=scope)[0][0]))
-            stale.append(runtime.staleness())
-            if slow == role.index:
-                time.sleep(0.005)
-            more = next(turns, STOP)
-        names = [p.name for p in main.all_parameters() if p.name != "table"]
-        values = {n: np.array(scope.find_var(n).get_tensor()) for n in names}
-        exe.close()
-        return losses, values, stale
-    finally:
-        runtime.finish()
-
-
-def converged(losses, name):
-    """Tell whether losses end far below what an untrained model has.
-
-    A trainer's own first losses say little: the other one may have trained for a while by then.
-    """
-    untrained = RUNS[name]["local"]["loss"][0]
-    return np.isfinite(losses).all() and np.mean(losses[-20:]) < 0.1 * untrained
 
 
 @pytest.mark.mpi(min_size=2)
@@ -111,7 +28,7 @@ def test_one_trainer_of_a_cut_table_is_local_training_if_no_row_is_lost(monkeypa
 
 def assert_local(setting):
     """Train alone and as one trainer, and compare the losses, bit for bit."""
-    servers = min(MpiTransport.world().size - 1, 3)
+    servers = min(mpi_world().size - 1, 3)
 
     def local():
         main, startup, loss = build(setting)
@@ -151,7 +68,7 @@ def test_one_trainer_with_delay_compensation_is_local_training():
 @pytest.mark.parametrize("name", ["linreg_sgd", "mlp_sgd", "mlp_adagrad"])
 def test_several_trainers_converge(name, dc):
     setting = RUNS[name]["setting"]
-    servers = min(MpiTransport.world().size - 2, 2)
+    servers = min(mpi_world().size - 2, 2)
 
     def body(transport):
         losses, _, _ = train_async(

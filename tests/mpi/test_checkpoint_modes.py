@@ -8,7 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.checkpoint import Checkpoint
 from hpcdist.comm.cluster import Cluster
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig, GeoSgdTranspiler
@@ -103,7 +103,7 @@ def momentum(rate):
 def test_one_trainer_goes_on_with_the_bits_of_one_that_was_never_saved(mpi_tmp_path, name):
     fields, save = MODES[name], "beside" if "every 3" in name else "at once"
     how = {"optimizer": momentum if "GEO" in name else None}  # its state is the trainer's there
-    shape = (1, min(MpiTransport.world().size - 1, 2))
+    shape = (1, min(mpi_world().size - 1, 2))
     whole = values(run_job(*shape, by_servers(mpi_tmp_path, *shape, fields, **how)))
     saved = values(run_job(*shape, by_servers(mpi_tmp_path, *shape, fields, save=save, **how)))
     rest = values(run_job(*shape, by_servers(mpi_tmp_path, *shape, fields, SAVED, **how)))
@@ -130,7 +130,7 @@ def test_two_trainers_go_on(mpi_tmp_path, name):
     """On more servers than had saved it."""
     fields = MODES[name]
     before = values(run_job(2, 1, by_servers(mpi_tmp_path, 2, 1, fields, save="beside")))
-    servers = min(MpiTransport.world().size - 2, 2)
+    servers = min(mpi_world().size - 2, 2)
     rest = values(run_job(2, servers, by_servers(mpi_tmp_path, 2, servers, fields, SAVED)))
     for losses, earlier in zip(rest, before):
         assert len(losses) == STEPS - SAVED

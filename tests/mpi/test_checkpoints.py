@@ -202,3 +202,54 @@ def test_a_distributed_table_goes_on_on_any_number_of_servers(mpi_tmp_path, afte
     whole = values(run_job(1, 1, with_table(0, 8, mpi_tmp_path)))
     rest = values(run_job(*after, with_table(4, 8, mpi_tmp_path)))
     assert rest == [losses[4:] for losses in whole]
+
+
+@pytest.mark.parametrize("kind", ["persistables", "inference", "fluid", "state"])
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (3, 0), (2, 1), (2, 2)])
+def test_what_all_trainers_save_they_can_load_next(mpi_tmp_path, trainers, servers, kind):
+    def save(exe, number):
+        folder = str(mpi_tmp_path / str(number))
+        main = fluid.default_main_program()
+        if kind == "inference":
+            out = main.global_block().var("fc_1.tmp_1")
+            fluid.io.save_inference_model(folder, ["x"], [out], exe)
+            with fluid.scope_guard(fluid.Scope()):
+                fluid.io.load_inference_model(folder, exe)
+        elif kind == "state":
+            fluid.save(main, f"{folder}/net")
+            assert "fc_0.w_0" in fluid.load_program_state(f"{folder}/net")
+        else:
+            how = "fluid" if kind == "fluid" else "hdf5"
+            fluid.io.save_persistables(exe, folder, format=how)
+            fluid.io.load_persistables(exe, folder)
+
+    def saves_often(exe):
+        for number in range(3):
+            save(exe, number)
+
+    values(run_job(trainers, servers, train(0, 2, save=saves_often)))
+
+
+def test_trainer_0_may_save_alone(mpi_tmp_path):
+    def script(role):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            loss, exe = build(), fluid.Executor()
+            exe.run(fluid.default_startup_program())
+            for batch in BATCHES[:4]:
+                exe.run(feed=batch, fetch_list=[loss])
+                if role.index == 0:
+                    fluid.io.save_persistables(exe, str(mpi_tmp_path / "alone"))
+            fluid.io.save_persistables(exe, str(mpi_tmp_path / "all"))
+            fluid.io.load_persistables(exe, str(mpi_tmp_path / "all"))
+
+    values(run_job(2, 0, script))
+
+
+def test_trainer_0s_error_is_that_of_all_that_save(mpi_tmp_path):
+    (mpi_tmp_path / "file").write_text("")
+
+    def save(exe):
+        fluid.io.save_persistables(exe, str(mpi_tmp_path / "file"))
+
+    outcomes = run_job(2, 0, train(0, 1, save=save), aborts=False)
+    assert all("Error: " in o.error or "cannot be made" in o.error for o in outcomes)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from tests.golden.loader import golden
 from tests.golden.loss_runs import STEPS, build, fed, tolerance
-from tests.mpi.test_async_losses import LOCAL, RUNS, converged, train_async
-from tests.mpi.test_sync_losses import SHAPES
+from tests.mpi.golden_jobs import LOCAL, RUNS, SHAPES, converged, train_async
 from tests.mpi_ranks import run_ranks
 
 SPLIT = {"sync_mode": False, "runtime_split_send_recv": True}
@@ -43,7 +42,7 @@ def flags(monkeypatch):
 def test_one_trainer_is_local_training(name, fields):
     """With the default flags nothing is merged: the losses of one process, bit for bit."""
     setting = RUNS[name]["setting"]
-    servers = min(MpiTransport.world().size - 1, 3)
+    servers = min(mpi_world().size - 1, 3)
 
     def body(transport):
         cut = {"slice_var_up": setting["config"].get("slice_var_up", True)}
@@ -61,7 +60,7 @@ def test_one_trainer_is_local_training(name, fields):
 def test_averaged_trainers_have_the_losses_of_synchronous_mode(name):
     run = ASYNC_RUNS[name]
     setting = run["setting"]
-    size = MpiTransport.world().size
+    size = mpi_world().size
     if size not in SHAPES:
         pytest.skip(f"no golden shape for {size} ranks")
     trainers, servers = SHAPES[size]
@@ -82,7 +81,7 @@ def test_averaged_trainers_have_the_losses_of_synchronous_mode(name):
 @pytest.mark.parametrize("name", ["linreg_sgd", "mlp_sgd", "mlp_adagrad"])
 def test_several_trainers_converge(name, fields):
     setting = RUNS[name]["setting"]
-    servers = min(MpiTransport.world().size - 2, 2)
+    servers = min(mpi_world().size - 2, 2)
 
     def body(transport):
         losses, _, _ = train_async(transport, 2, servers, setting, steps=100, **fields)

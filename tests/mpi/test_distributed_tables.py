@@ -151,9 +151,9 @@ def test_trainers_may_compute_on_a_device(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def fluid_world() -> int:
-    from hpcdist.comm.mpi import MpiTransport
+    from hpcdist.comm.world import mpi_world
 
-    return MpiTransport.world().size
+    return mpi_world().size
 
 
 # -- scripts that transpile themselves -------------------------------------------------------------

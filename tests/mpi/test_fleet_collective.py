@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import hpcdist as fluid
 from hpcdist.fleet import DistributedStrategy, Fleet, PaddleCloudRoleMaker
 from hpcdist.fleet import collective as older
 from hpcdist.launch import environment
-from tests.mpi.test_collective_training import (
+from tests.mpi.collective_jobs import (
     ROWS,
     STEPS,
     batch,
@@ -87,7 +88,9 @@ def test_a_script_of_fleet_1_8(comm_num, monkeypatch):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_worker_0_says_once_how_far_gradients_are_fused(fused, monkeypatch, capfd):
+def test_worker_0_says_once_how_far_gradients_are_fused(fused, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "hpcdist")
+
     def script(role: Any) -> Any:
         as_launched(role, 2, monkeypatch)
         fleet = Fleet()
@@ -101,13 +104,13 @@ def test_worker_0_says_once_how_far_gradients_are_fused(fused, monkeypatch, capf
         for rows in (ROWS, 1, ROWS):
             feed = {name: array[:rows] for name, array in batch(0, role.index).items()}
             exe.run(main, feed=feed, fetch_list=[loss])
-        return capfd.readouterr().err
+        return caplog.messages
 
     line = (
         "Find all_reduce operators: 4. To make the speed faster, some all_reduce ops are fused "
-        "during training, after fusion, the number of all_reduce ops is 1.\n"
+        "during training, after fusion, the number of all_reduce ops is 1."
     )
-    assert values(run_job(2, 0, script)) == [line if fused else "", ""]
+    assert values(run_job(2, 0, script)) == [[line] if fused else [], []]
 
 
 def test_local_sgd_averages_every_k_steps(monkeypatch):

@@ -7,13 +7,12 @@ import pytest
 
 from hpcdist import runtime
 from hpcdist.comm.cluster import PSERVER
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.transpiler import DistributeTranspilerConfig, GeoSgdTranspiler
 from tests.golden.loss_runs import STEPS, build, fed
-from tests.mpi.test_async_losses import LOCAL, RUNS
-from tests.mpi.test_sync_losses import cluster_of, rows_of
+from tests.mpi.golden_jobs import LOCAL, RUNS, cluster_of, rows_of
 from tests.mpi_ranks import run_ranks
 
 
@@ -47,7 +46,7 @@ def train_geo(transport, trainers, servers, setting, *, push_every, steps=STEPS)
             program, first = transpiler.get_pserver_programs(cluster.endpoints[role.index])
             exe.run(first, scope=scope)
             exe.run(program, scope=scope)
-            blocks = program._server_plan.blocks
+            blocks = program.distribution.blocks
             found = values_of(scope, [b.name for b in blocks])
             return [], {(b.parameter, b.begin, b.end): found[b.name] for b in blocks}
         exe.run(startup, scope=scope)
@@ -85,7 +84,7 @@ def local(setting):
 def test_one_trainer_is_local_training(name, push_every):
     """Losses and parameters bit for bit; the servers end with them too, up to rounding."""
     setting = RUNS[name]["setting"]
-    servers = min(MpiTransport.world().size - 1, 3)
+    servers = min(mpi_world().size - 1, 3)
 
     def body(transport):
         losses, values = train_geo(transport, 1, servers, setting, push_every=push_every)
@@ -112,14 +111,16 @@ def test_one_trainer_is_local_training(name, push_every):
 @pytest.mark.parametrize("name", ["linreg_sgd", "mlp_adam", "emb_sparse_sgd", "emb_sparse_adagrad"])
 def test_several_trainers_converge(name, push_every):
     setting = RUNS[name]["setting"]
-    servers = min(MpiTransport.world().size - 2, 2)
+    servers = min(mpi_world().size - 2, 2)
 
     def body(transport):
         losses, values = train_geo(transport, 2, servers, setting, push_every=push_every, steps=120)
         held = shared(transport, values)
+        # A trainer that starts late finds parameters that the other has trained already.
+        untrained = max(shared(transport, float(np.mean(losses[:20])) if losses else 0.0))
         if losses:
             assert np.isfinite(losses).all()
-            assert np.mean(losses[-20:]) < 0.7 * np.mean(losses[:20])
+            assert np.mean(losses[-20:]) < 0.7 * untrained
         # They train together: the trainers do not drift apart.
         for name in held[0]:
             if name != "table":

@@ -4,24 +4,30 @@ import os
 
 import pytest
 
-from hpcdist.comm.mpi import MpiTransport
-from hpcdist.launch.abort import LastWord, lives
+from hpcdist.comm.world import mpi_world
+from hpcdist.launch.abort import lives
+from hpcdist.launch.host_board import Fact, HostBoard
 from hpcdist.launch.roles import RankFacts, decide
 from tests.support import parallel_assert
 
 pytestmark = pytest.mark.mpi
 
 
-def test_one_rank_has_the_last_word(tmp_path, monkeypatch):
-    world = MpiTransport.world()
+def test_one_rank_reports_and_all_read_what_each_noted(tmp_path, monkeypatch):
+    world = mpi_world()
     shared = world.broadcast_bytes(str(tmp_path).encode(), 0).decode()
     monkeypatch.setattr("tempfile.tempdir", shared)
-    word = LastWord(world)
-    mine = [word.taken(), word.taken()]
+    board = HostBoard(world)
+    mine = [board.claim(Fact.REPORTS), board.claim(Fact.REPORTS)]
     claims = world.allgather_bytes(bytes(mine))
+    board.note(Fact.NAMED, world.rank)
+    pids = world.allgather_bytes(os.getpid().to_bytes(8, "little"))
+    noted = [board.all(Fact.NAMED, rank) for rank in range(world.size)]
 
     def check():
         assert sorted(claims) == [b"\0\0"] * (world.size - 1) + [b"\1\1"]
+        assert noted == [[int.from_bytes(pid, "little")] for pid in pids]
+        assert board.all(Fact.GONE) == board.all(Fact.NAMED) == []
         assert not list(tmp_path.parent.glob("hpcdist-*"))
         assert not list(tmp_path.glob("hpcdist-*"))
 
@@ -30,7 +36,7 @@ def test_one_rank_has_the_last_word(tmp_path, monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 def test_every_rank_decides_the_same_roles():
-    world = MpiTransport.world()
+    world = mpi_world()
     mine = RankFacts(f"n{world.rank % 2}", world.rank, None, "node:n1=1", {})
     cluster = decide([RankFacts.decode(d) for d in world.allgather_bytes(mine.encode())])
     decided = world.allgather_bytes(repr(cluster).encode())
@@ -44,7 +50,7 @@ def test_every_rank_decides_the_same_roles():
 
 @pytest.mark.mpi(min_size=2)
 def test_a_failing_check_fails_on_every_rank_with_its_message():
-    world = MpiTransport.world()
+    world = mpi_world()
 
     def check():
         assert world.rank != 1, "I am one"
@@ -54,7 +60,7 @@ def test_a_failing_check_fails_on_every_rank_with_its_message():
 
 
 def test_the_living_live():
-    world = MpiTransport.world()
+    world = mpi_world()
     pids = [int(p) for p in world.allgather_bytes(str(os.getpid()).encode())]
 
     def check():

@@ -52,7 +52,7 @@ def script(trainers: int, servers: int, saves: bool, sync: bool, clip: Any, rate
         for step in range(STEPS):
             fetched = exe.run(program, batch(step, role.index), [loss, "fc_1.tmp_1@GRAD"])
             told += [value.tobytes() for value in fetched]
-        pool = list(exe._entries.values())[-1].compiled.pool_bytes
+        pool = exe.forms()[-1].compiled.pool_bytes
         exe.close()
         return told, pool
 

@@ -9,18 +9,10 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.checkpoint import Checkpoint, one_file
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError
-from tests.mpi.test_checkpoint_chains import (
-    ALONE,
-    OPTIMIZERS,
-    STEP,
-    bits,
-    dense_net,
-    run,
-    table_net,
-)
-from tests.mpi.test_checkpoint_chains import job as saving_job
+from tests.mpi.chain_jobs import ALONE, OPTIMIZERS, STEP, bits, dense_net, run, table_net
+from tests.mpi.chain_jobs import job as saving_job
 from tests.support_job import alone, run_job, values
 
 with_mpi = pytest.mark.skipif(
@@ -79,7 +71,7 @@ def test_any_tool_reads_the_file_and_damage_is_found(mpi_tmp_path):
         piece = saved.facts.pieces[-1]
         assert piece.path.startswith("trainer-3/")
         offset = file.stored(piece.path).offsets[-1]
-    world = MpiTransport.world()
+    world = mpi_world()
     world.barrier()
     if world.rank == 0:
         with open(file.path, "r+b") as raw:

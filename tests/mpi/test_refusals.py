@@ -11,6 +11,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
+from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from tests.support_job import Outcome, alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -180,6 +181,33 @@ def test_a_server_runs_the_trainers_program(shape):
             self.exe.run(transpiler.get_trainer_program(), feed=batch(0))
 
     refused(Confused(*shape), "is server 0: it cannot run operator", "PADDLE_TRAINING_ROLE")
+
+
+def without_plan(program):
+    """Return a copy that says nothing of its distribution, like one put together by hand."""
+    copy = program.clone()
+    copy.distribution = NOT_DISTRIBUTED
+    return copy
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
+def test_a_trainers_program_that_the_transpiler_did_not_make(shape):
+    class ByHand(Script):
+        def train(self, program):
+            return super().train(without_plan(program))
+
+    refused(ByHand(*shape), "operator 'send'", "was not made by DistributeTranspiler")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1)])
+def test_a_servers_program_that_the_transpiler_did_not_make(shape):
+    class ByHand(Script):
+        def serve(self, transpiler):
+            program, startup = transpiler.get_pserver_programs(self.endpoints()[0])
+            self.exe.run(startup)
+            self.exe.run(without_plan(program))
+
+    refused(ByHand(*shape), "the program of 'ps0:6174' was not made by DistributeTranspiler")
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1)])

@@ -7,26 +7,17 @@ import numpy as np
 import pytest
 
 from hpcdist import runtime
-from hpcdist.comm.cluster import PSERVER, Cluster
-from hpcdist.comm.mpi import MpiTransport
+from hpcdist.comm.cluster import PSERVER
+from hpcdist.comm.world import mpi_world
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from tests.golden.loader import golden
-from tests.golden.loss_runs import ROWS, STEPS, build, fed, tolerance
+from tests.golden.loss_runs import STEPS, build, fed, tolerance
+from tests.mpi.golden_jobs import SHAPES, cluster_of, rows_of
 from tests.mpi_ranks import run_ranks
 
-SHAPES = {2: (1, 1), 3: (2, 1), 4: (2, 2), 7: (4, 3)}  # world size -> trainers, servers
 RUNS = {n: run for n, run in golden("losses.json")["runs"].items() if run["setting"]["sync"]}
-
-
-def cluster_of(trainers: int, servers: int) -> Cluster:
-    return Cluster(tuple(range(trainers)), tuple(range(trainers, trainers + servers)))
-
-
-def rows_of(feed, trainer, trainers):
-    share = slice(ROWS * trainer // trainers, ROWS * (trainer + 1) // trainers)
-    return {name: value[share] for name, value in feed.items()}
 
 
 def train(transport, cluster, setting, config=None):
@@ -69,7 +60,7 @@ def train(transport, cluster, setting, config=None):
 def test_losses_of_the_golden_run(name):
     run = RUNS[name]
     setting = run["setting"]
-    size = MpiTransport.world().size
+    size = mpi_world().size
     if size not in SHAPES:
         pytest.skip(f"no golden shape for {size} ranks")
     trainers, servers = SHAPES[size]

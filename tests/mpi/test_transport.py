@@ -6,8 +6,10 @@ import time
 import numpy as np
 import pytest
 
+from hpcdist.comm import mpi
 from hpcdist.comm.mpi import MpiTransport
-from hpcdist.comm.waiting import CROWDED, ROOMY
+from hpcdist.comm.progress import CROWDED, ROOMY
+from hpcdist.comm.world import mpi_world
 from hpcdist.errors import DeadlineError
 from tests.mpi_ranks import run_ranks
 from tests.transport_cases import LIMIT_S, Body, TransportTests, nothing
@@ -21,7 +23,39 @@ class TestMpi(TransportTests):
 
 
 def test_the_world_is_made_once():
-    assert MpiTransport.world() is MpiTransport.world()
+    assert mpi_world() is mpi_world()
+
+
+@pytest.mark.parametrize("nbytes", [1001, 1024, 5000])
+def test_messages_of_more_bytes_than_a_count_tells(
+    nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "MOST_BYTES", 1000)
+    monkeypatch.setattr(mpi, "BLOCK_BYTES", 256)
+    sent = np.arange(nbytes).astype(np.uint8)
+
+    def body(t: MpiTransport) -> None:
+        right, left = (t.rank + 1) % t.size, (t.rank - 1) % t.size
+        longer = np.zeros(nbytes + 300, np.uint8)
+        sends = [t.send_init(sent, right, 1), t.isend(sent, right, 2)]
+        t.start(sends[:1])
+        while (probed := t.iprobe(left, 1)) is None:
+            pass
+        assert probed == (left, nbytes)
+        receives = [t.recv_init(longer, left, 1)]
+        t.start(receives)
+        t.wait_all(receives, nothing, LIMIT_S)
+        assert (longer[:nbytes] == sent).all()
+        assert not longer[nbytes:].any()
+        exact = np.zeros(nbytes, np.uint8)
+        t.wait_all([t.irecv(exact, left, 2), *sends], nothing, LIMIT_S)
+        assert (exact == sent).all()
+        t.release([*receives, *sends[:1]])
+        exact[:] = sent if t.rank == 0 else 0
+        t.broadcast(exact)
+        assert (exact == sent).all()
+
+    run_ranks(mpi_world().size, body)
 
 
 @pytest.mark.parametrize("policy", [ROOMY, CROWDED], ids=["roomy", "crowded"])
@@ -38,7 +72,7 @@ def test_a_waiting_rank_leaves_the_core_to_others(policy):
         # It takes 0.1 s, and more of it where system calls are slow.
         assert busy < 0.5 * 2.0, f"a wait of 2 s took {busy:.2f} s of processor time"
 
-    run_ranks(MpiTransport.world().size, body)
+    run_ranks(mpi_world().size, body)
 
 
 def test_signal_handlers_run_during_a_wait():
@@ -55,7 +89,7 @@ def test_signal_handlers_run_during_a_wait():
         try:
             with pytest.raises(Stop):
                 signal.setitimer(signal.ITIMER_REAL, 0.1)
-                t.wait_some([request], nothing, LIMIT_S)
+                t.waiter_some([request], nothing, LIMIT_S)()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)

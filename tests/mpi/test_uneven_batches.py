@@ -10,8 +10,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.transpiler.collective import LocalSGD
-from tests.mpi.test_collective_training import names, parameters, refused, transpile
+from hpcdist.transpiler.grad_allreduce import LocalSGD
+from tests.mpi.collective_jobs import names, parameters, refused, transpile
 from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 
-import h5py
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdist.checkpoint.facts import Piece
-from hpcdist.checkpoint.fletcher import seal
-from hpcdist.checkpoint.layout import corner, cut, path_of
+from hpcdist.checkpoint.layout import corner, cut, name_of, path_of
+from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import reads_of, shares, variables_of
 from hpcdist.checkpoint.rows import BUCKETS, SORTED, stretch
 from hpcdist.ps.batch import owners_of
 
+words = st.sampled_from(["", ".", "..", "@checkpoint", "manifest.h5", "%2E", "%", "%25"])
+variables = st.lists(words | st.text("a/.%\0", max_size=6), max_size=3).map("/".join)
 shapes = st.lists(st.integers(1, 12), min_size=1, max_size=4).map(tuple)
 
 
@@ -79,23 +79,10 @@ def test_a_servers_rows_are_in_its_stretch_of_every_run(ids, servers):
         assert not (owners[end:] == server).any()
 
 
-@settings(max_examples=60)
-@given(st.integers(1, 200_000), st.integers(0, 9), st.sampled_from(["drawn", 0, 255]))
-def test_the_checksum_of_a_chunk_is_hdf5s_own(size, padding, content):
-    data = np.full(size, 0 if content == "drawn" else content, np.uint8)
-    if content == "drawn":
-        data[:] = np.random.default_rng(size).integers(0, 256, size)
-    chunk = np.full(size + padding + 4, 77, np.uint8)
-    seal(data, chunk)
-    whole = np.concatenate([data, np.zeros(padding, np.uint8)])
-    with h5py.File("none", "w", driver="core", backing_store=False) as file:
-        made = file.create_dataset("a", data=whole, chunks=whole.shape, fletcher32=True)
-        file.flush()
-        assert bytes(made.id.read_direct_chunk((0,))[1]) == chunk.tobytes()
-
-
-@given(st.lists(st.text("a/.%\0", max_size=6), unique=True, max_size=6))
+@given(st.lists(variables, unique=True, max_size=6))
 def test_paths_differ_where_names_differ(names):
     paths = [path_of(name) for name in names]
     assert len(set(paths)) == len(paths)
     assert all(part not in ("", ".", "..") for path in paths for part in path.split("/"))
+    assert not {"@checkpoint", "manifest.h5"}.intersection(p.split("/")[0] for p in paths)
+    assert [name_of(path) for path in paths] == names

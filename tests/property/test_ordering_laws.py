@@ -12,7 +12,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.ordering import dependences, free_first, update_at_once
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.roles import ROLE_ATTR, Role
-from tests.property.test_executor_laws import STATE, WIDTH, Builder, assert_bits, numbers
+from tests.property.random_programs import STATE, WIDTH, Builder, assert_bits, numbers
 from tests.support_eval import evaluate
 
 ROLES = (Role.FORWARD, Role.FORWARD, Role.BACKWARD, Role.OPTIMIZE, Role.LR_SCHED)
@@ -79,7 +79,7 @@ def test_the_executor_gives_the_same_bits_from_less_memory(data, skip_grads):
             assert_bits(value, wanted[name], name)
         for name in STATE:
             assert_bits(np.array(scope.find_var(name).get_tensor()), wanted[name], name)
-        pools.append(next(iter(exe._entries.values())).compiled.pool_bytes)
+        pools.append(exe.forms()[0].compiled.pool_bytes)
     assert pools[1] <= pools[0]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdist.ps.packets import VarSpec, layout, plan_packets
-from hpcdist.ps.shards import SyncShards, Update
+from hpcdist.ps.shards import DuePacket, SyncShards
 
 
 class Trainer:
@@ -63,10 +63,10 @@ def worlds(draw):
 def test_any_order_of_arrival_and_death_gives_the_updates_of_the_model(world, data):
     packets, trainers, dying = world
     shards = SyncShards(len(trainers), packets)
-    updates: list[tuple[int, Update]] = []  # with their steps
+    updates: list[tuple[int, DuePacket]] = []  # with their steps
     applied = [0] * packets
 
-    def take(due: list[Update]) -> None:
+    def take(due: list[DuePacket]) -> None:
         for update in due:
             updates.append((applied[update.packet], update))
             applied[update.packet] += 1

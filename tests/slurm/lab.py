@@ -20,6 +20,7 @@ PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so")  # what Slurm's pl
 
 CONFIGURATION = """\
 ClusterName=lab
+FirstJobId={first_job}
 SlurmctldHost=localhost
 SlurmctldPort={controller}
 SlurmUser=root
@@ -82,6 +83,9 @@ class Lab:
                 folder=folder,
                 nodes=self._nodes,
                 controller=ports[0],
+                # Of no other lab on this machine: jobs are known by their numbers in /proc and in
+                # /dev/shm.
+                first_job=100 * ports[0],
                 first=ports[1],
                 last=ports[-1],
             )
@@ -185,7 +189,8 @@ def _clean(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _free_ports(count: int) -> range:
     """Return consecutive ports that nobody listens on now."""
-    for first in range(20000 + os.getpid() % 5000, 60000, count):
+    # Each process begins elsewhere: two labs that start at once must not find the same.
+    for first in range(20000 + os.getpid() % 2500 * count, 60000, count):
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.guard import launched_size
+from hpcdist.comm.process_manager import launched_size
 from tests.jobs import ROOT
 from tests.slurm.lab import PMIX, Lab, missing
 
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # jobs wait for their turn, and are put back again and again
     pytest.mark.skipif(bool(missing()), reason=missing() or "never"),
     pytest.mark.skipif(
-        launched_size(os.environ) is not None, reason="starts a Slurm: once, not on every rank"
+        launched_size() is not None, reason="starts a Slurm: once, not on every rank"
     ),
 ]
 needs_pmix = pytest.mark.skipif(not PMIX.exists(), reason=f"Slurm's PMIx plugin wants {PMIX}")
@@ -136,6 +136,18 @@ def loss_in(text):
     return float.fromhex(text.split("loss ")[1].split()[0])
 
 
+FROM_PYPI = {"PMIX_MCA_psec": "native"}  # Open MPI's wheel has no munge
+WARNS_ITSELF = """
+import os, signal, sys
+
+class Warns:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+sys.meta_path.insert(0, Warns())
+"""
 SMALL = ("--ntasks-per-node=2", "--cpus-per-task=1", "--time=5")
 
 
@@ -205,6 +217,41 @@ def test_worlds_of_one_rank_are_refused(lab, project, mpi):
     assert done.returncode == 1
     assert done.stderr.count("3 processes were started, but each has an MPI world of one") == 1
     assert "loss" not in done.stdout
+
+
+# -- what would fail again -----------------------------------------------------------------------
+@needs_pmix
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [("nowhere.py", "cannot read the script 'nowhere.py'"), ("refused.py", "FeedError")],
+)
+def test_what_fails_before_the_first_step_is_started_once(lab, project, script, reason):
+    (project / "refused.py").write_text(TRAIN.replace("shape=[None, 4]", "shape=[None, 5]"))
+    job = lab.submit(project, *SMALL, "jobs/slurm/pserver.sbatch", script)
+    state = lab.await_end(job)
+    (log,) = project.glob(f"*-{job}.log")
+    text = log.read_text()
+    assert (state, restarts(lab, job)) == ("FAILED", 0), text
+    assert reason in text
+    assert "the job failed before its first step" in text
+
+
+@needs_pmix
+def test_a_plain_srun_that_is_warned_while_it_starts_goes_on(lab, project, alone):
+    """The warning comes to every rank as soon as it has begun to import hpcdist."""
+    (project / "early").mkdir()
+    (project / "early/sitecustomize.py").write_text(WARNS_ITSELF)
+    done = subprocess.run(
+        ["srun", "-n", "3", "--mpi=pmix", sys.executable, "-m", "hpcdist", "train.py"],
+        cwd=project,
+        env=lab.environment | {"PYTHONPATH": f"{project}/early:{ROOT}", **FROM_PYPI},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert loss_in(done.stdout) == pytest.approx(alone, rel=1e-5)
 
 
 # -- stopping and going on -------------------------------------------------------------------------
@@ -304,7 +351,7 @@ def test_the_time_limit_stops_a_job_that_then_goes_on(lab, project):
     )
     lab.wait_until(lambda: restarts(lab, job) == 1, "the time to be over")
     (log,) = project.glob(f"*-{job}.log")
-    lab.wait_until(lambda: "it can go on from" in log.read_text(), "the job's last word")
+    lab.wait_until(lambda: "it resumes from" in log.read_text(), "the job's last word")
     lab.run("scancel", str(job))
 
 

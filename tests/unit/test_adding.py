@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcdist.comm.adding import CHUNK, add_in_all, add_rows
+from hpcdist.comm.ordered_sum import CHUNK, add_in_all, add_rows
 
 LENGTHS = [0, 1, CHUNK - 1, CHUNK, 2 * CHUNK + 3]
 

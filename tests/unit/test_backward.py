@@ -155,7 +155,9 @@ def test_twice_in_one_list() -> None:
         ),
     ],
 )
-def test_sums_are_right(net: Callable[..., Variable], derivative: Callable[..., Any]) -> None:
+def test_bucket_allreduce_are_right(
+    net: Callable[..., Variable], derivative: Callable[..., Any]
+) -> None:
     first = np.linspace(0.1, 0.8, 8, dtype=np.float32).reshape(2, 4)
     ((_, g),) = append_backward(mean_of(net(weight("w", (2, 4), first))))
     np.testing.assert_allclose(values([g])[0], derivative(first) / 8, rtol=1e-5)
@@ -321,3 +323,24 @@ def test_the_name_for_nobody_is_no_variable() -> None:
     (split,) = [op for op in backward_ops() if op.type == "concat_grad"]
     assert split.output("X@GRAD")[0] == "@EMPTY@"
     assert not default_main_program().global_block().has_var("@EMPTY@")
+
+
+@pytest.mark.parametrize("function", [layers.square, layers.tanh, lambda x: x * x * x])
+def test_second_derivatives_are_refused_by_name(function):
+    """Gradient operators have none of their own: leaving that part out would be silently wrong."""
+    x = layers.data("x", [1], append_batch_size=False)
+    x.stop_gradient = False
+    (first,) = gradients(function(x), x)
+    with pytest.raises(GraphError, match=r"depends on operator '\w+_grad', which has no gradient"):
+        gradients(layers.square(first), x)
+
+
+def test_a_first_gradient_may_be_meant_as_a_constant():
+    x = layers.data("x", [1], append_batch_size=False)
+    x.stop_gradient = False
+    (first,) = gradients(layers.square(x), x)
+    first.stop_gradient = True
+    (second,) = gradients(first * x, x)
+    fed = {"x": np.array([2], np.float32)}
+    values = Executor().run(feed=fed, fetch_list=[first, second], scope=Scope())
+    assert [float(value) for value in values] == [4.0, 4.0]

@@ -45,14 +45,17 @@ def test_no_gradients_no_buckets():
     assert buckets([], Fusing(32, 50)) == ()
 
 
-def test_flags():
-    assert Fusing.from_flags({}) == Fusing(-1, 1)
-    assert Fusing.from_flags({}, Fusing(32, 50)) == Fusing(32, 50)
-    env = {"FLAGS_fuse_parameter_memory_size": "16", "FLAGS_fuse_parameter_groups_size": "3"}
-    assert Fusing.from_flags(env, Fusing(32, 50)) == Fusing(16, 3)
-    with pytest.raises(PlanError, match="FLAGS_fuse_parameter_memory_size.*got 'big'"):
-        Fusing.from_flags({"FLAGS_fuse_parameter_memory_size": "big"})
-    with pytest.raises(PlanError, match=r"FLAGS_fuse_parameter_groups_size.*1 or more, got 0"):
+def test_flags(monkeypatch):
+    memory, groups = "FLAGS_fuse_parameter_memory_size", "FLAGS_fuse_parameter_groups_size"
+    for name in (memory, groups):
+        monkeypatch.delenv(name, raising=False)
+    assert Fusing.from_flags(Fusing()) == Fusing(-1, 1)
+    assert Fusing.from_flags(Fusing(32, 50)) == Fusing(32, 50)
+    monkeypatch.setenv(memory, "16")
+    assert Fusing.from_flags(Fusing(32, 50)) == Fusing(16, 50)
+    monkeypatch.setenv(groups, "3")
+    assert Fusing.from_flags(Fusing(32, 50)) == Fusing(16, 3)
+    with pytest.raises(PlanError, match=r"groups_size: .*1 or more, got 0"):
         Fusing(32, 0)
     with pytest.raises(PlanError, match="got nan"):
         Fusing(float("nan"))

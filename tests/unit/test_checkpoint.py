@@ -88,7 +88,7 @@ def test_as_many_checkpoints_stay_as_are_kept(tmp_path):
     (tmp_path / "step-000001").mkdir()  # of a save that was killed
     run.train(0, 6, save_at=range(2, 7), keep=2)
     assert [step for step, _ in steps(tmp_path)] == [5, 6]
-    assert len(list(tmp_path.iterdir())) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "step-000005", "step-000006"]
     with pytest.raises(CheckpointError, match="keep: expected at least 1 checkpoint, got 0"):
         checkpoint.save(run.exe, tmp_path, 7, run.main, keep=0, **run.how)
 
@@ -118,7 +118,7 @@ def test_an_asynchronous_save_that_fails_says_so_at_the_next(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     run = Run(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="file/step-000001: cannot be made: Not a directory"):
+    with pytest.raises(CheckpointError, match="file: cannot be made: File exists"):
         checkpoint.save(run.exe, tmp_path / "file", 1, run.main, **run.how)
     with pytest.raises(CheckpointError, match="not plain data"):
         checkpoint.save(run.exe, tmp_path, 1, run.main, extra=object(), **run.how)
@@ -146,9 +146,23 @@ def test_a_reader_over_other_data_is_refused(tmp_path):
     run = Run(tmp_path)
     run.train(0, 4, save_at=[4])
     other = checkpoint.resumable(lambda: iter([[SAMPLES[0]]]))
-    checkpoint.restore(run.exe, tmp_path, run.main, reader=other, scope=run.scope)
     with pytest.raises(CheckpointError, match="had given 4 batches of epoch 0 .* ends after 1"):
-        next(other())
+        checkpoint.restore(run.exe, tmp_path, run.main, reader=other, scope=run.scope)
+
+
+def test_a_checkpoint_of_an_epochs_last_batch_goes_on_with_the_next_epoch(tmp_path):
+    run = Run(tmp_path)
+    whole = run.train(0, 18, save_at=[12])  # 6 batches each
+    again = Run(tmp_path)
+    again.restore()
+    assert (again.reader.epoch, again.reader.position) == (2, 0)
+    passes = []
+    for rows in again.reader():
+        passes.append(rows)
+    assert len(passes) == 6 and again.reader.epoch == 3
+    again = Run(tmp_path)
+    again.restore()
+    assert again.train(12, 18) == whole[12:]
 
 
 def test_a_program_that_differs_is_refused_by_the_name_of_its_variable(tmp_path):
@@ -210,3 +224,58 @@ def test_a_part_is_no_checkpoint(tmp_path):
         checkpoint.Checkpoint(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="No such file"):
         StoredFile(tmp_path / "nowhere")
+
+
+# -- checkpoints that cannot be read ---------------------------------------------------------------
+def hide(path):
+    """Move a part of a checkpoint away; return what brings it back."""
+    part = next(path.glob("trainer-*"))
+    aside = path.parent / "aside"
+    part.rename(aside)
+    return lambda: aside.rename(part)
+
+
+def test_checkpoints_that_cannot_be_read_are_not_none(tmp_path):
+    run = Run(tmp_path)
+    run.train(0, 2, save_at=[1, 2], keep=2)
+    back = [hide(directory_of(tmp_path, 2))]
+    assert checkpoint.latest(tmp_path) == directory_of(tmp_path, 1)
+    (directory_of(tmp_path, 1) / "manifest.h5").write_text("nothing")
+    for what in (lambda: checkpoint.latest(tmp_path), run.restore):
+        with pytest.raises(CheckpointError, match="has 2 checkpoints, none of which can be read"):
+            what()
+    back[0]()
+    assert run.restore().step == 2
+
+
+def test_what_cannot_be_read_is_not_deleted_and_does_not_count(tmp_path, caplog):
+    run = Run(tmp_path)
+    run.train(0, 3, save_at=[1, 2, 3], keep=9)
+    back = hide(directory_of(tmp_path, 2))
+    run.train(3, 4, save_at=[4], keep=2)
+    assert [step for step, _ in steps(tmp_path)] == [2, 3, 4]
+    assert "not deleting a checkpoint that cannot be read" in caplog.text
+    back()
+    run.train(4, 5, save_at=[5], keep=2)
+    assert [step for step, _ in steps(tmp_path)] == [4, 5]
+
+
+def test_a_directory_whose_manifest_was_moved_away_is_not_deleted(tmp_path):
+    run = Run(tmp_path)
+    run.train(0, 1, save_at=[1])
+    (directory_of(tmp_path, 1) / "manifest.h5").rename(tmp_path / "aside")
+    run.train(1, 3, save_at=[2, 3], keep=1)
+    (tmp_path / "aside").rename(directory_of(tmp_path, 1) / "manifest.h5")
+    with checkpoint.Checkpoint(directory_of(tmp_path, 1)) as found:
+        assert found.step == 1
+
+
+def test_what_crashes_have_left_is_deleted(tmp_path):
+    run = Run(tmp_path)
+    run.train(0, 3, save_at=[1, 2, 3])
+    unfinished, deleted = directory_of(tmp_path, 1), directory_of(tmp_path, 2)
+    (unfinished / "manifest.h5").unlink()
+    (unfinished / "unfinished").touch()
+    deleted.rename(deleted.with_name("step-000002.pruned"))
+    run.train(3, 4, save_at=[4], keep=9)
+    assert sorted(p.name for p in tmp_path.glob("step*")) == ["step-000003", "step-000004"]

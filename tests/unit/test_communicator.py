@@ -4,43 +4,59 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hpcdist.errors import CommError
-from hpcdist.ops.selected_rows import SelectedRows
-from hpcdist.runtime.communicator import (
-    PREFIX,
+from hpcdist.errors import CommError, SettingError
+from hpcdist.runtime.pserver.communicator import (
     Communicator,
     Settings,
-    check_runnable,
+    check_answered,
     read_settings,
 )
-from hpcdist.runtime.cuts import Cut
+from hpcdist.runtime.pserver.exchange_plan import refuse_unpushed
+from hpcdist.runtime.pserver.row_partition import Cut
+from hpcdist.transpiler.mode import Mode
+from hpcdist.transpiler.plan import Plan, Route
 
+PREFIX = "FLAGS_communicator_"
 LIMIT_S = 60  # for what a thread does at once, unless the machine is busy
 
 
-def flags(**values):
-    return {PREFIX + name: value for name, value in values.items()}
+NAMES = ("max_merge_var_num", "send_queue_size", "min_send_grad_num_before_recv")
 
 
-def test_by_default_every_gradient_is_exchanged_at_once():
-    assert read_settings({}, joint=False) == Settings(1, 1, 1, True, 0.05, False)
+@pytest.fixture
+def flags(monkeypatch):
+    """A function that sets FLAGS_communicator_* for the rest of the test."""
+    for name in NAMES:
+        monkeypatch.delenv(PREFIX + name, raising=False)
+
+    def put(**values):
+        for name, value in values.items():
+            monkeypatch.setenv(name if name == "CPU_NUM" else PREFIX + name, value)
+
+    return put
 
 
-def test_cpu_num_is_the_default_of_the_queue():
-    assert read_settings({"CPU_NUM": "4"}, joint=False) == Settings(4, 4, 4, True, 0.05, False)
+def test_by_default_every_gradient_is_exchanged_at_once(flags):
+    assert read_settings(joint=False) == Settings(1, 1, 1, True, 0.05, False)
 
 
-def test_a_joint_trainer_averages_and_never_runs_ahead():
-    environ = {"CPU_NUM": "4", **flags(max_merge_var_num="3", send_queue_size="8")}
-    assert read_settings(environ, joint=True) == Settings(mean=True)
+def test_cpu_num_is_the_default_of_the_queue(flags):
+    flags(CPU_NUM="4")
+    assert read_settings(joint=False) == Settings(4, 4, 4, True, 0.05, False)
 
 
-def test_flags_are_honoured():
-    environ = flags(
+def test_a_joint_trainer_averages_and_never_runs_ahead(flags):
+    flags(CPU_NUM="4", max_merge_var_num="3", send_queue_size="8")
+    assert read_settings(joint=True) == Settings(mean=True)
+
+
+def test_flags_are_honoured(flags):
+    flags(
         max_merge_var_num="3",
         send_queue_size="8",
         min_send_grad_num_before_recv="5",
@@ -49,36 +65,37 @@ def test_flags_are_honoured():
         is_sgd_optimizer="0",
         thread_pool_size="2",
     )
-    assert read_settings(environ, joint=False) == Settings(3, 8, 5, False, 0.2, True)
+    assert read_settings(joint=False) == Settings(3, 8, 5, False, 0.2, True)
 
 
-def test_no_more_are_merged_than_the_queue_holds():
-    environ = flags(max_merge_var_num="8", send_queue_size="2")
-    assert read_settings(environ, joint=False).merge == 2
+def test_no_more_are_merged_than_the_queue_holds(flags):
+    flags(max_merge_var_num="8", send_queue_size="2")
+    assert read_settings(joint=False).merge == 2
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("max_merge_var_num", "0"), ("send_queue_size", "many"), ("thread_pool_size", "-1")],
 )
-def test_what_is_no_number_is_refused(name, value):
-    with pytest.raises(CommError, match=f"FLAGS_communicator_{name}: expected a number"):
-        read_settings(flags(**{name: value}), joint=False)
+def test_what_is_no_number_is_refused(flags, name, value):
+    flags(**{name: value})
+    with pytest.raises(SettingError, match=f"FLAGS_communicator_{name}: expected an integer"):
+        read_settings(joint=False)
 
 
 def test_delay_compensation_needs_every_answer_at_once():
-    check_runnable([], Settings(), {}, dc_asgd=True)
+    check_answered(Settings())
     for settings in (Settings(queue=2), Settings(receive_after=2)):
-        check_runnable([], settings, {}, dc_asgd=False)
         with pytest.raises(CommError, match="FLAGS_communicator_send_queue_size"):
-            check_runnable([], settings, {}, dc_asgd=True)
+            check_answered(settings)
 
 
 def test_a_sparse_gradient_whose_table_comes_back_whole_is_refused():
-    cut = Cut("t@GRAD", "t", (0, 4), ("t@GRAD",), ("t",), ("ps0:1",))
-    gradient = SelectedRows(np.zeros(2, np.int64), np.zeros((2, 3), np.float32), 4)
+    route = Route("t", "t@GRAD", (4, 3), "float32", (), (), sparse=True)
+    plan = Plan(("ps0:1",), 1, 0, "ps0:1", (route,), (0,), Mode())
     with pytest.raises(CommError, match="table 't' has is_sparse=True"):
-        check_runnable([cut], Settings(), {"t@GRAD": gradient}, dc_asgd=False)
+        refuse_unpushed(plan)
+    refuse_unpushed(replace(plan, routes=(replace(route, remote=True),)))
 
 
 class Servers:
@@ -123,7 +140,6 @@ def communicator(servers, **settings):
         {"w": parameter},
         Settings(**settings),
         np.zeros(2, np.int64),
-        key_of=lambda name: name,
     )
     servers.pieces = made.pieces
     made.attach(servers, None)

@@ -204,7 +204,7 @@ def test_what_is_wrong_is_said_when_it_is_made(ready, monkeypatch):
     with pytest.raises(AssertionError, match="data parallel already"):
         once.with_data_parallel(loss.name)
     monkeypatch.setenv("CPU_NUM", "many")
-    with pytest.raises(ValueError, match="CPU_NUM: expected a number of devices, got 'many'"):
+    with pytest.raises(ValueError, match="CPU_NUM: expected an integer >= 1, got 'many'"):
         fluid.ParallelExecutor(False, loss.name, main).run([loss], feed={})
 
 

@@ -110,7 +110,7 @@ def test_feed_casts_what_the_dtype_can_hold(dtype, value):
         ("bool", 2, "the int64 value 2"),
         ("float32", 1e300, r"the float64 value 1e+300"),
         ("float16", 70000, "the int64 value 70000"),
-        ("float32", "1.5", "'1.5'"),
+        ("float32", "1,5", "'1,5'"),
         ("float32", None, "None"),
         ("float32", 1j, "1j"),
     ],
@@ -168,6 +168,16 @@ def test_feed_names_the_sample_without_a_field_for_each_variable(batch, message)
 def test_feeder_refuses_a_feed_list_it_cannot_serve(feed_list, message):
     with pytest.raises(FeedError, match=message.replace("()", r"\(\)")):
         DataFeeder(feed_list, None)
+
+
+def test_numbers_may_be_text():
+    three = Var("three", (-1, 3))
+    samples = [(["1", "2.5", "3e-1"], "4"), (["0", "1", "2"], 5)]
+    fed = DataFeeder([three, LABEL], None).feed(samples)
+    expected = np.array([[1, 2.5, 0.3], [0, 1, 2]], np.float32)
+    np.testing.assert_array_equal(fed["three"], expected)
+    np.testing.assert_array_equal(fed["label"], [[4], [5]])
+    assert "sample 1 has 'dog', expected int64 numbers" in refused([LABEL], [("4",), ("dog",)])
 
 
 def test_names_are_looked_up_in_the_program():

@@ -24,9 +24,12 @@ ALICE = [20, 10, 0, 0, 40, "Private", "HS", "Single", "Sales", "Wife", "White", 
 BOB = [40, 12, 99, 0, 40, "State", "HS", "Single", "Sales", "Wife", "White", "Male", "France"]
 
 
-def write_people(home, part, *people):
-    rows = [NAMES, *people]
-    (home / adult.FILES[part]).write_text("\n".join(",".join(map(str, row)) for row in rows))
+def people(*rows):
+    return "\n".join(",".join(map(str, row)) for row in (NAMES, *rows))
+
+
+def write_people(home, part, *rows):
+    (home / adult.FILES[part]).write_text(people(*rows))
 
 
 def test_people_become_numbers_categories_and_labels(home):
@@ -48,8 +51,10 @@ def test_people_become_numbers_categories_and_labels(home):
     [
         ("", "expected columns"),
         ("age,class\n1,2\n", r"expected columns \['education_num'"),
-        (",".join(NAMES) + "\n1,2\n", "sample 0 has 2 values, expected 14"),
-        (",".join(NAMES) + "\n" + ",".join(["x"] * 14), "damaged: could not convert"),
+        (",".join(NAMES) + "\n1,2\n", "line 2 has 2 values, expected 14"),
+        (people(["x"] * 14), "line 2, column age: expected a finite number"),
+        (people([*ALICE, "<=50K"], ["nan", *BOB[1:], ">50K"]), "line 3, column age: .*'nan'"),
+        (people([*ALICE, "<=50K"], [*BOB, "50K"]), "line 3, column class: .*<=50K.*got '50K'"),
     ],
 )
 def test_damaged_tables_of_people_are_refused(home, content, message):
@@ -67,7 +72,7 @@ def test_files_that_are_nowhere_are_asked_for(home):
         movielens.test()
 
 
-@pytest.mark.skipif(not adult.available(), reason="HPCDIST_DATA_HOME has no census")
+@pytest.mark.skipif(not adult.available(), reason=f"{files.DATA_HOME} lacks a file: {adult.SOURCE}")
 def test_the_census_is_all_there():
     train, test = list(adult.train()()), list(adult.test()())
     assert (len(train), len(test)) == (32561, 16281)
@@ -79,8 +84,11 @@ def test_the_census_is_all_there():
 
 
 # -- ratings ---------------------------------------------------------------------------------------
+RATINGS = "userId,movieId,rating,timestamp\n"
+
+
 def write_ratings(home, *rows):
-    lines = [movielens.HEADER, *(",".join(map(str, row)) for row in rows)]
+    lines = [RATINGS.strip(), *(",".join(map(str, row)) for row in rows)]
     (home / movielens.FILE).write_text("\n".join(lines))
 
 
@@ -109,9 +117,13 @@ def test_ratings_come_with_what_the_user_likes(home):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("user,movie\n", "expected columns userId,movieId,rating,timestamp, got 'user,movie'"),
-        (movielens.HEADER + "\n1,2,x,4\n", "damaged: could not convert"),
-        (movielens.HEADER + "\n1,2,3\n", "expected rows of 4 numbers"),
+        ("user,movie\n", r"expected columns \['userId', 'movieId', 'rating'\] beside"),
+        (RATINGS + "1,2,x,4\n", "line 2, column rating: expected a finite number.*got 'x'"),
+        (RATINGS + "1,2,3,4\n1,2,nan,4\n", r"line 3, column rating: .* in 0\.5\.\.5, got 'nan'"),
+        (RATINGS + "1,2,50,4\n", r"line 2, column rating: .* in 0\.5\.\.5, got '50'"),
+        (RATINGS + "1,-2,3,4\n", "line 2, column movieId"),
+        (RATINGS + "1,2,3\n", "line 2 has 3 values, expected 4"),
+        (RATINGS, "no line of data"),
     ],
 )
 def test_damaged_ratings_are_refused(home, content, message):

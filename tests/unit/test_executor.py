@@ -66,7 +66,7 @@ def test_fetched_values_survive_the_next_run(ready):
 def test_temporaries_share_memory(ready):
     exe, main, scope = ready
     exe.run(main, feed={"x": x_of(1000)}, fetch_list=["loss"], scope=scope)
-    (entry,) = [e for e in exe._entries.values() if e.fetches]
+    (entry,) = [e for e in exe.forms() if e.fetches]
     alone = 4 * 1000 * (3 + 1 + 1 + 1)  # x, xw, sum and squared side by side
     assert entry.compiled.pool_bytes < 0.8 * alone
 

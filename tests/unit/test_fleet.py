@@ -9,6 +9,7 @@ import pytest
 
 import hpcdist as fluid
 import hpcdist.fleet as fleet_module
+from hpcdist.compat import aspaddle
 from hpcdist.fleet import Fleet
 from hpcdist.fleet.role_maker import (
     Role,
@@ -16,7 +17,6 @@ from hpcdist.fleet.role_maker import (
 )
 from hpcdist.fleet.strategy import StrategyFactory
 from hpcdist.graph import names
-from hpcdist.launch import aspaddle
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 
 SERVERS = ["127.0.0.1:7001", "127.0.0.1:7002"]

@@ -11,7 +11,7 @@ from hpcdist.comm.bucket import Fusing
 from hpcdist.fleet import Fleet, UserDefinedCollectiveRoleMaker
 from hpcdist.fleet import collective as fleet1
 from hpcdist.fleet.strategy_v2 import _REFUSED
-from hpcdist.transpiler.collective import without_average
+from hpcdist.transpiler.grad_allreduce import without_average
 
 
 def network(optimizer=None):
@@ -66,8 +66,8 @@ def test_a_worker_alone_trains_alone(fleet, monkeypatch):
 def test_programs_of_a_worker(kind, fusing):
     main, startup, _ = minimized(started(1, kind=kind), fluid.optimizer.SGD(0.1))
     assert kinds(startup)[-1] == "gen_nccl_id"
-    assert main._group.trainer_id == 1 and len(main._trainers_endpoints) == 2
-    assert main._group.fusing == fusing
+    assert main.distribution.trainer_id == 1 and len(main._trainers_endpoints) == 2
+    assert main.distribution.fusing == fusing
 
 
 @pytest.mark.parametrize("hosts, kept", [(1, False), (2, True)])
@@ -94,13 +94,13 @@ def test_fleet_2s_settings_reach_the_program():
     strategy.use_hierarchical_allreduce = True
     strategy.hierarchical_allreduce_inter_nranks = 2
     main, startup, _ = minimized(started(workers=4), fluid.optimizer.SGD(0.1), strategy)
-    assert main._group.fusing == Fusing(16, 7)
+    assert main.distribution.fusing == Fusing(16, 7)
     attrs = startup.global_block().ops[-1].attrs
     assert (attrs["nccl_comm_num"], attrs["use_hierarchical_allreduce"]) == (2, True)
     assert attrs["hierarchical_allreduce_inter_nranks"] == 2
     unfused = fleet2.DistributedStrategy()
     unfused.fuse_all_reduce_ops = False
-    assert not minimized(started(), fluid.optimizer.SGD(0.1), unfused)[0]._group.fused
+    assert not minimized(started(), fluid.optimizer.SGD(0.1), unfused)[0].distribution.fused
 
 
 @pytest.mark.parametrize("generation", [fleet1, fleet2])
@@ -118,7 +118,7 @@ def test_local_sgd_averages_in_some_steps_only():
     strategy.localsgd_configs = {"k_steps": 3, "begin_step": 2}
     optimizer = fluid.optimizer.Momentum(0.1, 0.9, regularization=fluid.regularizer.L2Decay(0.1))
     main, _, _ = minimized(started(), optimizer, strategy)
-    assert [step for step in range(1, 10) if main._group.averages(step)] == [1, 2, 5, 8]
+    assert [step for step in range(1, 10) if main.distribution.averages(step)] == [1, 2, 5, 8]
 
     alone, _, loss = network()
     optimizer.minimize(loss)

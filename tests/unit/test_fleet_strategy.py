@@ -179,11 +179,12 @@ def test_defaults_are_fluids(unset):
 
 
 def test_the_environment_wins(unset):
-    for i, name in enumerate(FLAGS):
-        unset.setenv(f"FLAGS_communicator_{name}", str(20 + i))
+    values = [20, 21, 0, 23, 24, 25, 0]  # two of them are switches
+    for name, value in zip(FLAGS, values):
+        unset.setenv(f"FLAGS_communicator_{name}", str(value))
     unset.setenv("FLAGS_rpc_deadline", "5000")
     flags = TrainerRuntimeConfig().get_communicator_flags()
-    assert [int(flags[f"communicator_{name}"]) for name in FLAGS] == list(range(20, 27))
+    assert [int(flags[f"communicator_{name}"]) for name in FLAGS] == values
     assert flags["rpc_deadline"] == "5000"
 
 
@@ -211,7 +212,7 @@ def test_threads_that_meet_send_one_gradient_each(unset, caplog):
 
 def test_a_setting_must_be_a_number(unset):
     unset.setenv("FLAGS_communicator_send_wait_times", "often")
-    with pytest.raises(ValueError, match="send_wait_times: expected a number, got 'often'"):
+    with pytest.raises(ValueError, match="send_wait_times .*: expected an .*, got 'often'"):
         TrainerRuntimeConfig().get_communicator_flags()
 
 

@@ -121,7 +121,7 @@ def test_fluids_files_are_written_byte_for_byte(tmp_path):
     assert written == SCALAR
     assert len(b"".join(bytes(p) for p in encoded(np.zeros((150, 150), np.float32)))) == 90028
     (tmp_path / "v").write_bytes(SCALAR)
-    assert tensor_of(tmp_path / "v").read().tolist() == [np.float32(0.1)]
+    assert tensor_of(tmp_path, "v").read().tolist() == [np.float32(0.1)]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "int32", "int64", "float16",
@@ -129,14 +129,14 @@ def test_fluids_files_are_written_byte_for_byte(tmp_path):
 def test_every_element_type_comes_back_from_a_fluid_file(tmp_path, dtype):
     array = np.arange(300).reshape(3, 100).astype(dtype)
     (tmp_path / "v").write_bytes(b"".join(bytes(part) for part in encoded(array)))
-    tensor = tensor_of(tmp_path / "v")
+    tensor = tensor_of(tmp_path, "v")
     assert (tensor.dtype, tensor.shape) == (dtype, (3, 100))
     assert (tensor.read(1, 3) == array[1:]).all()
 
 
 def test_a_beta_power_that_fluid_appended_several_times_is_read(tmp_path):
     (tmp_path / "v").write_bytes(SCALAR + SCALAR[-4:])  # 32 bytes, with a head that says [1]
-    assert tensor_of(tmp_path / "v").read().tolist() == [np.float32(0.1)]
+    assert tensor_of(tmp_path, "v").read().tolist() == [np.float32(0.1)]
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_beta_power_that_fluid_appended_several_times_is_read(tmp_path):
 def test_what_is_no_fluid_file_is_refused_by_name(tmp_path, data, words):
     (tmp_path / "w").write_bytes(data)
     with pytest.raises(CheckpointError, match=rf"w: .*{words}"):
-        tensor_of(tmp_path / "w")
+        tensor_of(tmp_path, "w")
 
 
 def test_a_combined_file_must_hold_just_what_is_loaded(net, tmp_path):
     io.save_persistables(net.exe, tmp_path, net.main, "all", format="fluid")
-    assert len(tensors_of(tmp_path / "all")) == 11
-    with pytest.raises(CheckpointError, match="holds 11 variables without their names, but 2"):
+    assert len(tensors_of(tmp_path, "all", 11)) == 11
+    with pytest.raises(CheckpointError, match="holds more than 2 variables without their names"):
         io.load_params(net.exe, tmp_path, net.main, "all")
 
 

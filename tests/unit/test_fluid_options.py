@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.comm.cluster import Cluster
+from hpcdist.compat.fluid_options import REFUSED, check_counts
 from hpcdist.errors import LaunchError
 from hpcdist.launch import options
-from hpcdist.launch.fluid_options import REFUSED, check_counts
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +36,10 @@ def test_options_that_mean_the_same():
 
 @pytest.mark.parametrize("name", [*REFUSED, "--use_paddlecloud"])
 def test_options_that_mean_nothing_here_say_what_to_use(name, capsys, monkeypatch):
-    monkeypatch.setattr(options, "launched_rank", lambda env: 0)
+    monkeypatch.setattr(options, "launched_rank", lambda: 0)
     with pytest.raises(SystemExit):
         options.parse([name, "10.0.0.1", "train.py"])
-    assert f"{name} is of Fluid's launcher: " in capsys.readouterr().err
+    assert f"{name} is an option of Fluid's launcher: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_options_that_mean_nothing_here_say_what_to_use(name, capsys, monkeypatc
     ],
 )
 def test_wrong_values(given, words, capsys, monkeypatch):
-    monkeypatch.setattr(options, "launched_rank", lambda env: 0)
+    monkeypatch.setattr(options, "launched_rank", lambda: 0)
     with pytest.raises(SystemExit):
         options.parse([*given, "train.py"])
     assert words in capsys.readouterr().err

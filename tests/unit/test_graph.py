@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.compat.framework import Operator, Parameter, Variable, switch_main_program
 from hpcdist.errors import GraphError
-from hpcdist.framework import Operator, Parameter, Variable, switch_main_program
 from hpcdist.graph import ROLE_VAR_ATTR, Role
 from hpcdist.graph.printing import exact_text
 
@@ -99,7 +99,7 @@ def test_an_operator_tells_its_slots_and_attributes(programs):
     before = main.version
     op._set_attr("axis", 1)
     assert op.attr("axis") == 1 and main.version > before
-    op.rename("a", "b")
+    op.rename({"a": "b"})
     assert op.input("X") == ["b", "b"]
     with pytest.raises(KeyError):
         op.attr("colour")
@@ -231,7 +231,7 @@ def test_clone_is_deep(programs):
     assert all(var.block is copy.global_block() for var in copy.global_block().vars.values())
     assert [p.name for p in copy.all_parameters()] == [p.name for p in main.all_parameters()]
     before = str(main)
-    copy.global_block().ops[0].rename("x", "other")
+    copy.global_block().ops[0].rename({"x": "other"})
     copy.global_block().ops[0].attrs["x_num_col_dims"] = 2
     copy.global_block().create_var("new", shape=[1])
     copy.global_block().vars["x"].shape = (5, 5)

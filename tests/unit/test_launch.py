@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from typing import Any
 
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 
 import hpcdist
-from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, Role
-from hpcdist.errors import HpcdistError, LaunchError
-from hpcdist.launch import aspaddle, environment, guard, logs, options, report, table
+from hpcdist.comm import process_manager
+from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster, RankRole
+from hpcdist.compat import aspaddle
+from hpcdist.errors import CommError, DeadlineError, HpcdistError, LaunchError
+from hpcdist.launch import environment, launcher_check, logs, options, report, table
+from tests.jobs import clean_environment
 
 FRAME = """\
     +=======================================================================================+
@@ -103,22 +107,21 @@ def test_arguments_are_sorted():
     ],
 )
 def test_what_the_launcher_started(env, size, rank):
-    assert guard.launched_size(env) == size
-    assert guard.launched_rank(env) == rank
+    assert process_manager.launched_size(env) == size
+    assert process_manager.launched_rank(env) == rank
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_many_worlds_of_one_are_refused_with_advice(name):
+def test_many_worlds_of_one_are_refused_with_advice():
     with pytest.raises(LaunchError, match="4 processes were started") as caught:
-        guard.check_world(1, {name: "4"}, "/venv/bin")
+        launcher_check.check_world(4, 1, "/venv/bin")
     for advice in ("/venv/bin/mpirun", "--mpi=pmi2", "--mpi=pmix", "MPI4PY_MPIABI"):
         assert advice in str(caught.value)
 
 
 def test_a_whole_world_is_accepted():
-    guard.check_world(4, {"PMI_SIZE": "4"}, "")
-    guard.check_world(1, {"PMI_SIZE": "1"}, "")
-    guard.check_world(1, {}, "")
+    launcher_check.check_world(4, 4, "")
+    launcher_check.check_world(1, 1, "")
+    launcher_check.check_world(None, 1, "")
 
 
 # -- options -----------------------------------------------------------------------------------
@@ -160,8 +163,8 @@ def test_only_one_rank_prints_help(monkeypatch, capsys):
 
 # -- logs and reports --------------------------------------------------------------------------
 def test_logs_are_named_as_fluids():
-    assert logs.log_name(Role(TRAINER, 1)) == "workerlog.1"
-    assert logs.log_name(Role(PSERVER, 0)) == "serverlog.0"
+    assert logs.log_name(RankRole(TRAINER, 1)) == "workerlog.1"
+    assert logs.log_name(RankRole(PSERVER, 0)) == "serverlog.0"
 
 
 def test_a_log_directory_that_cannot_be_is_a_problem(tmp_path):
@@ -170,7 +173,7 @@ def test_a_log_directory_that_cannot_be_is_a_problem(tmp_path):
     assert "cannot make the log directory" in logs.problem_with(str(tmp_path / "file" / "b"))
 
 
-PEER = report.Peer(1, Role(TRAINER, 1), "n1", 4711)
+PEER = report.Peer(1, RankRole(TRAINER, 1), "n1", 4711)
 
 
 def raised(script, source):
@@ -206,7 +209,7 @@ def test_a_long_traceback_is_cut():
 
 
 def test_the_dead_are_named():
-    me = report.Peer(0, Role(TRAINER, 0), "n1", 4710)
+    me = report.Peer(0, RankRole(TRAINER, 0), "n1", 4710)
     text = report.of_deaths([PEER], me, "step 13: waiting for w")
     assert "rank 1 (trainer 1, pid 4711 on n1) died" in text
     assert "rank 0 was here: step 13: waiting for w" in text
@@ -234,10 +237,10 @@ def test_paddle_is_hpcdist():
         names,
     )
     assert names["fluid"] is hpcdist
-    assert names["core"] is hpcdist.core
+    assert names["core"] is hpcdist.compat.core
     assert names["layers"] is hpcdist.layers
     assert names["compiler"].CompiledProgram is hpcdist.CompiledProgram
-    assert names["average"] is hpcdist.average
+    assert names["average"] is hpcdist.compat.average
     assert names["fluid"].parallel_executor.ParallelExecutor is hpcdist.ParallelExecutor
     assert names["fluid"].param_attr.ParamAttr is hpcdist.ParamAttr
     assert names["unique_name"] is hpcdist.unique_name
@@ -360,3 +363,39 @@ def test_a_real_paddle_is_not_replaced(monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle", sys)
     with pytest.raises(LaunchError, match="already imported"):
         aspaddle.install()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_messages"),
+    [
+        (CommError("rank 0 waiting for a sum: MPI_ERR_OTHER"), True),
+        (
+            type("Exception", (Exception,), {"__module__": "mpi4py.MPI"})("MPI_ERR_PROC_FAILED"),
+            True,
+        ),
+        (DeadlineError("nothing came"), False),  # it names who is missing
+        (ZeroDivisionError(), False),
+    ],
+)
+def test_errors_that_the_death_of_another_rank_explains(error, is_of_messages):
+    assert report.is_of_messages(error) is is_of_messages
+
+
+@pytest.mark.parametrize("way", ["option", "setting"])
+def test_files_of_a_job_get_no_permission_that_the_umask_takes(tmp_path, way):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import hpcdist as fluid\n"
+        "main = fluid.default_main_program()\n"
+        "fluid.layers.fc(fluid.data('x', [None, 2]), 1)\n"
+        "exe = fluid.Executor()\n"
+        "exe.run(fluid.default_startup_program())\n"
+        "fluid.checkpoint.save(exe, 'saved', 1)\n"
+        "fluid.io.save_params(exe, 'model', format='fluid')\n"
+    )
+    command = [sys.executable, "-m", "hpcdist", *(["--umask", "077"] if way == "option" else [])]
+    env = {**clean_environment(), **({"HPCDIST_UMASK": "077"} if way == "setting" else {})}
+    subprocess.run([*command, "--log-dir", "logs", script], cwd=tmp_path, env=env, check=True)
+    made = [p for folder in ("saved", "model", "logs") for p in (tmp_path / folder).rglob("*")]
+    assert len(made) > 5
+    assert not [p for p in made if p.stat().st_mode & 0o077]

@@ -6,6 +6,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers, nets
 from hpcdist.errors import GraphError
+from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 
 @pytest.fixture
@@ -135,10 +136,28 @@ def test_a_gradient_through_a_test_normalization_is_refused(programs):
         fluid.append_backward(loss)
 
 
-def test_normalizing_over_all_trainers_is_refused():
-    with pytest.raises(GraphError, match="mean and variance of its own rows"):
-        fluid.BuildStrategy().sync_batch_norm = True
-    fluid.BuildStrategy().sync_batch_norm = False
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_sync_batch_norm_of_one_process_is_batch_norm(programs, layout):
+    main, startup = programs
+    startup.random_seed = 3
+    x = fluid.data("x", [None, 3, 4, 4])
+    hidden = layers.fc(layers.batch_norm(x, data_layout=layout, param_attr="scale"), 2)
+    loss = layers.mean(layers.square(hidden))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    feed = {"x": np.random.default_rng(0).normal(3, 2, (5, 3, 4, 4)).astype("float32")}
+    found = []
+    for synchronized in (False, True):
+        if synchronized:
+            synchronize_batch_norm(main.global_block())
+            assert "sync_batch_norm_grad" in [op.type for op in main.global_block().ops]
+        exe, scope = fluid.Executor(), fluid.Scope()
+        exe.run(startup, scope=scope)
+        kept = ["scale", *(n for n in main.global_block().vars if "batch_norm" in n)]
+        kept = [n for n in kept if main.global_block().var(n).persistable]
+        found.append([exe.run(main, feed, [loss, *kept], scope=scope) for _ in range(3)])
+    for one, other in zip(*found, strict=True):
+        for mine, same in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine, same)
 
 
 # -- nets ------------------------------------------------------------------------------------------

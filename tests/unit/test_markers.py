@@ -14,6 +14,8 @@ KNOWN = {"min_size"}
 def wrong_markers(source: str) -> list[str]:
     """Return the uses of ``pytest.mark.mpi(...)`` that pytest-mpi would misunderstand."""
     wrong = []
+    if "mark.mpi" not in source:
+        return wrong
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("pytest.mark.mpi_"):
             wrong.append(ast.unparse(node))

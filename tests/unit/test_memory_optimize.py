@@ -55,7 +55,7 @@ def train(built, feed_of, fetch=(), steps=4):
         told += [v.tobytes() for v in exe.run(main, feed_of(step), [loss, *fetch], scope=scope)]
     for parameter in main.all_parameters():
         told.append(np.array(scope.find_var(parameter.name).get_tensor()).tobytes())
-    return told, list(exe._entries.values())[-1].compiled.pool_bytes
+    return told, exe.forms()[-1].compiled.pool_bytes
 
 
 @pytest.mark.parametrize("skip_grads", [False, True])
@@ -143,10 +143,13 @@ def test_it_holds_from_the_next_step_on_and_for_copies():
     scope, exe = fluid.Scope(), fluid.Executor()
     exe.run(startup, scope=scope)
     exe.run(main, batch(), [loss], scope=scope)
+    before = exe.forms()[-1].compiled.pool_bytes
     fluid.memory_optimize(main)
     exe.run(main, batch(), [loss], scope=scope)
-    exe.run(main.clone(), batch(), [loss], scope=scope)
-    *_, before, after, copied = [e.compiled.pool_bytes for e in exe._entries.values()]
+    after = exe.forms()[-1].compiled.pool_bytes
+    clone = main.clone()
+    exe.run(clone, batch(), [loss], scope=scope)
+    copied = exe.forms()[-1].compiled.pool_bytes
     assert after == copied < before
 
 
@@ -243,8 +246,9 @@ def test_branches_run_one_after_the_other():
         total = layers.sum(narrow)
     exe, feed = fluid.Executor(), {"x": batch()["x"]}
     (wanted,) = exe.run(main, feed, [total])
+    (before,) = [form.compiled.pool_bytes for form in exe.forms()]
     fluid.memory_optimize(main)
     (got,) = exe.run(main, feed, [total])
-    before, after = [e.compiled.pool_bytes for e in exe._entries.values()]
+    (after,) = [form.compiled.pool_bytes for form in exe.forms()]
     assert got.tobytes() == wanted.tobytes()
     assert after < 5 * 4 * ROWS * WIDTH < 24 * 4 * ROWS * WIDTH < before

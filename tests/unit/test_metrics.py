@@ -88,6 +88,16 @@ def test_auc_is_of_all_batches_and_of_the_last_ones(width):
         assert found[4].sum() + found[5].sum() == 60 * (step + 1)
 
 
+def test_auc_without_sliding_counts_all_batches_twice():
+    run, (total, last, stats) = auc_program(num_thresholds=9999, slide_steps=0)
+    batches = [scored(seed) for seed in range(3)]
+    for step in range(3):
+        found = run(feed_of(step), [total, last, *stats])
+        everything = [np.concatenate(parts) for parts in zip(*batches[: step + 1])]
+        assert found[0][0] == found[1][0] == pytest.approx(exact_area(*everything), abs=2e-3)
+    assert [v.size for v in found[2:]] == [10001, 10001, 10000, 10000]
+
+
 def test_auc_is_that_of_fluid():
     """Areas of Fluid 1.8.5 over 8 batches: fluid.layers.auc(p, y, num_thresholds=200,
     slide_steps=3), one label in each batch -1."""

@@ -96,10 +96,8 @@ def test_device_formulas_agree_with_the_compiled_ones(
     bind_update(np, type, attrs, param, rate, state, grads, (0, 1, 2), 1 / 3)()
     update = UPDATES[type]
     other, other_state = arrays_for(type, n, dtype)
-    hyper = np.array(update.hyper(attrs, dtype), dtype)
-    optimize_device.bind(
-        np, update.kernel(attrs), other, rate, other_state, hyper, list(grads), 1 / 3
-    )()
+    hyper = np.array([1 / 3, *update.hyper(attrs, dtype)], dtype)
+    optimize_device.bind(np, update.rule(attrs), other, rate, other_state, hyper, list(grads))()
     assert param.dtype == other.dtype == dtype
     near = 2e-6 if dtype == np.float32 else 1e-13
     near *= 100 if "lr_power" in own else 1  # powers cancel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph import Program
 from tests.support_ops import run_op
 
@@ -117,6 +117,13 @@ def test_gather(index):
     np.testing.assert_array_equal(
         run_op("gather", {"X": x, "Index": rows})["Out"], x[rows.reshape(-1)]
     )
+
+
+@pytest.mark.parametrize("row", [-1, 4])
+def test_gather_refuses_rows_that_are_not_there(row):
+    inputs = {"X": np.zeros((4, 2), np.float32), "Index": np.array([0, row])}
+    with pytest.raises(FeedError, match=rf"gather: id {row} \(element 1 of 2\) is outside 0\.\.3"):
+        run_op("gather", inputs)
 
 
 def test_casts():

@@ -46,11 +46,11 @@ def run(
                     time.sleep(0.001)
             trained.step()
         trained.client.close()
-        survivors.append(trained)
+        membership.append(trained)
 
-    survivors: list[Trained] = []
+    membership: list[Trained] = []
     run_threads([lambda t=t: body(t) for t in loopback.world(trainers + servers)])
-    assert len(survivors) == trainers - 1
+    assert len(membership) == trainers - 1
     return served
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.core import LoDTensor
+from hpcdist.compat.core import LoDTensor
 from hpcdist.errors import FeedError
 from hpcdist.executor.compile import Compiler
 from hpcdist.graph.lod import Lod

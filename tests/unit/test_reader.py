@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hpcdist import reader
-from hpcdist.errors import DataError
+from hpcdist.errors import DataError, SettingError
 
 
 def of(*samples):
@@ -333,7 +333,7 @@ def test_shard_refuses_bad_arguments(arguments, message):
 
 def test_shard_names_the_variable_that_is_no_number(environment):
     environment.setenv("PADDLE_TRAINERS", "two")
-    with pytest.raises(DataError, match="PADDLE_TRAINERS, expected an integer, got 'two'"):
+    with pytest.raises(SettingError, match="PADDLE_TRAINERS: expected an integer >= 1, got 'two'"):
         reader.shard(numbers(3))
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hpcdist.comm.cluster import COLLECTIVE, PSERVER, TRAINER, Cluster, Role
+from hpcdist.comm.cluster import COLLECTIVE, PSERVER, TRAINER, Cluster, RankRole
 from hpcdist.errors import LaunchError
 from hpcdist.launch import role_map
 from hpcdist.launch.roles import RankFacts, decide, refuse_lone_role
@@ -36,10 +36,10 @@ def trainer(trainer_id, ips="a,b", **more):
 def test_cluster_knows_roles_and_ranks():
     cluster = Cluster(trainers=(2, 0), servers=(3, 1))
     assert [cluster.role_of(rank) for rank in range(4)] == [
-        Role(TRAINER, 1),
-        Role(PSERVER, 1),
-        Role(TRAINER, 0),
-        Role(PSERVER, 0),
+        RankRole(TRAINER, 1),
+        RankRole(PSERVER, 1),
+        RankRole(TRAINER, 0),
+        RankRole(PSERVER, 0),
     ]
     assert cluster.endpoints == ("ps0:6174", "ps1:6174")
     assert cluster.trainer_endpoints == ("trainer0:6174", "trainer1:6174")
@@ -48,14 +48,7 @@ def test_cluster_knows_roles_and_ranks():
 
 
 def test_a_cluster_without_servers_is_collective():
-    assert Cluster(trainers=(0, 1)).role_of(1) == Role(COLLECTIVE, 1)
-
-
-def test_a_cluster_takes_a_scripts_names():
-    cluster = Cluster((0,), (1, 2)).renamed(("x:1", "y:2"))
-    assert cluster.rank_of_endpoint("y:2") == 2
-    with pytest.raises(LaunchError, match="names 1 servers .*--pservers 1"):
-        cluster.renamed(("x:1",))
+    assert Cluster(trainers=(0, 1)).role_of(1) == RankRole(COLLECTIVE, 1)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +170,7 @@ def test_names_of_servers_alone_are_taken():
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        (job(4, role_map="servers-first"), "'servers-first' wants --pservers P"),
+        (job(4, role_map="servers-first"), "'servers-first' needs --pservers P"),
         (job(4, pservers=4), "leave no trainer among 4 ranks: start 5"),
         (job(2, role_map="s,s"), "at least one trainer"),
         (job(2, pservers=2, role_map="s,t"), "--pservers is 2, but role map 's,t' gives 1"),

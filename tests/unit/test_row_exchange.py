@@ -11,10 +11,10 @@ import pytest
 from hpcdist.comm import loopback
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, TableError
-from hpcdist.ps import tables as tables_module
+from hpcdist.ps import table_rpc
 from hpcdist.ps.async_shards import AsyncShards
 from hpcdist.ps.batch import Batch, TableSpec
-from hpcdist.ps.client import PsClient, ServerPlan
+from hpcdist.ps.client import PsClient, ServerArrays
 from hpcdist.ps.messages import REQUEST_TAG, Hello, Kind, encode_header
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
@@ -67,7 +67,7 @@ class Job:
             client = PsClient(
                 transport, cluster, trainer, fingerprint="", sync_mode=not self.is_async
             )
-            plan = [ServerPlan(e, (), (), {}, {}, (), self.specs) for e in cluster.endpoints]
+            plan = [ServerArrays(e, (), (), {}, {}, (), self.specs) for e in cluster.endpoints]
             client.connect(plan)
             self.told[trainer] = train(trainer, client)
             client.close()
@@ -161,7 +161,7 @@ def test_any_number_of_servers_give_the_bits_of_one_table(trainers: int, servers
 
 
 def test_answers_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_module, "PIECE", 64)
+    monkeypatch.setattr(table_rpc, "PIECE", 64)
     job = Job(2, 2).run(train_steps(3))
     assert [job.told[k] for k in range(2)] == reference(2, 3)
 
@@ -202,7 +202,7 @@ def test_a_table_that_is_full_over_all_servers_is_refused_with_its_name() -> Non
             batch.index([np.arange(count) * 7919])
             client.tables.pull(batch)
 
-    with pytest.raises(TableError, match=r"'small' is full: its size is for 10 ids, and 11 are"):
+    with pytest.raises(TableError, match=r"'small' is full: it has room for 10 ids, and 11 are"):
         Job(1, 3, specs).run(train)
 
 
@@ -230,7 +230,7 @@ def test_a_gradient_that_is_no_number_on_a_server_changes_no_table() -> None:
     assert rows == first
 
 
-@pytest.mark.parametrize(("length", "words"), [(15, "no int64"), (8, "do not hold the ids")])
+@pytest.mark.parametrize(("length", "words"), [(15, "multiple of 8"), (8, "do not hold the ids")])
 def test_bytes_that_are_no_request_are_refused(length: int, words: str) -> None:
     def train(trainer: int, client: PsClient) -> None:
         transport = client._transport

@@ -43,6 +43,9 @@ def result(type, filling):
     rng = np.random.default_rng(0)
     ins, outs = {}, {}
     for slot in definition.inputs:
+        if slot.name == "Rows":  # none: the whole batch is here
+            ins[slot.name] = []
+            continue
         shape = OUT.get(type.removesuffix("_grad"), IN) if slot.name == "Out@GRAD" else IN
         array = rng.uniform(-1, 1, shape).astype(np.float32)
         if slot.name == "Index":
@@ -53,7 +56,10 @@ def result(type, filling):
     for slot in definition.outputs:
         outs[slot.name] = [np.full(IN, 77, np.float32)]
     order = [*arguments(definition.inputs, ins), *arguments(definition.outputs, outs)]
-    definition.bind(np, *order, **own_attrs(definition, ATTRS.get(type[:-5], {})))()
+    attrs = own_attrs(definition, ATTRS.get(type[:-5], {}))
+    if definition.state is not None:
+        attrs["state"] = definition.state(type)
+    definition.bind(np, *order, **attrs)()
     return [array.tobytes() for (array,) in outs.values()]
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.errors import CommError
-from hpcdist.ps.shards import SyncShards, Update
+from hpcdist.ps.shards import DuePacket, SyncShards
 
 
 def due(packet, contributors, begins_step):
     """Return the update that answers whom it comes from."""
-    return Update(packet, contributors, begins_step, ((packet, contributors),))
+    return DuePacket(packet, contributors, begins_step, ((packet, contributors),))
 
 
 def test_a_packet_is_due_when_all_trainers_sent_it():

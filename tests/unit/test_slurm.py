@@ -85,6 +85,29 @@ def test_a_file_of_the_site_is_read_and_may_choose_its_mpi(tmp_path, monkeypatch
     assert "SLURM_MPI_TYPE=pmi2\n" in written(capsys, "--env", "site.sh", "--mpi", "pmi2", "t.py")
 
 
+@pytest.mark.parametrize(
+    ("library", "mpi", "setting"),
+    [
+        ("Open MPI v5.0.11, package: ...", "pmix", "PMIX_MCA_psec=native"),
+        ("MPICH Version: 5.0.2", "pmi2", "MPIR_CVAR_CH4_NETMOD=ofi"),
+        ("Intel(R) MPI Library 2021", "pmi2", ""),
+        ("", "pmix", ""),  # this python has no MPI: the job's may be another one
+    ],
+)
+def test_srun_starts_mpi_as_the_library_of_this_python_needs(
+    capsys, monkeypatch, library, mpi, setting
+):
+    monkeypatch.setattr(slurm.mpi, "library", lambda: library)
+    assert f"export SLURM_MPI_TYPE={mpi} {setting}" in written(capsys, "t.py")
+    assert "SLURM_MPI_TYPE=pmi2" in written(capsys, "--mpi", "pmi2", "t.py")
+
+
+def test_a_failure_before_the_first_step_is_not_retried():
+    text = slurm.batch_script(slurm.Wanted())
+    give_up = text.index('compgen -G "$LOGS/start.*/first-step"')
+    assert text.index("code=$?") < give_up < text.index("scontrol requeue")
+
+
 def test_a_script_submitted_from_elsewhere_says_so(tmp_path):
     ended = subprocess.run(
         ["bash", FOLDER / "pserver.sbatch", "t.py"],
@@ -130,8 +153,8 @@ def test_a_script_can_go_to_a_file(tmp_path, capsys):
         (["--pservers-per-node", "4", "t.py"], "no trainer is left"),
         (["--pservers", "1", "--server-nodes", "1", "t.py"], "give one of"),
         (["--het", "t.py"], "--server-nodes"),
-        (["--nodes", "0", "t.py"], "expected a number >= 1, got '0'"),
-        (["--nodes", "²", "t.py"], "expected a number >= 1, got '²'"),
+        (["--nodes", "0", "t.py"], "expected an integer >= 1, got '0'"),
+        (["--nodes", "²", "t.py"], "expected an integer >= 1, got '²'"),
         (["--time", "1 hour", "t.py"], "h:m:s, d-h, d-h:m, d-h:m:s or UNLIMITED, got '1 hour'"),
         (["--time", "3", "t.py"], "--warning 120 can come 180 s before the end"),
         (["--env", "nowhere.sh", "t.py"], "cannot read --env 'nowhere.sh'"),
@@ -167,6 +190,35 @@ def test_a_warning_ends_nothing_before_the_script_or_after_it(tmp_path):
         [sys.executable, "-c", STARTS_WARNED],
         cwd=tmp_path,
         env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "warned True\n"), ended.stderr
+
+
+# A module of this name is found first, and is what python imports while hpcdist is imported.
+WARNED_WHILE_IMPORTING = """
+import os, signal, sys
+os.kill(os.getpid(), signal.SIGUSR1)
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["threadpoolctl"]
+import threadpoolctl
+sys.modules["threadpoolctl"] = threadpoolctl
+"""
+
+
+def test_a_warning_while_python_imports_waits_for_the_script(tmp_path):
+    (tmp_path / "t.py").write_text(
+        "from hpcdist.checkpoint import preemption\nprint('warned', preemption.warned())"
+    )
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early/threadpoolctl.py").write_text(WARNED_WHILE_IMPORTING)
+    env = clean_environment()
+    ended = subprocess.run(
+        [sys.executable, "-m", "hpcdist", "t.py"],
+        cwd=tmp_path,
+        env={**env, "PYTHONPATH": f"{tmp_path}/early:{env['PYTHONPATH']}"},
         capture_output=True,
         text=True,
         check=False,

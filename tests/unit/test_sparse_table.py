@@ -76,7 +76,9 @@ class TestErrors:
             "push": lambda: table.push(ids, values, 0.1),
             "load": lambda: table.load(ids, values, np.ones((5, 8), np.float32)),
         }[create]
-        with pytest.raises(TableError, match="2 of at most 4 ids.*3 new ones came, the first 7"):
+        with pytest.raises(
+            TableError, match="2 of at most 4 ids.*this request adds 3, the first of them 7"
+        ):
             call()
 
     @pytest.mark.parametrize(

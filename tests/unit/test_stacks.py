@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.stacks import stacks_of
+from hpcdist.launch.stacks import stacks_of, waits
 
 SCRIPT = """
 import sys, time
@@ -85,3 +85,10 @@ def test_a_process_that_does_not_listen_is_left_alone(start):
 
 def test_a_process_that_is_gone():
     assert "cannot be read" in stacks_of(2**22 + 1)  # above the largest process id of Linux
+
+
+def test_a_rank_in_the_launcher_only_waits_and_one_without_a_stack_does_not():
+    head = "  Current thread 0x00007f1c1802bb80 (most recent call first):"
+    assert waits(head)
+    assert not waits("  it is stopped (SIGSTOP)")
+    assert not waits(f'{head}\n    File "a.py", line 1 in stuck')

@@ -13,8 +13,8 @@ from hpcdist.errors import FeedError, GraphError, PlanError, TableError
 from hpcdist.executor import control
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.table_metadata import read_tables
 from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
-from hpcdist.transpiler.tables import read_tables
 from tests.support_transpiler import built, transpile
 
 TWO = "ps0:6174,ps1:6174"
@@ -65,7 +65,7 @@ def test_servers_have_every_table_with_its_optimizer(kind: str) -> None:
     transpiler = transpile(built(two_tables(getattr(optimizer, kind)(0.1))), 0, TWO, 2)
     for endpoint in transpiler.pserver_endpoints:
         server = transpiler.get_pserver_program(endpoint)
-        held = server._server_plan.tables
+        held = server.distribution.tables
         assert [h.table.parameter for h in held] == ["u", "v"]
         for h in held:
             assert [op.type for op in server.block(h.update).ops] == ["sum", kind.lower()]
@@ -81,7 +81,7 @@ def test_servers_have_every_table_with_its_optimizer(kind: str) -> None:
 
 def test_a_trainer_pulls_once_and_pushes_once() -> None:
     program = transpile(built(two_tables()), 1, TWO, 2).get_trainer_program()
-    steps = trainer_steps(program, program._trainer_plan)
+    steps = trainer_steps(program, program.distribution)
     assert kinds(steps).count("pull_sparse") == kinds(steps).count("push_sparse") == 1
     gone = {"split_ids", "prefetch", "merge_ids", "lookup_table_grad"}
     assert not gone & set(kinds(steps))
@@ -98,7 +98,7 @@ def test_programs_without_tables_are_run_as_they_are() -> None:
         optimizer.SGD(0.1).minimize(layers.mean(layers.fc(layers.data("x", [3]), 1)))
 
     program = transpile(built(build), 0, TWO, 2).get_trainer_program()
-    plan: Plan = program._trainer_plan
+    plan: Plan = program.distribution
     assert trainer_steps(program, plan) is program
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import logging
 
 import numpy as np
@@ -129,8 +130,8 @@ def test_all_ranks_have_one_fingerprint():
     def program_of(trainer_id):
         return transpile(built(regression()), trainer_id)
 
-    prints = {program_of(k).get_trainer_program()._fingerprint for k in (0, 1)}
-    prints |= {program_of(0).get_pserver_program(ep)._fingerprint for ep in (EP0, EP1)}
+    prints = {program_of(k).get_trainer_program().distribution.fingerprint for k in (0, 1)}
+    prints |= {program_of(0).get_pserver_program(ep).distribution.fingerprint for ep in (EP0, EP1)}
     assert len(prints) == 1
     assert len(prints.pop()) == 64
 
@@ -149,7 +150,7 @@ def test_all_ranks_have_one_fingerprint():
 def test_another_net_or_plan_has_another_fingerprint(other):
     here = transpile(built(regression())).get_trainer_program()
     there = other().get_trainer_program()
-    assert here._fingerprint != there._fingerprint
+    assert here.distribution.fingerprint != there.distribution.fingerprint
 
 
 def test_programs_say_what_they_are_part_of():
@@ -303,8 +304,8 @@ def test_the_servers_thread_counts_come_from_the_environment(monkeypatch):
 # -- what servers are told ---------------------------------------------------------------------
 def test_the_server_plan_says_what_lies_where():
     transpiler = transpile(built(regression(momentum, **WIDE)))
-    plans = [transpiler.get_pserver_program(ep)._server_plan for ep in (EP0, EP1)]
-    assert [(p.endpoint, p.index, p.trainers, p.schedule) for p in plans] == [
+    plans = [transpiler.get_pserver_program(ep).distribution for ep in (EP0, EP1)]
+    assert [(p.endpoint, p.index, p.plan.trainers, p.schedule) for p in plans] == [
         (EP0, 0, 2, -1),
         (EP1, 1, 2, -1),
     ]
@@ -400,3 +401,21 @@ def test_a_trainers_program_cloned_for_test_does_not_talk():
         *("mul", "elementwise_add", "mul", "elementwise_add"),
         *("elementwise_sub", "square", "mean"),
     ]
+
+
+def test_the_work_grows_no_faster_than_the_number_of_parameters() -> None:
+    def calls(count: int) -> int:
+        def net() -> None:
+            x = layers.data(name="x", shape=[4], dtype="float32")
+            for _ in range(count):
+                x = layers.fc(x, size=4)
+            optimizer.SGD(0.1).minimize(layers.mean(x))
+
+        profile = cProfile.Profile()
+        with profile:
+            transpiler = transpile(built(net))
+            transpiler.get_trainer_program()
+            transpiler.get_pserver_programs(EP0)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert calls(400) < 2.5 * calls(200)

@@ -69,12 +69,12 @@ def test_trainers_and_servers_agree_on_the_mode(config, expected):
     assert transpiler.distributed_mode == expected
     trainer = transpiler.get_trainer_program()
     startups = transpiler.get_trainer_startup_program(), transpiler.get_startup_program("ps0:6174")
-    plans = [trainer._trainer_plan, startups[0]._trainer_plan, startups[1]._server_plan]
+    plans = [trainer.distribution, startups[0].distribution, startups[1].distribution]
     for server in servers(transpiler):
         (serve,) = of_type(server, "listen_and_serv")
         assert serve.attrs["distributed_mode"] == expected
-        plans.append(server._server_plan)
-        assert server._fingerprint == trainer._fingerprint
+        plans.append(server.distribution)
+        assert server.distribution.fingerprint == trainer.distribution.fingerprint
     assert {plan.mode.distributed_mode for plan in plans} == {expected}
     assert not any(plan.mode.lockstep for plan in plans)
 
@@ -90,7 +90,7 @@ def test_without_averaging_a_gradient_has_one_name_for_all_trainers():
     read = []
     for server in servers(transpiler):
         assert not of_type(server, "sum") and not of_type(server, "scale")
-        for held in server._server_plan.blocks:
+        for held in server.distribution.blocks:
             assert held.received == (held.gradient,)
             read.append(held.gradient)
     assert sorted(read) == sorted(sent)
@@ -126,13 +126,13 @@ def test_the_communicator_is_told_how_to_cut(config):
     assert recv.attrs["epmap"] == send.attrs["epmap"] == ["ps1:6174", "ps2:6174", "ps0:6174"]
     barriers = of_type(program, "send_barrier")
     assert [op.attrs["half_async"] for op in barriers] == ([] if config is SPLIT else [True])
-    read = {n for s in servers(transpiler) for b in s._server_plan.blocks for n in b.received}
+    read = {n for s in servers(transpiler) for b in s.distribution.blocks for n in b.received}
     assert set(send.attrs["send_varnames"]) <= read
 
 
 def test_averaging_servers_sum_over_trainers():
     for server in servers(asynchronous(config=FLEET_SYNC)):
-        for held in server._server_plan.blocks:
+        for held in server.distribution.blocks:
             total, mean, _ = server.block(held.block).ops
             assert tuple(total.input("X")) == held.received
             assert held.received == tuple(f"{held.gradient}.trainer_{k}" for k in range(3))
@@ -159,8 +159,8 @@ def test_trainers_count_steps_for_the_servers_schedules(config):
     assert count.attrs["send_varnames"] == ([counters[1]] if config else [])
     assert count.attrs["op_role_var"] == [counters[1], counters[1]]
     for server in servers(transpiler):
-        plan = server._server_plan
-        assert plan.counters == counters
+        plan = server.distribution
+        assert plan.plan.counters == counters
         total = server.block(plan.schedule).ops[0]
         assert (total.type, tuple(total.input("X"))) == ("sum", counters)
         assert total.output("Out") == ["@LR_DECAY_COUNTER@"]
@@ -190,8 +190,8 @@ def test_averaging_servers_count_rounds_themselves():
         op.attrs["use_send_handler"] for op in of_type(transpiler.get_trainer_program(), "send")
     )
     for server in servers(transpiler):
-        assert server._server_plan.counters == ()
-        assert server.block(server._server_plan.schedule).ops[0].type == "increment"
+        assert server.distribution.plan.counters == ()
+        assert server.block(server.distribution.schedule).ops[0].type == "increment"
 
 
 def test_a_rate_multiplier_is_not_counted():
@@ -203,7 +203,7 @@ def test_a_rate_multiplier_is_not_counted():
 
     transpiler = transpile(built(build), sync_mode=False)
     assert len(of_type(transpiler.get_trainer_program(), "send")) == 2
-    assert transpiler.get_pserver_program("ps0:6174")._server_plan.counters == ()
+    assert transpiler.get_pserver_program("ps0:6174").distribution.plan.counters == ()
 
 
 # -- DC-ASGD -----------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_every_gradient_is_compensated_with_what_its_sender_read(make):
     for server in servers(transpiler):
         (serve,) = of_type(server, "listen_and_serv")
         assert serve.attrs["dc_asgd"] is True
-        for held in server._server_plan.blocks:
+        for held in server.distribution.blocks:
             block = server.block(held.block)
             kinds = [op.type for op in block.ops]
             assert kinds[-6:-1] == [
@@ -234,7 +234,7 @@ def test_every_gradient_is_compensated_with_what_its_sender_read(make):
 def test_the_compensated_gradient_by_numbers():
     transpiler = asynchronous(config=DC)
     server = transpiler.get_pserver_program("ps0:6174")
-    held = server._server_plan.blocks[-1]
+    held = server.distribution.blocks[-1]
     random = np.random.default_rng(0)
     shape = server.global_block().var(held.name).shape
     w, g, *read = (random.normal(size=shape) for _ in range(5))
@@ -261,7 +261,7 @@ def test_backups_begin_as_the_parameters_and_outlive_the_startup_program():
     for endpoint in transpiler.pserver_endpoints:
         startup = transpiler.get_startup_program(endpoint)
         copies = {op.output("Out")[0]: op.input("X")[0] for op in of_type(startup, "assign")}
-        blocks = transpiler.get_pserver_program(endpoint)._server_plan.blocks
+        blocks = transpiler.get_pserver_program(endpoint).distribution.blocks
         assert copies == {name: held.name for held in blocks for name in held.backups}
         assert all(startup.global_block().var(name).persistable for name in copies)
 

@@ -82,7 +82,7 @@ def test_what_a_trainer_pushes_is_what_servers_add(mode):
     assert push.attrs["trainer_id"] == 1
     for k, (endpoint, sent) in enumerate(zip(push.attrs["epmap"], push.input("X"))):
         server = transpiler.get_pserver_program(endpoint)
-        (held,) = server._server_plan.tables
+        (held,) = server.distribution.tables
         assert sent in held.received
         assert len(held.received) == (1 if mode is ASYNC else 3)
         kinds = [op.type for op in server.block(held.update).ops]
@@ -124,7 +124,7 @@ def test_servers_begin_with_different_rows():
 
 def test_a_test_program_asks_the_servers_too():
     transpiler = distributed()
-    plan = transpiler.get_trainer_program()._trainer_plan
+    plan = transpiler.get_trainer_program().distribution
     test = Program()
     with program_guard(test, Program()):
         table(ids_input("ids"))

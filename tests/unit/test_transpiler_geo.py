@@ -67,7 +67,7 @@ def test_the_trainer_keeps_its_updates_and_signals_each_step():
     }.items():
         var = program.global_block().var(name)
         assert (var.shape, var.persistable) == (shape, False)
-    plan = program._trainer_plan
+    plan = program.distribution
     assert (plan.mode.push_every, plan.trainer_id, plan.trainers) == (5, 1, 3)
     assert transpiler.distributed_mode == plan.mode.distributed_mode == DistributedMode.GEO
     assert program._is_distributed
@@ -101,8 +101,8 @@ def test_servers_only_add_differences():
         assert (serve.input("X"), serve.attrs["distributed_mode"]) == ([], 3)
         assert serve.attrs["lr_decay_block_id"] == -1
         filled = {n for op in first.global_block().ops for n in op.output_arg_names}
-        assert filled == {held.name for held in server._server_plan.blocks}
-        for held in server._server_plan.blocks:
+        assert filled == {held.name for held in server.distribution.blocks}
+        for held in server.distribution.blocks:
             (add,) = server.block(held.block).ops
             assert held.gradient == f"{held.name}.delta"
             assert (add.type, add.input("X")) == ("sum", [held.name, held.gradient])
@@ -114,8 +114,10 @@ def test_servers_only_add_differences():
         ("fc_0.w_0", 34, 68),
         ("fc_0.w_0", 68, 100),
     ]
-    assert len({transpiler.get_pserver_program(e)._fingerprint for e in THREE}) == 1
-    assert server._fingerprint == transpiler.get_trainer_program()._fingerprint
+    assert len({transpiler.get_pserver_program(e).distribution.fingerprint for e in THREE}) == 1
+    assert (
+        server.distribution.fingerprint == transpiler.get_trainer_program().distribution.fingerprint
+    )
 
 
 def test_the_signal_names_the_ids_of_sparse_tables():

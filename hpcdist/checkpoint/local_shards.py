@@ -1,0 +1,280 @@
+"""Which variables this process holds, and what of the whole variables they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.layout import path_of
+from hpcdist.checkpoint.metadata import COUNTER, OPTIMIZER, OTHER, PARAMETER, RATE, Piece
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.distribution import VarDistributed
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.ps.table import SparseTable
+from hpcdist.transpiler.cluster import group_of
+from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, server_plan
+from hpcdist.transpiler.table_metadata import is_distributed_lookup
+
+SNAPSHOT = "@SNAPSHOT"  # local SGD's names for what trainers started from
+TEMPORARY = re.compile(r"(.+\.)?tmp_\d+")  # the names of what layers compute
+_NOT_STATE = {"Param", "Grad", "LearningRate", "ParamOut", "Beta1Tensor", "Beta2Tensor"}
+
+
+@dataclass(frozen=True)
+class Held:
+    """A variable ``local`` of this process, which is ``piece`` of the whole."""
+
+    local: str
+    piece: Piece
+
+
+def array_of(scope: Scope, name: str) -> Any:
+    """Return the array of a variable, on whichever device; None if it has none."""
+    found = scope.find_var(name)
+    value = None if found is None else found.value
+    return value if hasattr(value, "dtype") and hasattr(value, "shape") else None
+
+
+def tables_of(program: Program, scope: Scope) -> list[SparseTable]:
+    """Return the distributed tables that this process holds rows of, by name."""
+    found = {}
+    for var in program.list_vars():
+        held = scope.find_var(var.name)
+        if held is not None and isinstance(held.value, SparseTable):
+            found[var.name] = held.value
+    return [found[name] for name in sorted(found)]
+
+
+def persistables(program: Program) -> Iterator[Variable]:
+    """Yield the variables of a Program that outlive a run and have values to be saved."""
+    for var in program.list_vars():
+        if var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS):
+            yield var
+
+
+def roles_of(program: Program) -> dict[str, str]:
+    """Return what the variables of a Program are, by name; `OTHER` are left out."""
+    roles = {}
+    for block in program.blocks:
+        for op in block.ops:
+            if op.type == "increment":
+                roles.update(dict.fromkeys(op.output("Out"), COUNTER))
+            if not op.input("Param"):
+                continue
+            for slots in (op.inputs, op.outputs):
+                for slot, names in slots.items():
+                    if slot not in _NOT_STATE:
+                        roles.update(dict.fromkeys(names, OPTIMIZER))
+            roles.update(dict.fromkeys(op.input("LearningRate"), RATE))
+            roles.update(dict.fromkeys(op.input("Param"), PARAMETER))
+    for var in program.list_vars():
+        if isinstance(var, Parameter):
+            roles[var.name] = PARAMETER
+        elif var.name.startswith("@"):
+            roles[var.name] = COUNTER
+    return roles
+
+
+def individual(program: Program) -> set[str]:
+    """Return the variables of which every trainer has a value of its own.
+
+    Such as moving averages, which follow the rows that each trainer sees; with GEO and local SGD,
+    where trainers update by themselves, also parameters and optimizer state.
+    """
+    plan, group = trainer_plan(program), group_of(program)
+    updates = (plan is not None and plan.mode.geo) or (
+        group is not None and group.mode == "local_sgd"
+    )
+    roles = (Role.FORWARD, Role.OPTIMIZE) if updates else (Role.FORWARD,)
+    written = {
+        name
+        for op in program.global_block().ops
+        if op.role & ~Role.LOSS in roles
+        for name in op.output_arg_names
+        if not name.endswith(SNAPSHOT)
+    }
+    return {var.name for var in persistables(program) if var.name in written}
+
+
+def individually(held: Held, trainer: int) -> Held:
+    """Return a variable as this trainer's own; without a number it is what all begin with."""
+    name = f"{held.piece.name}@trainer_{trainer}"
+    return Held(held.local, replace(held.piece, name=name, path=path_of(name)))
+
+
+def tables_looked_up(program: Program) -> set[str]:
+    """Return the distributed tables of a Program."""
+    ops = (op for block in program.blocks for op in block.ops)
+    return {op.input("W")[0] for op in ops if is_distributed_lookup(op)}
+
+
+def state_of_tables(program: Program) -> set[str]:
+    """Return the accumulators that distributed tables hold with their rows: they have no arrays."""
+    tables, block = tables_looked_up(program), program.global_block()
+    return {
+        name
+        for op in block.ops
+        if op.input("Param") and op.input("Param")[0] in tables
+        for slot, names in op.inputs.items()
+        if slot not in _NOT_STATE
+        for name in names
+        if block.var(name).shape == block.var(op.input("Param")[0]).shape
+    }
+
+
+def whole_variables(program: Program, scope: Scope) -> list[Held]:
+    """Return the persistable variables of a process that holds all of each, as it holds them."""
+    roles = roles_of(program)
+    found: dict[str, Held] = {}
+    for var in persistables(program):
+        array = array_of(scope, var.name)
+        if array is not None and var.name not in found:
+            found[var.name] = whole(var.name, roles.get(var.name, OTHER), array)
+    return list(found.values())
+
+
+def whole(name: str, role: str, array: Any) -> Held:
+    """Return a variable that this process holds all of."""
+    shape = tuple(array.shape) or (1,)
+    piece = Piece(name, role, array.dtype.name, shape, 0, shape[0], path_of(name))
+    return Held(name, piece)
+
+
+def server_variables(program: Program, scope: Scope) -> list[Held]:
+    """Return what a server holds: its rows of parameters and accumulators, and what it counts with.
+
+    What all servers have alike (learning rates, counters) is only server 0's.
+    """
+    plan = _plan(program)
+    blocks = _blocks_by_state(program, plan)
+    found: dict[str, Held] = {}
+    for record in _records(plan):
+        array = array_of(scope, record.slice.name)
+        if array is not None:
+            block = blocks.get(record.slice.name)
+            found[record.slice.name] = Held(record.slice.name, _piece_of(record, block, array))
+    if plan.index == 0:
+        for held in alike_on_servers(program, scope):
+            found.setdefault(held.local, held)
+    return list(found.values())
+
+
+def held_of_server(program: Program, scope: Scope) -> list[Held]:
+    """Return all that a server holds, and has to restore."""
+    found = {held.local: held for held in server_variables(program, scope)}
+    for held in alike_on_servers(program, scope):
+        found.setdefault(held.local, held)
+    return list(found.values())
+
+
+def alike_on_servers(program: Program, scope: Scope) -> list[Held]:
+    """Return what every server has a copy of, though only server 0 saves it."""
+    plan = _plan(program)
+    left_out = (
+        _not_state(plan)
+        | _made_anew(program, plan)
+        | {record.slice.name for record in _records(plan)}
+    )
+    left_out |= {name for name in recomputed(program) if TEMPORARY.fullmatch(name)}
+    roles = roles_of(program)
+    arrays = {v.name: array_of(scope, v.name) for v in persistables(program)}
+    return [
+        whole(name, roles.get(name, OTHER), array)
+        for name, array in arrays.items()
+        if array is not None and name not in left_out
+    ]
+
+
+def recomputed(program: Program) -> set[str]:
+    """Return what a server's schedule writes before it reads it: it need not be restored."""
+    plan = _plan(program)
+    if plan.schedule < 0:
+        return set()
+    read: set[str] = set()
+    written: set[str] = set()
+    waiting = list(reversed(program.block(plan.schedule).ops))
+    while waiting:
+        op = waiting.pop()
+        read |= set(op.input_arg_names) - written
+        written |= set(op.output_arg_names)
+        if "sub_block" in op.attrs:
+            waiting += reversed(program.block(op.attrs["sub_block"]).ops)
+    return written - read
+
+
+def backups_of(program: Program) -> dict[str, tuple[str, ...]]:
+    """Return, with DC-ASGD, the copies that trainers have read last, by parameter block."""
+    plan = _plan(program)
+    return {block.name: block.backups for block in plan.blocks if block.backups}
+
+
+def _plan(program: Program) -> ServerPlan:
+    plan = server_plan(program)
+    if plan is None:
+        raise CheckpointError("this is no server's program: get_pserver_program(endpoint) makes it")
+    return plan
+
+
+def _records(plan: ServerPlan) -> list[VarDistributed]:
+    return [] if plan.records is None else plan.records.get_distributed_vars_by_ep(plan.endpoint)
+
+
+def _not_state(plan: ServerPlan) -> set[str]:
+    """Return what comes and goes with every step: gradients, and copies for DC-ASGD."""
+    names: set[str] = set()
+    for block in plan.blocks:
+        names.update((block.gradient, *block.received, *block.backups))
+    for table in plan.tables:
+        names.update((table.gradient, *table.received, table.ids, table.rows))
+    return names
+
+
+def _made_anew(program: Program, plan: ServerPlan) -> set[str]:
+    """Return what clip and regularizers make in every step, before the parameters move."""
+    names: set[str] = set()
+    for block in plan.blocks:
+        ops = program.block(block.block).ops
+        moving = [op for op in ops if op.input("Param")]
+        kept = {
+            name for op in moving for name in op.input_arg_names if name not in op.input("Grad")
+        }
+        names.update(n for op in ops if op not in moving for n in op.output_arg_names)
+        names -= kept
+    return names
+
+
+def _blocks_by_state(program: Program, plan: ServerPlan) -> dict[str, ServerBlock]:
+    """Return the parameter block that each accumulator belongs to."""
+    found = {}
+    for held in plan.blocks:
+        for op in program.block(held.block).ops:
+            if held.name in op.input("Param"):
+                for slot, names in op.inputs.items():
+                    if slot not in _NOT_STATE:
+                        found.update(dict.fromkeys(names, held))
+    return found
+
+
+def _piece_of(record: VarDistributed, block: ServerBlock | None, array: Any) -> Piece:
+    """Return what of the whole a server's variable is."""
+    role = OPTIMIZER if record.vtype == "Optimizer" else PARAMETER
+    whole_shape = tuple(record.origin.shape)
+    path = path_of(record.slice.name)
+    dtype = np.dtype(array.dtype.name).name
+    if record.is_slice:
+        begin = record.offset // max(1, int(np.prod(whole_shape[1:])))
+        end = begin + array.shape[0]
+        return Piece(record.origin.name, role, dtype, whole_shape, begin, end, path)
+    if role == OPTIMIZER and block is not None and block.name != block.parameter:
+        begin, end = block.begin, block.end
+        return Piece(record.origin.name, role, dtype, whole_shape, begin, end, path, copy=True)
+    return Piece(record.origin.name, role, dtype, whole_shape, 0, whole_shape[0], path)

@@ -1,0 +1,313 @@
+"""What a checkpoint's files say of themselves: JSON of frozen facts. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, Cut
+from hpcdist.errors import CheckpointError
+
+PARAMETER, OPTIMIZER, RATE, COUNTER, OTHER = (
+    "parameter",
+    "optimizer",
+    "learning rate",
+    "counter",
+    "other",
+)
+# A file says what it holds in JSON, which takes many times its bytes of memory once it is read.
+MAX_VALUES = 1 << 24
+MAX_CONTAINERS = 1 << 20
+MAX_INTEGER = 1 << 62
+MAX_DIMENSIONS = 32
+MAX_CHUNK = 16 << 20  # bytes of a chunk's elements
+MORE_THAN_PACKED = 1 << 16  # what compressing may add where nothing can be saved
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array in a file: chunk i is ``sizes[i]`` bytes from ``offsets[i]``, with a checksum.
+
+    ``chunk`` is the shape of one, ``axis`` where an array is cut, see `layout.Cut`. A chunk that is
+    not ``packed`` (compressed) is its elements; or, as earlier releases wrote it, its elements
+    padded to a whole chunk and 4 bytes of Fletcher-32.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    chunk: tuple[int, ...]
+    axis: int
+    packed: bool
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    sums: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows ``begin:end`` of a variable of shape ``whole``, in the dataset ``path`` of a part.
+
+    A ``copy`` is a whole variable that belongs to rows ``begin:end`` of a parameter: the beta
+    powers of Adam, of which every block of a parameter has its own.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    whole: tuple[int, ...]
+    begin: int
+    end: int
+    path: str
+    copy: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the piece itself."""
+        return self.whole if self.copy else (self.end - self.begin, *self.whole[1:])
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """One writer's rows of a table: datasets ``ids``, ``rows`` and ``state`` below ``path``.
+
+    Rows are sorted by the upper 16 bits of their ids' mix; ``begins[b]`` is the first of those in
+    bucket b of 1024, ``begins[1024]`` the number of rows. ``shared`` are the numbers that all rows
+    of the writer share; ``facts`` say what a row is, as the table does.
+    """
+
+    name: str
+    path: str
+    dim: int
+    state_width: int
+    begins: tuple[int, ...]
+    shared: tuple[float, ...]
+    facts: Mapping[str, Any]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.begins[-1]
+
+    @property
+    def datasets(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+        """(name, dtype, shape) of what stands below ``path``."""
+        found = (("ids", "int64", (self.count,)), ("rows", "float32", (self.count, self.dim)))
+        if not self.state_width:
+            return found
+        return (*found, ("state", "float32", (self.count, self.state_width)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one writer has written."""
+
+    writer: str
+    step: int
+    program: str
+    pieces: tuple[Piece, ...] = ()
+    tables: tuple[TablePart, ...] = ()
+    stored: Mapping[str, Stored] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartFile:
+    """A part as the manifest knows it: ``facts`` is the checksum of its facts."""
+
+    file: str
+    bytes: int
+    facts: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What joins the parts. ``pieces`` are of all parts: ``homes[i]`` holds ``pieces[i]``.
+
+    ``trainers[k]`` is what trainer k keeps for itself (random state, reader position); ``extra`` is
+    the user's.
+    """
+
+    step: int
+    program: str
+    files: tuple[PartFile, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    homes: tuple[int, ...] = ()
+    tables: tuple[TablePart, ...] = ()
+    table_homes: tuple[int, ...] = ()
+    trainers: tuple[Mapping[str, Any], ...] = ()
+    extra: Any = None
+
+
+def to_json(facts: Part | Manifest) -> bytes:
+    """Return facts as JSON."""
+    kind = type(facts).__name__.lower()
+    said = {"format": VERSION, "kind": kind, **asdict(facts)}
+    try:
+        data = json.dumps(said, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"what is to be saved is not plain data: {error}; give numbers, text, lists and dicts"
+        ) from None
+    from_json(data, "what is to be saved")  # so that it can be read again
+    return data
+
+
+def from_json(data: bytes, file: str) -> Part | Manifest:
+    """Return the facts in ``data``, from anybody; CheckpointError if they are malformed."""
+    try:
+        if len(data) > MAX_FACTS or data.count(b",") > MAX_VALUES:
+            raise ValueError("too long")
+        if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+            raise ValueError("too many lists")
+        said = json.loads(data, parse_constant=_no_number)
+        kind = said["kind"]
+        if kind not in ("part", "manifest"):
+            raise ValueError(f"expected a part or a manifest, got {kind!r}")
+        found: Part | Manifest = made(Part if kind == "part" else Manifest, said)
+        _check(found)
+        return found
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: malformed facts ({error!r})") from None
+
+
+def made(kind: Any, said: Any) -> Any:
+    """Return JSON's ``said`` as a value of type ``kind``; ValueError or KeyError if it is none.
+
+    ``kind`` is one of this module's classes, or what these are made of. Integers count or measure
+    something: they are from 0 to 2**62.
+    """
+    arguments = get_args(kind)
+    if kind is Any:
+        return said
+    if isinstance(kind, type) and is_dataclass(kind):
+        given = _of(dict, said)
+        known = {
+            name: made(hint, given[name])
+            for name, (hint, needed) in _fields(kind).items()
+            if needed or name in given
+        }
+        return kind(**known)
+    if get_origin(kind) is tuple:
+        if arguments[0] is int:  # there are millions of them
+            return _integers(_of(list, said))
+        return tuple(made(arguments[0], item) for item in _of(list, said))
+    if get_origin(kind) is Mapping:
+        return {name: made(arguments[1], item) for name, item in _of(dict, said).items()}
+    if kind is int:
+        return _integers([said])[0]
+    if kind is float:
+        number = float(_of((int, float), said))
+        if not math.isfinite(number):
+            raise ValueError(f"{said!r:.80} is no finite number")
+        return number
+    if kind is str:
+        _of(str, said).encode()  # refuses what no file name can hold
+    return _of(kind, said)
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of a class, and whether it has no default."""
+    hints = get_type_hints(kind)
+    return {
+        f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(kind)
+    }
+
+
+def _of(kind: Any, said: Any) -> Any:
+    if not isinstance(said, kind) or (isinstance(said, bool) and kind is not bool):
+        raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {said!r:.80}")
+    return said
+
+
+def _integers(said: list[Any]) -> tuple[int, ...]:
+    if said and (set(map(type, said)) != {int} or min(said) < 0 or max(said) >= MAX_INTEGER):
+        raise ValueError(f"expected integers from 0 on, got {said!r:.80}")
+    return tuple(said)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no finite number")
+
+
+# -- what the types do not say ---------------------------------------------------------------------
+def _check(facts: Part | Manifest) -> None:
+    """Raise ValueError for facts that cannot be true."""
+    for piece in facts.pieces:
+        _check_array(piece.whole, piece.dtype)
+        if not piece.begin <= piece.end or not piece.role.isprintable():
+            raise ValueError(f"piece {piece}")
+    for table in facts.tables:
+        if (
+            len(table.begins) != BUCKETS + 1
+            or table.begins[0] != 0
+            or any(low > high for low, high in pairwise(table.begins))
+        ):
+            raise ValueError(f"table {table.name!r}: the rows of its buckets are not in order")
+        _check_array((table.count, table.dim), "float32")
+        _check_array((table.count, table.state_width), "float32")
+    if isinstance(facts, Part):
+        if not facts.writer.isprintable():
+            raise ValueError(f"writer {facts.writer!r}")
+        for stored in facts.stored.values():
+            _check_stored(stored)
+        return
+    for file in facts.files:
+        if file.file.startswith(".") or "/" in file.file or not file.file.isprintable():
+            raise ValueError(f"a part called {file.file!r}")
+    for homes, of in ((facts.homes, facts.pieces), (facts.table_homes, facts.tables)):
+        if len(homes) != len(of) or any(home >= len(facts.files) for home in homes):
+            raise ValueError("pieces without a home")
+
+
+def _check_array(shape: tuple[int, ...], dtype: str) -> None:
+    """Raise ValueError unless numpy can have such an array of plain numbers."""
+    known = np.dtype(dtype)
+    if known.name != dtype or known.kind not in "biuf":
+        raise ValueError(f"elements of type {dtype!r}")
+    if not 1 <= len(shape) <= MAX_DIMENSIONS:
+        raise ValueError(f"an array of {len(shape)} dimensions")
+    if math.prod(max(1, d) for d in shape) * known.itemsize >= MAX_INTEGER:
+        raise ValueError(f"an array of shape {shape}")
+
+
+def _check_stored(stored: Stored) -> None:
+    """Raise ValueError unless the chunks are those of an array of this shape, and are not large."""
+    _check_array(stored.shape, stored.dtype)
+    itemsize = np.dtype(stored.dtype).itemsize
+    axis = stored.axis
+    if (
+        len(stored.chunk) != len(stored.shape)
+        or axis >= len(stored.shape)
+        or any(c != 1 for c in stored.chunk[:axis])
+        or not 1 <= stored.chunk[axis] <= max(1, stored.shape[axis])
+        or stored.chunk[axis + 1 :] != tuple(max(1, d) for d in stored.shape[axis + 1 :])
+        or math.prod(stored.chunk) * itemsize > MAX_CHUNK
+    ):
+        raise ValueError(f"chunks of {stored.chunk} in an array of {stored.shape}")
+    cut, size = cut_of(stored), math.prod(stored.shape)
+    count = cut.count(size)
+    if not len(stored.offsets) == len(stored.sizes) == len(stored.sums) == count:
+        raise ValueError(f"{len(stored.offsets)} places of {count} chunks")
+    if not count:
+        return
+    limit = math.prod(stored.chunk) * itemsize + MORE_THAN_PACKED
+    if min(stored.sizes) < 1 or max(stored.sizes) > limit:
+        raise ValueError("chunks of no, or of too many bytes")
+    if not stored.packed:
+        padded = math.prod(stored.chunk) * itemsize + 4
+        for nbytes, (_, elements) in zip(stored.sizes, cut.pieces(size)):
+            if nbytes not in (padded, elements * itemsize):
+                raise ValueError(f"a chunk of {nbytes} bytes for {elements} elements")
+
+
+def cut_of(stored: Stored) -> Cut:
+    """Return how a stored array is cut."""
+    return Cut(stored.chunk, stored.axis, max(1, stored.shape[stored.axis]))

@@ -1,0 +1,172 @@
+"""How far a trainer has come: its reader's position, its random numbers, its step."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.position import here
+
+WORDS = 624  # of the state of a Mersenne twister, and the last position in it
+_NONE = type(None)
+
+
+class Resumable:
+    """A reader that knows its position, so that a restored job reads on where the saved one was.
+
+    ``epoch`` counts how often it has been read to its end, ``position`` what it has given since.
+    A restore passes over what was given before the save: the random numbers that shuffled it are
+    drawn again. If that was all of an epoch, the job goes on with the next.
+    """
+
+    def __init__(self, reader: Callable[[], Iterable[Any]]) -> None:
+        self._reader = reader
+        self.epoch = 0
+        self.position = 0
+        self._began: Any = None  # the random state when this epoch began
+        self._rest: tuple[Any, Iterator[Any]] | None = None  # random state, and what is to come
+
+    def __call__(self) -> Iterator[Any]:
+        """Read an epoch, or what is left of the one that was restored."""
+        rest, self._rest = self._rest, None
+        if rest is None:
+            self._began, self.position = random_state(), 0
+            samples = iter(self._reader())
+        else:
+            current, samples = rest
+            set_random_state(current)
+        for sample in samples:
+            self.position += 1
+            yield sample
+        self.epoch += 1
+        self.position = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as plain data."""
+        began = random_state() if self._began is None or not self.position else self._began
+        return {"epoch": self.epoch, "position": self.position, "began": began}
+
+    def resume(self, state: Mapping[str, Any], current: Any) -> None:
+        """Go on from a position; ``current`` is the random state when it was saved.
+
+        Raises CheckpointError if the reader ends before that position.
+        """
+        self.epoch, self.position = _count(state["epoch"]), _count(state["position"])
+        self._began, self._rest = state["began"], None
+        if not self.position:
+            return
+        set_random_state(self._began)
+        samples = iter(self._reader())
+        given = sum(1 for _ in itertools.islice(samples, self.position))
+        if given < self.position:
+            raise CheckpointError(
+                f"the reader had given {self.position} batches of epoch {self.epoch} when the "
+                f"checkpoint was saved, but now it ends after {given}: it reads other data"
+            )
+        set_random_state(current)
+        following = list(itertools.islice(samples, 1))
+        if following:
+            self._rest = random_state(), itertools.chain(following, samples)
+            set_random_state(current)
+        else:
+            self.epoch, self.position = self.epoch + 1, 0
+
+
+def _count(said: Any) -> int:
+    if type(said) is not int or not 0 <= said < 1 << 62:
+        raise ValueError(f"position {said!r:.80}")
+    return said
+
+
+def resumable(reader: Callable[[], Iterable[Any]]) -> Resumable:
+    """Return a reader that can be given to `save` and `restore`; put it around all others."""
+    return Resumable(reader)
+
+
+# -- random numbers --------------------------------------------------------------------------------
+def random_state() -> dict[str, Any]:
+    """Return the state of ``random`` and ``numpy.random`` as plain data."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, _text(np.array(words, np.uint32)), gauss],
+        "numpy": [str(name), _text(np.asarray(keys, np.uint32)), position, has_gauss, cached],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set ``random`` and ``numpy.random`` to a state that was written down."""
+    version, words, gauss = state["python"]
+    name, keys, position, has_gauss, cached = state["numpy"]
+    keys = _words(keys)
+    # numpy believes what it is told, and reads behind its memory.
+    if name != "MT19937" or len(keys) != WORDS or not _within(position, WORDS):
+        raise ValueError(f"random numbers at position {position!r:.80}")
+    if not _within(has_gauss, 1) or type(cached) is not float or type(gauss) not in (float, _NONE):
+        raise ValueError("random numbers with another state than numpy's")
+    random.setstate((version, tuple(int(w) for w in _words(words)), gauss))
+    np.random.set_state((name, keys, position, has_gauss, cached))
+
+
+def _within(value: Any, last: int) -> bool:
+    return type(value) is int and 0 <= value <= last
+
+
+def _text(words: np.ndarray) -> str:
+    return base64.b64encode(words.astype("<u4").tobytes()).decode()
+
+
+def _words(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<u4").astype(np.uint32)
+
+
+# -- all of it -------------------------------------------------------------------------------------
+def own_state(
+    executor: Executor, reader: Resumable | None, counted: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a trainer keeps for itself, as plain data; ``counted`` is what its job counts."""
+    return {
+        "step": here.step,
+        "counted": counted,
+        "random": random_state(),
+        "streams": executor.states.positions(),
+        "reader": None if reader is None else reader.state(),
+    }
+
+
+def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -> None:
+    """Raise CheckpointError if a reader is to read on, and it was not saved where."""
+    if reader is not None and any(state.get("reader") is None for state in states):
+        raise CheckpointError(
+            f"{file}: was saved without a reader, so it does not know where to read on: "
+            "restore it without reader="
+        )
+
+
+def take_up_state(
+    states: tuple[Mapping[str, Any], ...], trainer: int, executor: Executor, reader: Any, file: str
+) -> Mapping[str, int]:
+    """Go on as this trainer was; one that was not there goes on as trainer 0 was.
+
+    Returns what its job had counted.
+    """
+    if not states:
+        return {}
+    state = states[trainer] if trainer < len(states) else states[0]
+    try:
+        set_random_state(state["random"])
+        here.step = int(state["step"])
+        executor.states.take_up(state["streams"], here.step)
+        counted = {str(what): int(number) for what, number in state.get("counted", {}).items()}
+        if reader is not None and state["reader"] is not None:
+            reader.resume(state["reader"], state["random"])
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{file}: malformed state of trainer {trainer} ({error!r})") from None
+    return counted

@@ -1,0 +1,71 @@
+"""What the process manager (mpirun, srun) tells a process about its place in a job. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# The innermost launcher first: mpirun may run inside a Slurm step, not the other way round.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+NAMESPACE, PMIX_RANK = "PMIX_NAMESPACE", "PMIX_RANK"  # of every process of a job
+
+
+def launched_size(env: Mapping[str, str] = os.environ) -> int | None:
+    """Return how many processes the launcher started, or None where no launcher left a trace."""
+    for name in _SIZES:
+        if env.get(name, "").isdigit():
+            return int(env[name])
+    # A batch script sees SLURM_NTASKS too, but is no step of that many tasks.
+    if "SLURM_STEP_ID" in env and env.get("SLURM_NTASKS", "").isdigit():
+        return int(env["SLURM_NTASKS"])
+    if env.get("MPI_LOCALNRANKS", "").isdigit():
+        return int(env["MPI_LOCALNRANKS"])
+    return None
+
+
+def launched_rank(env: Mapping[str, str] = os.environ) -> int:
+    """Return this process's number among those that the launcher started; 0 without a launcher."""
+    if launched_size(env) is None:
+        return 0
+    return next((int(env[name]) for name in _RANKS if env.get(name, "").isdigit()), 0)
+
+
+def slurm_job(env: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return the id of the Slurm job of this process and how often it was requeued; 0 without."""
+    job, restart = (env.get(f"SLURM_{name}", "") for name in ("JOB_ID", "RESTART_COUNT"))
+    return int(job) if job.isdecimal() else 0, int(restart) if restart.isdecimal() else 0
+
+
+def asked_to_go_on(env: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether Open MPI's mpirun was asked (--with-ft ulfm) to let a job survive dead ranks."""
+    return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+
+
+def pmix_process(env: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+    """Return the job and the rank of this process, as PMIx names them; None without PMIx."""
+    namespace, rank = env.get(NAMESPACE, ""), env.get(PMIX_RANK, "")
+    return (namespace, int(rank)) if namespace and rank.isdigit() else None
+
+
+@dataclass(frozen=True)
+class LocalRanks:
+    """The ranks of one job on this host, as PMIx (Open MPI's mpirun) describes them."""
+
+    namespace: str  # of the job
+    host: str
+    rank: int  # of this process among them
+    count: int
+    size: int  # of the whole job
+
+
+def local_ranks(env: Mapping[str, str] = os.environ) -> LocalRanks | None:
+    """Return which of this host's ranks this process is; None where PMIx does not say it."""
+    numbers = [
+        env.get(f"OMPI_COMM_WORLD_{name}", "") for name in ("LOCAL_RANK", "LOCAL_SIZE", "SIZE")
+    ]
+    namespace = env.get(NAMESPACE, "")
+    if not namespace or not all(map(str.isdigit, numbers)):
+        return None
+    return LocalRanks(namespace, env.get("PMIX_HOSTNAME", ""), *map(int, numbers))

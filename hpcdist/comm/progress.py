@@ -1,0 +1,175 @@
+"""How a rank waits: answer at once, yet leave the core to others when cores are few."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+from hpcdist.errors import CommError, DeadlineError
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class NamesRanks(Protocol):
+    """A description of a wait that also knows from which ranks something is missing."""
+
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Return their ranks."""
+
+
+DEADLINE_S = 180.0  # where nobody says another; the runtime passes that of FLAGS_rpc_deadline
+
+
+@dataclass(frozen=True)
+class WaitPolicy:
+    """Phases of a wait: poll back to back, then yield between polls, then sleep between polls.
+
+    A sleep lasts ``sleep_share`` of the time waited so far, between the two bounds, so what it adds
+    to the latency stays a small share of the wait itself.
+    """
+
+    spins: int
+    yield_s: float
+    sleep_share: float = 0.05
+    min_sleep_s: float = 20e-6
+    max_sleep_s: float = 1e-3
+
+
+# Chosen by measurement, see docs/protocol.md.
+ROOMY = WaitPolicy(spins=500, yield_s=5e-3)
+CROWDED = WaitPolicy(spins=8, yield_s=1e-3)
+
+
+class Clock:
+    """The time that deadlines are measured in; tests put another in its place."""
+
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+    condition = staticmethod(threading.Condition)
+
+
+CLOCK = Clock()
+
+_waits: list[Callable[[], str]] = []  # what this process waits for, once it has waited a little
+
+TICK_S = 0.02
+_ticks: list[Callable[[], None]] = []  # called about so often while this process waits
+_last_tick = [0.0]
+
+
+def waiting_for() -> str:
+    """Return what this process is waiting for, or an empty string. For the last words of a job."""
+    # Another thread asks, and the wait may end meanwhile.
+    for describe in _waits[-1:]:
+        return describe()
+    return ""
+
+
+@contextmanager
+def waits_for(describe: Callable[[], str]) -> Iterator[None]:
+    """Let `waiting_for` tell ``describe()`` while the block waits by means of its own."""
+    _waits.append(describe)
+    try:
+        yield
+    finally:
+        _waits.pop()
+
+
+@contextmanager
+def waits_for_ranks(ranks: Sequence[int]) -> Iterator[None]:
+    """Let a DeadlineError of the waits inside say that these ranks are missing."""
+    try:
+        yield
+    except DeadlineError as error:
+        error.missing = error.missing or tuple(ranks)
+        raise
+
+
+def while_waiting(call: Callable[[], None]) -> Callable[[], None]:
+    """Have ``call`` called every TICK_S while this process waits; return what ends that.
+
+    What it raises ends the wait.
+    """
+    _ticks.append(call)
+    return lambda: _ticks.remove(call)
+
+
+def as_comm_error(error: Exception, what: str) -> CommError:
+    """Return the error about a transport that failed while ``what`` was waited for."""
+    return CommError(f"{what}: {error}")
+
+
+def policy_for(ranks_on_host: int, usable_cores: int) -> WaitPolicy:
+    """Return the policy for a host: a core of its own for every rank, or not."""
+    return ROOMY if ranks_on_host <= usable_cores else CROWDED
+
+
+def waiter(
+    poll: Callable[[], T],
+    policy: WaitPolicy,
+    describe: Callable[[], str],
+    deadline_s: float | None,
+    failure: type[Exception] | tuple[()],
+    explained: Callable[[Exception, str], CommError] = as_comm_error,
+    clock: Clock = CLOCK,
+) -> Callable[[], T]:
+    """Return a function that calls ``poll`` until its result is true, and returns that result.
+
+    It is made once and called in every step, so all that a wait needs is bound here. Python signal
+    handlers run between polls. Raises, telling ``describe()``: DeadlineError after ``deadline_s``
+    seconds (None: never); what ``explained`` makes of a ``failure`` of ``poll``; CommError
+    if it answers None, which means that nothing is under way.
+    """
+    spins = range(policy.spins)
+
+    def wait() -> T:
+        try:
+            for _ in spins:
+                result = poll()
+                if result:
+                    return result
+            with waits_for(describe):
+                return linger()
+        except failure as error:
+            raise explained(error, describe()) from error
+
+    def linger() -> T:
+        begin = clock.monotonic()
+        waited = 0.0
+        while True:
+            result = poll()
+            if result:
+                return result
+            if result is None:
+                raise CommError(f"{describe()}: none of the requests has been started")
+            if deadline_s is not None and waited > deadline_s:
+                raise deadline_error(describe, deadline_s)
+            if _ticks and begin + waited > _last_tick[0] + TICK_S:
+                _last_tick[0] = begin + waited
+                for tick in _ticks:
+                    tick()
+            if waited < policy.yield_s:
+                os.sched_yield()
+            else:
+                nap = waited * policy.sleep_share
+                clock.sleep(min(max(nap, policy.min_sleep_s), policy.max_sleep_s))
+            waited = clock.monotonic() - begin
+
+    return wait
+
+
+def deadline_error(describe: Callable[[], str], deadline_s: float) -> DeadlineError:
+    """Return the error that says what was waited for, from whom, how long, and what to do."""
+    error = DeadlineError(
+        f"{describe()}: nothing came within {deadline_s:g} s; a rank is stuck, dead or slower than "
+        f"the deadline (raise FLAGS_rpc_deadline, in ms, if it is only slow)"
+    )
+    if isinstance(describe, NamesRanks):
+        error.missing = describe.missing_ranks()
+    return error

@@ -1,0 +1,129 @@
+"""``--as-paddle``: a script that says ``import paddle.fluid`` finds hpcdist under that name."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import hpcdist
+from hpcdist.compat import paddle2
+from hpcdist.errors import LaunchError
+
+ROOT = "paddle"
+FLUID = "paddle.fluid"
+PADDLE2 = "hpcdist.compat.paddle2"
+
+# Modules that are called otherwise here; an empty string is a package with nothing in it.
+ELSEWHERE = {
+    "paddle.fluid.incubate": "",
+    "paddle.fluid.incubate.fleet": "",
+    "paddle.fluid.incubate.fleet.base": "",
+    "paddle.fluid.incubate.fleet.base.fleet_base": "hpcdist.fleet.fleet_base",
+    "paddle.fluid.incubate.fleet.base.role_maker": "hpcdist.fleet.role_maker",
+    "paddle.fluid.incubate.fleet.collective": "hpcdist.fleet.collective",
+    "paddle.fluid.incubate.fleet.parameter_server": "",
+    "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler": "hpcdist.fleet",
+    "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy": (
+        "hpcdist.fleet.strategy"
+    ),
+    "paddle.metric": "hpcdist.layers.metric",
+    "paddle.nn": PADDLE2 + ".nn",
+    "paddle.nn.functional": PADDLE2 + ".nn.functional",
+    "paddle.optimizer": PADDLE2 + ".optimizer",
+    "paddle.static": PADDLE2 + ".static",
+    "paddle.static.nn": PADDLE2 + ".static.nn",
+    "paddle.distributed": PADDLE2 + ".distributed",
+    "paddle.distributed.fleet": "hpcdist.fleet",
+    "paddle.distributed.fleet.base": "",
+    "paddle.distributed.fleet.base.role_maker": "hpcdist.fleet.role_maker",
+}
+
+
+class _Package(ModuleType):
+    """A package of paddle: it has its modules as attributes, and what ``sources`` have."""
+
+    def __init__(self, name: str, *sources: ModuleType) -> None:
+        super().__init__(name, "What hpcdist has under a name of paddle.")
+        self.__path__: list[str] = []
+        self._sources = sources
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        full = f"{self.__name__}.{name}"
+        if full in ELSEWHERE:
+            return importlib.import_module(full)
+        for source in self._sources:
+            if hasattr(source, name):
+                return getattr(source, name)
+        raise AttributeError(f"the script uses {full}, which hpcdist does not have")
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds ``paddle.fluid.x`` and ``paddle.x`` as the module ``hpcdist.x`` itself, not a copy."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == ROOT:
+            return ModuleSpec(ROOT, self, is_package=True)
+        if not fullname.startswith(ROOT + "."):
+            return None
+        alias = _alias(fullname)
+        module = _module(alias) if alias else _Package(fullname)
+        if module is not None and alias.startswith(PADDLE2):
+            module = _Package(fullname, module)
+        if module is None:
+            raise ModuleNotFoundError(
+                f"the script imports {fullname}, which hpcdist does not have", name=fullname
+            )
+        state = (module, module.__spec__)
+        is_package = hasattr(module, "__path__")
+        return ModuleSpec(fullname, self, loader_state=state, is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Package(ROOT, paddle2, hpcdist) if spec.name == ROOT else spec.loader_state[0]
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the alias's spec on the module; give back its own.
+        spec = module.__spec__
+        if spec is not None and spec.loader_state is not None:
+            module.__spec__ = spec.loader_state[1]
+
+
+def install() -> None:
+    """Make ``import paddle`` mean hpcdist, from now on in this process."""
+    if ROOT in sys.modules:
+        raise LaunchError("--as-paddle: the real paddle is already imported in this process")
+    sys.meta_path.insert(0, _Finder())
+
+
+def uninstall() -> None:
+    """Undo ``install`` and forget the modules imported under paddle's name."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
+        del sys.modules[name]
+
+
+def _alias(fullname: str) -> str:
+    if fullname in ELSEWHERE:
+        return ELSEWHERE[fullname]
+    if fullname == FLUID or fullname.startswith(FLUID + "."):
+        return "hpcdist" + fullname.removeprefix(FLUID)
+    return "hpcdist" + fullname.removeprefix(ROOT)
+
+
+def _module(name: str) -> ModuleType | None:
+    """Import a module of hpcdist, or find one that a module holds under another name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, but not what it imports
+    parent, _, last = name.rpartition(".")
+    held = getattr(sys.modules.get(parent), last, None)
+    return held if isinstance(held, ModuleType) else None

@@ -1,0 +1,65 @@
+"""Fluid's module ``core``: element types, places and scopes, and what the machine can do."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+
+from hpcdist import settings
+from hpcdist.errors import HpcdistError
+from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.dtypes import VarType
+from hpcdist.lod_tensor import LoDTensor
+
+EnforceNotMet = HpcdistError  # what Fluid raises from its depths
+
+
+class VarDesc:
+    """Holds ``VarDesc.VarType``, as Fluid has it."""
+
+    VarType = VarType
+
+
+def is_compiled_with_cuda() -> bool:
+    """Tell whether GPU kernels can be had: cupy is installed."""
+    return importlib.util.find_spec("cupy") is not None
+
+
+def get_cuda_device_count() -> int:
+    """Return the number of GPUs this process sees; 0 without cupy or without a driver."""
+    if not is_compiled_with_cuda():
+        return 0
+    import cupy
+
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return 0
+
+
+def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
+    """Return a place for each of these GPUs; by default those of FLAGS_selected_gpus, or all."""
+    ids = selected_gpus() or range(get_cuda_device_count()) if device_ids is None else device_ids
+    return [CUDAPlace(i) for i in ids]
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """Return ``device_count`` CPU places, by default as many as CPU_NUM says (1)."""
+    count = settings.CPU_NUM.read() if device_count is None else device_count
+    return [CPUPlace()] * count
+
+
+__all__ = [
+    "CPUPlace",
+    "CUDAPlace",
+    "EnforceNotMet",
+    "LoDTensor",
+    "Scope",
+    "VarDesc",
+    "VarType",
+    "cpu_places",
+    "cuda_places",
+    "get_cuda_device_count",
+    "is_compiled_with_cuda",
+]

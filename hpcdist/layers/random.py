@@ -1,0 +1,79 @@
+"""Random values inside a step: noise that every run draws anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphTypeError
+from hpcdist.graph.dtypes import canonical, is_float
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+
+__all__ = [
+    "gaussian_random",
+    "gaussian_random_batch_size_like",
+    "uniform_random",
+    "uniform_random_batch_size_like",
+]
+
+
+def uniform_random(
+    shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
+) -> Variable:
+    """Draw values of [min, max); with a ``seed`` Fluid's for it, the same in every run."""
+    return _draw("uniform_random", None, shape, dtype, seed, min=float(min), max=float(max))
+
+
+def gaussian_random(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int = 0,
+    dtype: Any = "float32",
+) -> Variable:
+    """Draw normal values; with a ``seed`` Fluid's for it, the same in every run."""
+    return _draw("gaussian_random", None, shape, dtype, seed, mean=float(mean), std=float(std))
+
+
+def uniform_random_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    min: float = -1.0,
+    max: float = 1.0,
+    seed: int = 0,
+) -> Variable:
+    """Draw values of [min, max), one extent of ``shape`` taken from ``input``."""
+    like = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
+    facts = {"min": float(min), "max": float(max), **like}
+    return _draw("uniform_random_batch_size_like", input, shape, dtype, seed, **facts)
+
+
+def gaussian_random_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int = 0,
+    dtype: Any = "float32",
+) -> Variable:
+    """Draw normal values, one extent of ``shape`` taken from ``input``."""
+    like = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
+    facts = {"mean": float(mean), "std": float(std), **like}
+    return _draw("gaussian_random_batch_size_like", input, shape, dtype, seed, **facts)
+
+
+def _draw(
+    type: str, like: Variable | None, shape: Sequence[int], dtype: Any, seed: int, **facts: Any
+) -> Variable:
+    if not is_float(canonical(dtype)):
+        raise GraphTypeError(f"{type}: random values are floats, got dtype {dtype!r}")
+    attrs = {"shape": [int(d) for d in shape], "dtype": canonical(dtype), "seed": int(seed)}
+    inputs = {} if like is None else {"Input": like}
+    helper = LayerHelper(type)
+    return helper.apply(type, inputs, {**attrs, **facts}, dtype=dtype, stop_gradient=True)

@@ -1,0 +1,226 @@
+"""Tables that live on servers only: rows asked for and gradients sent, one message per server.
+
+A request is a control header, then what `Batch.messages` holds: counts and ids of all tables. The
+answer to TABLE_PULL (TABLE_PEEK: without making rows) is `Batch.replies`; a large one comes in
+pieces, so that the server looks rows up while others travel. TABLE_PUSH is followed by the
+gradients, which lie as the rows did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import CommError, TableError
+from hpcdist.ps.batch import Batch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
+from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind, encode_header
+from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
+from hpcdist.ps.table import SparseTable
+from hpcdist.ps.wire import finish_sends
+
+PIECE = 1 << 20  # bytes of an answer that travel together
+
+
+class TableClient(RowExchangeClient):
+    """A trainer's exchange of tables' rows with all servers."""
+
+    def __init__(
+        self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
+    ) -> None:
+        super().__init__(transport, cluster, trainer_id, deadline_s)
+        self._asked: list[Request] = []  # for rows that are waited for later
+        self.pushes = 0  # steps whose gradients have been sent
+        self.restored = 0  # how often the servers' tables have been loaded
+
+    def pull(self, batch: Batch, *, create: bool = True) -> None:
+        """Fill the batch's rows, as they are after all updates of the steps before this one.
+
+        Without ``create`` rows that nobody has touched are answered, but not made.
+        """
+        self.start_pull(batch, create=create)
+        self.finish_pull(batch)
+
+    def start_pull(self, batch: Batch, *, create: bool = True) -> None:
+        """Ask all servers for rows; until `finish_pull` the batch must stay as it is.
+
+        The rows are as they are when the servers answer, after all updates of the steps before
+        this one.
+        """
+        waiting = self._asked
+        kind = Kind.TABLE_PULL if create else Kind.TABLE_PEEK
+        for rank, message, reply in zip(self._cluster.servers, batch.messages, batch.replies):
+            for piece in _pieces(reply):
+                waiting.append(self._transport.irecv(piece, rank, VALUE_TAG))
+            waiting += self._post(rank, kind, message)
+
+    def finish_pull(self, batch: Batch) -> None:
+        """Wait for the rows; TableError if the servers together hold more ids than a table may."""
+        self._finish_asked()
+        for t, table in enumerate(batch.tables):
+            in_use = [int(counts[t]) for counts in batch.held]
+            if table.dict_size is not None and sum(in_use) > table.dict_size:
+                raise TableError(too_many(table.name, table.dict_size, in_use))
+
+    def push(self, batch: Batch) -> None:
+        """Start sending the gradients in the batch's rows; they must stay until `finish`."""
+        for rank, message, rows in zip(self._cluster.servers, batch.messages, batch.rows):
+            self._sending += self._post(rank, Kind.TABLE_PUSH, message)
+            if len(rows):
+                self._sending.append(self._transport.isend(rows, rank, ROWS_TAG))
+        self.pushes += 1
+
+    def close(self) -> None:
+        """Wait until nothing is under way: not what was pushed, and no rows asked for."""
+        self._finish_asked()
+        self.finish()
+
+    def _finish_asked(self) -> None:
+        if self._asked:
+            step = self.pushes
+            self._transport.wait_all(
+                self._asked,
+                lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables",
+                self._deadline_s,
+            )
+            self._asked.clear()
+
+    def _post(self, rank: int, kind: Kind, message: Array) -> list[Request]:
+        header = encode_header(kind, self._trainer, self.pushes, message.nbytes)
+        return [self._transport.isend(part, rank, REQUEST_TAG) for part in (header, message)]
+
+
+class TableServer(RowExchangeServer):
+    """A server's part of every table: answers for rows, takes gradients and applies them."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ranks: Sequence[int],
+        tables: Sequence[tuple[TableSpec, SparseTable]],
+        deadline_s: float,
+    ) -> None:
+        super().__init__(transport, ranks, deadline_s)
+        self._specs = [spec for spec, _ in tables]
+        self._tables = [table for _, table in tables]
+        # By trainer, kept from step to step: ids asked for, ids pushed, gradients, rows.
+        self._asked = [np.empty(0, np.int64) for _ in ranks]
+        self._told = [np.empty(0, np.int64) for _ in ranks]
+        self._gradients = [line_aligned(0) for _ in ranks]
+        self._replies = [line_aligned(0) for _ in ranks]
+        self._sending: list[list[Request]] = [[] for _ in ranks]
+        # pushed[k][t] is (ids, gradients) that trainer k sent of table t in the step being merged.
+        self._pushed: list[list[tuple[Array, Array]]] = [[] for _ in ranks]
+
+    def take_pull(self, trainer: int, header: Header) -> None:
+        """Receive the ids of a TABLE_PULL or TABLE_PEEK; `answer` replies when it may."""
+        ids, self._asked[trainer] = self._take(trainer, header, self._asked[trainer])
+        create = header.kind is Kind.TABLE_PULL
+        self._pulls.append((trainer, header.step, partial(self._reply, trainer, ids, create)))
+
+    def take_push(self, trainer: int, header: Header) -> None:
+        """Receive the ids and gradients of a TABLE_PUSH."""
+        ids, self._told[trainer] = self._take(trainer, header, self._told[trainer])
+        counts = [len(i) for i in ids]
+        _, end = rows_layout(self._specs, counts)
+        if end > len(self._gradients[trainer]):
+            self._gradients[trainer] = line_aligned(end + end // 4)
+        gradients = self._gradients[trainer][:end]
+        if end:
+            self._receive(trainer, ROWS_TAG, [gradients], "gradients of tables")
+        self._pushed[trainer] = list(zip(ids, rows_of(self._specs, counts, gradients)))
+
+    def apply(self, contributors: Sequence[int], rates: Sequence[float]) -> None:
+        """Move all tables by the mean of what the contributors sent; ``rates`` by table.
+
+        Gradients of one id are added in trainer order. A gradient that is no number changes
+        nothing: TableError.
+        """
+        for t, (table, rate) in enumerate(zip(self._tables, rates, strict=True)):
+            if not math.isfinite(rate):
+                raise TableError(
+                    f"table {table.name!r}: expected a finite learning rate, got {rate}"
+                )
+            sent = [self._pushed[k][t] for k in contributors]
+            ids, gradients = sent[0]
+            if len(sent) > 1:
+                ids = np.concatenate([i for i, _ in sent])
+                gradients = np.concatenate([g for _, g in sent])
+            table.push(ids, gradients, rate, 1.0 / len(sent), repeats=len(sent) > 1)
+
+    # -- inside --
+
+    def _take(self, trainer: int, header: Header, buffer: Array) -> tuple[list[Array], Array]:
+        """Receive counts and ids; return the ids by table, and the buffer that they lie in."""
+        count, rest = divmod(header.length, 8)
+        if rest:
+            raise CommError(
+                f"malformed message: {header.kind.name} of trainer {trainer} has {header.length} "
+                "bytes, expected a multiple of 8: int64 numbers"
+            )
+        if count > len(buffer):
+            buffer = np.empty(count + count // 4, np.int64)
+        message = buffer[:count]
+        self._receive(trainer, REQUEST_TAG, [message], "ids of tables")
+        return split_ids(message, len(self._tables)), buffer
+
+    def _reply(self, trainer: int, ids: Sequence[Array], create: bool) -> None:
+        counts = [len(i) for i in ids]
+        begins, end = rows_layout(self._specs, counts)
+        total = end + 8 * len(self._tables)
+        self._finish(trainer)
+        if total > len(self._replies[trainer]):
+            self._replies[trainer] = line_aligned(total + total // 4)
+        reply = self._replies[trainer][:total]
+        pieces, sent = _pieces(reply), 0
+        for table, begin, asked, rows in zip(
+            self._tables, begins, ids, rows_of(self._specs, counts, reply)
+        ):
+            row_bytes = 4 * table.dim
+            step = max(1, PIECE // row_bytes)
+            for first in range(0, len(asked), step):
+                part = slice(first, first + step)
+                table.pull(asked[part], rows[part], create=create)
+                ready = begin + min(first + step, len(asked)) * row_bytes
+                while (sent + 1) * PIECE <= ready:
+                    self._send(trainer, pieces[sent])
+                    sent += 1
+        reply[end:].view(np.int64)[:] = [len(table) for table in self._tables]
+        for piece in pieces[sent:]:
+            self._send(trainer, piece)
+
+    def _send(self, trainer: int, piece: Array) -> None:
+        request = self._transport.isend(piece, self._ranks[trainer], VALUE_TAG)
+        self._sending[trainer].append(request)
+
+    def _finish(self, trainer: int) -> None:
+        """Wait until the last answer has left: the trainer has it, or it would not ask again."""
+        finish_sends(
+            self._transport,
+            self._sending[trainer],
+            lambda: f"sending rows of tables to trainer {trainer}",
+            self._deadline_s,
+        )
+        self._sending[trainer].clear()
+
+    def close(self) -> None:
+        """Wait until all answers have left."""
+        for trainer in range(len(self._ranks)):
+            self._finish(trainer)
+
+
+def too_many(name: str, dict_size: int, in_use: Sequence[int]) -> str:
+    """Return the words for a table of which the servers together hold too many ids."""
+    where = ", ".join(f"server {k}: {n}" for k, n in enumerate(in_use))
+    return (
+        f"table {name!r} is full: it has room for {dict_size} ids, and {sum(in_use)} are in use "
+        f"({where}); raise size[0] of the embedding, or give -1 for any number of ids"
+    )
+
+
+def _pieces(reply: Array) -> list[Array]:
+    return [reply[begin : begin + PIECE] for begin in range(0, len(reply), PIECE)]

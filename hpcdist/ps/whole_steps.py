@@ -1,0 +1,23 @@
+"""Updates of a step that are applied together: held until those of all packets are due. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hpcdist.ps.shards import DuePacket
+
+
+class WholeSteps:
+    """Holds updates of ``packets`` packets back; each step has one of every packet."""
+
+    def __init__(self, packets: int) -> None:
+        self._held: list[deque[DuePacket]] = [deque() for _ in range(packets)]
+
+    def add(self, update: DuePacket) -> list[DuePacket]:
+        """Hold one more; return the updates of a step, by packet, once they are all here."""
+        self._held[update.packet].append(update)
+        return [held.popleft() for held in self._held] if all(self._held) else []
+
+    def holds(self, packet: int) -> bool:
+        """Tell whether an update of this packet is due, but not yet applied."""
+        return bool(self._held[packet])

@@ -1,0 +1,1 @@
+"""Batches that trainers share: rows scattered, values gathered, unequal numbers of batches."""

@@ -1,0 +1,344 @@
+"""How values of trainers that share a batch become the value of the whole batch. Pure.
+
+A Program is read once, by what its operators declare of the rows of a batch (`hpcdist.graph.rows`):
+what is computed row by row stays rows, a mean over rows stays a mean under what is linear, and so
+on. What is mixed from several rows cannot be put together from the trainers' parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError, PlanError
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.roles import Role
+from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
+from hpcdist.lod_tensor import LoDTensor, concatenated
+from hpcdist.runtime.batches.scatter_batch import (
+    Division,
+    Share,
+    batched_names,
+    is_loss_gradient,
+    losses,
+)
+
+Value = np.ndarray | LoDTensor
+
+_IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
+_GRADIENT = OfRows(How.GRADIENT)
+
+
+class RowTreatment:
+    """What the values that block 0 of a Program computes are of the rows of a batch.
+
+    ``batched``: the data variables whose rows, or sequences of rows, are shared. ``alike``: pairs
+    of data variables ("": the samples) that must have equally many rows of each sample.
+    ``counted``: data variables that there is a mean over the rows of.
+    """
+
+    def __init__(self, program: Program, batched: frozenset[str]) -> None:
+        self._block = program.global_block()
+        self._batched = batched
+        self.alike: set[tuple[str, str]] = set()
+        self._of: dict[str, OfRows] = {}
+        self._backward: set[str] = set()  # values of backward operators
+        for _ in range(2):  # what is kept from step to step is read as the last step left it
+            kept = {name: of for name, of in self._of.items() if self._is_kept(name)}
+            self._of = kept | {name: self._of_data(name) for name in sorted(batched)}
+            for op in self._block.ops:
+                self._of.update(self._results(op))
+        means = {of.sequences for of in self._of.values() if of.how is How.MEAN}
+        self.counted = means - {""}
+
+    def of(self, name: str) -> OfRows:
+        """Return what a value is of the rows of a batch."""
+        return self._of.get(name, SAME)
+
+    def mixed_states(self) -> dict[str, str]:
+        """Return why trainers' values differ of what a Program keeps from step to step, by name."""
+        return {
+            name: of.why or f"it is {of.how.value}"
+            for name, of in self._of.items()
+            if of.how not in (How.SAME, How.COUNTS) and self._is_kept(name)
+        }
+
+    def _of_data(self, name: str) -> OfRows:
+        ragged = self._block.var(name).lod_level
+        return OfRows(How.RAGGED, name) if ragged else OfRows(How.ROWS)
+
+    def _is_kept(self, name: str) -> bool:
+        var = self._block.find_var(name)
+        return var is not None and var.persistable
+
+    def _results(self, op: Operator) -> dict[str, OfRows]:
+        names = op.output_arg_names
+        given = {name: self.of(name) for name in op.input_arg_names}
+        backward = bool(op.role & Role.BACKWARD)
+        if backward:  # what it reads of the forward pass is as the loss is, or tells shapes only
+            self._backward.update(names)
+        read = self._backward & given.keys() if backward else given.keys()
+        mixed = [given[name] for name in read if given[name].how is How.MIXED]
+        treatment = lookup(op.type).rows
+        if treatment is None or op.type == "conditional_block":  # may leave results as they were
+            given |= {name: self.of(name) for name in names}
+        if is_loss_gradient(op):
+            return dict.fromkeys(names, _GRADIENT)
+        if all(of.how is How.SAME for of in given.values()):
+            return dict.fromkeys(names, SAME)
+        if mixed:
+            return dict.fromkeys(names, mixed[0])
+        if any(of.how is How.GRADIENT for of in given.values()):
+            return dict.fromkeys(names, self._of_gradients(op, given))
+        if treatment is None:
+            return dict.fromkeys(names, OfRows(How.MIXED, why=_undeclared(op)))
+        try:
+            found = treatment(self._applied(op))
+        except MixesRows as error:
+            why = f"operator {op.type!r} cannot be divided by rows: {error}"
+            return dict.fromkeys(names, OfRows(How.MIXED, why=why))
+        by_slot = found if not isinstance(found, OfRows) else dict.fromkeys(op.outputs, found)
+        left_out = OfRows(How.MIXED, why=f"operator {op.type!r} mixes rows")
+        return {
+            name: self._checked(op, name, by_slot.get(slot, left_out))
+            for slot, held in op.outputs.items()
+            for name in held
+        }
+
+    def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
+        """Rows must have a first dimension that is left open."""
+        var = self._block.find_var(name)
+        if of.how in _IN_ROWS and (var is None or var.shape[:1] != (-1,)):
+            return OfRows(How.MIXED, why=f"operator {op.type!r} gives {name!r} a fixed dimension 0")
+        return of
+
+    def _applied(self, op: Operator) -> Applied:
+        def operands(slots: dict[str, list[str]]) -> dict[str, list[Operand]]:
+            return {slot: [self._operand(n) for n in names] for slot, names in slots.items()}
+
+        attrs = own_attrs(lookup(op.type), op.attrs)
+        return Applied(attrs, operands(op.inputs), operands(op.outputs), self._align)
+
+    def _operand(self, name: str) -> Operand:
+        var = self._block.find_var(name)
+        if var is None:
+            return Operand(name, self.of(name), ())
+        return Operand(name, self.of(name), var.shape, var.lod_level, var.dtype)
+
+    def _align(self, one: str, other: str) -> None:
+        for name in (one, other):
+            if name and name not in self._batched:
+                raise MixesRows(f"how many rows {name!r} has is not known from what is fed")
+        if one != other:
+            self.alike.add((min(one, other), max(one, other)))
+
+    def _of_gradients(self, op: Operator, given: dict[str, OfRows]) -> OfRows:
+        """Gradients are averaged over trainers before an update reads them, and only there."""
+        if op.role & Role.BACKWARD:
+            return _GRADIENT
+        if not op.role & Role.OPTIMIZE:
+            return OfRows(How.MIXED, why=f"operator {op.type!r} reads a gradient of its own rows")
+        for name, of in given.items():
+            if of.how not in (How.SAME, How.GRADIENT):
+                why = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
+                return OfRows(How.MIXED, why=why)
+        return SAME if all(map(self._is_kept, op.output_arg_names)) else _GRADIENT
+
+
+def _undeclared(op: Operator) -> str:
+    if op.role & Role.BACKWARD:
+        return f"operator {op.type!r} starts from another gradient than that of a loss"
+    return f"operator {op.type!r} does not declare how it treats rows"
+
+
+class SharedProgram:
+    """A Program whose batches trainers share: what is cut, and what its values are of the rows.
+
+    Raises PlanError if several trainers cannot make the step that one process would make.
+    """
+
+    def __init__(self, program: Program, trainers: int) -> None:
+        self._program = program
+        self.batched = batched_names(program)
+        self._rows = RowTreatment(program, self.batched)
+        self._several = trainers > 1
+        self._alike = sorted(self._rows.alike)
+        self.counted = sorted(self._rows.counted)
+        of_losses = {name: self._rows.of(name) for name in losses(program)}
+        found = set(of_losses.values())
+        self.loss = found.pop() if len(found) == 1 else OfRows(How.MIXED)
+        if trainers == 1:
+            return
+        if self.loss.how not in (How.MEAN, How.SUM, How.SAME):
+            names = ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
+            raise PlanError(
+                "trainers can share the batches of a program only if its losses are means, or "
+                f"sums, of what is computed row by row: {names or 'no loss starts from 1'}; {_ELSE}"
+            )
+        for name, why in self._rows.mixed_states().items():
+            raise PlanError(
+                f"trainers that share batches would keep different values of {name!r}: {why}; "
+                f"{_ELSE}"
+            )
+
+    def has_rows(self, name: str) -> bool:
+        """Tell whether a value consists of rows, or sequences, of the batch."""
+        return self._rows.of(name).how in (How.ROWS, How.RAGGED)
+
+    def has_sequences(self, name: str) -> bool:
+        """Tell whether a value consists of sequences of the batch."""
+        return self._rows.of(name).how is How.RAGGED
+
+    def alike_in(self, feed: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the pairs that must have equally many rows of each sample in what is fed.
+
+        What is declared without sequences, but fed with some, must have one row in each.
+        """
+        block = self._program.global_block()
+        single = [
+            ("", name)
+            for name, value in feed.items()
+            if isinstance(value, LoDTensor)
+            and name in self.batched
+            and not block.var(name).lod_level
+        ]
+        pairs = [pair for pair in self._alike if {"", *feed}.issuperset(pair)]
+        return pairs + single if self._several else []
+
+    def of_rows(self, name: str) -> OfRows:
+        """Tell how trainers' values of a variable are joined; FeedError if they cannot be."""
+        of = self._rows.of(name) if name in self._program.global_block().vars else SAME
+        if of.how is How.PADDED:
+            raise FeedError(
+                f"cannot fetch {name!r} while trainers share the batches: each pads its sequences "
+                "to its own longest one; give sequence_pad, or sequence_mask, a maxlen"
+            )
+        if of.how in (How.MIXED, How.GRADIENT):
+            raise FeedError(
+                f"cannot fetch {name!r} while trainers share the batches: it is {_told(of)}, "
+                "neither computed row by row, nor a mean, sum, maximum or minimum of such values; "
+                "fetch what it is computed from"
+            )
+        return of
+
+
+_ELSE = "change it, or call DistributeTranspiler.transpile in the script and cut the data there"
+
+
+def _told(of: OfRows) -> str:
+    return f"{of.how.value} ({of.why})" if of.why else of.how.value
+
+
+def loss_weight(loss: OfRows, rows: Sequence[int], trainer: int) -> float:
+    """Return what this trainer's gradient counts, so that the mean over trainers is the batch's.
+
+    ``rows``: how many of those that the loss is a mean over, or of the samples, trainers have.
+    """
+    if loss.how is How.SUM:
+        return float(len(rows)) if rows[trainer] else 0.0
+    return rows[trainer] * len(rows) / max(sum(rows), 1) if loss.how is How.MEAN else 1.0
+
+
+# -- joining -------------------------------------------------------------------------------------
+def pack(values: Sequence[Value], ofs: Sequence[OfRows], share: Share) -> bytes:
+    """Return what a trainer tells the others of its values: if its rows do not count, only what
+    it keeps from other batches."""
+    told = {How.COUNTS} if not share.counted else set(How) - {How.SAME}
+    return b"".join(_packed(v, of.how) for v, of in zip(values, ofs) if of.how in told)
+
+
+def _packed(value: Value, how: How) -> bytes:
+    """Numbers of rows, and lengths of sequences level by level, stand before ragged rows."""
+    array = np.asarray(value)
+    if how is not How.RAGGED:
+        return array.tobytes()
+    levels = value.recursive_sequence_lengths() if isinstance(value, LoDTensor) else []
+    facts = [len(array), *itertools.chain(*([len(level), *level] for level in levels))]
+    return np.array(facts, np.int64).tobytes() + array.tobytes()
+
+
+class _Reader:
+    """Reads what one trainer packed."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._start = 0
+
+    def read(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """Return the next array."""
+        array = np.frombuffer(self._packed, dtype, math.prod(shape), self._start)
+        self._start += array.nbytes
+        return array.reshape(shape)
+
+    def read_ragged(self, like: Value) -> LoDTensor:
+        """Return the next rows of sequences, with as many levels as this trainer's own."""
+        (rows,) = self.read([1], np.int64)
+        levels = len(like.lod()) if isinstance(like, LoDTensor) else 0
+        lengths = [self.read([int(self.read([1], np.int64)[0])], np.int64) for _ in range(levels)]
+        own = np.asarray(like)
+        array = self.read([rows, *own.shape[1:]], own.dtype)
+        return LoDTensor(array, Lod.of_lengths(lengths) if levels else None)
+
+
+def unpack(
+    packed: Sequence[bytes | None],
+    values: Sequence[Value],
+    ofs: Sequence[OfRows],
+    division: Division,
+) -> list[Value]:
+    """Return the values of the whole batch from what all trainers packed; ``values`` are its own.
+
+    ``division`` says which rows each of the trainers that packed had.
+
+    Everything is put together in trainer order, so all trainers get the same bits. The rows of a
+    trainer that has died before it gave its values (None) are left out.
+    """
+    living = [(k, _Reader(data)) for k, data in enumerate(packed) if data is not None]
+    samples = division.counts[""]
+    readers = [(k, reader) for k, reader in living if samples[k]]
+    if not readers:
+        return list(values)
+    joined: list[Value] = []
+    for value, of in zip(values, ofs):
+        if of.how is How.SAME:
+            joined.append(value)
+            continue
+        if of.how is How.RAGGED:
+            joined.append(concatenated([reader.read_ragged(value) for _, reader in readers]))
+            continue
+        own = np.asarray(value)
+        of_sample = division.share.end - division.share.begin
+        per_row = len(own) // of_sample if of.how is How.ROWS else 0
+        if of.how is How.COUNTS:
+            joined.append(np.sum([r.read(own.shape, own.dtype) for _, r in living], axis=0))
+            continue
+        parts = []
+        for k, reader in readers:
+            shape = own.shape
+            if of.how is How.ROWS:
+                shape = (per_row * samples[k], *shape[1:])
+            parts.append(reader.read(shape, own.dtype))
+        rows = division.counts[of.sequences] if of.how is How.MEAN else samples
+        counts = [rows[k] for k, _ in readers]
+        joined.append(_joined(parts, counts, of.how).astype(own.dtype, copy=False))
+    return joined
+
+
+def _joined(parts: Sequence[np.ndarray], counts: Sequence[int], how: How) -> np.ndarray:
+    if how is How.ROWS:
+        return np.concatenate(parts)
+    if how is How.MAX:
+        return np.max(parts, axis=0)
+    if how is How.MIN:
+        return np.min(parts, axis=0)
+    wide = np.stack(parts).astype("float64" if parts[0].dtype.kind == "f" else parts[0].dtype)
+    if how is How.SUM:
+        return wide.sum(axis=0)
+    return np.average(wide, axis=0, weights=counts)

@@ -1,0 +1,60 @@
+"""The sums of sync_batch_norm over trainers, in forward and backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.ops.sync_batch_norm import OPS, bind_sync
+from hpcdist.runtime.staging import kept_fitting
+
+Call = Callable[[], Any]
+# (data, what): what every trainer gives, in trainer order; None of one that died. Collective.
+Exchange = Callable[[bytes, str], Sequence[bytes | None]]
+
+
+def is_synchronized(op: Operator) -> bool:
+    """Tell whether an operator adds up moments over trainers."""
+    return op.type in OPS
+
+
+def bind_moments(op: Operator, binding: Binding, exchange: Exchange | None) -> Call:
+    """Return what an operator does at a step. Collective; without an ``exchange`` this is alone.
+
+    Raises FeedError if another trainer's script has ended, CommError or DeadlineError as other
+    exchanges do. Sums run in trainer order: all trainers get the same bits, in every run.
+    """
+
+    def make() -> Call:
+        bound = bind_sync(op, binding.backend.xp, binding.arrays)
+        if callable(bound):
+            return bound
+
+        def run() -> None:
+            told = bound.told()
+            everyones = [told] if exchange is None else _exchanged(op, told, exchange)
+            bound.take(everyones)
+
+        return run
+
+    return kept_fitting(binding, make)
+
+
+def _exchanged(op: Operator, told: np.ndarray, exchange: Exchange) -> list[np.ndarray]:
+    outputs = op.output("Y") or op.output_arg_names[:1]
+    came = exchange(told.tobytes(), f"the other trainers' sums of {op.type} {outputs[0]!r}")
+    for trainer, data in enumerate(came):
+        if data is not None and len(data) != told.nbytes:
+            raise FeedError(
+                f"trainers sum the moments of {outputs[0]!r} in step {here.step}, so all must be "
+                f"there: expected {told.nbytes} bytes, got {len(data)} from trainer {trainer}"
+                + ("; its script has ended" if not data else "")
+                + "; feed equally many batches on all trainers"
+            )
+    return [np.frombuffer(data) for data in came if data is not None]

@@ -1,0 +1,209 @@
+"""One Program on many trainers: each takes its rows of every batch, and results are joined. Pure.
+
+The step of the job is the step that one process would make on the whole batch: with n_k of n
+rows, trainer k's mean loss counts n_k T / n, so the servers' mean over T is the mean over n.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.lod_tensor import LoDTensor
+
+WEIGHT = "@ROWS_WEIGHT@"  # fed to a shared Program: this trainer's rows * trainers / all rows
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows ``begin:end`` of a batch of ``total`` that one trainer feeds."""
+
+    begin: int
+    end: int
+    total: int
+    weight: float  # rows * trainers / total; 0 for a trainer that feeds a row only to take part
+
+    @property
+    def counted(self) -> int:
+        """Rows that count in a joined result."""
+        return self.end - self.begin if self.weight else 0
+
+
+def share_of(total: int, trainer: int, trainers: int) -> Share:
+    """Cut a batch: rows k*n//T to (k+1)*n//T; where that is none, row 0 with weight 0."""
+    begin, end = trainer * total // trainers, (trainer + 1) * total // trainers
+    if begin == end:
+        return Share(0, 1, total, 0.0)
+    return Share(begin, end, total, (end - begin) * trainers / total)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How one batch is divided over trainers."""
+
+    share: Share  # of this trainer
+    counts: Mapping[str, Sequence[int]]  # rows of each trainer: samples (""), of data variables
+
+    def check_means(self) -> None:
+        """Raise FeedError if a trainer would take a mean over no rows at all."""
+        for name, counts in self.counts.items():
+            without = [k for k, rows in enumerate(counts) if not rows and self.counts[""][k]]
+            if without and any(counts):
+                raise FeedError(
+                    f"cannot share a batch over trainers: the program takes a mean over the rows "
+                    f"of {name!r}, but the samples of trainer {without[0]} have none; feed larger "
+                    "batches, or samples with rows"
+                )
+
+
+@functools.lru_cache
+def _shares(total: int, trainers: int) -> list[Share]:
+    return [share_of(total, trainer, trainers) for trainer in range(trainers)]
+
+
+@functools.lru_cache
+def _samples(total: int, trainers: int) -> list[int]:
+    return [share.counted for share in _shares(total, trainers)]
+
+
+def cut_feed(
+    feed: Mapping[str, Any],
+    batched: frozenset[str],
+    trainer: int,
+    trainers: int,
+    counted: Sequence[str] = (),
+    alike: Sequence[tuple[str, str]] = (),
+) -> tuple[dict[str, Any], Division | None]:
+    """Return this trainer's rows of every ``batched`` value (the rest whole), and the division.
+
+    Of a LoDTensor, an outermost sequence counts as a row. The division is None if nothing that is
+    fed has rows; it counts samples, and the rows of the variables ``counted``. For ``alike`` see
+    `check_alike`. FeedError if a batch cannot be divided.
+    """
+    arrays = as_arrays(feed)
+    sizes = _sizes(arrays, batched)
+    if not sizes:
+        return arrays, None
+    total = next(iter(sizes.values()))
+    if total == 0:
+        raise FeedError("cannot share an empty batch over trainers")
+    check_alike(arrays, alike)
+    counts = {"": _samples(total, trainers)}
+    shares = _shares(total, trainers)
+    for name in counted:
+        ends = _row_ends(arrays[name]) if name in arrays else np.arange(total + 1)
+        counts[name] = [int(ends[s.end] - ends[s.begin]) if s.counted else 0 for s in shares]
+    share = shares[trainer]
+    cut = {n: _part(a, share) if n in batched else a for n, a in arrays.items()}
+    return cut, Division(share, counts)
+
+
+def _row_ends(value: Any) -> np.ndarray:
+    """Return how many rows the first i samples have, for i from 0 to all of them."""
+    if not isinstance(value, LoDTensor) or value.sequences is None:
+        return np.arange(len(value) + 1)
+    ends, *inner = value.sequences.offsets
+    for offsets in inner:
+        ends = offsets[ends]
+    return ends
+
+
+def check_alike(feed: Mapping[str, Any], alike: Sequence[tuple[str, str]]) -> None:
+    """Raise FeedError unless each pair has equally many rows of each sample ("": one)."""
+    for one, other in alike:
+        ends = _row_ends(feed[other])
+        expected = _row_ends(feed[one]) if one else np.arange(len(ends))
+        if not np.array_equal(expected, ends):
+            wanted = f"as many as {one!r}: {np.diff(expected).tolist()}" if one else "one each"
+            raise FeedError(
+                f"cannot share a batch over trainers: {other!r} has {np.diff(ends).tolist()} rows "
+                f"of its samples, expected {wanted}, for the program computes with both row by row"
+            )
+
+
+def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is fed as arrays and LoDTensors."""
+    return {n: v if isinstance(v, LoDTensor) else np.asarray(v) for n, v in feed.items()}
+
+
+def _part(value: Any, share: Share) -> Any:
+    if isinstance(value, LoDTensor):
+        return value.part(share.begin, share.end)
+    return value[share.begin : share.end]
+
+
+def row_counts(
+    feed: Mapping[str, Any], batched: frozenset[str], names: Sequence[str] = ("",)
+) -> list[int]:
+    """Return how many rows of data variables ("": samples) are fed; 0 if nothing has rows."""
+    arrays = as_arrays(feed)
+    samples = next(iter(_sizes(arrays, batched).values()), 0)
+    return [len(arrays[name]) if name in arrays else samples for name in names]
+
+
+def share_among(counts: Sequence[int], trainer: int) -> Share:
+    """Return the share of a trainer whose rows stand behind those of the trainers before it."""
+    begin, total = sum(counts[:trainer]), sum(counts)
+    weight = counts[trainer] * len(counts) / total
+    return Share(begin, begin + counts[trainer], total, weight)
+
+
+def _sizes(arrays: Mapping[str, Any], batched: frozenset[str]) -> dict[str, int]:
+    """Return the numbers of rows of what has rows, all equal."""
+    for name, array in arrays.items():
+        if name in batched and not isinstance(array, LoDTensor) and not array.ndim:
+            raise FeedError(f"feed {name!r}: expected one row per sample, got {array!r}")
+    sizes = {
+        name: value.samples if isinstance(value, LoDTensor) else len(value)
+        for name, value in arrays.items()
+        if name in batched
+    }
+    if len(set(sizes.values())) > 1:
+        raise FeedError(
+            f"cannot share a batch over trainers: expected equal numbers of rows, got {sizes}"
+        )
+    return sizes
+
+
+def weighted(program: Program) -> Program:
+    """Return a copy whose loss gradient is multiplied by the fed weight of this trainer's rows."""
+    new = program.clone()
+    block = new.global_block()
+    block.create_var(WEIGHT, shape=(1,), dtype="float32", is_data=True, stop_gradient=True)
+    for index, op in enumerate(block.ops):
+        if is_loss_gradient(op):
+            slots = {"X": [WEIGHT]}, {"Out": op.output("Out")}
+            facts = {"scale": op.attrs["value"], "bias": 0.0, "bias_after_scale": True}
+            facts |= {ROLE_ATTR: op.attrs[ROLE_ATTR]}
+            block.ops[index] = Operator(block, "scale", *slots, facts)
+        elif op.type == "auc":
+            op.inputs["Weight"] = [WEIGHT]  # a row fed only to take part is not counted
+    return new
+
+
+def is_loss_gradient(op: Operator) -> bool:
+    """Tell whether an operator starts the backward pass: it fills the loss's gradient with 1."""
+    return op.type == "fill_constant" and op.role == Role.BACKWARD | Role.LOSS
+
+
+def losses(program: Program) -> list[str]:
+    """Return the names of the losses that a Program minimizes."""
+    ops = program.global_block().ops
+    starts = [op.output("Out")[0] for op in ops if is_loss_gradient(op)]
+    return [name.removesuffix(grad_name("")) for name in starts]
+
+
+def batched_names(program: Program) -> frozenset[str]:
+    """Return the names of data variables whose first dimension is the batch."""
+    return frozenset(
+        v.name for v in program.global_block().vars.values() if v.is_data and v.shape[:1] == (-1,)
+    )

@@ -1,0 +1,87 @@
+"""Trainers with unequal numbers of batches: three ways to end a pass together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hpcdist import settings
+from hpcdist.errors import FeedError
+from hpcdist.executor import control
+from hpcdist.runtime.job.job import Job
+
+Reader = Callable[[], Iterator[Any]]
+
+WAYS = ("pad", "cut", "join")
+KEPT = 64  # batches of a pass that are kept, to be drawn from again
+
+
+def even_batches(reader: Reader, how: str = "pad") -> Reader:
+    """Return a reader of batches that gives every trainer of a job equally many.
+
+    ``pad``: a trainer that has no more draws from its own again, until the last one is through.
+    ``cut``: all end when the first one has no more. ``join``: a trainer that has no more gets
+    ``[]`` and takes part without data: `Executor.run` with the feed ``{}`` adds nothing to the
+    sums, and every step counts each row once, whoever has it.
+
+    Every trainer must read its passes to their ends, in step with the others. In a process that
+    trains alone, and where batches are shared, all have equally many anyway.
+    """
+    if how not in WAYS:
+        raise FeedError(f"even_batches: how must be one of {', '.join(WAYS)}, got {how!r}")
+
+    def batches() -> Iterator[Any]:
+        job = control.installed()
+        if not isinstance(job, Job):
+            yield from reader()
+            return
+        if how == "join":
+            job.join_uneven()
+        yield from _evened(reader(), how, job)
+
+    return batches
+
+
+def _evened(own: Iterator[Any], how: str, job: Job) -> Iterator[Any]:
+    spare = _Spare(f"{settings.SEED.read()}:{job.role.index}")
+    own = iter(own)
+    while True:
+        batch = next(own, None)
+        have = job.gather(int(batch is not None))
+        if not any(have) or (how == "cut" and not all(have)):
+            return
+        if batch is not None:
+            if how == "pad":
+                spare.keep(batch)
+            yield batch
+        elif how == "pad":
+            yield spare.draw(job.role.index)
+        else:
+            yield []
+
+
+class _Spare:
+    """Some of the batches seen, each with the same chance to be among them."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+        self._kept: list[Any] = []
+        self._seen = 0
+
+    def keep(self, batch: Any) -> None:
+        """See one more batch."""
+        self._seen += 1
+        if len(self._kept) < KEPT:
+            self._kept.append(batch)
+        elif (place := self._random.randrange(self._seen)) < KEPT:
+            self._kept[place] = batch
+
+    def draw(self, trainer: int) -> Any:
+        """Return one that was kept."""
+        if not self._kept:
+            raise FeedError(
+                f"trainer {trainer} has no batch at all that could be repeated: give it some, or "
+                "use even_batches(reader, how='join')"
+            )
+        return self._random.choice(self._kept)

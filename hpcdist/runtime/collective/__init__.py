@@ -1,0 +1,1 @@
+"""Training without servers: gradients summed over all trainers, in buckets."""

@@ -1,0 +1,364 @@
+"""A trainer's side of the operators among trainers: sums of gradients, without servers."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.comm.base import ANY, Transport
+from hpcdist.comm.bucket import Fusing
+from hpcdist.comm.collective import Collective
+from hpcdist.comm.groups import Way, make_groups
+from hpcdist.comm.hierarchy import find_nodes
+from hpcdist.comm.host_collective import HostCollective
+from hpcdist.comm.progress import while_waiting
+from hpcdist.errors import CommError, HpcdistError, PlanError
+from hpcdist.executor.backend import Backend
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.printing import exact_text
+from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.registry import Meta
+from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.runtime.batches.scatter_batch import weighted
+from hpcdist.runtime.collective.bucket_allreduce import RowsSum, Sums, bucket_names, fusing_of
+from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.staging import in_order
+from hpcdist.transpiler.cluster import Group, group_of, required_group
+from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
+from hpcdist.transpiler.grad_allreduce import RING_OPS, rewritten, without_average
+from hpcdist.transpiler.substitute import in_group
+
+Call = Callable[[], Any]
+
+logger = logging.getLogger("hpcdist")
+PLAIN = Fusing(memory_mb=32.0)  # for scripts that say nothing: fleet 2.0's default
+LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
+_LEAVING = 1  # the tag of what a trainer says when its script has ended
+
+
+class CollectiveLink(Link):
+    """The connection of one trainer to all others, shared by the Programs it runs."""
+
+    def __init__(self, trainers: Transport, names: tuple[str, ...], deadline_s: float) -> None:
+        """``names`` are the trainers' endpoints. Collective among the trainers."""
+        self._names = names
+        self._trainers = trainers
+        self._deadline_s = deadline_s
+        self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
+        self._groups: dict[tuple[Way, int | None], list[Collective]] = {}
+        self._way = Way()  # of the Program that is being compiled
+        self._begun: dict[int, Program] = {}
+        self._restored: dict[int, Program] = {}
+        self._families: dict[int, int] = {}
+        self._sums: dict[tuple[int, int], Sums] = {}
+        self._steps: dict[int, int] = {}  # of Programs that do not sum in every step
+        self._between: dict[int, Program] = {}  # what they are in the others
+        self._summed_steps = 0
+        self._summing = False
+        self._leaving: list[Any] = []
+        self._left: dict[int, int] = {}  # trainers that have ended -> after how many steps
+        self._unwatch: Call | None = while_waiting(self._watch)
+        self._variants: ProgramCache[tuple[Program, Program]] = ProgramCache()
+
+    def node_count(self) -> int:
+        """Return on how many hosts the trainers are. Collective."""
+        return len(find_nodes(self._host.group, 0)[0].members)
+
+    # -- before a step -----------------------------------------------------------------------
+    def substitute(self, program: Program) -> Program:
+        return in_group(program)
+
+    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
+        me = self._trainers.rank
+        group = Group("grad_allreduce", self._names, me, self._names[me], fusing=PLAIN)
+        first, trainer = rewritten(startup, main, group)
+        return trainer, first
+
+    def begin(self, program: Program, scope: Scope) -> None:
+        """Before a Program trains for the first time: agree on it, and on what it starts from."""
+        if not program.trains or id(program) in self._begun:
+            return
+        self._begun[id(program)] = program
+        _check_sparse(program)
+        group = required_group(program)
+        self._agree(program, group)
+        if group.mode == RUNNING and id(program) not in self._restored:
+            self._begin_alike(program, scope)
+
+    def variants(self, program: Program) -> tuple[Program, Program]:
+        known = self._variants.get(program)
+        if known is not None:
+            return known
+        check_counts_rows(program, required_group(program))
+        with_rows = self._note_variant(weighted(program), of=program)
+        without = self._note_variant(without_data(program), of=program)
+        return self._variants.put(program, (with_rows, without))
+
+    def _note_variant(self, variant: Program, of: Program) -> Program:
+        """Note that two Programs are run in the same steps, so that their sums are the same."""
+        self._families[id(variant)] = id(of)
+        self._begun[id(variant)] = variant
+        return variant
+
+    def of_this_step(self, program: Program) -> Program:
+        """Return what a Program is in its next step: local SGD averages in some of them only."""
+        if not program.trains:
+            return program
+        group, key = required_group(program), id(program)
+        if group.k_steps == 1:
+            return program
+        self._steps[key] = self._steps.get(key, 0) + 1
+        if group.averages(self._steps[key]):
+            return program
+        if key not in self._between:
+            self._between[key] = self._note_variant(without_average(program), of=program)
+        return self._between[key]
+
+    def settle(self, program: Program) -> dict[str, int]:
+        """Return how many steps of local SGD there were; between steps nothing is under way."""
+        steps = self._steps.get(id(program))
+        return {} if steps is None else {LOCAL_STEPS: steps}
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """Go on counting steps of local SGD; what trainers have of their own stays as it is."""
+        self._steps[id(program)] = int(counted.get(LOCAL_STEPS, 0))
+        self._restored[id(program)] = program
+
+    def _agree(self, program: Program, group: Group) -> None:
+        """Refuse to train together if trainers have built different Programs. Collective."""
+        often = (group.k_steps, group.begin_step)
+        chosen = (fusing_of(group), group.fused, _way(group), _ordered(), often)
+        text = f"{exact_text(program)}\n{chosen}"
+        digest = hashlib.sha256(text.encode()).digest()
+        what = "the other trainers' programs"
+        others = self._trainers.allgather_bytes(digest, self._deadline_s, what)
+        different = [trainer for trainer, other in enumerate(others) if other != digest]
+        if different:
+            raise CommError(
+                f"trainer {self._trainers.rank}: the program built here differs from that of "
+                f"trainers {different}: all ranks must build the same network, with equal "
+                "settings and FLAGS_"
+            )
+
+    def _begin_alike(self, program: Program, scope: Scope) -> None:
+        """Overwrite what is kept with the values of trainer 0, as ParallelExecutor did."""
+        here.doing = "taking over the values of trainer 0"
+        for name in sorted(v.name for v in program.global_block().vars.values() if v.persistable):
+            found = scope.find_var(name)
+            value = None if found is None else found.value
+            if value is not None and not isinstance(value, SelectedRows):
+                self._broadcast(value, 0)
+        here.doing = ""
+
+    def _broadcast(self, array: Any, root: int) -> None:
+        if isinstance(array, np.ndarray) and array.flags.c_contiguous:
+            self._host.broadcast(array, root)
+            return
+        host = np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.get())
+        self._host.broadcast(host, root)
+        if isinstance(array, np.ndarray):
+            array[...] = host
+        else:
+            array.set(host)
+
+    # -- compiling ---------------------------------------------------------------------------
+    def contiguous(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
+    ) -> list[list[str]]:
+        """Return the names that must lie side by side because they are summed together."""
+        self._way = _way(group_of(ops[0].block.program))
+        return bucket_names(ops, metas)
+
+    def memory(self, nbytes: int, backend: Backend) -> Any:
+        """Return memory of a backend in which sums need the least copying. Collective."""
+        return self._groups_of(self._way, backend)[0].empty(nbytes)
+
+    def _groups_of(self, way: Way, backend: Backend) -> list[Collective]:
+        key = (way, backend.device_id)
+        if key not in self._groups:
+            here.doing = "making communicators"
+            self._groups[key] = make_groups(
+                self._trainers, way, backend.device_id, self._deadline_s
+            )
+            here.doing = ""
+        return self._groups[key]
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Return what each operator among trainers does at a step; None if nothing."""
+        _refuse_servers_operators(ops)
+        if not any(op.type == "c_allreduce_sum" for op in ops):
+            return [self._bind_alone(op, binding) for op in ops]
+        sums = self._sums_of(ops, binding)
+        rows = {
+            op.input("X")[0]: RowsSum(self._host, binding.arrays[op.input("X")[0]], binding)
+            for op in ops
+            if op.type == "c_allreduce_sum" and _is_sparse(binding.arrays[op.input("X")[0]])
+        }
+        calls: list[Call | None] = []
+        gathers: list[Call] = []  # of the rows that wait for the next synchronization
+        last = max(i for i, op in enumerate(ops) if op.type == "c_allreduce_sum")
+        for i, op in enumerate(ops):
+            call: Call | None = None
+            if op.type == "c_allreduce_sum":
+                name = op.input("X")[0]
+                if name in rows:
+                    gathers.append(rows[name].gather)
+                else:
+                    call = sums.add(name)
+            elif op.type == "c_sync_calc_stream":
+                call = sums.progress
+            elif op.type == "c_sync_comm_stream":
+                call, gathers = in_order(sums.wait_for_added(), *gathers), []
+            else:
+                call = self._bind_alone(op, binding)
+            if i == last and not any(o.type == "c_sync_comm_stream" for o in ops[i:]):
+                call, gathers = in_order(call, sums.wait_for_added(), *gathers), []
+            calls.append(call)
+        calls[0] = in_order(self._begin_step, calls[0])
+        calls[-1] = in_order(calls[-1], self._end_step)
+        return calls
+
+    def _bind_alone(self, op: Operator, binding: Binding) -> Call | None:
+        if op.type == "c_broadcast":
+            array = binding.arrays[op.input("X")[0]]
+            return functools.partial(self._broadcast, array, op.attrs["root"])
+        return None  # communicators are there from the start; nothing is under way
+
+    def _sums_of(self, ops: Sequence[Operator], binding: Binding) -> Sums:
+        """Return the sums of a Program in a scope; made once, while its buffers stay."""
+        program = id(binding.program)
+        key = (self._families.get(program, program), id(binding.scope))
+        names = bucket_names(ops, _metas(ops, binding.arrays))
+        sums = self._sums.get(key)
+        if sums is None or not sums.holds(names, binding.arrays):
+            here.doing = "making the sums of gradients"
+            groups = self._groups_of(_way(group_of(binding.program)), binding.backend)
+            sums = Sums(groups, names, binding, _ordered())
+            here.doing = ""
+            if key not in self._sums and self._trainers.rank == 0:
+                _say_fused(sum(map(len, names)), len(names))
+            self._sums[key] = sums
+        sums.begin()
+        return sums
+
+    # -- the end -----------------------------------------------------------------------------
+    def _begin_step(self) -> None:
+        self._summing = True
+
+    def _end_step(self) -> None:
+        self._summing = False
+        self._summed_steps += 1
+
+    def close(self) -> None:
+        """Tell the others that no more sums come from here."""
+        self._stop_watching()
+        steps = np.array([self._summed_steps], np.int64)
+        others = [peer for peer in range(self._trainers.size) if peer != self._trainers.rank]
+        self._leaving = [self._trainers.isend(steps, peer, _LEAVING) for peer in others]
+
+    def end(self) -> None:
+        """Take in what all others said when they ended. Collective, after `close` on all."""
+        while len(self._left) < self._trainers.size - 1:
+            self._hear()
+        self._trainers.wait_all(self._leaving, lambda: "telling the others of the end", None)
+
+    def _stop_watching(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+        self._unwatch = None
+
+    def _hear(self) -> None:
+        found = self._trainers.iprobe(ANY, _LEAVING)
+        if found is None:
+            return
+        steps = np.zeros(1, np.int64)
+        request = self._trainers.irecv(steps, found[0], _LEAVING)
+        self._trainers.wait_all([request], lambda: "a trainer's last word", self._deadline_s)
+        self._left[found[0]] = int(steps[0])
+
+    def _watch(self) -> None:
+        """While this trainer waits: notice that others have ended, and will not come."""
+        self._hear()
+        early = sorted(t for t, steps in self._left.items() if steps <= self._summed_steps)
+        if early and self._summing:
+            self._stop_watching()
+            raise CommError(
+                f"trainer {self._trainers.rank} sums gradients of step {here.step}, but trainer "
+                f"{early[0]} has ended its script after {self._left[early[0]]} steps: give all "
+                "trainers equally many batches, or read them through hpcdist.even_batches"
+            )
+
+
+def _refuse_servers_operators(ops: Sequence[Operator]) -> None:
+    for op in ops:
+        if op.type not in RING_OPS:
+            raise HpcdistError(
+                f"operator {op.type!r} talks to parameter servers, but this job has none: start "
+                "it with --pservers P, or transpile in nccl2 or collective mode"
+            )
+
+
+def _way(group: Group | None) -> Way:
+    """Return how the sums of a program's group are to be made."""
+    if group is None:
+        return Way(carrier=settings.ALLREDUCE.read())
+    return Way(group.rings, group.hierarchical, group.per_node, settings.ALLREDUCE.read())
+
+
+def _say_fused(gradients: int, sums: int) -> None:
+    """Say in Fluid's words how far gradients are put together, if they are."""
+    if sums < gradients:
+        logger.info(
+            f"Find all_reduce operators: {gradients}. To make the speed faster, some all_reduce "
+            f"ops are fused during training, after fusion, the number of all_reduce ops is {sums}."
+        )
+
+
+def _check_sparse(program: Program) -> None:
+    """Refuse what is compiled for as many rows as this trainer has, not all of them together.
+
+    Adding rows to a dense value, as regularization does, takes any number of them.
+    """
+    block = program.global_block()
+    summed: set[str] = set()
+    for op in block.ops:
+        if op.type in RING_OPS:
+            summed.update(op.input("X") if op.type == "c_allreduce_sum" else ())
+            continue
+        for name in summed.intersection(op.input_arg_names):
+            dense = {block.var(out).type for out in op.output_arg_names} == {"LOD_TENSOR"}
+            takes_any = op.input("Param") or (op.type == "sum" and dense)
+            if block.var(name).type == "SELECTED_ROWS" and not takes_any:
+                raise PlanError(
+                    f"{op.place} {op}: without servers a sparse gradient cannot be clipped: use "
+                    "embedding(is_sparse=False) for this table, or a clip whose need_clip spares it"
+                )
+
+
+def _metas(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
+    found = {}
+    for op in ops:
+        for name in op.input("X"):
+            if name in arrays:
+                array = arrays[name]
+                kind = "SELECTED_ROWS" if _is_sparse(array) else "LOD_TENSOR"
+                found[name] = Meta(tuple(array.shape), np.dtype(array.dtype).name, kind)
+    return found
+
+
+def _is_sparse(array: Any) -> bool:
+    return isinstance(array, SelectedRows)
+
+
+def _ordered() -> bool:
+    """Tell whether sums are to run in a fixed order; a script may set the flags itself."""
+    return settings.CPU_DETERMINISTIC.read() or settings.CUDNN_DETERMINISTIC.read()

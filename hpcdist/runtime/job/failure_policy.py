@@ -1,0 +1,106 @@
+"""What the death of a rank means to a job: it ends, or goes on with the trainers that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from hpcdist import settings
+from hpcdist.checkpoint.recent import newest
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
+from hpcdist.errors import RankFailure
+from hpcdist.transpiler.plan import Plan
+
+OnFailure: TypeAlias = Literal["end", "continue"]
+
+
+class FailurePolicy:
+    """How this rank takes the death of others.
+
+    A job can only go on without trainers, and only where the transport is tolerant. ``asked`` is
+    what the user wants; None: go on in asynchronous modes, end in synchronous ones.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        asked: OnFailure | None = None,
+        name_of: Callable[[int], str] | None = None,
+        announce: Callable[[str], None] = print,
+        stack_of: Callable[[int], str] | None = None,
+        name_death: Callable[[int, str], None] | None = None,
+    ) -> None:
+        self._stack_of = stack_of or (lambda rank: "")
+        self._transport = transport
+        self._cluster = cluster
+        self._asked = asked
+        self._name_of = name_of or (lambda rank: f"rank {rank} ({cluster.role_of(rank)})")
+        self._announce = announce
+        self._name_death = name_death or (lambda rank, text: announce(text))
+        # Whether servers wait for all trainers: not known before a Program has been transpiled.
+        self.synchronous: bool | None = None
+        self.applied: tuple[int, ...] = ()  # by a server that has ended: steps of each trainer
+
+    @property
+    def goes_on_always(self) -> bool:
+        """Whether the job goes on without trainers that die, whatever its mode."""
+        return self._transport.tolerant and self._asked == "continue"
+
+    def learn(self, plan: Plan | None) -> None:
+        """Take note of how the Program that this rank runs is distributed."""
+        if plan is not None:
+            self.synchronous = plan.mode.synchronous
+
+    def goes_on_without(self, rank: int) -> bool | None:
+        """Tell whether the job goes on when ``rank`` dies; None: not known yet."""
+        if not (self._transport.tolerant and self._cluster.servers):
+            return False
+        if self._cluster.role_of(rank).kind != TRAINER:
+            return False
+        if self._asked is not None:
+            return self._asked == "continue"
+        return None if self.synchronous is None else not self.synchronous
+
+    def advice(self, dead: Sequence[int]) -> str:
+        """Return what the user can do about the death of these ranks, or an empty string."""
+        if any(self._cluster.role_of(rank).kind == PSERVER for rank in dead):
+            found = newest()
+            if found is not None:
+                return f"what servers held is lost; resume from the checkpoint {found}"
+            return (
+                "what servers held is lost, and no checkpoint was saved to resume from: "
+                "hpcdist.checkpoint.save(exe, directory, step) saves one"
+            )
+        if self._transport.tolerant and self.synchronous:
+            return "with --on-failure continue a job goes on without trainers that die"
+        return ""
+
+    def bury(self, trainer: int, steps: int) -> None:
+        """Let a server go on without a trainer of which ``steps`` whole steps count, or raise.
+
+        Server 0 tells it.
+        """
+        rank = self._cluster.trainers[trainer]
+        if not self.goes_on_without(rank):
+            raise RankFailure(f"serving after step {steps}", (rank,))
+        left = len(self._cluster.trainers) - len(
+            self._transport.failed().intersection(self._cluster.trainers)
+        )
+        if self._transport.rank == self._cluster.servers[0] and left:
+            trainers = "1 trainer" if left == 1 else f"{left} trainers"
+            self._name_death(
+                rank,
+                f"{self._name_of(rank)} died after step {steps}: killed, out of memory or "
+                f"crashed; the job goes on with {trainers}",
+            )
+
+    def tell_silence(self, trainer: int, steps: int, seconds: float) -> None:
+        """Report a trainer that sends nothing; the job waits: it may be computing."""
+        rank = self._cluster.trainers[trainer]
+        self._announce(
+            f"{self._name_of(rank)} has sent nothing for {seconds:.0f} s, after step {steps}: it "
+            f"is stuck or in a long computation ({settings.WORKER_UPDATE_INTERVAL.name}); the job "
+            f"waits\n{self._stack_of(rank)}"
+        )

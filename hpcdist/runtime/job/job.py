@@ -1,0 +1,278 @@
+"""This process's part in a job: what it runs in place of the user's Program, and with whom."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import PSERVER, Cluster
+from hpcdist.errors import FeedError, HpcdistError, PlanError
+from hpcdist.executor.backend import Backend
+from hpcdist.executor.control import Binding, Control, Feed, Fetched
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.distribution import NOT_DISTRIBUTED
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.registry import Meta
+from hpcdist.ops.counter_random import draw_as_reader
+from hpcdist.ps.table import TableStatistics
+from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
+from hpcdist.runtime.batches.shared_batches import Batches
+from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.job.checkpoint_peers import JobPeers
+from hpcdist.runtime.job.failure_policy import FailurePolicy
+from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.pserver.server import Server
+from hpcdist.runtime.pserver.trainer_link import TrainerLink
+from hpcdist.runtime.tables.pull_push import bind_make
+from hpcdist.transpiler.cluster import Group
+
+
+class Job(Control):
+    """The Control of a process that is one of many.
+
+    A script may transpile by itself, as Fluid scripts do. If it does not, its Programs are
+    transpiled when it first runs one: servers then serve and end there, trainers go on, each with
+    its rows of every batch that is fed. Without servers all ranks are trainers, who sum gradients.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        *,
+        seed: int,
+        deadline_s: float,
+        failure_policy: FailurePolicy | None = None,
+        local_feed: bool = False,
+    ) -> None:
+        self.transport = transport
+        self.cluster = cluster
+        self.role = cluster.role_of(transport.rank)
+        self._seed = seed
+        self._deadline_s = deadline_s
+        self.failure_policy = failure_policy or FailurePolicy(transport, cluster)
+        self._serves = self.role.kind == PSERVER
+        alike = transport.split(int(self._serves), self.role.index)  # all trainers, or all servers
+        self._trainers = alike
+        self._link = self._link_of(alike)
+        settle = None
+        if isinstance(self._link, TrainerLink) and self.failure_policy.goes_on_always:
+            settle = self._link.agree_on_deaths
+        membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
+        if local_feed and membership.settles:
+            raise PlanError(
+                "--feed local cannot go on without a trainer that dies, for its rows are its own: "
+                "leave --on-failure continue out"
+            )
+        self._batches = Batches(
+            self._trainers, deadline_s, membership, local=local_feed, ranks=cluster.trainers
+        )
+        self._substitutes: ProgramCache[Program] = ProgramCache()
+        self._on_servers: frozenset[str] = frozenset()  # what servers compute of a plain script
+        self._explicit = False
+        draw_as_reader("")  # until it turns out that trainers read data of their own
+        self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
+        self.closed = False
+
+    def _link_of(self, alike: Transport) -> Link:
+        index, deadline_s = self.role.index, self._deadline_s
+        policy = self.failure_policy
+        if self._serves:
+            return Server(self.transport, self.cluster, index, deadline_s, policy, alike)
+        if self.cluster.servers:
+            return TrainerLink(self.transport, self.cluster, index, deadline_s, policy.learn)
+        return CollectiveLink(alike, self.cluster.trainer_endpoints, deadline_s)
+
+    # -- which Program -----------------------------------------------------------------------
+    def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+        """Return the Program that this rank runs in place of ``program``, and what it feeds."""
+        found = self._substitute_of(program)
+        self._link.begin(found, scope)
+        if found.trains and self._batches.counts_rows(program):
+            with_rows, without = self._link.variants(found)
+            rows, some = self._batches.meet(found, feed)
+            return with_rows if some else without, rows
+        return self._link.of_this_step(found), self._batches.cut(program, feed, scope)
+
+    def begin(self, program: Program, scope: Scope) -> None:
+        """Before a substitute trains for the first time: let all trainers begin alike."""
+        self._link.begin(program, scope)
+
+    def _substitute_of(self, program: Program) -> Program:
+        found = self._substitutes.get(program)
+        return found or self._substitutes.put(program, self._substituted(program))
+
+    def _substituted(self, program: Program) -> Program:
+        """Transpile a plain script's Programs; of others return what their distribution says."""
+        if program._on_trainer is not None:
+            self._note_explicit()
+            # A server may run the startup as it stands; that it cannot train, bind says.
+            if not self._serves or program.trains:
+                program = program._on_trainer
+        if isinstance(program.distribution, Group):
+            self._check_group(program.distribution)
+        if program.distribution != NOT_DISTRIBUTED:
+            self._note_explicit()
+            return self._link.substitute(program)
+        main = program if program.trains else program.main
+        if self._explicit or main is None or not main.trains or main.startup is None:
+            return self._link.substitute(program)
+        self._transpile(main, main.startup)
+        return self._substitute_of(program)
+
+    def _transpile(self, main: Program, startup: Program) -> None:
+        own = self._batches.share(main, len(self.cluster.trainers))
+        trainer, first = self._link.transpiled(own, startup)
+        if self.cluster.servers:
+            self._on_servers = frozenset(_written(main) - _written(trainer))
+        for origin, transpiled in ((main, trainer), (startup, first)):
+            self._substitutes.put(origin, self._link.substitute(transpiled))
+
+    def _note_explicit(self) -> None:
+        """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
+        if not self._explicit:
+            self._explicit = True
+            if not self._serves:
+                random.seed(f"{self._seed}:{self.role.index}")
+                draw_as_reader(f"trainer {self.role.index}")
+
+    def _check_group(self, group: Group) -> None:
+        """Refuse a Program that was transpiled for other trainers than those of this job."""
+        told = (group.trainer_id, len(group.endpoints))
+        actual = (self.role.index, len(self.cluster.trainers))
+        if self.cluster.servers:
+            raise HpcdistError(
+                f"rank {self.transport.rank} is {self.role} of a job with parameter servers, but "
+                f"the script transpiles in {group.mode} mode: start it without --pservers"
+            )
+        if told != actual:
+            raise HpcdistError(
+                f"rank {self.transport.rank} is trainer {actual[0]} of {actual[1]}, but the script "
+                f"transpiles for trainer {told[0]} of {told[1]}: use PADDLE_TRAINER_ID and "
+                "PADDLE_TRAINER_ENDPOINTS of the environment, or start as many ranks"
+            )
+
+    # -- batches -----------------------------------------------------------------------------
+    def shared_fetch(
+        self, program: Program, names: Sequence[str]
+    ) -> Callable[[Fetched], list[Any]] | None:
+        """Return what joins the trainers' fetched values, for a Program that is shared.
+
+        Raises FeedError for names of values that trainers do not have, or that cannot be joined.
+        """
+        for name in self._on_servers.intersection(names):
+            raise FeedError(
+                f"cannot fetch {name!r} on a trainer: it is computed on the servers; what they "
+                "keep from step to step fluid.io.save_persistables asks them for"
+            )
+        return self._batches.join(program, names)
+
+    def join_uneven(self) -> None:
+        """From now on, let every step of this job count the rows that each trainer has."""
+        if self.cluster.servers:
+            raise HpcdistError(
+                "even_batches(how='join') is for jobs without parameter servers: with them, "
+                "trainers that have more batches go on alone"
+            )
+        self._batches.joins = True
+
+    def node_count(self) -> int:
+        """Return on how many hosts the trainers of a job without servers are. Collective."""
+        return self._link.node_count()
+
+    def gather(self, number: int) -> list[int]:
+        """Return the numbers of all trainers that live, in trainer order. Collective among them."""
+        data = self._trainers.allgather_living(
+            number.to_bytes(8, "little", signed=True), self._deadline_s, "the others' batches"
+        )
+        return [int.from_bytes(other, "little", signed=True) for other in data if other is not None]
+
+    # -- operators ---------------------------------------------------------------------------
+    def contiguous(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
+    ) -> list[list[str]]:
+        """Return groups of names whose arrays must lie one behind the other."""
+        return self._link.contiguous(ops, metas, backend)
+
+    def memory(self, nbytes: int, backend: Backend) -> Any:
+        """Return memory of a backend, in bytes, for such a group."""
+        return self._link.memory(nbytes, backend)
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Callable[[], Any] | None]:
+        """Return what each network operator does at a step, for this rank's role."""
+        if all(op.type == "make_table" for op in ops):
+            return [bind_make(op, binding) for op in ops]
+        serving = [op for op in ops if op.type == "listen_and_serv"]
+        if bool(serving) != self._serves:
+            kind = "listen_and_serv" if serving else ops[0].type
+            raise HpcdistError(
+                f"rank {self.transport.rank} is {self.role}: it cannot run operator {kind!r}; "
+                "the script must choose its program by PADDLE_TRAINING_ROLE"
+            )
+        exchange = self._batches.exchange
+        calls = {id(op): bind_moments(op, binding, exchange) for op in ops if is_synchronized(op)}
+        others = [op for op in ops if id(op) not in calls]
+        bound = iter(self._link.bind(others, binding) if others else ())
+        return [calls[id(op)] if id(op) in calls else next(bound) for op in ops]
+
+    def peers(self) -> JobPeers | None:
+        """Return the other ranks, as checkpoints see them; None on a server."""
+        link = self._link
+        if self._serves:
+            return None
+        client = link.current_client if isinstance(link, TrainerLink) else None
+        self._batches.settle()
+        return JobPeers(
+            self._gone,
+            self.cluster,
+            self._trainers,
+            client,
+            self._deadline_s,
+            program=self._substitute_of,
+            settle=link.settle,
+            catch_up=link.catch_up,
+            resume=link.resume,
+        )
+
+    def table_statistics(self) -> list[TableStatistics]:
+        """Return what the distributed tables of this server have done; none on a trainer."""
+        tables = self._link.tables if isinstance(self._link, Server) else ()
+        return [table.statistics() for table in tables]
+
+    @property
+    def staleness(self) -> int:
+        """How stale this trainer's last gradients were; 0 on a server."""
+        return self._link.staleness
+
+    def everyones(self, data: bytes, what: str) -> list[bytes]:
+        """Return what every trainer that lives gives, in trainer order. Collective among them."""
+        if self._serves:
+            raise HpcdistError(f"rank {self.transport.rank} is {self.role}: it has no {what}")
+        came = self._trainers.allgather_living(data, self._deadline_s, what)
+        return [found for found in came if found is not None]
+
+    def close(self) -> None:
+        """Leave the servers; they end when the last trainer has left. Harmless on a server."""
+        if not self._serves and not self.closed:
+            self._batches.leave()
+            self._link.close()
+            draw_as_reader("")
+        self.closed = True
+
+    def end_together(self) -> None:
+        """Close, and wait until all trainers' scripts have ended.
+
+        Every trainer calls this once; one that still joins values instead is told why it cannot.
+        """
+        self.close()
+        if not self._serves:
+            self._trainers.allgather_living(b"", None, "the others' end")
+        self._link.end()
+
+
+def _written(program: Program) -> set[str]:
+    return {name for op in program.global_block().ops for name in op.output_arg_names}

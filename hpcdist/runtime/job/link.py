@@ -1,0 +1,54 @@
+"""What a job asks of a rank's connection to the others; each role has a class of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpcdist.executor.control import NetworkOperators
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.program import Program
+
+
+class Link(NetworkOperators):
+    """A rank's connection to the others, which does nothing where its role has nothing to do."""
+
+    @property
+    def staleness(self) -> int:
+        """How stale a trainer's last gradients were."""
+        return 0
+
+    def substitute(self, program: Program) -> Program:
+        """Return what this rank runs in place of a Program that no rank has to transpile."""
+        raise NotImplementedError
+
+    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
+        """Return what this rank runs in place of a plain script's main and startup Program."""
+        raise NotImplementedError
+
+    def begin(self, program: Program, scope: Scope) -> None:
+        """Before a Program trains for the first time: let all trainers begin alike."""
+
+    def of_this_step(self, program: Program) -> Program:
+        """Return what a Program is in its next step."""
+        return program
+
+    def variants(self, program: Program) -> tuple[Program, Program]:
+        """Return what is run in steps that count rows: with rows on this rank, and without."""
+        raise NotImplementedError
+
+    def node_count(self) -> int:
+        """Return on how many hosts the trainers of a job without servers are. Collective."""
+        return 1
+
+    def settle(self, program: Program) -> dict[str, int]:
+        """Let all that was sent arrive; return what is counted for a Program."""
+        return {}
+
+    def catch_up(self, program: Program) -> None:
+        """When all trainers have settled: take over what they have sent."""
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """When all ranks have loaded a checkpoint: go on from there."""
+
+    def end(self) -> None:
+        """Take in what all others said when they ended. Collective, after `close` on all."""

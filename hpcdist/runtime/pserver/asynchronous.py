@@ -1,0 +1,36 @@
+"""An asynchronous step: its end takes the answers to what this trainer has sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdist.executor.control import Binding
+from hpcdist.graph.operator import Operator
+from hpcdist.ps.client import PsClient
+from hpcdist.runtime.pserver.synchronous import Synchronous, bind_sends, sender
+from hpcdist.runtime.staging import Call, in_order
+
+ENDS = ("recv", "send", "push_sparse")  # the last of these ends a step
+
+
+class Asynchronous(Synchronous):
+    """No barriers stand in the Program: every exchange is numbered, and answered by itself."""
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        staging = self.connection.staging(binding)
+        client, parameters = self.connect(binding, staging)
+        calls, unsent = bind_sends(ops, self.plan, client, staging, binding.arrays)
+        last = max(i for i, op in enumerate(ops) if op.type in ENDS)
+        end = self._end_of(client)
+        calls[last] = in_order(calls[last], sender(client, unsent), end, staging.up(parameters))
+        return calls
+
+    def _end_of(self, client: PsClient) -> Call:
+        step = self.connection.step
+
+        def end_step() -> None:
+            client.post_receives()
+            client.wait_receives()
+            step[0] += 1
+
+        return end_step

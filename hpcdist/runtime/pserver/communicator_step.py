@@ -1,0 +1,61 @@
+"""A step through the communicator: its end hands whole gradients over, which are cut there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from hpcdist.comm.base import Array
+from hpcdist.executor.control import Binding
+from hpcdist.graph.operator import Operator
+from hpcdist.runtime.pserver.communicator import Communicator, check_answered, read_settings
+from hpcdist.runtime.pserver.connection import StepProtocol
+from hpcdist.runtime.pserver.row_partition import cuts_of
+from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.tables.pull_push import refuse_queued, specs_of
+
+ENDS = ("send", "send_barrier", "recv")  # the last of these ends a step
+
+
+class CommunicatorStep(StepProtocol):
+    """Gradients are queued and merged; parameters are taken over between two steps."""
+
+    _communicator: Communicator | None = None
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        arrays, cuts = binding.arrays, cuts_of(self.plan)
+        staging = self.connection.staging(binding)
+        trained = {c.parameter: staging.host(c.parameter) for c in cuts if c.parameters}
+        communicator = self._communicator or self._made(trained)
+        client = self.connection.connect(
+            self.plan, communicator.pieces.__getitem__, list(trained.values())
+        )
+        if self._communicator is None:
+            communicator.attach(client, staging.up(trained))
+            self._communicator = communicator
+        dense = {c.gradient: staging.host(c.gradient) for c in cuts if c.parameters}
+        sparse = {c.gradient: arrays[c.gradient] for c in cuts if not c.parameters}
+        end = functools.partial(communicator.end_step, dense, sparse)
+        calls: list[Call | None] = [None] * len(ops)
+        last = max(i for i, op in enumerate(ops) if op.type in ENDS)
+        calls[last] = in_order(staging.down(dense), end)
+        return calls
+
+    def _made(self, trained: dict[str, Array]) -> Communicator:
+        mode = self.plan.mode
+        settings = read_settings(joint=mode.joint)
+        if mode.dc_asgd:
+            check_answered(settings)
+        if settings.queue > 1:
+            refuse_queued(specs_of(self.plan))
+        connection = self.connection
+        threads = connection.transport.concurrent
+        return Communicator(cuts_of(self.plan), trained, settings, connection.step, threads=threads)
+
+    def settle(self) -> None:
+        if self._communicator is not None:
+            self._communicator.settle()
+
+    def flush(self) -> None:
+        if self._communicator is not None:
+            self._communicator.flush()

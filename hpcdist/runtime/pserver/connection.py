@@ -1,0 +1,130 @@
+"""A trainer's connection to all servers, and what its step protocols have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import CommError
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.ps.client import PsClient, ServerArrays
+from hpcdist.runtime.pserver.exchange_plan import (
+    STALENESS,
+    STEP,
+    ServerExchange,
+    exchanges_of,
+    refuse_unpushed,
+)
+from hpcdist.runtime.staging import Call, Staging
+from hpcdist.runtime.tables.pull_push import specs_of
+from hpcdist.transpiler.plan import Plan
+
+
+class Connection:
+    """The servers as one trainer sees them; connected for the first Program that trains."""
+
+    def __init__(
+        self, transport: Transport, cluster: Cluster, trainer_id: int, deadline_s: float
+    ) -> None:
+        self.transport = transport
+        self._cluster = cluster
+        self._trainer_id = trainer_id
+        self._deadline_s = deadline_s
+        self.reader = self._new_client("", sync_mode=True)  # can only ask
+        self.client: PsClient | None = None
+        self._exchanges: tuple[ServerExchange, ...] = ()
+        self._addresses: list[int] = []
+        # Sent where exchanges are numbered: the number of this one, and the steps merged in it.
+        self.step = np.array([0, 1], np.int64)
+        self.staleness = {e: np.zeros(2, np.int64) for e in cluster.endpoints}
+        self._copies: dict[str, Array] = {}  # host copies of device arrays
+
+    def current(self) -> PsClient:
+        """Return what talks to the servers now: before the first step it can only ask."""
+        return self.client or self.reader
+
+    def staging(self, binding: Binding) -> Staging:
+        """Return a Program's arrays as messages see them."""
+        return Staging(binding.arrays, binding.backend, self._copies)
+
+    def connect(
+        self, plan: Plan, array_of: Callable[[str], Array], trained: Sequence[Array]
+    ) -> PsClient:
+        """Connect at the first step Program; later ones must train the very same arrays.
+
+        ``array_of`` returns what messages of a block leave from, or come to. CommError if another
+        Program, or one in another scope, would train with the same servers.
+        """
+        refuse_unpushed(plan)
+        exchanges = exchanges_of(plan)
+        addresses = [array.ctypes.data for array in trained]
+        if self.client is None:
+            client = self._new_client(plan.fingerprint or "", sync_mode=plan.mode.synchronous)
+            here.doing = "connecting to the parameter servers"
+            client.connect([self._arrays(plan, exchange, array_of) for exchange in exchanges])
+            here.doing = ""
+            self.client, self._exchanges, self._addresses = client, exchanges, addresses
+        elif exchanges != self._exchanges or addresses != self._addresses:
+            raise CommError(
+                f"trainer {self._trainer_id}: a second Program, or a second scope, would train "
+                "with the same parameter servers; use one trainer program in one scope"
+            )
+        return self.client
+
+    def _arrays(
+        self, plan: Plan, exchange: ServerExchange, array_of: Callable[[str], Array]
+    ) -> ServerArrays:
+        gradients = {b.key: array_of(b.gradient) for b in exchange.blocks}
+        parameters = {b.parameter: array_of(b.parameter) for b in exchange.blocks}
+        return ServerArrays(
+            exchange.endpoint,
+            exchange.gradients,
+            exchange.parameters,
+            gradients | {STEP.name: self.step},
+            parameters | {STALENESS: self.staleness[exchange.endpoint]},
+            exchange.pushed,
+            specs_of(plan),
+        )
+
+    def _new_client(self, fingerprint: str, *, sync_mode: bool) -> PsClient:
+        return PsClient(
+            self.transport,
+            self._cluster,
+            self._trainer_id,
+            fingerprint=fingerprint,
+            sync_mode=sync_mode,
+            deadline_s=self._deadline_s,
+        )
+
+
+class StepProtocol:
+    """What the network operators of a trainer's step do; there is a class for each mode."""
+
+    def __init__(self, plan: Plan, connection: Connection) -> None:
+        self.plan = plan
+        self.connection = connection
+
+    def contiguous(self) -> list[list[str]]:
+        """Return the names that must lie side by side because they travel in one message."""
+        return []
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Return what each network operator does at a step; None where another one does it."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Send what is queued or not yet exchanged, between two steps."""
+
+    def flush(self) -> None:
+        """Send what is queued or not yet exchanged, after the last step."""
+
+    def catch_up(self) -> None:
+        """Take over what other trainers had not yet exchanged."""
+
+    def resume(self) -> None:
+        """Note what the servers have loaded from a checkpoint."""

@@ -1,0 +1,220 @@
+"""Optimize blocks of a server: trainers' gradients are merged, and the parameter is updated."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.executor.compile import Compiler, Step
+from hpcdist.executor.control import Binding
+from hpcdist.executor.pool import Pool
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.ops.optimize import UPDATES
+from hpcdist.ops.optimize import bind_update as fused_pass
+from hpcdist.ops.optimize_sparse import bind_sparse_update
+from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.runtime.pserver.staged_updates import StagedUpdates
+from hpcdist.transpiler.pserver import ServerBlock
+
+Apply = Callable[[tuple[int, ...]], None]  # contributors -> update one block
+TRAINER_ID = "@TRAINER_ID@"
+
+
+@dataclass(frozen=True)
+class OptimizeBlock:
+    """One optimize block: trainers' gradients are merged into ``gradient``, then ``ops`` run.
+
+    ``backups``: with DC-ASGD, ``parameter`` as trainers 0, 1, ... last read it.
+    """
+
+    block: Block
+    gradient: str
+    parameter: str
+    ops: tuple[Operator, ...]  # without the sum and scale that merge
+    backups: tuple[str, ...] = ()
+
+
+def optimize_block(program: Program, held: ServerBlock) -> OptimizeBlock:
+    """Take the merge off an optimize block; what is left is clip, regularization, update.
+
+    With GEO the block is one sum: what arrives is added to the parameter.
+    """
+    block = program.block(held.block)
+    ops = list(block.ops)
+    if ops[0].type == "sum" and ops[0].output("Out") == [held.gradient]:
+        merge = 2 if ops[1].type == "scale" else 1
+        ops = ops[merge:]
+    return OptimizeBlock(block, held.gradient, held.name, tuple(ops), held.backups)
+
+
+def bind_dense(
+    block: OptimizeBlock, rows: Any, binding: Binding, staged: StagedUpdates | None
+) -> Apply:
+    """Return `bind_update`, or its part of what updates all blocks of a step together."""
+    if staged is None:
+        return bind_update(block, rows, binding)
+    merged = np.empty(rows.shape[1:], rows.dtype)
+
+    def mean(contributors: tuple[int, ...]) -> Any:
+        merge_rows(rows, contributors, merged)
+        return merged
+
+    return staged.add_dense(block.block, block.gradient, block.ops, merged, mean)
+
+
+def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
+    """Return what merges the contributors' rows of one gradient and updates its parameter.
+
+    ``rows`` [trainers, *shape] is where their packets arrive. The merge is their sum in trainer
+    order times 1/contributors. Where an optimizer has a fused kernel, merge and update are one
+    pass over memory; both ways give the same bits.
+    """
+    backend = binding.backend
+    if len(block.ops) == 1 and block.ops[0].type in UPDATES:
+        return _fused(block.ops[0], rows, binding)
+    merged = backend.xp.empty(rows.shape[1:], rows.dtype)
+    sender = np.zeros(1, np.int64)  # DC-ASGD compensates for what this trainer had read
+    compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
+    steps = compiler.compile({}, [], {block.gradient: merged, TRAINER_ID: sender}).steps
+    backups = _backups(block, binding)
+    param = array_of(binding, block.parameter)
+
+    def generic(contributors: tuple[int, ...]) -> None:
+        sender[0] = contributors[0]
+        merge_rows(rows, contributors, merged)
+        for call in steps:
+            call()
+        if backups:
+            backups[contributors[0]][...] = param
+
+    return generic
+
+
+def _fused(op: Operator, rows: Any, binding: Binding) -> Apply:
+    """Return merge and update as one pass, bound anew for every set of contributors."""
+    param, rate, state = _optimizer_arrays(op, binding)
+
+    @functools.cache
+    def bound(contributors: tuple[int, ...]) -> Step:
+        attrs = own_attrs(lookup(op.type), op.attrs)
+        scale = 1.0 / len(contributors)
+        xp = binding.backend.xp
+        return fused_pass(xp, op.type, attrs, param, rate, state, rows, contributors, scale)
+
+    bound(tuple(range(len(rows))))  # compiled before the first step, not in it
+    return lambda contributors: bound(contributors)()
+
+
+def bind_sparse(
+    block: OptimizeBlock,
+    sent: Sequence[Any],
+    binding: Binding,
+    staged: StagedUpdates | None = None,
+) -> Apply:
+    """Return what merges the contributors' sparse gradients of a table and updates its rows.
+
+    ``sent[k]`` is the (rows, values) of trainer k. The merge lists all rows in trainer order, their
+    values times 1/contributors; if there are none, nothing changes, whatever the optimizer.
+    """
+    height = len(array_of(binding, block.parameter))
+
+    def mean(contributors: tuple[int, ...]) -> SelectedRows | None:
+        rows = np.concatenate([sent[k][0] for k in contributors])
+        values = np.concatenate([sent[k][1] for k in contributors])
+        if not len(rows):
+            return None
+        if len(contributors) > 1:
+            values *= values.dtype.type(1.0 / len(contributors))
+        return SelectedRows(rows, values, height)
+
+    if staged is not None:
+        return staged.add_sparse(block.block, block.gradient, block.ops, mean)
+    apply = _sparse_apply(block, binding)
+
+    def update(contributors: tuple[int, ...]) -> None:
+        merged = mean(contributors)
+        if merged is not None:
+            apply(merged)
+
+    return update
+
+
+def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedRows], None]:
+    """Return what runs the operators behind the merge on a sparse gradient.
+
+    A lone optimizer is bound once. Clip or regularization before it depends on the number of rows,
+    so that block is compiled for every gradient.
+    """
+    backend = binding.backend
+    if len(block.ops) == 1 and block.ops[0].type in UPDATES:
+        op, (param, rate, state) = block.ops[0], _optimizer_arrays(block.ops[0], binding)
+        attrs = own_attrs(lookup(op.type), op.attrs)
+        return bind_sparse_update(backend.xp, op.type, attrs, param, rate, state)
+
+    def apply(merged: SelectedRows) -> None:
+        compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
+        for call in compiler.compile({}, [], {block.gradient: merged}).steps:
+            call()
+
+    return apply
+
+
+def _optimizer_arrays(op: Operator, binding: Binding) -> tuple[Any, Any, list[Any]]:
+    """Return parameter, learning rate and state of an optimizer operator."""
+    names = [op.input(slot)[0] for slot in UPDATES[op.type].state if op.input(slot)]
+    state = [array_of(binding, name) for name in names]
+    rate = array_of(binding, op.input("LearningRate")[0])
+    return array_of(binding, op.input("Param")[0]), rate, state
+
+
+def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
+    """Write the mean of some rows into ``out``: summed in ascending order, then scaled."""
+    out[...] = rows[contributors[0]]
+    for trainer in contributors[1:]:
+        out += rows[trainer]
+    if len(contributors) > 1:
+        out *= out.dtype.type(1.0 / len(contributors))
+
+
+def bind_back_up(blocks: Sequence[OptimizeBlock], binding: Binding) -> Callable[[int], None]:
+    """Return what notes, with DC-ASGD, that a trainer reads all parameters as they are now."""
+    held = [(array_of(binding, b.parameter), _backups(b, binding)) for b in blocks]
+
+    def back_up(trainer: int) -> None:
+        for param, backups in held:
+            if backups:
+                backups[trainer][...] = param
+
+    return back_up
+
+
+def _backups(block: OptimizeBlock, binding: Binding) -> list[Any]:
+    """Return, with DC-ASGD, the parameter as each trainer last read it; else nothing."""
+    return [array_of(binding, name) for name in block.backups]
+
+
+def _rest(block: OptimizeBlock) -> Block:
+    """Return the block without its merge, for the compiler."""
+    rest = Block(block.block.program, block.block.idx, block.block.parent_idx)
+    rest.vars = block.block.vars
+    rest.ops = list(block.ops)
+    return rest
+
+
+def array_of(binding: Binding, name: str) -> Any:
+    """Return a variable of this server; GraphError if its startup Program has not run."""
+    found = binding.scope.find_var(name)
+    if found is None or found.value is None:
+        raise GraphError(
+            f"variable {name!r} is not initialized on this server: run the startup program that "
+            "get_startup_program() returns first"
+        )
+    return found.value

@@ -1,0 +1,45 @@
+"""What a communicator exchanges: whole gradients and parameters, and the pieces servers know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdist.runtime.pserver.exchange_plan import is_pushed, keys_of
+from hpcdist.transpiler.plan import Plan
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A whole gradient and the parameter that answers it, in pieces of rows for the servers.
+
+    Rows ``starts[i]:starts[i + 1]`` are called ``gradients[i]`` and ``parameters[i]``.
+    """
+
+    gradient: str
+    parameter: str
+    starts: tuple[int, ...]
+    gradients: tuple[str, ...]
+    parameters: tuple[str, ...]  # none for a table that trainers do not receive
+    endpoints: tuple[str, ...]
+
+    def rows(self, names: Sequence[str], whole: Any) -> dict[str, Any]:
+        """Return the pieces of an array by name."""
+        ends = zip(self.starts, self.starts[1:])
+        return {name: whole[begin:end] for name, (begin, end) in zip(names, ends)}
+
+
+def cuts_of(plan: Plan) -> tuple[Cut, ...]:
+    """Return what the communicator is to cut and join."""
+    return tuple(
+        Cut(
+            route.gradient,
+            route.parameter,
+            (0, *(piece.end for piece in route.slices)),
+            tuple(keys_of(plan, route)),
+            () if is_pushed(plan, route) else tuple(piece.name for piece in route.slices),
+            route.endpoints,
+        )
+        for route in plan.routes
+    )

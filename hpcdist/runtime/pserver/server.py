@@ -1,0 +1,250 @@
+"""A server's side: listen_and_serv runs optimize blocks on what the trainers send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.checkpoint.serving import ServerStore
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import GraphError
+from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.compile import Compiler, Step
+from hpcdist.executor.control import Binding
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.pool import Pool
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.ps.messages import Hello
+from hpcdist.ps.server import PsServer
+from hpcdist.ps.table import SparseTable
+from hpcdist.runtime.job.failure_policy import FailurePolicy
+from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.pserver.exchange_plan import ServerExchange, server_exchange
+from hpcdist.runtime.pserver.optimize_block import (
+    Apply,
+    OptimizeBlock,
+    array_of,
+    bind_dense,
+    bind_sparse,
+    optimize_block,
+)
+from hpcdist.runtime.pserver.serving import AsynchronousServing, Serving
+from hpcdist.runtime.pserver.staged_updates import StagedUpdates, servers_with_blocks
+from hpcdist.runtime.pserver.transpiled_for import transpiled_for
+from hpcdist.runtime.tables.pull_push import held_table, specs_of
+from hpcdist.transpiler.pserver import ServerPlan, server_plan
+from hpcdist.transpiler.substitute import on_server
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server's Program is bound to: the loop, what it applies, and where it saves."""
+
+    plan: ServerPlan
+    server: PsServer
+    serving: Serving
+    store: ServerStore
+
+
+class Server(Link):
+    """One parameter server: its Program's blocks, bound to the rows that trainers' packets fill."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        index: int,
+        deadline_s: float,
+        failure_policy: FailurePolicy,
+        servers: Transport,
+    ) -> None:
+        """``servers`` is the transport of all servers."""
+        self._transport = transport
+        self._cluster = cluster
+        self._index = index
+        self._deadline_s = deadline_s
+        self._failure_policy = failure_policy
+        self._servers = servers
+        self.tables: Sequence[SparseTable] = ()  # of the Program that is served, or was
+
+    def substitute(self, program: Program) -> Program:
+        return on_server(program)
+
+    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
+        """Be the server that the script knows nothing of, then end the script on this rank."""
+        made = transpiled_for(self._cluster, 0, main, startup)
+        executor = Executor(CPUPlace())
+        for program in reversed(made.get_pserver_programs(self._cluster.endpoints[self._index])):
+            executor.run(program)
+        raise SystemExit(0)
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Step | None]:
+        """Return what listen_and_serv does: serve until every trainer has closed."""
+        return [self._bind(op, binding) for op in ops]
+
+    def _bind(self, op: Operator, binding: Binding) -> Step:
+        endpoint = op.attrs["endpoint"]
+        expected = self._cluster.endpoints[self._index]
+        if endpoint != expected:
+            raise GraphError(
+                f"server {self._index} is {expected!r}, but its program is for {endpoint!r}: "
+                f"call get_pserver_program({expected!r}) (PADDLE_CURRENT_ENDPOINT)"
+            )
+        if op.attrs["Fanin"] != len(self._cluster.trainers):
+            raise GraphError(
+                f"the program of {endpoint!r} is for {op.attrs['Fanin']} trainers, "
+                f"but the job has {len(self._cluster.trainers)}: transpile(trainers=...) must agree"
+            )
+        plan = server_plan(binding.program)
+        if plan is None:
+            raise GraphError(
+                f"the program of {endpoint!r} was not made by DistributeTranspiler in this "
+                "process, so nothing says what its blocks are for: run what "
+                "get_pserver_program() returns"
+            )
+        if binding.backend.xp is not np:
+            raise GraphError(
+                f"server {self._index} would serve from a GPU: parameter servers work on the CPU, "
+                "use Executor(CPUPlace()) for the programs of a server"
+            )
+        return lambda: self._serve(self._prepared(plan, binding))
+
+    def _serve(self, served: Served) -> None:
+        """Serve until every trainer has closed."""
+        here.doing = f"listen_and_serv as {served.plan.endpoint}"
+        served.server.serve(served.serving.begin_step, served.serving.apply)
+        self._failure_policy.applied = served.server.steps_applied
+        served.store.close()
+        here.doing = ""
+
+    def _prepared(self, plan: ServerPlan, binding: Binding) -> Served:
+        """Bind what arrives to the optimize blocks, as the startup Program has left them."""
+        exchange = server_exchange(plan.plan, plan.endpoint)
+        blocks = [optimize_block(binding.program, held) for held in plan.blocks]
+        self.tables = [held_table(binding, held.table.parameter) for held in plan.tables]
+        serving = self._serving(plan, exchange, blocks, binding)
+        store = ServerStore(
+            binding.program,
+            binding.scope,
+            len(self._cluster.servers),
+            serving.after_load,
+            self._servers,
+        )
+        server = self._ps_server(plan, exchange, serving, store, binding)
+        staged = self._staged(plan, exchange, binding)
+        updates = _bind_packets(plan, exchange, blocks, server, binding, staged)
+        serving.bind(server, updates, exchange.gradients)
+        return Served(plan, server, serving, store)
+
+    def _serving(
+        self,
+        plan: ServerPlan,
+        exchange: ServerExchange,
+        blocks: Sequence[OptimizeBlock],
+        binding: Binding,
+    ) -> Serving:
+        """Return how packets are applied in this mode."""
+        self._failure_policy.learn(plan.plan)
+        packets = len(exchange.gradients) + len(exchange.pushed) + bool(plan.tables)
+        schedule = _compile_schedule(plan, binding)
+        if plan.mode.synchronous:
+            return Serving(plan.plan.trainers, packets, schedule)
+        return AsynchronousServing(plan, packets, schedule, blocks, binding)
+
+    def _ps_server(
+        self,
+        plan: ServerPlan,
+        exchange: ServerExchange,
+        serving: Serving,
+        store: ServerStore,
+        binding: Binding,
+    ) -> PsServer:
+        expected = Hello(
+            plan.plan.trainers,
+            plan.mode.synchronous,
+            plan.fingerprint or "",
+            exchange.gradients,
+            exchange.parameters,
+            exchange.pushed,
+            specs_of(plan.plan),
+        )
+        return PsServer(
+            self._transport,
+            self._cluster,
+            self._index,
+            expected=expected,
+            arrays={**_readable(binding.program, binding), **serving.arrays},
+            deadline_s=self._deadline_s,
+            shards=serving.shards,
+            own_answers=not plan.mode.synchronous,
+            on_read=serving.on_read,
+            tracked_rows=plan.mode.geo,
+            on_death=self._failure_policy.bury,
+            on_silence=self._failure_policy.tell_silence if self._index == 0 else None,
+            silence_s=settings.WORKER_UPDATE_INTERVAL.read(),
+            tables=self.tables,
+            on_checkpoint=store.answer,
+            whole_steps=plan.sums is not None,
+        )
+
+    def _staged(
+        self, plan: ServerPlan, exchange: ServerExchange, binding: Binding
+    ) -> StagedUpdates | None:
+        """Return what updates all blocks at once, if some need sums over servers. Collective."""
+        if plan.sums is None:
+            return None
+        takes_part = bool(exchange.gradients or exchange.pushed)
+        among = servers_with_blocks(self._servers, takes_part)
+        return StagedUpdates(plan.sums, binding, among, self._deadline_s)
+
+
+def _bind_packets(
+    plan: ServerPlan,
+    exchange: ServerExchange,
+    blocks: Sequence[OptimizeBlock],
+    server: PsServer,
+    binding: Binding,
+    staged: StagedUpdates | None,
+) -> list[list[Apply]]:
+    """Return what applies each packet: dense packets, then pushed rows, then distributed tables."""
+    by_gradient = {block.gradient: block for block in blocks}
+    updates = [
+        [
+            bind_dense(by_gradient[v.name], server.gradients[v.name], binding, staged)
+            for v in packet.variables
+            if v.name in by_gradient
+        ]
+        for packet in exchange.gradients
+    ]
+    for spec in exchange.pushed:
+        block, sent = by_gradient[spec.name], server.rows[spec.name]
+        updates.append([bind_sparse(block, sent, binding, staged)])
+    rates = [array_of(binding, held.table.learning_rate).reshape(-1) for held in plan.tables]
+    if plan.tables:
+        updates.append([lambda who: server.tables.apply(who, [float(r[0]) for r in rates])])
+    return updates
+
+
+def _compile_schedule(plan: ServerPlan, binding: Binding) -> list[Step]:
+    if plan.schedule < 0:
+        return []
+    block = binding.program.block(plan.schedule)
+    compiler = Compiler(block, binding.scope, binding.backend, Pool(binding.backend))
+    return compiler.compile({}, []).steps
+
+
+def _readable(program: Program, binding: Binding) -> Mapping[str, Any]:
+    """Return every initialized persistable variable of a server: what trainers may read."""
+    arrays = {}
+    for var in program.list_vars():
+        found = binding.scope.find_var(var.name)
+        if var.persistable and found is not None and found.value is not None:
+            arrays[var.name] = found.value
+    return arrays

@@ -1,0 +1,123 @@
+"""How a server applies packets: of all trainers together, or of each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import CommError
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.ps.async_shards import AsyncShards
+from hpcdist.ps.packets import Packet
+from hpcdist.ps.server import PsServer
+from hpcdist.ps.shards import Shards, SyncShards
+from hpcdist.runtime.pserver.exchange_plan import STALENESS, STEP
+from hpcdist.runtime.pserver.optimize_block import Apply, OptimizeBlock, bind_back_up
+from hpcdist.runtime.staging import Call
+from hpcdist.transpiler.pserver import ServerPlan
+
+
+class Serving:
+    """Synchronous: packets of all trainers are merged; the schedule runs when a step begins."""
+
+    arrays: Mapping[str, Any] = {}  # what trainers are answered with beside variables
+
+    def __init__(self, trainers: int, packets: int, schedule: Sequence[Call]) -> None:
+        self.shards: Shards = SyncShards(trainers, packets)
+        self._schedule = schedule
+        self._updates: Sequence[Sequence[Apply]] = ()
+
+    def bind(
+        self, server: PsServer, updates: Sequence[Sequence[Apply]], packets: Sequence[Packet]
+    ) -> None:
+        """Take what applies each packet; the first of them are dense ``packets``."""
+        self._updates = updates
+
+    def on_read(self, trainer: int) -> None:
+        """Note that a trainer reads its first values."""
+
+    def begin_step(self, step: int) -> None:
+        """Do what comes before the first update of a step."""
+        here.step = step + 1
+        for call in self._schedule:
+            call()
+
+    def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
+        """Merge and apply a packet of these trainers."""
+        for update in self._updates[packet]:
+            update(contributors)
+
+    def after_load(self) -> None:
+        """Go on from a checkpoint: the next step begins with the schedule."""
+
+
+class AsynchronousServing(Serving):
+    """A packet is applied when it arrives; exchanges are numbered, and answered with the staleness.
+
+    Each trainer's steps are counted in a variable of its own, which the schedule adds up; it runs
+    again after each whole exchange of a trainer.
+    """
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        packets: int,
+        schedule: Sequence[Call],
+        blocks: Sequence[OptimizeBlock],
+        binding: Binding,
+    ) -> None:
+        trainers = plan.plan.trainers
+        super().__init__(trainers, packets, schedule)
+        self._async_shards = AsyncShards(trainers, packets, plan.mode.max_staleness)
+        self.shards = self._async_shards
+        self.arrays = {STALENESS: np.zeros(2, np.int64)}
+        self._back_up = bind_back_up(blocks, binding)
+        self._packets = packets
+        self._counters = [binding.scope.var(name) for name in plan.plan.counters]
+        self._arrived = [0] * trainers  # packets
+        self._expected = [0] * trainers  # the number of the next exchange
+        self._step_packet = -1
+        self._numbers: Any = None  # (exchange, steps merged in it) of each trainer
+
+    def on_read(self, trainer: int) -> None:
+        self._async_shards.begins(trainer)
+        self._back_up(trainer)
+
+    def bind(
+        self, server: PsServer, updates: Sequence[Sequence[Apply]], packets: Sequence[Packet]
+    ) -> None:
+        super().bind(server, updates, packets)
+        self._numbers = server.gradients[STEP.name]
+        (self._step_packet,) = (i for i, packet in enumerate(packets) if STEP in packet.variables)
+        self.after_load()
+
+    def begin_step(self, step: int) -> None:
+        """Nothing: every trainer has steps of its own."""
+
+    def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
+        (trainer,) = contributors
+        if packet == self._step_packet:
+            self._check_number(trainer)
+        super().apply(packet, contributors)
+        self._arrived[trainer] += 1
+        if self._schedule and self._counters and self._arrived[trainer] % self._packets == 0:
+            self._counters[trainer].value += self._numbers[trainer][1]
+            self.after_load()
+
+    def after_load(self) -> None:
+        for call in self._schedule:
+            call()
+
+    def _check_number(self, trainer: int) -> None:
+        """Check that numbers come without a gap or a repeat: no update is lost or applied twice."""
+        number = self._numbers[trainer][0]
+        if number != self._expected[trainer]:
+            raise CommError(
+                f"trainer {trainer} sent its step {number}, "
+                f"expected step {self._expected[trainer]}: an update was lost or came twice"
+            )
+        self._expected[trainer] += 1
+        self.arrays[STALENESS][0] = self._async_shards.staleness[trainer]

@@ -1,0 +1,119 @@
+"""Updates that need sums over servers: of a whole step at once, in stages.
+
+When all gradients of a step are here, they are averaged; then operators run stage by stage on all
+blocks of this server, and between two stages the servers add up what each has of every sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.base import Transport
+from hpcdist.executor.compile import Compiler, Step
+from hpcdist.executor.control import Binding
+from hpcdist.executor.pool import Pool
+from hpcdist.executor.position import here
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.transpiler.mean_gradient import STAGE, ServerSums
+
+Merge = Callable[[tuple[int, ...]], Any]  # contributors -> mean gradient; None: it has no rows
+Update = Callable[[tuple[int, ...]], None]
+Stages = Sequence[Sequence[Step]]
+
+
+class StagedUpdates:
+    """The updates of one server: each gets an `Update`, and the last one of a step runs them all.
+
+    ``servers`` are those that hold blocks, None if there is one; all come together in every step.
+    Sums run in the order of the blocks, then of the servers: the same bits in every run.
+    """
+
+    def __init__(
+        self, sums: ServerSums, binding: Binding, servers: Transport | None, deadline_s: float
+    ) -> None:
+        self._sums = sums
+        self._binding = binding
+        self._servers = servers
+        self._deadline_s = deadline_s
+        home, scalars = binding.program.global_block(), binding.program.block(sums.scalars)
+        names = [n for op in scalars.ops for n in op.output_arg_names]
+        names += [n for s in sums.sums for n in (s.total, *s.parts)]
+        self._given = {n: np.zeros(home.var(n).shape, home.var(n).dtype) for n in names}
+        self._scalars = self._compiled(scalars, scalars.ops, {})
+        self._merges: dict[str, Merge] = {}
+        self._bound: dict[str, Callable[[Any], Stages]] = {}
+        self._arrived: dict[str, tuple[int, ...]] = {}
+
+    def add_dense(
+        self, block: Block, gradient: str, ops: Sequence[Operator], merged: Any, mean: Merge
+    ) -> Update:
+        """Take the operators of a block of rows; ``mean`` writes its gradient into ``merged``."""
+        stages = self._compiled(block, ops, {gradient: merged})
+        return self._added(gradient, mean, lambda found: stages)
+
+    def add_sparse(
+        self, block: Block, gradient: str, ops: Sequence[Operator], mean: Merge
+    ) -> Update:
+        """Take the operators of a table, compiled for every gradient: it has any number of rows."""
+        return self._added(
+            gradient, mean, lambda found: self._compiled(block, ops, {gradient: found})
+        )
+
+    def _added(self, gradient: str, mean: Merge, bound: Callable[[Any], Stages]) -> Update:
+        self._merges[gradient], self._bound[gradient] = mean, bound
+
+        def update(contributors: tuple[int, ...]) -> None:
+            self._arrived[gradient] = contributors
+            if len(self._arrived) == len(self._merges):
+                arrived, self._arrived = self._arrived, {}
+                self._step(arrived)
+
+        return update
+
+    def _step(self, arrived: Mapping[str, tuple[int, ...]]) -> None:
+        for part in (p for s in self._sums.sums for p in s.parts):
+            self._given[part].fill(0)  # a table may have no rows
+        means = {name: merge(arrived[name]) for name, merge in self._merges.items()}
+        moved = [self._bound[n](mean) for n, mean in means.items() if mean is not None]
+        for stage in range(self._sums.stages):
+            if stage:
+                self._add_up(stage - 1)
+            for stages in (self._scalars, *moved):
+                for call in stages[stage]:
+                    call()
+
+    def _add_up(self, stage: int) -> None:
+        """Make totals of the parts of a stage. Collective among the servers."""
+        sums = [s for s in self._sums.sums if s.stage == stage]
+        totals = np.array([sum(float(self._given[p][0]) for p in s.parts) for s in sums])
+        if self._servers is not None:
+            what = f"the other servers' sums of the gradients of step {here.step}"
+            came = self._servers.allgather_bytes(totals.tobytes(), self._deadline_s, what)
+            totals = np.sum([np.frombuffer(data) for data in came], axis=0)
+        for s, total in zip(sums, totals):
+            self._given[s.total][0] = total
+
+    def _compiled(self, block: Block, ops: Sequence[Operator], given: Mapping[str, Any]) -> Stages:
+        """Compile the operators of each stage; what one hands to another is kept in the scope."""
+        compiled = []
+        for stage in range(self._sums.stages):
+            part = Block(block.program, block.idx, block.parent_idx)
+            part.vars = block.vars
+            part.ops = [op for op in ops if op.attrs[STAGE] == stage]
+            backend = self._binding.backend
+            compiler = Compiler(part, self._binding.scope, backend, Pool(backend))
+            compiled.append(compiler.compile({}, [], {**self._given, **given}).steps)
+        return compiled
+
+
+def servers_with_blocks(servers: Transport, takes_part: bool) -> Transport | None:
+    """Return the transport of those servers that take part; None if this is the only one.
+
+    Collective among all servers.
+    """
+    among = servers.split(0 if takes_part else 1, servers.rank)
+    return among if takes_part and among.size > 1 else None

@@ -1,0 +1,42 @@
+"""The startup Program of a trainer: it reads the parameters' first values from the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.runtime.pserver.connection import Connection
+from hpcdist.runtime.staging import Call, in_order
+from hpcdist.transpiler.plan import Plan
+
+
+def bind_startup(
+    ops: Sequence[Operator], plan: Plan, connection: Connection, binding: Binding
+) -> list[Call | None]:
+    """Return what reads the parameters, one request per server, when the last operator runs.
+
+    The operators name what this Program needs: a test Program may need some parameters only.
+    """
+    staging = connection.staging(binding)
+    named = {name for op in ops if op.type == "recv" for name in op.output("Out")}
+    wanted: dict[str, dict[str, Any]] = {}
+    for route in plan.routes:
+        for piece, endpoint in zip(route.slices, () if route.remote else route.endpoints):
+            if piece.name in named:
+                wanted.setdefault(endpoint, {})[piece.name] = staging.host(piece.name)
+
+    def read_all() -> None:
+        here.doing = "reading the parameters' first values from the servers"
+        for endpoint, arrays in wanted.items():
+            connection.reader.read(endpoint, arrays)
+        here.doing = ""
+
+    calls: list[Call | None] = [None] * len(ops)
+    reading = [i for i, op in enumerate(ops) if op.type in ("recv", "fetch_barrier")]
+    if reading:
+        received = [name for arrays in wanted.values() for name in arrays]
+        calls[reading[-1]] = in_order(read_all, staging.up(received))
+    return calls

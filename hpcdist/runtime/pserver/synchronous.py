@@ -1,0 +1,101 @@
+"""A synchronous step: packets leave as gradients become ready, the barrier waits for parameters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.executor.control import Binding
+from hpcdist.graph.operator import Operator
+from hpcdist.ps.client import PsClient
+from hpcdist.runtime.pserver.connection import StepProtocol
+from hpcdist.runtime.pserver.exchange_plan import (
+    contiguous_groups,
+    exchanges_of,
+    is_pushed,
+    keys_of,
+)
+from hpcdist.runtime.staging import Call, Staging, in_order
+from hpcdist.transpiler.plan import Plan
+
+
+class Synchronous(StepProtocol):
+    """Barriers stand in the Program: after the sends, and where parameters are received."""
+
+    def contiguous(self) -> list[list[str]]:
+        return contiguous_groups(exchanges_of(self.plan))
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        staging = self.connection.staging(binding)
+        client, parameters = self.connect(binding, staging)
+        calls, _ = bind_sends(ops, self.plan, client, staging, binding.arrays)
+        for i, op in enumerate(ops):
+            if op.type == "send_barrier":
+                calls[i] = client.post_receives
+            elif op.type == "fetch_barrier":
+                calls[i] = in_order(client.wait_receives, staging.up(parameters))
+        return calls
+
+    def connect(self, binding: Binding, staging: Staging) -> tuple[PsClient, list[str]]:
+        """Connect the arrays of a Program; return the client, and the parameters received."""
+        blocks = [block for exchange in exchanges_of(self.plan) for block in exchange.blocks]
+        names = [name for block in blocks for name in (block.gradient, block.parameter)]
+        client = self.connection.connect(self.plan, staging.host, list(map(staging.host, names)))
+        return client, [block.parameter for block in blocks]
+
+
+def bind_sends(
+    ops: Sequence[Operator],
+    plan: Plan,
+    client: PsClient,
+    staging: Staging,
+    arrays: Mapping[str, Any],
+) -> tuple[list[Call | None], list[int]]:
+    """Return what each operator sends, and the packets that no operator's gradient completes.
+
+    A packet leaves with the last of its gradients, a sparse gradient that is pushed by itself.
+    """
+    waiting: list[int] = []  # by packet, as the client counts them: gradients that it still lacks
+    packet_of: dict[str, int] = {}
+    for exchange in exchanges_of(plan):
+        local = {block.key: block.gradient for block in exchange.blocks}
+        for packet in exchange.gradients:
+            names = [local[v.name] for v in packet.variables if v.name in local]
+            packet_of.update(dict.fromkeys(names, len(waiting)))
+            waiting.append(len(names))
+    unsent = [number for number, lacking in enumerate(waiting) if not lacking]
+    pushed = {
+        name: (endpoint, key)
+        for route in plan.routes
+        if is_pushed(plan, route)
+        for name, key, endpoint in zip(plan.held(route), keys_of(plan, route), route.endpoints)
+    }
+    calls: list[Call | None] = []
+    for op in ops:
+        names = op.input("X") if op.type == "send" else []
+        complete = []
+        for name in (name for name in names if name in packet_of):
+            number = packet_of[name]
+            waiting[number] -= 1
+            if not waiting[number]:
+                complete.append(number)
+        pushes = [_push(client, *pushed[name], arrays[name]) for name in names if name in pushed]
+        dense = staging.down(name for name in names if name in packet_of)
+        calls.append(in_order(dense, sender(client, complete), *pushes))
+    return calls, unsent
+
+
+def _push(client: PsClient, endpoint: str, key: str, gradient: Any) -> Call:
+    def push() -> None:
+        sent = gradient if isinstance(gradient.rows, np.ndarray) else gradient.get()
+        client.push_rows(endpoint, key, sent.rows, sent.value)
+
+    return push
+
+
+def sender(client: PsClient, packets: Sequence[int]) -> Call | None:
+    """Return what starts these packets; None if there are none."""
+    return in_order(*(functools.partial(client.send_packet, number) for number in packets))

@@ -1,0 +1,171 @@
+"""A trainer's side of the network operators: each mode's step protocol, bound to a PsClient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import CommError
+from hpcdist.executor.backend import Backend
+from hpcdist.executor.control import Binding
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Meta
+from hpcdist.ps.client import PsClient
+from hpcdist.ps.death_consensus import Witness
+from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.pserver.asynchronous import Asynchronous
+from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
+from hpcdist.runtime.pserver.connection import Connection, StepProtocol
+from hpcdist.runtime.pserver.exchange_plan import STALENESS
+from hpcdist.runtime.pserver.geo_exchange import GeoStep
+from hpcdist.runtime.pserver.startup import bind_startup
+from hpcdist.runtime.pserver.synchronous import Synchronous
+from hpcdist.runtime.pserver.transpiled_for import transpiled_for
+from hpcdist.runtime.staging import Call, in_order
+from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps, specs_of
+from hpcdist.runtime.tables.remote_lookup import bind_lookup
+from hpcdist.transpiler.mode import Mode
+from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.substitute import on_trainer
+
+SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows up
+
+
+class TrainerLink(Link):
+    """The connection of one trainer to all servers, shared by the Programs it runs."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        trainer_id: int,
+        deadline_s: float,
+        learn: Callable[[Plan], None],
+    ) -> None:
+        """``learn`` is told the plan by which this trainer trains."""
+        self._cluster = cluster
+        self._trainer_id = trainer_id
+        self._learn = learn
+        self._plan: Plan | None = None  # once it runs its part of a Program
+        self._connection = Connection(transport, cluster, trainer_id, deadline_s)
+        self._protocol: StepProtocol | None = None  # of the Program that trains
+
+    def substitute(self, program: Program) -> Program:
+        plan = trainer_plan(program)
+        if plan is not None:
+            self._plan = plan
+            self._learn(plan)
+        return on_trainer(program, self._plan)
+
+    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
+        made = transpiled_for(self._cluster, self._trainer_id, main, startup)
+        return made.get_trainer_program(), made.get_trainer_startup_program()
+
+    def contiguous(
+        self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
+    ) -> list[list[str]]:
+        """Return the names that must lie side by side because they travel in one message."""
+        plan = trainer_plan(ops[0].block.program)
+        if backend.xp is not np or plan is None or not _trains(ops, plan):
+            return []  # from a device, messages leave from host copies
+        return self._protocol_of(plan).contiguous()
+
+    @property
+    def staleness(self) -> int:
+        """How many updates of others the last step's gradients had missed, at most; 0 if sync."""
+        return max((int(array[0]) for array in self._connection.staleness.values()), default=0)
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
+        """Return what each network operator does at a step; None where another one does it."""
+        plan = _plan_of(ops[0])
+        calls: list[Call | None] = [None] * len(ops)
+        if plan.startup:
+            calls = bind_startup(ops, plan, self._connection, binding)
+        elif _trains(ops, plan):
+            calls = self._protocol_of(plan).bind(ops, binding)
+        ahead = not plan.mode.averaged
+        tables = specs_of(plan), len(self._cluster.servers), self._tables
+        pulls_and_pushes = bind_steps(ops, binding, *tables, ahead=ahead)
+        for i, op in enumerate(ops):
+            calls[i] = in_order(pulls_and_pushes.get(id(op)), calls[i])
+            if op.type == "distributed_lookup_table":
+                calls[i] = bind_lookup(self.current_client, op, binding)
+        return calls
+
+    def current_client(self) -> PsClient:
+        """Return what talks to the servers now: before the first step it can only ask."""
+        return self._connection.current()
+
+    def agree_on_deaths(self, witness: Witness) -> Witness:
+        """Return what all trainers that are left know about deaths; each of them calls this."""
+        return self.current_client().agree_on_deaths(witness)
+
+    def close(self) -> None:
+        """Leave the servers: they go on without this trainer, and end after the last one.
+
+        What is queued or not yet exchanged is sent first.
+        """
+        if self._protocol is not None:
+            self._protocol.flush()
+        self.current_client().close()
+
+    # -- checkpoints -------------------------------------------------------------------------
+    def settle(self, program: Program) -> dict[str, int]:
+        """Send what is queued or not yet exchanged; return when the servers have all of it."""
+        if self._protocol is not None:
+            self._protocol.settle()
+        client, plan = self._connection.client, trainer_plan(program)
+        if client is not None and plan is not None and not plan.mode.synchronous:
+            for endpoint in plan.endpoints:  # rows are not answered; what is asked after them is
+                client.read(endpoint, {STALENESS: np.empty(2, np.int64)})
+        return {}
+
+    def catch_up(self, program: Program) -> None:
+        """With GEO: take over what other trainers had not yet exchanged."""
+        if self._protocol is not None:
+            self._protocol.catch_up()
+
+    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+        """Forget rows asked for ahead; with GEO, note what the servers have loaded."""
+        self.current_client().tables.restored += 1
+        plan = trainer_plan(program)
+        if plan is not None:
+            self._protocol_of(plan).resume()
+
+    # -- inside ------------------------------------------------------------------------------
+    def _tables(self) -> RowExchange:
+        return self.current_client().tables
+
+    def _protocol_of(self, plan: Plan) -> StepProtocol:
+        if self._protocol is None or self._protocol.plan != plan:
+            self._protocol = protocol_of(plan.mode)(plan, self._connection)
+        return self._protocol
+
+
+def protocol_of(mode: Mode) -> type[StepProtocol]:
+    """Return what the network operators of a step do in this mode."""
+    if mode.geo:
+        return GeoStep
+    if mode.runtime_split:
+        return CommunicatorStep
+    return Synchronous if mode.synchronous else Asynchronous
+
+
+def _trains(ops: Sequence[Operator], plan: Plan) -> bool:
+    return not plan.startup and any(op.type in SENDS for op in ops)
+
+
+def _plan_of(op: Operator) -> Plan:
+    """Return the plan of the Program of a network operator; CommError if it carries none."""
+    plan = trainer_plan(op.block.program)
+    if plan is None:
+        raise CommError(
+            f"operator {op.type!r} talks to parameter servers, but its program was not made by "
+            "DistributeTranspiler in this process, so nothing says what goes where: run what "
+            "transpile() hands out, not a program loaded from a file or put together by hand"
+        )
+    return plan

@@ -1,0 +1,350 @@
+"""Distributed tables at run time: what pulls the rows of a batch and pushes their gradients."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.comm.base import Array, contiguous
+from hpcdist.errors import CommError, GraphError
+from hpcdist.executor.control import Binding
+from hpcdist.graph.operator import Operator
+from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.runtime.staging import Staging, in_order, kept_fitting
+from hpcdist.runtime.tables.prefetch import coming
+from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.table_metadata import Table
+
+TABLE_OPS = ("pull_sparse", "push_sparse", "make_table")
+Call = Callable[[], Any]
+
+
+class RowExchange(Protocol):
+    """Where rows come from and gradients go: the servers, or tables of this process.
+
+    ``restored`` counts how often the tables have been loaded: rows asked for before are others.
+    """
+
+    restored: int
+
+    def pull(self, batch: Batch, *, create: bool = True) -> None:
+        """Fill the batch's rows; rows nobody has touched are made if asked."""
+
+    def start_pull(self, batch: Batch) -> None:
+        """Ask for the batch's rows, to be waited for by `finish_pull`."""
+
+    def finish_pull(self, batch: Batch) -> None:
+        """Wait for the rows asked for."""
+
+    def push(self, batch: Batch) -> None:
+        """Take the gradients that lie in the batch's rows."""
+
+    def finish(self) -> None:
+        """Let go of the batch's memory."""
+
+
+# -- making tables -----------------------------------------------------------------------------
+def bind_make(op: Operator, binding: Binding) -> Call:
+    """Return what puts a new, empty table into the scope."""
+    table: Table = op.attrs["table"]
+    variable = binding.scope.var(table.parameter)
+    return lambda: variable.hold(make_table(table))
+
+
+def make_table(table: Table) -> SparseTable:
+    """Return the empty table that a startup Program describes.
+
+    Its rows begin alike on all servers: the seed follows from the Program's, or the job's, and
+    from the table's name.
+    """
+    fill = table.fill
+    assert fill is not None, "the startup Program has been read"
+    seed = fill.seed or settings.SEED.read()
+    return SparseTable(
+        table.parameter,
+        table.width,
+        _optimizer(table),
+        _initializer(fill.type, dict(fill.attrs)),
+        zlib.crc32(f"{seed}/{table.parameter}".encode()),
+        table.dict_size,
+    )
+
+
+def _optimizer(table: Table) -> RowOptimizer:
+    known = RowOptimizer.__dataclass_fields__
+    attrs = {name: value for name, value in table.attrs if name in known}
+    if table.optimizer == "adagrad" and table.first:
+        attrs["initial_moment"] = table.first[0]
+    elif any(table.first):
+        raise GraphError(
+            f"table {table.parameter!r}: accumulators of {table.optimizer} begin with 0, "
+            f"got {table.first}"
+        )
+    return RowOptimizer(table.optimizer, **attrs)
+
+
+def _initializer(type: str, attrs: Mapping[str, float]) -> RowInitializer:
+    if type == "fill_constant":
+        return RowInitializer("constant", attrs["value"])
+    if type == "uniform_random":
+        return RowInitializer("uniform", attrs["min"], attrs["max"])
+    kind = "normal" if type == "gaussian_random" else "truncated_normal"
+    return RowInitializer(kind, attrs["mean"], attrs["std"])
+
+
+def held_table(binding: Binding, name: str) -> SparseTable:
+    """Return a table from the scope; GraphError if the startup Program has not made it."""
+    found = binding.scope.find_var(name)
+    if found is None or not isinstance(found.value, SparseTable):
+        raise GraphError(
+            f"table {name!r} is not initialized: run the startup program first "
+            "(exe.run(fluid.default_startup_program()))"
+        )
+    return found.value
+
+
+def spec_of(table: Table) -> TableSpec:
+    """Return a table as trainers and servers know it."""
+    return TableSpec(table.parameter, table.width, table.dict_size, table.padding)
+
+
+def specs_of(plan: Plan) -> tuple[TableSpec, ...]:
+    """Return the distributed tables that the servers of a trainer hold."""
+    return tuple(map(spec_of, plan.tables))
+
+
+def refuse_queued(tables: Sequence[TableSpec]) -> None:
+    """Refuse tables beside gradients that wait: rows of a step would be newer than the rest."""
+    if tables:
+        raise CommError(
+            f"table {tables[0].name!r} has is_distributed=True: its gradients are sent at every "
+            "step, so those of other parameters must not wait: set CPU_NUM or "
+            "FLAGS_communicator_send_queue_size to 1"
+        )
+
+
+# -- rows of a batch ---------------------------------------------------------------------------
+def bind_steps(
+    ops: Sequence[Operator],
+    binding: Binding,
+    tables: Sequence[TableSpec],
+    servers: int,
+    exchange: Callable[[], RowExchange],
+    *,
+    ahead: bool = False,
+) -> dict[int, Call]:
+    """Return what ``pull_sparse`` and ``push_sparse`` do, by the id of the operator.
+
+    ``tables`` are all that the servers have; those that an operator does not name get no ids. With
+    ``ahead``, in asynchronous mode, rows are asked for a step before, if the script says what comes
+    (`rows_ahead`); in other modes they must hold all updates of the step between.
+    """
+    calls: dict[int, Call] = {}
+    pulled: dict[tuple[tuple[str, str], ...], _PulledBatch] = {}
+    for op in ops:
+        if op.type == "pull_sparse":
+            turn = _PulledBatch([_padded(spec, op) for spec in tables], servers)
+            pulled[_looked_up(op)] = turn
+            early = ahead and op.attrs["create"]
+            calls[id(op)] = _bind_pull(op, binding, turn, exchange, ahead=early)
+        elif op.type == "push_sparse":
+            indexed = pulled.get(_looked_up(op))
+            turn = indexed or _PulledBatch(tables, servers)
+            calls[id(op)] = _bind_push(op, binding, turn, exchange, known=indexed is not None)
+    return calls
+
+
+class _PulledBatch:
+    """The batch of this step, and the one whose rows were asked for ahead."""
+
+    def __init__(self, tables: Sequence[TableSpec], servers: int) -> None:
+        self._tables, self._servers = tables, servers
+        self.batch = Batch(tables, servers)
+        self._next: Batch | None = None
+        self._asked: list[Array] | None = None  # its ids
+        self._restored = 0  # how often the tables had been loaded then
+
+    def ask(self, ids: list[Array], exchange: RowExchange) -> None:
+        """Ask for the rows of the next step's ids."""
+        self._next = self._next or Batch(self._tables, self._servers)
+        self._next.index(ids)
+        exchange.start_pull(self._next)
+        self._asked, self._restored = ids, exchange.restored
+
+    def taken(self, ids: list[Array], exchange: RowExchange) -> bool:
+        """Make what was asked for ahead this step's batch, if it was for these ids."""
+        if self._asked is None or self._next is None:
+            return False
+        exchange.finish_pull(self._next)
+        same = self._restored == exchange.restored and all(map(np.array_equal, self._asked, ids))
+        self._asked = None
+        if same:
+            self.batch, self._next = self._next, self.batch
+        return same
+
+
+def _padded(spec: TableSpec, op: Operator) -> TableSpec:
+    """Return the table with the padding of the look-ups of this Program."""
+    paddings = dict(zip(op.attrs["tables"], op.attrs["paddings"]))
+    padding = paddings.get(spec.name, -1)
+    return replace(spec, padding=None if padding == -1 else padding)
+
+
+def _looked_up(op: Operator) -> tuple[tuple[str, str], ...]:
+    """Return (table, ids) of every look-up, in the order in which an index has them."""
+    names = [op.attrs["tables"][t] for t in op.attrs["of"]]
+    return tuple(sorted(zip(names, op.input("Ids")), key=lambda pair: pair[0]))
+
+
+class _LookUps:
+    """The look-ups of an operator by table: ids one behind the other, and addresses of values.
+
+    Tables of which the same ids are looked up share one array of them.
+    """
+
+    def __init__(self, op: Operator, staging: Staging, batch: Batch, values: Sequence[str]) -> None:
+        self._names: list[tuple[str, ...]] = []  # of the ids, by table
+        by_table: dict[str, list[int]] = {}
+        for i, t in enumerate(op.attrs["of"]):
+            by_table.setdefault(op.attrs["tables"][t], []).append(i)
+        made: dict[tuple[str, ...], Array] = {}
+        self._copies: list[tuple[list[Array], Array]] = []
+        self._kept: list[Array] = []  # as long as their addresses are
+        self.flat: list[Array] = []
+        self.moves: list[tuple[int, Array, Array]] = []  # table, starts, addresses
+        for number, table in enumerate(batch.tables):
+            found = by_table.get(table.name, [])
+            names = tuple(op.input("Ids")[i] for i in found)
+            self._names.append(names)
+            parts = [staging.host(name).reshape(-1) for name in names]
+            if names not in made:
+                made[names] = self._joined(parts)
+            self.flat.append(made[names])
+            if found:
+                starts = np.cumsum([0, *map(len, parts)])
+                held = [contiguous(staging.host(values[i])) for i in found]
+                self._kept += held
+                addresses = np.array([array.ctypes.data for array in held], np.int64)
+                self.moves.append((number, starts, addresses))
+
+    def _joined(self, parts: list[Array]) -> Array:
+        if len(parts) == 1 and parts[0].dtype == np.int64:
+            return parts[0]
+        flat = np.empty(sum(map(len, parts)), np.int64)
+        if parts:
+            self._copies.append((parts, flat))
+        return flat
+
+    def ids(self) -> list[Array]:
+        """Return the ids of every table of the batch."""
+        for parts, flat in self._copies:
+            np.concatenate(parts, out=flat)
+        return self.flat
+
+    def coming(self) -> list[Array] | None:
+        """Return the ids of the next batch by table; None if the script has not told them."""
+        made: dict[tuple[str, ...], Array] = {}
+        for names in self._names:
+            if names not in made:
+                parts = coming(names)
+                if parts is None:
+                    return None
+                made[names] = np.concatenate([np.empty(0, np.int64), *parts])
+        return [made[names] for names in self._names]
+
+
+def _bind_pull(
+    op: Operator,
+    binding: Binding,
+    turn: _PulledBatch,
+    exchange: Callable[[], RowExchange],
+    *,
+    ahead: bool,
+) -> Call:
+    create = op.attrs["create"]
+
+    def make() -> Call | None:
+        staging = Staging(binding.arrays, binding.backend, {})
+        looked_up = _LookUps(op, staging, turn.batch, op.output("Out"))
+
+        def pull() -> None:
+            through = exchange()
+            through.finish()
+            ids = looked_up.ids()
+            if not (ahead and turn.taken(ids, through)):
+                turn.batch.index(ids)
+                through.pull(turn.batch, create=create)
+            for table, starts, outs in looked_up.moves:
+                turn.batch.take(table, starts, outs)
+            following = looked_up.coming() if ahead else None
+            if following is not None:
+                turn.ask(following, through)
+
+        return in_order(staging.down(op.input("Ids")), pull, staging.up(op.output("Out")))
+
+    return kept_fitting(binding, make)
+
+
+def _bind_push(
+    op: Operator,
+    binding: Binding,
+    turn: _PulledBatch,
+    exchange: Callable[[], RowExchange],
+    *,
+    known: bool,
+) -> Call:
+    """``known``: the batch is indexed already, by the pull of the same look-ups."""
+    read = op.input("Grads") if known else [*op.input("Ids"), *op.input("Grads")]
+
+    def make() -> Call | None:
+        staging = Staging(binding.arrays, binding.backend, {})
+        looked_up = _LookUps(op, staging, turn.batch, op.input("Grads"))
+
+        def push() -> None:
+            batch = turn.batch
+            if not known:
+                exchange().finish()
+                batch.index(looked_up.ids())
+            batch.clear()
+            for table, starts, gradients in looked_up.moves:
+                batch.add(table, starts, gradients)
+            batch.check_finite("the gradient")
+            exchange().push(batch)
+
+        return in_order(staging.down(read), push)
+
+    return kept_fitting(binding, make)
+
+
+class LocalTables:
+    """Tables of this process, for Programs that train alone: pulled and pushed as from a server."""
+
+    restored = 0  # rows are never asked for ahead
+
+    def __init__(self, tables: Sequence[SparseTable], rates: Mapping[str, Array]) -> None:
+        self._tables = tables
+        self._rates = rates  # by table
+
+    def pull(self, batch: Batch, *, create: bool = True) -> None:
+        for table, ids, rows in zip(self._tables, *batch.parts(0)):
+            table.pull(ids, rows, create=create)
+
+    def start_pull(self, batch: Batch) -> None:
+        self.pull(batch)
+
+    def finish_pull(self, batch: Batch) -> None:
+        """Nothing is under way."""
+
+    def push(self, batch: Batch) -> None:
+        for table, ids, rows in zip(self._tables, *batch.parts(0)):
+            rate = float(self._rates[table.name].reshape(-1)[0])
+            table.push(ids, rows, rate, repeats=False)  # the batch has each id once
+
+    def finish(self) -> None:
+        """Nothing is under way."""

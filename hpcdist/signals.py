@@ -1,0 +1,21 @@
+"""The signal that warns a job to stop soon, held back from the first import on.
+
+Nothing else may be imported here: until this module has run, the warning would end the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+WARNING = signal.SIGUSR1  # what `#SBATCH --signal=USR1@120` sends to every rank
+
+
+def hold_warning() -> None:
+    """Let the warning wait until it is unblocked: its default action is to end the process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {WARNING})
+
+
+# Python has this first argument while it imports the package of `python -m hpcdist`.
+if sys.argv[:1] == ["-m"] and "hpcdist" in sys.orig_argv:
+    hold_warning()

@@ -1,0 +1,349 @@
+"""Training without servers: every trainer keeps all parameters, and sums go around in rings.
+
+Fluid rewrites the programs it is given here, and has no getters: so do `GradAllReduce` and
+`LocalSGD`. The functions below are what they do, and return new programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program, default_main_program, default_startup_program
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.variable import Parameter
+from hpcdist.transpiler.cluster import Group, collective_group
+from hpcdist.transpiler.table_metadata import is_distributed_lookup
+
+SNAPSHOT = "@SNAPSHOT"
+# What only means something where there are several trainers.
+RING_OPS = (
+    "gen_nccl_id",
+    "c_gen_nccl_id",
+    "c_comm_init",
+    "c_comm_init_all",
+    "c_broadcast",
+    "c_allreduce_sum",
+    "c_sync_calc_stream",
+    "c_sync_comm_stream",
+)
+
+
+# -- startup: communicators, and the parameters of trainer 0 -----------------------------------
+def nccl2_startup(startup: Program, group: Group) -> Program:
+    """Return a startup program that ends with making the communicators of ParallelExecutor."""
+    new = startup.clone()
+    block = new.global_block()
+    ids = ["NCCLID", *(f"NCCLID_{i}" for i in range(1, group.rings))]
+    if group.hierarchical:
+        for i in range(group.rings):
+            ids += [f"Hierarchical_inter_NCCLID_{i}", f"Hierarchical_exter_NCCLID_{i}"]
+    for name in ids:
+        block.create_var(name, type=VarType.RAW, persistable=True)
+    attrs: dict[str, Any] = {
+        ROLE_ATTR: int(Role.FORWARD),
+        "trainers": list(group.endpoints),
+        "trainer_id": group.trainer_id,
+        "nccl_comm_num": group.rings,
+        "use_hierarchical_allreduce": group.hierarchical,
+        "hierarchical_allreduce_inter_nranks": group.per_node,
+    }
+    block.add_op(Operator(block, "gen_nccl_id", {}, {"NCCLID": "NCCLID"}, attrs))
+    return new
+
+
+def collective_startup(startup: Program, main: Program, group: Group) -> Program:
+    """Return a startup program that ends with one communicator per ring, and broadcasts."""
+    new = startup.clone()
+    block = new.global_block()
+    others = [e for e in group.endpoints if e != group.current_endpoint]
+    for ring in range(group.rings):
+        name = f"nccl_id_{ring}"
+        block.create_var(name, type=VarType.RAW, persistable=True)
+        facts: dict[str, Any] = {
+            "rank": group.trainer_id,
+            "endpoint": group.current_endpoint,
+            "other_endpoints": others,
+        }
+        block.add_op(_op(block, "c_gen_nccl_id", None, name, Role.FORWARD, **facts))
+        rank = {"nranks": len(group.endpoints), "rank": group.trainer_id, "ring_id": ring}
+        block.add_op(_op(block, "c_comm_init", name, None, Role.FORWARD, **rank))
+    parameters = _parameters(block, main)
+    for number, name in enumerate(parameters):
+        ring = number % group.rings
+        facts = {"ring_id": ring, "root": 0, "use_calc_stream": False}
+        block.add_op(_op(block, "c_broadcast", name, name, Role.FORWARD, **facts))
+    if parameters:
+        _sync_rings(block, len(block.ops), parameters[-1], Role.FORWARD, group.rings)
+    return new
+
+
+def local_sgd_startup(startup: Program, main: Program, group: Group) -> Program:
+    """Return the same, which then remembers the parameters that all begin with."""
+    new = collective_startup(startup, main, group)
+    block = new.global_block()
+    for name in _parameters(block, main):
+        _create_snapshot(block, name)
+        block.add_op(_op(block, "assign", name, name + SNAPSHOT, Role.FORWARD))
+    return new
+
+
+def all_devices_startup(startup: Program) -> Program:
+    """Return a startup program that ends with a ring of all devices of this process."""
+    new = startup.clone()
+    block = new.global_block()
+    block.add_op(_op(block, "c_comm_init_all", None, None, Role.FORWARD, ring_id=0))
+    return new
+
+
+def _parameters(block: Block, main: Program) -> list[str]:
+    known = {parameter.name for parameter in main.all_parameters()}
+    return [v.name for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
+
+
+# -- main: sums of gradients -------------------------------------------------------------------
+def allreduce_gradients(main: Program, group: Group) -> Program:
+    """Return a program whose gradients are means over the trainers, before clip and updates.
+
+    A gradient's sum starts where the backward has finished it; rings take turns, counted from the
+    last gradient, and all are waited for before the first operator with the optimizer's role.
+    """
+    _refuse_distributed_tables(main)
+    new = main.clone()
+    block = new.global_block()
+    _scale_loss_gradients(block, 1.0 / len(group.endpoints))
+    sum_over_trainers(block, group.rings)
+    return new
+
+
+def sum_over_trainers(block: Block, rings: int) -> None:
+    """Insert the sums of all gradients of a block, and what waits for them."""
+    last = _sum_gradients(block, rings)
+    optimizing = [i for i, op in enumerate(block.ops) if op.role & Role.OPTIMIZE]
+    if last is not None and optimizing:
+        _sync_rings(block, optimizing[0], last, Role.BACKWARD, rings)
+
+
+def _scale_loss_gradients(block: Block, factor: float) -> None:
+    for i in reversed(range(len(block.ops))):
+        op = block.ops[i]
+        if op.role & Role.BACKWARD and op.role & Role.LOSS:
+            name = op.output_arg_names[0]
+            facts = {"scale": factor, "bias": 0.0, "bias_after_scale": True}
+            block.add_op(_op(block, "scale", name, name, Role.BACKWARD, **facts), i + 1)
+
+
+def _sum_gradients(block: Block, rings: int) -> str | None:
+    """Insert the sums; return the gradient whose sum was placed last, as Fluid walks."""
+    ring = count()
+    gradient = None
+    for i in reversed(range(len(block.ops))):
+        op = block.ops[i]
+        if not op.role & Role.BACKWARD:
+            continue
+        finished = list(op.attrs.get(ROLE_VAR_ATTR) or ())[1::2]
+        if finished:
+            sync = _op(block, "c_sync_calc_stream", finished[0], finished[0], Role.BACKWARD)
+            block.add_op(sync, i + 1)
+        for gradient in finished:  # each before the one that came earlier
+            summed = _sum_op(block, gradient, next(ring) % rings, Role.BACKWARD)
+            block.add_op(summed, i + 2)
+    return gradient
+
+
+# -- main: local SGD ---------------------------------------------------------------------------
+def average_parameters(main: Program, group: Group) -> Program:
+    """Return a program that updates by itself, then averages what the updates have changed.
+
+    With s the parameter all had and p this trainer's new one: s - p is summed, p = s - sum / n.
+    """
+    _refuse_distributed_tables(main)
+    new = main.clone()
+    block = new.global_block()
+    ring = count()
+    moved: list[str] = []
+    for i in reversed(range(len(block.ops))):
+        op = block.ops[i]
+        if not (op.input("Param") and op.input("Grad") and op.input("LearningRate")):
+            continue
+        (name,) = op.input("Param")
+        _create_snapshot(block, name)
+        added = [
+            _difference(block, name),
+            _op(block, "c_sync_calc_stream", name, name, Role.OPTIMIZE),
+            _sum_op(block, name, next(ring) % group.rings, Role.OPTIMIZE),
+        ]
+        for offset, op in enumerate(added):
+            block.add_op(op, i + 1 + offset)
+        moved.insert(0, name)
+    if not moved:
+        return new
+    _sync_rings(block, len(block.ops), moved[0], Role.OPTIMIZE, group.rings)
+    mean = {"scale": 1.0 / len(group.endpoints), "bias": 0.0, "bias_after_scale": True}
+    for name in moved:
+        block.add_op(_op(block, "scale", name, name, Role.OPTIMIZE, **mean))
+        block.add_op(_difference(block, name))
+        block.add_op(_op(block, "assign", name, name + SNAPSHOT, Role.OPTIMIZE))
+    return new
+
+
+def without_average(program: Program) -> Program:
+    """Return what local SGD runs in a step that updates only: a copy without the average."""
+    new = program.clone()
+    block = new.global_block()
+    averaged = {name for op in block.ops if op.type == "c_allreduce_sum" for name in op.input("X")}
+    written = averaged | {name + SNAPSHOT for name in averaged}
+    block.ops = [
+        op
+        for op in block.ops
+        if op.type not in RING_OPS and (op.input("Grad") or not written & {*op.output_arg_names})
+    ]
+    return new
+
+
+def _create_snapshot(block: Block, name: str) -> None:
+    var = block.var(name)
+    block.create_var(
+        name + SNAPSHOT, shape=var.shape, dtype=var.dtype, persistable=True, stop_gradient=True
+    )
+
+
+def _difference(block: Block, name: str) -> Operator:
+    inputs = {"X": name + SNAPSHOT, "Y": name}
+    attrs = {"axis": -1, ROLE_ATTR: int(Role.OPTIMIZE)}
+    return Operator(block, "elementwise_sub", inputs, {"Out": name}, attrs)
+
+
+# -- operators ---------------------------------------------------------------------------------
+def _op(
+    block: Block, type: str, x: str | None, out: str | None, role: Role, **attrs: Any
+) -> Operator:
+    """Return an operator from ``x`` to ``out``, not added."""
+    inputs = {} if x is None else {"X": x}
+    outputs = {} if out is None else {"Out": out}
+    return Operator(block, type, inputs, outputs, {**attrs, ROLE_ATTR: int(role)})
+
+
+def _sum_op(block: Block, name: str, ring: int, role: Role) -> Operator:
+    facts = {"ring_id": ring, "use_calc_stream": False}
+    return _op(block, "c_allreduce_sum", name, name, role, **facts)
+
+
+def _sync_rings(block: Block, index: int, name: str, role: Role, rings: int) -> None:
+    for ring in range(rings):
+        op = _op(block, "c_sync_comm_stream", name, name, role, ring_id=ring)
+        block.add_op(op, index + ring)
+
+
+def _refuse_distributed_tables(main: Program) -> None:
+    for block in main.blocks:
+        for op in block.ops:
+            if is_distributed_lookup(op):
+                raise PlanError(
+                    f"table {op.input('W')[0]!r} has is_distributed=True: that needs parameter "
+                    "servers; without them every trainer keeps the whole table"
+                )
+
+
+# -- Fluid's classes ---------------------------------------------------------------------------
+class Collective:
+    """What Fluid's collective transpilers have in common: they change the given programs."""
+
+    mode = ""
+
+    def __init__(self, nrings: int) -> None:
+        self.nrings = nrings
+        self.startup_program: Program | None = None
+        self.main_program: Program | None = None
+
+    def transpile(
+        self,
+        startup_program: Program | None,
+        main_program: Program | None,
+        rank: int,
+        endpoints: str | Sequence[str],
+        current_endpoint: str,
+        wait_port: bool = True,
+    ) -> None:
+        """Rewrite both programs (None: the default ones) in place; ``wait_port`` is not needed."""
+        group = collective_group(self.mode, rank, endpoints, current_endpoint, self.nrings)
+        startup = default_startup_program() if startup_program is None else startup_program
+        main = default_main_program() if main_program is None else main_program
+        rewrite_in_place(startup, main, group)
+        self.startup_program, self.main_program = startup, main
+
+
+class GradAllReduce(Collective):
+    """Gradients are averaged over the trainers, and each of them updates."""
+
+    mode = "grad_allreduce"
+
+    def __init__(self, nrings: int = 2) -> None:
+        super().__init__(nrings)
+
+
+class LocalSGD(Collective):
+    """Each trainer updates, then parameters are averaged."""
+
+    mode = "local_sgd"
+
+    def __init__(self, nrings: int = 2) -> None:
+        super().__init__(nrings)
+        self.snapshot_key = SNAPSHOT
+
+    def snapshot_name(self, param_name: str) -> str:
+        """Return the name under which the parameter that all had is kept."""
+        return param_name + SNAPSHOT
+
+
+class SingleProcessMultiThread(Collective):
+    """Gradients are averaged over the devices of one process."""
+
+    mode = "single_process_multi_thread"
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+def rewritten(startup: Program, main: Program, group: Group) -> tuple[Program, Program]:
+    """Return the startup and the main program of a trainer of this group."""
+    if group.mode == "nccl2":
+        new_startup, new = nccl2_startup(startup, group), main.clone()
+    elif group.mode == "local_sgd":
+        new_startup = local_sgd_startup(startup, main, group)
+        new = average_parameters(main, group)
+    elif group.mode == "single_process_multi_thread":
+        new_startup, new = all_devices_startup(startup), allreduce_gradients(main, group)
+    else:
+        new_startup = collective_startup(startup, main, group)
+        new = allreduce_gradients(main, group)
+    new_startup.distribution = new.distribution = group
+    return new_startup, new
+
+
+def rewrite_in_place(startup: Program, main: Program, group: Group) -> None:
+    """Make of both programs what `rewritten` returns; programs as they came out start over."""
+    first, second = _origin_of(startup), _origin_of(main)
+    new_startup, new = rewritten(first, second, group)
+    for program, origin, made in ((startup, first, new_startup), (main, second, new)):
+        program.become(made)
+        program._origin = (origin, program.version)
+    startup.main = main
+
+
+def _origin_of(program: Program) -> Program:
+    """Return what a program was before it was transpiled; a copy of it if it was not."""
+    if program._origin is None:
+        return program.clone()
+    origin, version = program._origin
+    if version != program.version:
+        raise PlanError(
+            "transpile: this program has been transpiled and then changed: build it again, or "
+            "transpile it last"
+        )
+    return origin

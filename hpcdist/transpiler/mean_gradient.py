@@ -1,0 +1,257 @@
+"""Clip and norms of the mean gradient, where trainers share batches: servers compute them.
+
+Fluid clips on trainers, each its own gradient; of a shared batch each has a part only. So the
+operators between gradients and updates run on servers, on the blocks that they hold, behind the
+mean over trainers. Where one takes a sum over a whole gradient, or over several, servers add up
+what they have: an operator whose results need such sums stands in a later stage than these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.transpiler.program_roles import ON_SERVERS, program_roles
+
+STAGE = "stage"  # attribute: how many sums over servers come before this operator
+SCALARS = "of_scalars"  # attribute: computed from such sums alone, by every server
+SUMMED = "summed_over_servers"  # attribute: what it adds up is a part of the sum
+
+# Operators on gradients that compute each row, or element, from the same one.
+_BY_ROWS = {
+    "assign",
+    "cast",
+    "clip",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_sub",
+    "get_tensor_from_selected_rows",
+    "merge_selected_rows",
+    "scale",
+    "sign",
+    "square",
+    "sum",
+}
+
+
+@dataclass(frozen=True)
+class ServerSum:
+    """A number that is summed over all blocks of all servers between two stages.
+
+    ``parts`` are the variables of this server that are added; ``total`` holds the sum afterwards.
+    """
+
+    total: str
+    stage: int
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServerSums:
+    """All sums of a Program, alike on all servers but for their parts.
+
+    ``scalars`` is the index of the block that computes with them.
+    """
+
+    sums: tuple[ServerSum, ...]
+    scalars: int
+
+    @property
+    def stages(self) -> int:
+        """Number of stages: one more than there are exchanges among the servers."""
+        return max(s.stage for s in self.sums) + 2
+
+
+def of_mean_gradient(main: Program, servers: int) -> Program:
+    """Return a Program that clips, and takes norms, of the mean gradient over trainers.
+
+    PlanError if operators that clip cannot be computed on parts of gradients.
+    """
+    roles = program_roles(main)
+    lars = servers > 1 and any(op.type == "lars_momentum" for op in main.global_block().ops)
+    if not (roles.clip or lars):
+        return main
+    new = main.clone()
+    block = new.global_block()
+    gradients = _gradients(block)
+    flow = _Flow(block, {g: p for p, g in gradients.items()}, servers)
+    for i in roles.clip:
+        flow.place(block.ops[i])
+    for update in roles.updates:
+        for i in update.ops:
+            flow.place_update(block.ops[i])
+    for i in (*roles.clip, *(i for update in roles.updates for i in update.ops)):
+        op = block.ops[i]
+        parameter = flow.parameter_of(op) or op.attrs[ROLE_VAR_ATTR][0]
+        op.attrs[ROLE_VAR_ATTR] = [parameter, gradients[parameter]]
+    new.touch()
+    return new
+
+
+def _gradients(block: Block) -> dict[str, str]:
+    """Return the gradient that the backward pass finishes, by parameter."""
+    found: dict[str, str] = {}
+    for op in block.ops:
+        if op.role & Role.BACKWARD:
+            finished = list(op.attrs.get(ROLE_VAR_ATTR) or ())
+            found |= dict(zip(finished[::2], finished[1::2]))
+    return found
+
+
+@dataclass
+class _Flow:
+    """Which parameter's gradient a value is made of (scalars: none), and in which stage."""
+
+    block: Block
+    owner: dict[str, str]
+    servers: int
+    stage: dict[str, int] = field(default_factory=dict)
+
+    def parameter_of(self, op: Operator) -> str | None:
+        """Return whose gradient an operator computes with; None if with scalars alone."""
+        owners = sorted({self.owner[n] for n in op.input_arg_names if n in self.owner})
+        if len(owners) > 1:
+            raise PlanError(
+                f"{op.place} {op} mixes the gradients of {', '.join(owners)}, which may be on "
+                "different servers: train without servers, or clip by value or norms"
+            )
+        return owners[0] if owners else None
+
+    def place(self, op: Operator) -> None:
+        """Find the stage of an operator that clips, and note what its results are."""
+        parameter, stage = self.parameter_of(op), self._stage_of(op)
+        op.attrs |= {ON_SERVERS: True, STAGE: stage}
+        if parameter is None:
+            op.attrs[SCALARS] = True
+        elif op.type == "reduce_sum" and op.attrs.get("reduce_all"):
+            op.attrs[SUMMED] = True
+            self.stage.update(dict.fromkeys(op.output_arg_names, stage + 1))
+            return
+        elif op.type == "clip_by_norm":
+            if self.servers > 1:
+                op.attrs[SUMMED] = True
+                stage += 1
+        elif op.type not in _BY_ROWS:
+            raise PlanError(
+                f"{op.place} {op}: servers that hold parts of gradients cannot compute this; train "
+                "without servers, or clip by value or norms"
+            )
+        for name in op.output_arg_names:
+            self.stage[name] = stage
+            if parameter is not None:
+                self.owner[name] = parameter
+
+    def place_update(self, op: Operator) -> None:
+        """Find the stage of a regularizer, an optimizer or what follows it."""
+        stage = self._stage_of(op)
+        op.attrs[STAGE] = stage
+        if op.type == "lars_momentum" and self.servers > 1:
+            op.attrs[SUMMED] = True
+            stage += 1
+        parameter = op.attrs[ROLE_VAR_ATTR][0]
+        for name in op.output_arg_names:
+            self.stage[name] = stage
+            self.owner.setdefault(name, parameter)
+
+    def _stage_of(self, op: Operator) -> int:
+        return max((self.stage.get(name, 0) for name in op.input_arg_names), default=0)
+
+
+# -- on a server -----------------------------------------------------------------------------------
+def is_local(op: Operator) -> bool:
+    """Tell whether what an update's operator writes belongs to a block, not to the whole."""
+    return not (op.attrs.get(SCALARS) or (op.attrs.get(SUMMED) and op.type == "reduce_sum"))
+
+
+def totals(program: Program) -> tuple[ServerSum, ...]:
+    """Return what is summed over servers, without parts, in the order of the Program."""
+    return tuple(
+        ServerSum(name, op.attrs[STAGE])
+        for op in program.global_block().ops
+        if op.attrs.get(SUMMED)
+        for name in totals_of(op)
+    )
+
+
+def totals_of(op: Operator) -> list[str]:
+    """Return the names of the sums over servers that an operator needs, or makes."""
+    if op.type == "lars_momentum":
+        return [f"{op.input(slot)[0]}@SQUARED_NORM" for slot in ("Param", "Grad")]
+    return [f"{op.input('X')[0]}@SQUARED_NORM"] if op.type == "clip_by_norm" else op.output("Out")
+
+
+def part_of(gradient: str, total: str) -> str:
+    """Return what a gradient block adds to a total."""
+    return f"{gradient}/{total}"
+
+
+def summing_ops(
+    op: Operator, local: Callable[[str], str], part: Callable[[str], str]
+) -> list[Operator]:
+    """Return what a server runs on a block for an operator that is ``SUMMED``.
+
+    ``local`` returns what a variable is called there, ``part`` what this block adds to a total.
+    """
+    block, stage = op.block, op.attrs[STAGE]
+    found = totals_of(op)
+    renamed = op.copied_to(block)
+    for slots in (renamed.inputs, renamed.outputs):
+        for slot, names in slots.items():
+            slots[slot] = [local(name) for name in names]
+    if op.type == "reduce_sum":
+        renamed.outputs = {"Out": [part(found[0])]}
+        return [renamed]
+    sources = ("Param", "Grad") if op.type == "lars_momentum" else ("X",)
+    norms = [
+        Operator(
+            block,
+            "squared_l2_norm",
+            {"X": renamed.input(slot)},
+            {"Out": part(total)},
+            {STAGE: stage, ROLE_ATTR: op.attrs[ROLE_ATTR], ROLE_VAR_ATTR: op.attrs[ROLE_VAR_ATTR]},
+        )
+        for slot, total in zip(sources, found)
+    ]
+    renamed.attrs[STAGE] = stage + 1
+    if op.type == "lars_momentum":
+        renamed.type = "lars_momentum_of_norms"
+        renamed.inputs |= {"SquaredParamNorm": [found[0]], "SquaredGradNorm": [found[1]]}
+    else:
+        renamed.inputs["SquaredNorm"] = found
+    return [*norms, renamed]
+
+
+def add_scalars(
+    new: Program, parent: int, program: Program, parts: Sequence[tuple[str, str]]
+) -> ServerSums | None:
+    """Add the block that computes with sums over servers; None if there are no sums.
+
+    ``parts`` are the (total, part) of this server's blocks.
+    """
+    sums = totals(program)
+    if not sums:
+        return None
+    origin, home = program.global_block(), new.global_block()
+    block = new.create_block(parent)
+    for op in origin.ops:
+        if op.attrs.get(SCALARS):
+            block.add_op(op.copied_to(block))
+    written = [name for op in block.ops for name in op.output_arg_names]
+    for name in dict.fromkeys([*written, *(s.total for s in sums), *(p for _, p in parts)]):
+        var = origin.find_var(name)
+        home.create_var(name, shape=(1,), dtype="float32" if var is None else var.dtype)
+    return ServerSums(
+        tuple(
+            ServerSum(s.total, s.stage, tuple(p for total, p in parts if total == s.total))
+            for s in sums
+        ),
+        block.idx,
+    )

@@ -1,0 +1,42 @@
+"""What a rank runs in place of a Program, by its role. Pure."""
+
+from __future__ import annotations
+
+from hpcdist.graph.program import Program
+from hpcdist.transpiler.cluster import group_of
+from hpcdist.transpiler.data_parallel import data_parallel
+from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.pserver import server_plan
+from hpcdist.transpiler.table_metadata import untrained_tables
+from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
+from hpcdist.transpiler.trainer import reading_program
+
+
+def on_trainer(program: Program, plan: Plan | None) -> Program:
+    """Return what a trainer runs that has servers, once it trains by ``plan``: it pulls and pushes.
+
+    A Program that neither trains nor was transpiled, such as a test, looks rows up on the servers.
+    """
+    if plan is None:
+        return program
+    if trainer_plan(program) is None and not program.trains:
+        program = reading_program(program, plan)
+    return trainer_steps(program, plan)
+
+
+def on_server(program: Program) -> Program:
+    """Return what a server runs: a startup makes the tables that the server holds a part of."""
+    if any(op.type == "listen_and_serv" for op in program.global_block().ops):
+        return program
+    plan = server_plan(program)
+    tables = [] if plan is None else [held.table for held in plan.tables]
+    held = tables or untrained_tables(program)
+    return lone_steps(program, held) if held else program
+
+
+def in_group(program: Program) -> Program:
+    """Return what a trainer runs without servers: in nccl2 mode as ParallelExecutor did."""
+    group = group_of(program)
+    if group is None or group.mode != "nccl2" or not program.trains:
+        return program
+    return data_parallel(program).program

@@ -1,0 +1,37 @@
+"""A process that a script forks is no rank: its end is its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.jobs import TRAIN, Job, needs_mpirun
+
+pytestmark = needs_mpirun
+
+# A child comes to the end of the script, exits, raises, or is told to end.
+FORKS = """
+import signal
+
+def act(child):
+    if child == 1: sys.exit(3)
+    if child == 2: sys.exit("a reason")
+    if child == 3: 1 / 0
+    if child == 4: os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)
+
+codes = []
+for number in range(5):
+    child = os.fork()
+    if not child:
+        act(number)
+        break
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    print(codes, train(5) > 0)
+"""
+
+
+@pytest.mark.parametrize("options", [("--pservers", "1"), ()])
+def test_a_forked_child_that_ends_does_not_end_the_job(tmp_path, options):
+    ended = Job(tmp_path, TRAIN + FORKS, "--quiet", *options, ranks=2).end()
+    assert (ended.code, ended.messages, ended.out) == (0, [], "[0, 3, 1, 1, -15] True\n")
+    assert "a reason" in ended.err and "ZeroDivisionError" in ended.err

@@ -1,0 +1,158 @@
+"""Random numbers over trainers: those of one process where batches are shared, else independent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from tests.support_device import MODULE
+from tests.support_job import alone, begin, run_job, values
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+SHAPES = [(2, 0), (3, 0), (4, 0), (1, 1), (2, 1), (3, 1), (2, 2)]  # trainers, servers
+ROWS = [7, 6, 7, 2, 1, 5]  # in each step: hardly any divides by the trainers
+LONGEST = 5
+
+
+def dense() -> list[Any]:
+    """Masks of values whose rows are those of the batch, of more rows, and of a parameter."""
+    x, y = layers.data("x", [6]), layers.data("y", [1])
+    hidden = layers.dropout(layers.fc(x, 9, act="tanh"), 0.4)
+    parts = layers.dropout(layers.reshape(hidden, [-1, 3]), 0.3)  # three rows of each
+    joined = layers.reshape(parts, [-1, 9])
+    weight = layers.dropout(layers.create_parameter([9, 1], "float32", name="weight"), 0.2)
+    loss = layers.mean(layers.square_error_cost(layers.mul(joined, weight), y))
+    return [loss, *_masks("dropout")]
+
+
+def seeded() -> list[Any]:
+    x, y = layers.data("x", [6]), layers.data("y", [1])
+    guess = layers.fc(layers.dropout(layers.fc(x, 9), 0.4, seed=5), 1)
+    return [layers.mean(layers.square_error_cost(guess, y)), *_masks("dropout")]
+
+
+def ragged() -> list[Any]:
+    words = layers.data("words", [1], dtype="int64", lod_level=1)
+    rows = layers.dropout(layers.embedding(words, [20, 3]), 0.4)
+    pooled = layers.dropout(layers.sequence_pool(rows, "sum"), 0.3)
+    y = layers.data("y", [1])
+    return [layers.mean(layers.square_error_cost(layers.fc(pooled, 1), y)), *_masks("dropout")]
+
+
+def noisy() -> list[Any]:
+    x, y = layers.data("x", [6]), layers.data("y", [1])
+    noise = layers.gaussian_random_batch_size_like(x, [-1, 6], std=0.1)
+    shift = layers.uniform_random_batch_size_like(x, [-1, 6], min=-0.1, max=0.1)
+    scale = layers.uniform_random([6], min=0.5, max=1.5)
+    guess = layers.fc(layers.elementwise_mul(x + noise + shift, scale, axis=1), 1)
+    return [layers.mean(layers.square_error_cost(guess, y)), noise, shift, scale]
+
+
+def _masks(kind: str) -> list[Any]:
+    block = fluid.default_main_program().global_block()
+    return [block.var(op.output("Mask")[0]) for op in block.ops if op.type == kind]
+
+
+NETS = {"dense": dense, "seeded": seeded, "ragged": ragged, "noisy": noisy}
+
+
+def batch(step: int, rows: int, fed: list[str]) -> dict[str, Any]:
+    rng = np.random.default_rng(step)
+    lengths = rng.integers(0, LONGEST, rows)
+    lengths[0] = 1
+    words = rng.integers(0, 20, (int(lengths.sum()), 1))
+    made = {
+        "x": rng.uniform(-1, 1, (rows, 6)).astype(np.float32),
+        "y": rng.uniform(-1, 1, (rows, 1)).astype(np.float32),
+        "words": fluid.create_lod_tensor(words, [lengths.tolist()], fluid.CPUPlace()),
+    }
+    return {name: made[name] for name in fed}
+
+
+def build(net: Callable[[], list[Any]]) -> tuple[Any, Any, list[Any], list[str]]:
+    main, startup = fluid.Program(), fluid.Program()
+    startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        fetch = net()
+        fluid.optimizer.SGD(0.1).minimize(fetch[0])
+    return main, startup, fetch, [n for n, v in main.global_block().vars.items() if v.is_data]
+
+
+def train(net: Callable[[], list[Any]], place: Any = None) -> list[list[np.ndarray]]:
+    main, startup, fetch, fed = build(net)
+    exe = fluid.Executor(place or fluid.CPUPlace())
+    exe.run(startup)
+    feeds = [batch(step, rows, fed) for step, rows in enumerate(ROWS)]
+    return [exe.run(main, feed=feed, fetch_list=fetch) for feed in feeds]
+
+
+def check(net: Callable[[], list[Any]], trainers: int, servers: int, place: Any = None) -> None:
+    with alone():
+        wanted = train(net)
+    for got in values(run_job(trainers, servers, lambda role: train(net, place))):
+        for step, (mine, one) in enumerate(zip(got, wanted, strict=True)):
+            where = f"step {step}"
+            np.testing.assert_allclose(mine[0], one[0], rtol=1e-5, err_msg=where)
+            for drawn, expected in zip(mine[1:], one[1:], strict=True):
+                np.testing.assert_array_equal(drawn, expected, err_msg=where)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_trainers_of_shared_batches_draw_what_one_process_draws(name, trainers, servers):
+    if name == "seeded":
+        with alone():
+            masks = [mask[:1] for _, mask in train(seeded)]
+        np.testing.assert_array_equal(masks[0], masks[1], err_msg="Fluid's: the same in every step")
+    check(NETS[name], trainers, servers)
+
+
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_a_device_draws_what_the_cpu_draws(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    check(NETS[name], 2, 1, fluid.CUDAPlace(0))
+
+
+def test_a_fixed_mask_of_sequences_is_refused():
+    def net() -> list[Any]:
+        fluid.default_main_program().random_seed = 7
+        return ragged()
+
+    for outcome in run_job(2, 0, lambda role: train(net), aborts=False):
+        assert "leave the seed out" in outcome.error
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_trainers_that_read_their_own_data_draw_independent_masks(servers):
+    def script(role: Any) -> list[list[np.ndarray]]:
+        main, startup, fetch, fed = build(dense)
+        if servers:
+            exe, trainer = begin(role, 2, servers, main, startup)
+        else:
+            names = "127.0.0.1:6170,127.0.0.1:6171"
+            config = fluid.DistributeTranspilerConfig()
+            config.mode = "collective"
+            config.collective_mode = "grad_allreduce"
+            at = names.split(",")[role.index]
+            fluid.DistributeTranspiler(config).transpile(
+                role.index, main, trainers=names, startup_program=startup, current_endpoint=at
+            )
+            exe, trainer = fluid.Executor(), main
+            exe.run(startup)
+        return [exe.run(trainer, batch(step, 64, fed), fetch)[1:] for step in range(2)]
+
+    first, second = values(run_job(2, servers, script))
+    again, _ = values(run_job(2, servers, script))
+    for step in range(2):
+        for ours, theirs, same in zip(first[step], second[step], again[step], strict=True):
+            np.testing.assert_array_equal(ours, same)
+            kept = ours.mean()
+            differ = (ours != theirs).mean()
+            assert ours.size < 100 or abs(differ - 2 * kept * (1 - kept)) < 0.1

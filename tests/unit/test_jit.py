@@ -1,0 +1,66 @@
+"""Compiled kernels on disk: found again by other processes, and not once their sources change."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcdist
+from hpcdist.jit import jit
+
+STEP = """
+import numpy as np
+from hpcdist.ops.optimize_kernels import PASSES
+
+p, rate, scale = np.ones(3, np.float32), np.array([0.5], np.float32), np.ones(1, np.float32)
+PASSES["sgd"](p, np.ones(3, np.float32), np.zeros(1, np.int64), rate, scale, ())
+print(p[0], sum(PASSES["sgd"].stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The sources of optimizer kernels, copied."""
+    source, copy = Path(hpcdist.__file__).parent, tmp_path / "hpcdist"
+    (copy / "ops").mkdir(parents=True)
+    for empty in ("__init__.py", "ops/__init__.py"):
+        (copy / empty).touch()
+    for name in ("jit.py", "update_rules.py", "ops/optimize_kernels.py"):
+        shutil.copy(source / name, copy / name)
+    return copy
+
+
+def step_in_a_process(package: Path) -> tuple[float, int]:
+    """Return a parameter after one step of sgd, and how many kernels came from the disk."""
+    done = subprocess.run(
+        [sys.executable, "-c", STEP],
+        cwd=package.parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    value, hits = done.stdout.split()
+    return float(value), int(hits)
+
+
+def test_a_second_process_finds_the_kernels_of_the_first(package: Path) -> None:
+    assert step_in_a_process(package) == (0.5, 0)
+    assert step_in_a_process(package) == (0.5, 1)
+
+
+def test_a_changed_rule_is_compiled_again_and_replaces_the_old_kernel(package: Path) -> None:
+    step_in_a_process(package)
+    old = {path.name for path in package.rglob("optimize_kernels.update_*sgd_rule*.nbc")}
+    rules = package / "update_rules.py"
+    rules.write_text(rules.read_text().replace("p - lr * g\n", "p - 100 * lr * g\n"))
+    assert step_in_a_process(package) == (-49.0, 0)
+    new = {path.name for path in package.rglob("optimize_kernels.update_*sgd_rule*.nbc")}
+    assert len(new) == len(old) == 1
+    assert new != old
+
+
+def test_two_kernels_cannot_have_one_name() -> None:
+    jit(lambda x: x)
+    with pytest.raises(TypeError, match=r"lambda.*another name"):
+        jit(lambda x: x + 1)

@@ -1,0 +1,39 @@
+"""The table of what has run: what counts as skipped, and which skips are expected."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from tests import summary
+from tests.summary import Result
+
+
+def write(file, *results):
+    file.write_text("".join(json.dumps(asdict(result)) + "\n" for result in results))
+
+
+def test_a_test_that_has_run_somewhere_was_not_skipped(tmp_path):
+    write(tmp_path / "ranks-2.0", Result("a", "passed", ""), Result("b", "skipped", "3 ranks"))
+    write(tmp_path / "ranks-3.0", Result("b", "passed", ""), Result("c", "skipped", "no GPU"))
+    runs = summary.by_run(tmp_path)
+    assert list(runs) == ["ranks-2", "ranks-3"]
+    assert summary.never_run(runs.values()) == {"no GPU": 1}
+
+
+def test_a_test_of_several_ranks_failed_if_it_did_on_one(tmp_path):
+    write(tmp_path / "ranks-2.0", Result("a", "passed", ""), Result("b", "skipped", "other rank"))
+    write(tmp_path / "ranks-2.1", Result("a", "failed", ""), Result("b", "passed", ""))
+    (results,) = summary.by_run(tmp_path).values()
+    assert {test: result.outcome for test, result in results.items()} == {
+        "a": "failed",
+        "b": "passed",
+    }
+
+
+def test_skips_for_want_of_data_are_expected_where_there_are_none(monkeypatch):
+    monkeypatch.delenv("HPCDIST_DATA_HOME", raising=False)
+    assert summary.is_expected("HPCDIST_DATA_HOME lacks a file")
+    monkeypatch.setenv("HPCDIST_DATA_HOME", "/data")
+    assert not summary.is_expected("HPCDIST_DATA_HOME lacks a file")
+    assert not summary.is_expected("needs 3 ranks, got 2")
