@@ -65,7 +65,9 @@ class Guard:
         self._gone = False
         self._watch()
         if self._tolerant and all(me.rank < peer.rank for peer in self._neighbours):
-            watch_launcher([me.pid, *(peer.pid for peer in self._neighbours)])
+            self._beside_launcher = watch_launcher(
+                [me.pid, *(peer.pid for peer in self._neighbours)]
+            )
 
     def fail(self, error: BaseException) -> NoReturn:
         """Report what failed unless another rank has, and end every rank of the job."""

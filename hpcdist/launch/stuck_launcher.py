@@ -13,6 +13,7 @@ import contextlib
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,19 +35,17 @@ def launcher_of(pid: int) -> int | None:
     return None
 
 
-def watch_launcher(pids: Iterable[int]) -> None:
+def watch_launcher(pids: Iterable[int]) -> subprocess.Popen[bytes] | None:
     """Start the process that waits for these ranks of this host, and then for their launcher."""
     launcher = launcher_of(os.getppid())
     if launcher is None:
-        return
-    arguments = [str(GRACE_S), str(launcher), *map(str, pids)]
-    null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-    os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-S", __file__, *arguments],
-        os.environ,
-        file_actions=null,
-        setsid=True,
+        return None
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(GRACE_S), str(launcher), *map(str, pids)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # a launcher waits for the ends of the pipes that it has given
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 

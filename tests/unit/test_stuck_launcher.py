@@ -53,18 +53,13 @@ def test_a_process_that_no_launcher_has_started_has_none():
     assert launcher_of(1) is None
 
 
-def test_the_launcher_is_found_above_a_shell(tmp_path):
-    sleeps = tmp_path / "prterun"
-    sleeps.symlink_to("/bin/sh")
-    with subprocess.Popen([sleeps, "-c", "sleep 1000; true"]) as launcher:
-        try:
-            while not (child := _child_of(launcher.pid)):
-                pass
-            assert launcher_of(child) == launcher.pid
-        finally:
-            launcher.kill()
-            os.kill(child, signal.SIGKILL)
-
-
-def _child_of(pid: int) -> int:
-    return int((Path(f"/proc/{pid}/task/{pid}/children").read_text().split() or ["0"])[0])
+def test_the_launcher_is_found_above_a_shell(tmp_path, start):
+    (tmp_path / "prterun").symlink_to("/bin/sh")
+    launcher = start(str(tmp_path / "prterun"), "-c", "sleep 1000; true")
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    while not (child := children.read_text().strip()):
+        pass
+    while Path(f"/proc/{child}/comm").read_text() != "sleep\n":
+        pass
+    assert launcher_of(int(child)) == launcher.pid
+    os.kill(int(child), signal.SIGKILL)
