@@ -96,14 +96,12 @@ alone: $(READY)
 	$(PYTEST) -n $(WORKERS) --results $(RESULTS)/alone -m 'not mpi' \
 	  --ignore tests/fault --ignore tests/slurm
 
-# Ranks wait for each other for half of their time: two numbers of ranks run side by side.
 ranks: memory $(READY)
-	@echo "the tests of $(RANKS) ranks, $(WORKERS) runs at a time; each is shown when it has ended"
-	@printf '%s\n' $(RANKS) | sort -nr | xargs -P $(WORKERS) -I{} sh -c \
-	  '$(MPIRUN) -n {} $(PYTEST) -m mpi --expect-ranks {} --results $(RESULTS)/ranks-{} \
-	    >$(VENV)/ranks-{}.log 2>&1; ended=$$?; \
-	  echo "---- $(MPIRUN) -n {} $(PYTEST) -m mpi"; cat $(VENV)/ranks-{}.log; \
-	  [ $$ended = 0 ] || { echo "make: the tests of {} ranks FAILED" >&2; exit 1; }'
+	@for n in $(RANKS); do \
+	  echo "$(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n"; \
+	  $(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n --results $(RESULTS)/ranks-$$n || \
+	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
+	done
 
 jobs: memory $(READY)
 	$(PYTEST) -n $(JOBS) --dist worksteal --results $(RESULTS)/jobs $(JOB_TESTS)
