@@ -42,8 +42,7 @@ class Standalone(control.Control):
     def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
         """Return what to run in place of a Program: itself, if it has no distributed tables."""
         _warn_of_copies()
-        found = self._substitutes.get(program)
-        return found or self._substitutes.put(program, _with_tables(program)), feed
+        return self._substitutes.of(program, lambda: _with_tables(program)), feed
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what the operators of tables do; HpcdistError for one that needs other ranks."""
