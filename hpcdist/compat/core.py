@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpcdist import settings
 from hpcdist.errors import HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
+from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.lod_tensor import LoDTensor
@@ -52,6 +52,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 __all__ = [
     "CPUPlace",
+    "CUDAPinnedPlace",
     "CUDAPlace",
     "EnforceNotMet",
     "LoDTensor",
