@@ -1,6 +1,12 @@
 """Functions that append operators to the default main program."""
 
-from hpcdist.layers import math_op  # noqa: F401
+from hpcdist.layers import (  # noqa: F401
+    activation_curves,
+    indexed,
+    linear_algebra,
+    math_op,
+    moved,
+)
 from hpcdist.layers.activation import (
     abs,
     ceil,
@@ -29,6 +35,7 @@ from hpcdist.layers.activation import (
     swish,
     tanh,
 )
+from hpcdist.layers.activation_curves import *  # noqa: F403
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -54,6 +61,7 @@ from hpcdist.layers.image import (
     lrn,
     pool2d,
 )
+from hpcdist.layers.indexed import *  # noqa: F403
 from hpcdist.layers.io import data
 from hpcdist.layers.learning_rate_scheduler import (
     cosine_decay,
@@ -65,6 +73,7 @@ from hpcdist.layers.learning_rate_scheduler import (
     piecewise_decay,
     polynomial_decay,
 )
+from hpcdist.layers.linear_algebra import *  # noqa: F403
 from hpcdist.layers.loss import (
     cross_entropy,
     huber_loss,
@@ -106,6 +115,7 @@ from hpcdist.layers.math import (
     sums,
 )
 from hpcdist.layers.metric import accuracy, auc, topk
+from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
 from hpcdist.layers.random import (
     gaussian_random,
@@ -308,6 +318,10 @@ __all__ = [
     "unsqueeze",
     "zeros",
     "zeros_like",
+    *activation_curves.__all__,
+    *indexed.__all__,
+    *linear_algebra.__all__,
+    *moved.__all__,
 ]
 
 for _name in __all__:

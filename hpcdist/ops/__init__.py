@@ -2,6 +2,7 @@
 
 from hpcdist.ops import (  # noqa: F401
     activation,
+    activation_curves,
     allreduce,
     arithmetic,
     auc,
@@ -12,12 +13,15 @@ from hpcdist.ops import (  # noqa: F401
     dropout,
     elementwise,
     gelu,
+    indexed,
     join,
+    linear_algebra,
     lookup,
     loss,
     lrn,
     matmul,
     metric,
+    moved,
     network,
     norm,
     optimize,
