@@ -6,6 +6,9 @@ from hpcdist.layers import (  # noqa: F401
     linear_algebra,
     math_op,
     moved,
+    normalizations,
+    pair_losses,
+    sampled,
 )
 from hpcdist.layers.activation import (
     abs,
@@ -117,12 +120,15 @@ from hpcdist.layers.math import (
 from hpcdist.layers.metric import accuracy, auc, topk
 from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.normalizations import *  # noqa: F403
+from hpcdist.layers.pair_losses import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -322,6 +328,9 @@ __all__ = [
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *sampled.__all__,
+    *pair_losses.__all__,
+    *normalizations.__all__,
 ]
 
 for _name in __all__:

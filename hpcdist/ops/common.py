@@ -134,6 +134,17 @@ def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
     return run
 
 
+def put_along(xp: Any, array: Any, index: Any, values: Any, axis: int) -> None:
+    """Write ``values`` at ``index`` along an axis: what `take_along_axis` reads."""
+    axis %= array.ndim
+    places: list[Any] = []
+    for i, extent in enumerate(index.shape):
+        others = [1] * array.ndim
+        others[i] = extent
+        places.append(index if i == axis else xp.arange(extent).reshape(others))
+    array[tuple(places)] = values
+
+
 def same_buffer(xp: Any, a: Any, b: Any) -> bool:
     """Tell whether a kernel was given one buffer twice (outputs never overlap partly)."""
     return bool(xp.may_share_memory(a, b))

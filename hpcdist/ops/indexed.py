@@ -17,7 +17,7 @@ from hpcdist.graph.rows import (
     linear,
     off_rows,
 )
-from hpcdist.ops.common import define_with_grad, resolve_axis
+from hpcdist.ops.common import define_with_grad, put_along, resolve_axis
 
 
 def _never(op: Applied) -> bool:
@@ -251,7 +251,7 @@ def _argsort(xp: Any, x: Any, out: Any, indices: Any, axis: int, descending: boo
 
 
 def _argsort_grad(xp: Any, indices: Any, dout: Any, dx: Any, axis: int, descending: bool) -> None:
-    xp.put_along_axis(dx, indices, dout, axis)
+    put_along(xp, dx, indices, dout, axis)
 
 
 define_with_grad(

@@ -89,12 +89,15 @@ def run(fluid, expression, inputs):
                 feed[name] = fluid.create_lod_tensor(value, lengths, fluid.CPUPlace())
             values[name] = value
 
-        def op(type, inputs, attrs, dtype="float32", slot="Out"):
+        def op(type, inputs, attrs, dtype="float32", slot="Out", more=()):
             """Append an operator for which there is no layer, or none that works in Fluid."""
             block = main.current_block()
             out = block.create_var(name=fluid.unique_name.generate("made"), dtype=dtype)
             slots = {name: [held] for name, held in inputs.items()}
-            block.append_op(type=type, inputs=slots, outputs={slot: [out]}, attrs=attrs)
+            outputs = {slot: [out]}
+            for other in more:
+                outputs[other] = [block.create_var(name=fluid.unique_name.generate("made"))]
+            block.append_op(type=type, inputs=slots, outputs=outputs, attrs=attrs)
             return out
 
         known["op"] = op

@@ -165,7 +165,7 @@ NOT_BY_PARTS = {
 # The state of `auc` is not fed: tests/mpi/test_metrics.py runs it on trainers.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
 # One number of all rows, whatever is divided.
-ALWAYS_MIXED = {"dist"}
+ALWAYS_MIXED = {"data_norm", "dist", "spectral_norm"}
 
 
 def _of_rows() -> list[str]:
