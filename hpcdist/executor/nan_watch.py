@@ -29,11 +29,15 @@ class NanWatch:
         for name, value in zip(names, values):
             if _has_nan(_array(value)):
                 self.watching = False
-                words = f"{_where()}: fetched {name!r} holds NaN"
-                if settings.ON_NAN.read() == "end":
-                    raise NotFiniteError(words)
-                logger.warning("%s (this is said once; --on-nan end ends the job)", words)
+                tell(f"{_where()}: fetched {name!r} holds NaN")
                 return
+
+
+def tell(words: str, *, end: bool = False) -> None:
+    """Warn, or raise NotFiniteError if that is to ``end`` the job, or `--on-nan end` asks for it."""
+    if end or settings.ON_NAN.read() == "end":
+        raise NotFiniteError(words)
+    logger.warning("%s (this is said once; --on-nan end ends the job)", words)
 
 
 def with_checks(
