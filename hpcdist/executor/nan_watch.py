@@ -34,7 +34,7 @@ class NanWatch:
 
 
 def tell(words: str, *, end: bool = False) -> None:
-    """Warn, or raise NotFiniteError if that is to ``end`` the job, or `--on-nan end` asks for it."""
+    """Warn, or raise NotFiniteError: to ``end`` the job, or as `--on-nan end` asks."""
     if end or settings.ON_NAN.read() == "end":
         raise NotFiniteError(words)
     logger.warning("%s (this is said once; --on-nan end ends the job)", words)

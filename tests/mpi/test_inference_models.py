@@ -53,13 +53,15 @@ def script(folder, kind, apart):
 @pytest.mark.parametrize("apart", [True, False], ids=["scope of its own", "same scope"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("trainers", "servers"), [(1, 1), (2, 0), (1, 2), (2, 2)])
-def test_a_job_answers_as_one_process_and_trains_on(mpi_tmp_path, trainers, servers, kind, apart):
+def test_a_job_answers_as_one_process_and_trains_on(
+    mpi_tmp_path, tmp_path, trainers, servers, kind, apart
+):
     if kind == "distributed" and not servers:
         pytest.skip("distributed tables are trained in one process, or with servers")
     folder = str(mpi_tmp_path / "model")
     outcomes = values(run_job(trainers, servers, lambda role: script(folder, kind, apart)))
     with alone():
-        losses, answers = script(str(mpi_tmp_path / "alone"), kind, apart)
+        losses, answers = script(str(tmp_path), kind, apart)
     for found, answered in outcomes:
         np.testing.assert_allclose(found, losses, rtol=1e-5)
         np.testing.assert_allclose(answered, answers, rtol=1e-5, atol=1e-7)

@@ -1,5 +1,7 @@
 """NaN in what servers apply: told once on each, whose it is; or the end of the job."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def messages(caplog, bad, **kind):
         return [r.getMessage() for r in caplog.records if "server 0" in r.getMessage()]
 
     outcomes = run_job(2, 1, script)
-    return outcomes, [o.value for o in outcomes if o.role.kind == PSERVER][0]
+    return outcomes, next(o.value for o in outcomes if o.role.kind == PSERVER)
 
 
 @pytest.mark.parametrize("sync_mode", [None, True, False], ids=["plain", "sync", "async"])
@@ -55,7 +57,7 @@ def test_a_server_tells_once_whose_gradient_of_which_parameter_it_is(caplog, bad
     assert not any(o.error for o in outcomes), outcomes
     (only,) = said
     words = r"server 0\)?, step 3: the gradient of '(table|fc_0.._0)' from trainer 1 holds " + what
-    assert __import__("re").search(words, only), only
+    assert re.search(words, only), only
 
 
 def test_rows_of_sparse_tables_are_looked_at(caplog):

@@ -114,7 +114,7 @@ def test_what_cannot_be_looked_up_is_refused(trained, tmp_path):
         io.save_inference_model(str(tmp_path), *args, compression="zstd")
     with pytest.raises(CheckpointError, match="Fluid's files cannot hold the rows of t"):
         io.save_inference_model(str(tmp_path), *args, format="fluid")
-    empty = pytest.raises(CheckpointError, match="table 't' has no rows in this scope")
+    empty = pytest.raises(CheckpointError, match="no (value|rows) in this scope")
     with fluid.scope_guard(fluid.Scope()), empty:
         io.save_inference_model(str(tmp_path), *args)
     io.save_inference_model(str(tmp_path), *args, program_only=True)

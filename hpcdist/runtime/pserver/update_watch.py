@@ -29,7 +29,7 @@ class UpdateWatch:
         self.watching = True
         self._name = f"server {index}"
         self._parameters = parameters
-        self._gradients = [
+        self._gradients: list[dict[str, Any]] = [
             {v.name: server.gradients[v.name] for v in packet.variables if v.name in parameters}
             for packet in exchange.gradients
         ]
@@ -40,7 +40,7 @@ class UpdateWatch:
         for spec in exchange.pushed:
             sent = server.rows[spec.name]
             self._gradients.append({spec.name: _Values(sent)})
-            self._flat.append(lambda k, sent=sent: [sent[k][1].reshape(-1)])  # type: ignore[misc]
+            self._flat.append(lambda k, sent=sent: [sent[k][1].reshape(-1)])
 
     def look(self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]) -> None:
         """Warn of a gradient of these trainers that is not finite, or raise NotFiniteError.
