@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ class UpdateWatch:
         for spec in exchange.pushed:
             sent = server.rows[spec.name]
             self._gradients.append({spec.name: _Values(sent)})
-            self._flat.append(lambda k, sent=sent: [sent[k][1].reshape(-1)])
+            self._flat.append(functools.partial(_pushed, sent))
 
     def look(self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]) -> None:
         """Warn of a gradient of these trainers that is not finite, or raise NotFiniteError.
@@ -74,8 +75,12 @@ class _Values:
     def __init__(self, sent: Sequence[Any]) -> None:
         self._sent = sent
 
-    def __getitem__(self, trainer: int) -> Array:
-        return self._sent[trainer][1]  # type: ignore[no-any-return]
+    def __getitem__(self, trainer: int) -> Any:
+        return self._sent[trainer][1]
+
+
+def _pushed(sent: Sequence[Any], trainer: int) -> Sequence[Array]:
+    return [sent[trainer][1].reshape(-1)]
 
 
 def _flat(
