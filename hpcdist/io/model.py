@@ -114,8 +114,8 @@ def load_inference_model(
     try:
         feeds = [str(block.var(name).name) for name in extra["feed"]]
         fetches = [block.var(name) for name in extra["fetch"]]
-    except GraphError as error:
-        raise CheckpointError(f"{path}: {error}") from None
+    except (GraphError, TypeError) as error:
+        raise CheckpointError(f"{path}: malformed names to feed or fetch: {error}") from None
     _look_up_in_files(program, Path(dirname) / (params_filename or MANIFEST))
     if not peers_here().trains_in(global_scope()):
         _look_up_here(program)
