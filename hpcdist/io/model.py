@@ -25,6 +25,7 @@ from hpcdist.io.variables import is_persistable, load_vars, save_for_inference, 
 from hpcdist.layers import scale
 from hpcdist.ops.lookup import NO_PADDING
 from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup
+from hpcdist.transpiler.trainer import ASKING
 
 MODEL = "__model__"
 MAX_MODEL = 256 << 20  # bytes of Fluid's file
@@ -182,6 +183,12 @@ def pruned(
             kept.append(op)
             needed -= set(op.output_arg_names)
             needed |= {name for name in _reads(model, op) if name not in feeds}
+    asking = next((op for op in kept if op.type in ASKING), None)
+    if asking is not None:
+        raise GraphError(
+            f"save_inference_model: operator {asking.type!r} asks servers for rows: give the "
+            "program that was transpiled, not what get_trainer_program() has made of it"
+        )
     missing = sorted(n for n in needed if not _has_value(model, n))
     if missing:
         raise GraphError(

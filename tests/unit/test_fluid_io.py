@@ -237,3 +237,18 @@ def test_a_program_is_plain_data_and_back(net):
     net.main.global_block().ops[0].attrs["code"] = print
     with pytest.raises(CheckpointError, match="attribute 'code' is a builtin_function"):
         to_data(net.main)
+
+
+@pytest.mark.parametrize("kind", [{}, {"is_distributed": True}], ids=["sparse", "distributed"])
+def test_a_trainers_program_that_asks_servers_is_not_saved_as_a_model(tmp_path, kind):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        ids = fluid.data("ids", [None, 1], "int64")
+        rows = fluid.embedding(ids, [100, 4], is_sparse=True, **kind)
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(0, main, "a:1", 1, startup_program=startup)
+    program = transpiler.get_trainer_program()
+    target = program.global_block().var(rows.name)
+    with pytest.raises(GraphError, match="give the program that was transpiled"):
+        io.save_inference_model(tmp_path, ["ids"], [target], fluid.Executor(), program)
