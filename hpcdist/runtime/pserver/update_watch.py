@@ -15,12 +15,15 @@ from hpcdist.executor.nan_watch import tell
 from hpcdist.ps.server import PsServer
 from hpcdist.runtime.pserver.exchange_plan import ServerExchange
 
+PART = 1 << 14  # elements
+
 
 class UpdateWatch:
     """Looks at gradients as they are applied, until it has found one that is not finite.
 
-    Each packet is one dot product with itself. Rows of distributed tables have been looked at by
-    the trainer, and are again by the table.
+    A packet's dot product with itself tells; of a large one, of `PART` of its elements, others in
+    every step: what makes a loss NaN makes all of most gradients NaN. Rows of distributed tables
+    are looked at by the trainer, and again by the table.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class UpdateWatch:
             sent = server.rows[spec.name]
             self._gradients.append({spec.name: _Values(sent)})
             self._flat.append(functools.partial(_pushed, sent))
+        self._turns = [0] * len(self._flat)  # how often each packet has been looked at
 
     def look(self, packet: int, trainers: Sequence[int], step_of: Callable[[int], int]) -> None:
         """Warn of a gradient of these trainers that is not finite, or raise NotFiniteError.
@@ -50,8 +54,13 @@ class UpdateWatch:
         """
         if not self.watching or packet >= len(self._flat):
             return
+        turn = self._turns[packet]
+        self._turns[packet] += 1
         for k in trainers:
             for values in self._flat[packet](k):
+                if len(values) > PART:
+                    begin = turn % -(-len(values) // PART) * PART
+                    values = values[begin : begin + PART]
                 if not math.isfinite(values.dot(values)):
                     self._tell(packet, k, step_of(k))
 
