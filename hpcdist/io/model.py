@@ -25,11 +25,11 @@ from hpcdist.io.variables import is_persistable, load_vars, save_for_inference, 
 from hpcdist.layers import scale
 from hpcdist.ops.lookup import NO_PADDING
 from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup
-from hpcdist.transpiler.trainer import ASKING
 
 MODEL = "__model__"
 MAX_MODEL = 256 << 20  # bytes of Fluid's file
 TARGET = "save_infer_model/scale_{}"  # what Fluid calls the operators that end its models
+ASKING = ("distributed_lookup_table", "prefetch")  # operators that ask servers for rows
 
 
 def save_inference_model(
