@@ -66,6 +66,13 @@ from hpcdist.layers.image import (
 )
 from hpcdist.layers.indexed import *  # noqa: F403
 from hpcdist.layers.io import data
+from hpcdist.layers.io import (
+    create_py_reader_by_data,
+    data,
+    double_buffer,
+    py_reader,
+    read_file,
+)
 from hpcdist.layers.learning_rate_scheduler import (
     cosine_decay,
     exponential_decay,
@@ -199,9 +206,11 @@ __all__ = [
     "cosine_decay",
     "create_global_var",
     "create_parameter",
+    "create_py_reader_by_data",
     "create_tensor",
     "cross_entropy",
     "data",
+    "double_buffer",
     "dropout",
     "elementwise_add",
     "elementwise_div",
@@ -268,6 +277,8 @@ __all__ = [
     "polynomial_decay",
     "pool2d",
     "pow",
+    "py_reader",
+    "read_file",
     "reciprocal",
     "reduce_max",
     "reduce_mean",
