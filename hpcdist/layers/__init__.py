@@ -113,6 +113,13 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.rnn import (
+    dynamic_gru,
+    dynamic_lstm,
+    dynamic_lstmp,
+    gru_unit,
+    lstm_unit,
+)
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -187,6 +194,9 @@ __all__ = [
     "cross_entropy",
     "data",
     "dropout",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -214,6 +224,7 @@ __all__ = [
     "get_tensor_from_selected_rows",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "has_inf",
     "has_nan",
@@ -237,6 +248,7 @@ __all__ = [
     "logical_xor",
     "logsigmoid",
     "lrn",
+    "lstm_unit",
     "matmul",
     "mean",
     "merge_selected_rows",
