@@ -83,3 +83,41 @@ def _lstm_unit(draw: Draw) -> Case:
     rows, width = draw.int(1, 3), draw.int(1, 3)
     inputs = {"X": draw.floats([rows, 4 * width]), "C_prev": draw.floats([rows, width])}
     return Case(inputs, {"forget_bias": draw.of(0.0, 0.7)})
+
+
+# -- tags and alignments ---------------------------------------------------------------------------
+def _tags(draw: Draw, count: int, *shape: int) -> Any:
+    return draw.rng.integers(0, count, shape)
+
+
+def tagged(draw: Draw) -> dict[str, Any]:
+    """Return scores of tags in sequences, weights between them, and labels."""
+    tags, lengths = draw.int(2, 3), draw.lengths()
+    labels = draw.ragged(lengths, [1])
+    labels.set(_tags(draw, tags, sum(lengths), 1))
+    scores = draw.ragged(lengths, [tags])
+    return {"Emission": scores, "Transition": draw.floats([tags + 2, tags]), "Label": labels}
+
+
+@case("linear_chain_crf")
+def _chain(draw: Draw) -> Case:
+    if draw.bool():
+        return Case(tagged(draw), targets=["LogLikelihood"])
+    count, longest, tags = draw.int(1, 3), draw.int(1, 4), draw.int(2, 3)
+    inputs = {
+        "Emission": draw.floats([count, longest, tags]),
+        "Transition": draw.floats([tags + 2, tags]),
+        "Label": _tags(draw, tags, count, longest),
+        "Length": _tags(draw, longest + 1, count),
+    }
+    return Case(inputs, targets=["LogLikelihood"])
+
+
+@case("warpctc")
+def _ctc(draw: Draw) -> Case:
+    labels = [draw.int(0, 2) for _ in range(draw.int(1, 3))]
+    tokens = draw.ragged(labels, [1])
+    tokens.set(_tags(draw, 2, sum(labels), 1).astype("int32"))
+    # Long enough for all labels with blanks between: else the loss is 0, whatever is scored.
+    scores = draw.ragged([2 * n + draw.int(0, 2) for n in labels], [3])
+    return Case({"Logits": scores, "Label": tokens}, {"blank": 2}, targets=["Loss"])

@@ -137,6 +137,13 @@ from hpcdist.layers.sequence import (
     sequence_softmax,
     sequence_unpad,
 )
+from hpcdist.layers.tagging import (
+    chunk_eval,
+    crf_decoding,
+    edit_distance,
+    linear_chain_crf,
+    warpctc,
+)
 from hpcdist.layers.tensor import (
     assign,
     cast,
@@ -180,6 +187,7 @@ __all__ = [
     "batch_norm",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
@@ -191,12 +199,14 @@ __all__ = [
     "create_global_var",
     "create_parameter",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
     "data",
     "dropout",
     "dynamic_gru",
     "dynamic_lstm",
     "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -238,6 +248,7 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
     "lod_reset",
     "log",
@@ -318,6 +329,7 @@ __all__ = [
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
+    "warpctc",
     "zeros",
     "zeros_like",
 ]

@@ -2,6 +2,7 @@
 
 from hpcdist.ops import (  # noqa: F401
     activation,
+    alignment,
     allreduce,
     arithmetic,
     auc,
@@ -34,6 +35,7 @@ from hpcdist.ops import (  # noqa: F401
     softmax,
     sparse,
     sync_batch_norm,
+    tagging,
     tensor,
     whole_norms,
 )
