@@ -54,7 +54,13 @@ from hpcdist.layers.image import (
     lrn,
     pool2d,
 )
-from hpcdist.layers.io import data
+from hpcdist.layers.io import (
+    create_py_reader_by_data,
+    data,
+    double_buffer,
+    py_reader,
+    read_file,
+)
 from hpcdist.layers.learning_rate_scheduler import (
     cosine_decay,
     exponential_decay,
@@ -198,10 +204,12 @@ __all__ = [
     "cosine_decay",
     "create_global_var",
     "create_parameter",
+    "create_py_reader_by_data",
     "create_tensor",
     "crf_decoding",
     "cross_entropy",
     "data",
+    "double_buffer",
     "dropout",
     "dynamic_gru",
     "dynamic_lstm",
@@ -275,6 +283,8 @@ __all__ = [
     "polynomial_decay",
     "pool2d",
     "pow",
+    "py_reader",
+    "read_file",
     "reciprocal",
     "reduce_max",
     "reduce_mean",
