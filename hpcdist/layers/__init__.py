@@ -136,6 +136,13 @@ from hpcdist.layers.random import (
     uniform_random_batch_size_like,
 )
 from hpcdist.layers.sampled import *  # noqa: F403
+from hpcdist.layers.rnn import (
+    dynamic_gru,
+    dynamic_lstm,
+    dynamic_lstmp,
+    gru_unit,
+    lstm_unit,
+)
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -152,6 +159,13 @@ from hpcdist.layers.sequence import (
     sequence_reverse,
     sequence_softmax,
     sequence_unpad,
+)
+from hpcdist.layers.tagging import (
+    chunk_eval,
+    crf_decoding,
+    edit_distance,
+    linear_chain_crf,
+    warpctc,
 )
 from hpcdist.layers.tensor import (
     assign,
@@ -196,6 +210,7 @@ __all__ = [
     "batch_norm",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
@@ -208,10 +223,15 @@ __all__ = [
     "create_parameter",
     "create_py_reader_by_data",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
     "data",
     "double_buffer",
     "dropout",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -239,6 +259,7 @@ __all__ = [
     "get_tensor_from_selected_rows",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "has_inf",
     "has_nan",
@@ -252,6 +273,7 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
     "lod_reset",
     "log",
@@ -262,6 +284,7 @@ __all__ = [
     "logical_xor",
     "logsigmoid",
     "lrn",
+    "lstm_unit",
     "matmul",
     "mean",
     "merge_selected_rows",
@@ -333,6 +356,7 @@ __all__ = [
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
+    "warpctc",
     "zeros",
     "zeros_like",
     *activation_curves.__all__,
