@@ -65,7 +65,6 @@ from hpcdist.layers.image import (
     pool2d,
 )
 from hpcdist.layers.indexed import *  # noqa: F403
-from hpcdist.layers.io import data
 from hpcdist.layers.io import (
     create_py_reader_by_data,
     data,
@@ -135,7 +134,6 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
-from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.rnn import (
     dynamic_gru,
     dynamic_lstm,
@@ -143,6 +141,7 @@ from hpcdist.layers.rnn import (
     gru_unit,
     lstm_unit,
 )
+from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
