@@ -69,6 +69,13 @@ class DataError(HpcdistError, ValueError):
     """A data set is missing, damaged or malformed."""
 
 
+class EOFException(Exception):
+    """A reader that was started has given all its batches: an end, as StopIteration is, no fault.
+
+    Fluid's scripts catch it as ``fluid.core.EOFException`` and call ``reset()``.
+    """
+
+
 class CommError(HpcdistError, RuntimeError):
     """A rank died, a message did not come in time, or ranks disagree."""
 

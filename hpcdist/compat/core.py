@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 
 from hpcdist import settings
-from hpcdist.errors import HpcdistError
+from hpcdist.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
@@ -54,6 +54,7 @@ __all__ = [
     "CPUPlace",
     "CUDAPinnedPlace",
     "CUDAPlace",
+    "EOFException",
     "EnforceNotMet",
     "LoDTensor",
     "Scope",
