@@ -7,6 +7,7 @@ of that name here, or another (`ALIASES`), or an empty one that finds its names 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -142,11 +143,11 @@ class _Guard:
         if self._own is not None and not _holder(self.names, name):
             return self._own(name)
         for module in self.names:
-            full = f"{module}.{name}"
-            if full in ALIASES or _is_fluids(full):
-                found = importlib.import_module(full)
-                guard(found, full)
-                return found
+            if _holder([module], name) or f"{module}.{name}" in ALIASES:
+                with contextlib.suppress(MissingModuleError):
+                    found = importlib.import_module(f"{module}.{name}")
+                    guard(found, f"{module}.{name}")
+                    return found
             for source in self._sources(module, name):
                 held = vars(importlib.import_module(source))
                 if name in held:
