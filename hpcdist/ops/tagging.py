@@ -103,6 +103,8 @@ def _chain(lod: Any, inputs: Operands, outputs: Operands) -> None:
     room = {"alpha": alpha, "exps": exps}
     for name, held in room.items():
         room[name] = scratch(f"crf {name}", x.shape, x.dtype) if held is None else held
+        if lengths is not None:
+            room[name].fill(0)
     if weight_exps is None:
         weight_exps = scratch("crf weights", weights.shape, x.dtype)
     chain_forward(
