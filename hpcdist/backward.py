@@ -233,7 +233,8 @@ def _append(
     _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = _flowing(block, path, targets, reached)
     masked = [_masked(op) for op in path]
-    steps = _gradient_steps(masked, set(map(_mask, flowing)), set(map(_mask, reached)))
+    given = {name for start in starts for name in start.writes()}
+    steps = _gradient_steps(masked, set(map(_mask, flowing)), set(map(_mask, reached)), given)
     steps = _sum_repeated(steps, block.idx)
     renamed = _rename_existing(block, [*starts, *steps])
     for step in steps:
@@ -284,8 +285,11 @@ def _masked(op: Operator) -> Operator:
     return copy
 
 
-def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[str]) -> list[_Step]:
-    steps = []
+def _gradient_steps(
+    path: Sequence[Operator], flowing: set[str], reached: set[str], given: set[str]
+) -> list[_Step]:
+    """Return the steps back; ``given`` are gradients that are there at first."""
+    steps: list[_Step] = []
     for op in reversed(path):
         if not reached.intersection(op.input_arg_names):
             continue
@@ -299,13 +303,26 @@ def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[st
             if not any(name != EMPTY for name in step.writes()):
                 continue
             own = {grad_name(name) for name in op.output_arg_names}
-            for missing in sorted(own - {grad_name(n) for n in made}):
+            absent = own - {grad_name(n) for n in made}
+            if "sub_block" in step.attrs:
+                _leave_out(step, own - given.union(*(s.writes() for s in steps)))
+                absent = set()
+            for missing in sorted(absent):
                 if missing in step.reads():  # an output that the targets do not depend on
                     forward = missing.removesuffix(GRAD_SUFFIX)
                     zeros = {"X": [forward]}, {"Out": [missing]}
                     steps.append(_Step("fill_zeros_like", *zeros))
             steps.append(step)
     return steps
+
+
+def _leave_out(step: _Step, absent: set[str]) -> None:
+    """Take gradients that are not there, and what they are of, from a loop's or branch's."""
+    for slot in [s for s in step.inputs if s.endswith(GRAD_SUFFIX)]:
+        gradients, forward = step.inputs[slot], step.inputs[slot.removesuffix(GRAD_SUFFIX)]
+        kept = [(g, f) for g, f in zip(gradients, forward) if g not in absent]
+        step.inputs[slot] = [g for g, _ in kept]
+        step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in kept]
 
 
 def _given(grad: Any) -> Slots:

@@ -5,6 +5,7 @@ from hpcdist.ops import (  # noqa: F401
     alignment,
     allreduce,
     arithmetic,
+    arrays,
     auc,
     batch_norm,
     control,
