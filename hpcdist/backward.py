@@ -233,8 +233,8 @@ def _append(
     _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = _flowing(block, path, targets, reached)
     masked = [_masked(op) for op in path]
-    given = {name for start in starts for name in start.writes()}
-    steps = _gradient_steps(masked, set(map(_mask, flowing)), set(map(_mask, reached)), given)
+    ways = (set(map(_mask, names)) for names in (targets, flowing, reached))
+    steps = _gradient_steps(masked, *ways)
     steps = _sum_repeated(steps, block.idx)
     renamed = _rename_existing(block, [*starts, *steps])
     for step in steps:
@@ -286,14 +286,15 @@ def _masked(op: Operator) -> Operator:
 
 
 def _gradient_steps(
-    path: Sequence[Operator], flowing: set[str], reached: set[str], given: set[str]
+    path: Sequence[Operator], targets: set[str], flowing: set[str], reached: set[str]
 ) -> list[_Step]:
-    """Return the steps back; ``given`` are gradients that are there at first."""
-    steps: list[_Step] = []
+    steps = []
+    written = {grad_name(name) for name in targets}
     for op in reversed(path):
         if not reached.intersection(op.input_arg_names):
             continue
-        made = flowing.intersection(op.output_arg_names)
+        # An operator may have no gradient by some of what it reads: what made that gets none.
+        made = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
         if not made:
             continue
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
@@ -305,7 +306,7 @@ def _gradient_steps(
             own = {grad_name(name) for name in op.output_arg_names}
             absent = own - {grad_name(n) for n in made}
             if "sub_block" in step.attrs:
-                _leave_out(step, own - given.union(*(s.writes() for s in steps)))
+                _leave_out(step, absent)
                 absent = set()
             for missing in sorted(absent):
                 if missing in step.reads():  # an output that the targets do not depend on
@@ -313,6 +314,7 @@ def _gradient_steps(
                     zeros = {"X": [forward]}, {"Out": [missing]}
                     steps.append(_Step("fill_zeros_like", *zeros))
             steps.append(step)
+            written.update(step.writes())
     return steps
 
 

@@ -1,6 +1,15 @@
 """Functions that append operators to the default main program."""
 
-from hpcdist.layers import math_op  # noqa: F401
+from hpcdist.layers import (  # noqa: F401
+    activation_curves,
+    indexed,
+    linear_algebra,
+    math_op,
+    moved,
+    normalizations,
+    pair_losses,
+    sampled,
+)
 from hpcdist.layers.activation import (
     abs,
     ceil,
@@ -29,6 +38,7 @@ from hpcdist.layers.activation import (
     swish,
     tanh,
 )
+from hpcdist.layers.activation_curves import *  # noqa: F403
 from hpcdist.layers.arrays import (
     array_length,
     array_read,
@@ -71,6 +81,7 @@ from hpcdist.layers.image import (
     lrn,
     pool2d,
 )
+from hpcdist.layers.indexed import *  # noqa: F403
 from hpcdist.layers.io import (
     create_py_reader_by_data,
     data,
@@ -88,6 +99,7 @@ from hpcdist.layers.learning_rate_scheduler import (
     piecewise_decay,
     polynomial_decay,
 )
+from hpcdist.layers.linear_algebra import *  # noqa: F403
 from hpcdist.layers.loops import IfElse, While, case, cond, switch_case, while_loop
 from hpcdist.layers.loss import (
     cross_entropy,
@@ -130,7 +142,10 @@ from hpcdist.layers.math import (
     sums,
 )
 from hpcdist.layers.metric import accuracy, auc, topk
+from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.normalizations import *  # noqa: F403
+from hpcdist.layers.pair_losses import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
@@ -144,6 +159,7 @@ from hpcdist.layers.rnn import (
     gru_unit,
     lstm_unit,
 )
+from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -384,6 +400,13 @@ __all__ = [
     "while_loop",
     "zeros",
     "zeros_like",
+    *activation_curves.__all__,
+    *indexed.__all__,
+    *linear_algebra.__all__,
+    *moved.__all__,
+    *sampled.__all__,
+    *pair_losses.__all__,
+    *normalizations.__all__,
 ]
 
 for _name in __all__:

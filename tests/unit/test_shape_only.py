@@ -16,6 +16,25 @@ ATTRS = {
     "strided_slice": {"axes": [0], "starts": [3], "ends": [0], "strides": [-2]},
     "expand": {"expand_times": [2, 2]},
 }
+# Operators that move elements: the shape of what is moved, that of the result, attributes.
+MOVED = {
+    "crop": (IN, IN, {}),
+    "crop_tensor": (IN, (4, 3), {"shape": [-1, 3], "offsets": [0, 1]}),
+    "diag": ((4,), (4, 4), {}),
+    "diag_embed": (IN, (4, 6, 6), {}),
+    "expand_as": (IN, IN, {}),
+    "flip": (IN, IN, {"dims": [1]}),
+    "pad": (IN, (5, 8), {"paddings": [0, 1, 1, 1]}),
+    "pad2d": ((2, 2, 3, 2), (2, 2, 4, 3), {"paddings": [1, 0, 0, 1]}),
+    "pad_constant_like": (IN, IN, {}),
+    "pixel_shuffle": ((2, 4, 2, 3), (2, 1, 4, 6), {"upscale_factor": 2}),
+    "roll": (IN, IN, {"shifts": [1], "dims": [0]}),
+    "shuffle_channel": ((2, 4, 2, 3), (2, 4, 2, 3), {"group": 2}),
+    "space_to_depth": ((2, 4, 2, 4), (2, 16, 1, 2), {"blocksize": 2}),
+    "temporal_shift": ((2, 4, 2, 3), (2, 4, 2, 3), {"seg_num": 2}),
+    "tril_triu": (IN, IN, {}),
+    "unfold": ((2, 2, 3, 3), (2, 8, 4), {"kernel_sizes": [2, 2]}),
+}
 TYPES = [type for type in defined() if lookup(type).shape_only]
 
 # Operators on sequences, and steps of them: shapes of the inputs and of the output, or of those in
@@ -56,11 +75,13 @@ def result(type, filling):
     definition = lookup(type)
     rng = np.random.default_rng(0)
     ins, outs = {}, {}
+    forward = type.removesuffix("_grad")
+    moved, made, attrs = MOVED.get(forward, (IN, OUT.get(forward, IN), ATTRS.get(forward, {})))
     for slot in definition.inputs:
         if slot.name == "Rows":  # none: the whole batch is here
             ins[slot.name] = []
             continue
-        shape = OUT.get(type.removesuffix("_grad"), IN) if slot.name == "Out@GRAD" else IN
+        shape = made if slot.name in ("Out@GRAD", "Y@GRAD") else moved
         array = rng.uniform(-1, 1, shape).astype(np.float32)
         if slot.name == "Index":
             array = np.array([0, 2, 2])
@@ -68,9 +89,10 @@ def result(type, filling):
             array[...] = filling
         ins[slot.name] = [array]
     for slot in definition.outputs:
-        outs[slot.name] = [np.full(IN, 77, np.float32)]
+        shape = moved if type != forward else made
+        outs[slot.name] = [np.full(shape, 77, np.float32)]
     order = [*arguments(definition.inputs, ins), *arguments(definition.outputs, outs)]
-    attrs = own_attrs(definition, ATTRS.get(type[:-5], {}))
+    attrs = own_attrs(definition, attrs)
     if definition.state is not None:
         attrs["state"] = definition.state(type)
     definition.bind(np, *order, **attrs)()
