@@ -3,6 +3,7 @@
 OF_4 = {"x": "f 9 8 lod 2 3 0 4"}
 OF_3 = {"x": "f 9 6 lod 2 3 0 4"}
 FULL = "f 9 8 lod 4 2 3"
+STATES = "layers.sequence_pool(h, 'sum'), c_0=layers.sequence_pool(c, 'sum')"
 DRAWN = 8
 GATES = ["sigmoid", "tanh"]
 OTHERS = ["tanh", "relu", "identity", "sigmoid"]
@@ -16,7 +17,7 @@ CASES = [
     ),
     ("layers.dynamic_lstm(x, 8)", OF_4),
     (
-        "layers.dynamic_lstm(x, 8, h_0=layers.sequence_pool(h, 'sum'), c_0=layers.sequence_pool(c, 'sum'), use_peepholes={p}, is_reverse={r})",
+        "layers.dynamic_lstm(x, 8, h_0=" + STATES + ", use_peepholes={p}, is_reverse={r})",
         {"x": FULL, "h": "f 3 2 lod 1 1 1", "c": "f 3 2 lod 1 1 1"},
         {"p": YES_NO, "r": YES_NO},
     ),
@@ -32,7 +33,7 @@ CASES = [
         {"c": [None, 0.3, 1.0], "p": [None, 0.3, 1.0]},
     ),
     (
-        "layers.dynamic_lstmp(x, 8, 3, h_0=layers.sequence_pool(h, 'sum'), c_0=layers.sequence_pool(c, 'sum'), is_reverse={r})[0]",
+        "layers.dynamic_lstmp(x, 8, 3, h_0=" + STATES + ", is_reverse={r})[0]",
         {"x": FULL, "h": "f 3 3 lod 1 1 1", "c": "f 3 2 lod 1 1 1"},
         {"r": YES_NO},
     ),
@@ -43,7 +44,8 @@ CASES = [
         {"r": YES_NO, "g": GATES, "d": OTHERS, "o": YES_NO},
     ),
     (
-        "layers.dynamic_gru(x, 2, h_0=layers.sequence_pool(h, 'sum'), origin_mode={o}, bias_attr={b})",
+        "layers.dynamic_gru(x, 2, h_0=layers.sequence_pool(h, 'sum'), "
+        "origin_mode={o}, bias_attr={b})",
         {"x": "f 9 6 lod 4 2 3", "h": "f 3 2 lod 1 1 1"},
         {"o": YES_NO, "b": [None, False]},
     ),

@@ -1,5 +1,6 @@
 """Tags and alignments of sequences."""
 
+THREE = "layers.fill_constant([2], 'int64', 3)"
 PARAM = "fluid.ParamAttr(name='crf')"
 ROWS = {"x": "f 9 3 lod 2 3 4", "y": "i3 9 1 lod 2 3 4"}
 PADDED = {"x": "f 2 4 3", "y": "i3 2 4"}
@@ -8,9 +9,7 @@ DRAWN = 12
 CASES = [
     ("layers.linear_chain_crf(x, y, " + PARAM + ")", ROWS),
     (
-        "layers.linear_chain_crf(x, y, "
-        + PARAM
-        + ", length=layers.fill_constant([2], 'int64', 3))",
+        "layers.linear_chain_crf(x, y, " + PARAM + ", length=" + THREE + ")",
         PADDED,
     ),
     (
@@ -19,10 +18,8 @@ CASES = [
         ROWS,
     ),
     (
-        "[layers.linear_chain_crf(x, y, "
-        + PARAM
-        + ", length=layers.fill_constant([2], 'int64', 3)), "
-        "layers.crf_decoding(x, " + PARAM + ", length=layers.fill_constant([2], 'int64', 3))]",
+        "[layers.linear_chain_crf(x, y, " + PARAM + ", length=" + THREE + "), "
+        "layers.crf_decoding(x, " + PARAM + ", length=" + THREE + ")]",
         PADDED,
     ),
     (
