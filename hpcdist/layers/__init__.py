@@ -4,10 +4,12 @@ from hpcdist.layers import (  # noqa: F401
     activation_curves,
     indexed,
     linear_algebra,
+    made,
     math_op,
     moved,
     normalizations,
     pair_losses,
+    resize,
     sampled,
 )
 from hpcdist.layers.activation import (
@@ -88,6 +90,7 @@ from hpcdist.layers.loss import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from hpcdist.layers.made import *  # noqa: F403
 from hpcdist.layers.math import (
     argmax,
     argmin,
@@ -128,6 +131,7 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
@@ -328,6 +332,8 @@ __all__ = [
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *resize.__all__,
+    *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
     *normalizations.__all__,

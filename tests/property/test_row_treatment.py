@@ -163,9 +163,11 @@ NOT_BY_PARTS = {
     "sync_batch_norm": {"use_global_stats": True},
 }
 # The state of `auc` is not fed: tests/mpi/test_metrics.py runs it on trainers.
+# What is drawn by rows: tests/mpi/test_random_rows.py.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
+ELSEWHERE |= {"random_crop", "sampling_id"}
 # One number of all rows, whatever is divided.
-ALWAYS_MIXED = {"data_norm", "dist", "spectral_norm"}
+ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
 
 
 def _of_rows() -> list[str]:
