@@ -67,7 +67,13 @@ from hpcdist.layers.image import (
     pool2d,
 )
 from hpcdist.layers.indexed import *  # noqa: F403
-from hpcdist.layers.io import data
+from hpcdist.layers.io import (
+    create_py_reader_by_data,
+    data,
+    double_buffer,
+    py_reader,
+    read_file,
+)
 from hpcdist.layers.learning_rate_scheduler import (
     cosine_decay,
     exponential_decay,
@@ -132,6 +138,13 @@ from hpcdist.layers.random import (
     uniform_random_batch_size_like,
 )
 from hpcdist.layers.resize import *  # noqa: F403
+from hpcdist.layers.rnn import (
+    dynamic_gru,
+    dynamic_lstm,
+    dynamic_lstmp,
+    gru_unit,
+    lstm_unit,
+)
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
@@ -149,6 +162,13 @@ from hpcdist.layers.sequence import (
     sequence_reverse,
     sequence_softmax,
     sequence_unpad,
+)
+from hpcdist.layers.tagging import (
+    chunk_eval,
+    crf_decoding,
+    edit_distance,
+    linear_chain_crf,
+    warpctc,
 )
 from hpcdist.layers.tensor import (
     assign,
@@ -193,6 +213,7 @@ __all__ = [
     "batch_norm",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
@@ -203,10 +224,17 @@ __all__ = [
     "cosine_decay",
     "create_global_var",
     "create_parameter",
+    "create_py_reader_by_data",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
     "data",
+    "double_buffer",
     "dropout",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -234,6 +262,7 @@ __all__ = [
     "get_tensor_from_selected_rows",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "has_inf",
     "has_nan",
@@ -247,6 +276,7 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
     "lod_reset",
     "log",
@@ -257,6 +287,7 @@ __all__ = [
     "logical_xor",
     "logsigmoid",
     "lrn",
+    "lstm_unit",
     "matmul",
     "mean",
     "merge_selected_rows",
@@ -272,6 +303,8 @@ __all__ = [
     "polynomial_decay",
     "pool2d",
     "pow",
+    "py_reader",
+    "read_file",
     "reciprocal",
     "reduce_max",
     "reduce_mean",
@@ -326,6 +359,7 @@ __all__ = [
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
+    "warpctc",
     "zeros",
     "zeros_like",
     *activation_curves.__all__,

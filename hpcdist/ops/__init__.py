@@ -3,6 +3,7 @@
 from hpcdist.ops import (  # noqa: F401
     activation,
     activation_curves,
+    alignment,
     allreduce,
     arithmetic,
     auc,
@@ -13,6 +14,7 @@ from hpcdist.ops import (  # noqa: F401
     dropout,
     elementwise,
     gelu,
+    gru,
     indexed,
     interpolate,
     join,
@@ -21,6 +23,7 @@ from hpcdist.ops import (  # noqa: F401
     loss,
     lrn,
     made,
+    lstm,
     matmul,
     metric,
     moved,
@@ -41,6 +44,7 @@ from hpcdist.ops import (  # noqa: F401
     softmax,
     sparse,
     sync_batch_norm,
+    tagging,
     tensor,
     whole_norms,
 )

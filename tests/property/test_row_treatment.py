@@ -113,6 +113,24 @@ def _enumerated(draw: Seeded) -> Case:
     return Case({"X": ids}, {"win_size": draw.int(1, 3)})
 
 
+def _decoded(draw: Seeded) -> Case:
+    return CASES["linear_chain_crf"](draw)
+
+
+def _chunks(draw: Seeded) -> Case:
+    found, label = (draw.ragged([2, 0, 3], [1]) for _ in range(2))
+    for tags in (found, label):
+        tags.set(draw.rng.integers(0, 5, (5, 1)))
+    return Case({"Inference": found, "Label": label}, {"num_chunk_types": 2})
+
+
+def _distance(draw: Seeded) -> Case:
+    found, label = (draw.ragged([draw.int(1, 3) for _ in range(3)], [1]) for _ in range(2))
+    for tokens in (found, label):
+        tokens.set(draw.rng.integers(0, 3, (len(tokens), 1)))
+    return Case({"Hyps": found, "Refs": label}, {"normalized": draw.bool()})
+
+
 def _mask(draw: Seeded) -> Case:
     lengths = np.array(draw.lengths())
     return Case({"X": lengths}, {"maxlen": draw.of(-1, 5), "out_dtype": "int64"})
@@ -152,6 +170,9 @@ WITHOUT_GRADIENT = {
     "fill_constant_batch_size_like": _like_batch,
     "sequence_enumerate": _enumerated,
     "sequence_mask": _mask,
+    "crf_decoding": _decoded,
+    "chunk_eval": _chunks,
+    "edit_distance": _distance,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}
 
