@@ -6,6 +6,7 @@ from hpcdist.ops import (  # noqa: F401
     alignment,
     allreduce,
     arithmetic,
+    arrays,
     auc,
     batch_norm,
     control,

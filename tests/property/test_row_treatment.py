@@ -19,6 +19,7 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import Program, Variable, lookup, program_guard, registry
 from hpcdist.graph.rows import How, by_row, constant, not_on_rows
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.arrays import in_loops
 from hpcdist.runtime.batches.gather_batch import RowTreatment, loss_weight, pack, unpack
 from hpcdist.runtime.batches.scatter_batch import batched_names, cut_feed
 from tests.support_ops import CASES, Case, Draw, dense
@@ -194,7 +195,7 @@ ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
 def _of_rows() -> list[str]:
     """Operators that are meant for rows of a batch."""
     table = {type: registry.lookup(type).rows for type in registry.defined()}
-    return [t for t, rows in table.items() if rows not in (None, not_on_rows, constant)]
+    return [t for t, rows in table.items() if rows not in (None, not_on_rows, constant, in_loops)]
 
 
 def test_every_operator_declares_how_it_treats_rows() -> None:
