@@ -1,6 +1,17 @@
 """Functions that append operators to the default main program."""
 
-from hpcdist.layers import math_op  # noqa: F401
+from hpcdist.layers import (  # noqa: F401
+    activation_curves,
+    indexed,
+    linear_algebra,
+    made,
+    math_op,
+    moved,
+    normalizations,
+    pair_losses,
+    resize,
+    sampled,
+)
 from hpcdist.layers.activation import (
     abs,
     ceil,
@@ -29,6 +40,24 @@ from hpcdist.layers.activation import (
     swish,
     tanh,
 )
+from hpcdist.layers.activation_curves import *  # noqa: F403
+from hpcdist.layers.arrays import (
+    array_length,
+    array_read,
+    array_to_lod_tensor,
+    array_write,
+    create_array,
+    is_empty,
+    lod_rank_table,
+    lod_tensor_to_array,
+    max_sequence_len,
+    merge_lod_tensor,
+    reorder_lod_tensor_by_rank,
+    select_input,
+    shrink_memory,
+    split_lod_tensor,
+    tensor_array_to_tensor,
+)
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -54,6 +83,7 @@ from hpcdist.layers.image import (
     lrn,
     pool2d,
 )
+from hpcdist.layers.indexed import *  # noqa: F403
 from hpcdist.layers.io import (
     create_py_reader_by_data,
     data,
@@ -71,6 +101,8 @@ from hpcdist.layers.learning_rate_scheduler import (
     piecewise_decay,
     polynomial_decay,
 )
+from hpcdist.layers.linear_algebra import *  # noqa: F403
+from hpcdist.layers.loops import IfElse, While, case, cond, switch_case, while_loop
 from hpcdist.layers.loss import (
     cross_entropy,
     huber_loss,
@@ -82,6 +114,7 @@ from hpcdist.layers.loss import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from hpcdist.layers.made import *  # noqa: F403
 from hpcdist.layers.math import (
     argmax,
     argmin,
@@ -112,13 +145,25 @@ from hpcdist.layers.math import (
     sums,
 )
 from hpcdist.layers.metric import accuracy, auc, topk
+from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.normalizations import *  # noqa: F403
+from hpcdist.layers.pair_losses import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.resize import *  # noqa: F403
+from hpcdist.layers.rnn import (
+    dynamic_gru,
+    dynamic_lstm,
+    dynamic_lstmp,
+    gru_unit,
+    lstm_unit,
+)
+from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -135,6 +180,14 @@ from hpcdist.layers.sequence import (
     sequence_reverse,
     sequence_softmax,
     sequence_unpad,
+)
+from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
+from hpcdist.layers.tagging import (
+    chunk_eval,
+    crf_decoding,
+    edit_distance,
+    linear_chain_crf,
+    warpctc,
 )
 from hpcdist.layers.tensor import (
     assign,
@@ -167,34 +220,51 @@ from hpcdist.layers.tensor import (
 )
 
 __all__ = [
+    "DynamicRNN",
+    "IfElse",
+    "StaticRNN",
     "Switch",
+    "While",
     "abs",
     "accuracy",
     "adaptive_pool2d",
     "argmax",
     "argmin",
+    "array_length",
+    "array_read",
+    "array_to_lod_tensor",
+    "array_write",
     "assign",
     "auc",
     "autoincreased_step_counter",
     "batch_norm",
+    "case",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
+    "cond",
     "conv2d",
     "conv2d_transpose",
     "cos",
     "cos_sim",
     "cosine_decay",
+    "create_array",
     "create_global_var",
     "create_parameter",
     "create_py_reader_by_data",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
     "data",
     "double_buffer",
     "dropout",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -222,12 +292,14 @@ __all__ = [
     "get_tensor_from_selected_rows",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "has_inf",
     "has_nan",
     "huber_loss",
     "increment",
     "inverse_time_decay",
+    "is_empty",
     "isfinite",
     "l2_normalize",
     "label_smooth",
@@ -235,8 +307,11 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
+    "lod_rank_table",
     "lod_reset",
+    "lod_tensor_to_array",
     "log",
     "log_loss",
     "logical_and",
@@ -245,8 +320,11 @@ __all__ = [
     "logical_xor",
     "logsigmoid",
     "lrn",
+    "lstm_unit",
     "matmul",
+    "max_sequence_len",
     "mean",
+    "merge_lod_tensor",
     "merge_selected_rows",
     "mse_loss",
     "mul",
@@ -270,11 +348,13 @@ __all__ = [
     "reduce_sum",
     "relu",
     "relu6",
+    "reorder_lod_tensor_by_rank",
     "reshape",
     "reverse",
     "round",
     "rsqrt",
     "scale",
+    "select_input",
     "sequence_concat",
     "sequence_conv",
     "sequence_enumerate",
@@ -290,6 +370,7 @@ __all__ = [
     "sequence_softmax",
     "sequence_unpad",
     "shape",
+    "shrink_memory",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sign",
@@ -301,6 +382,7 @@ __all__ = [
     "softplus",
     "softsign",
     "split",
+    "split_lod_tensor",
     "sqrt",
     "square",
     "square_error_cost",
@@ -310,14 +392,27 @@ __all__ = [
     "sum",
     "sums",
     "swish",
+    "switch_case",
     "tanh",
+    "tensor_array_to_tensor",
     "topk",
     "transpose",
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
+    "warpctc",
+    "while_loop",
     "zeros",
     "zeros_like",
+    *activation_curves.__all__,
+    *indexed.__all__,
+    *linear_algebra.__all__,
+    *moved.__all__,
+    *resize.__all__,
+    *made.__all__,
+    *sampled.__all__,
+    *pair_losses.__all__,
+    *normalizations.__all__,
 ]
 
 for _name in __all__:
