@@ -22,8 +22,8 @@ from hpcdist.ops import (  # noqa: F401
     lookup,
     loss,
     lrn,
-    made,
     lstm,
+    made,
     matmul,
     metric,
     moved,
@@ -46,5 +46,6 @@ from hpcdist.ops import (  # noqa: F401
     sync_batch_norm,
     tagging,
     tensor,
+    volumes,
     whole_norms,
 )
