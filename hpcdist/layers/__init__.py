@@ -11,6 +11,7 @@ from hpcdist.layers import (  # noqa: F401
     pair_losses,
     resize,
     sampled,
+    volumes,
 )
 from hpcdist.layers.activation import (
     abs,
@@ -218,6 +219,7 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
     "DynamicRNN",
@@ -408,6 +410,7 @@ __all__ = [
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *volumes.__all__,
     *resize.__all__,
     *made.__all__,
     *sampled.__all__,

@@ -47,5 +47,6 @@ from hpcdist.ops import (  # noqa: F401
     sync_batch_norm,
     tagging,
     tensor,
+    volumes,
     whole_norms,
 )

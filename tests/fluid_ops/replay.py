@@ -47,6 +47,12 @@ def cases(family):
     return drawn
 
 
+def needs_torch(family):
+    """Tell whether torch computes the layers of a family."""
+    module = importlib.import_module("tests.fluid_ops.families." + family)
+    return getattr(module, "NEEDS_TORCH", False)
+
+
 def _array(spec, rng):
     words, _, lod = spec.partition(" lod ")
     kind, shape = words.split()[0], [int(w) for w in words.split()[1:]]

@@ -205,6 +205,7 @@ ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_siz
 ELSEWHERE |= {"random_crop", "sampling_id"}
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
+ALWAYS_MIXED |= {"roi_align", "roi_pool"}  # regions are not divided as images are
 
 
 def _of_rows() -> list[str]:
