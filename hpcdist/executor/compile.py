@@ -143,7 +143,7 @@ class Compiler:
         for name in views:
             self._view(name, views, metas)
         fits = control.Fits()
-        steps, bound_ops = self._bind(layout.ops, metas, views, controls, fits)
+        steps, bound_ops = self._bind(layout.ops, metas, views, controls, fits, fetches)
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
             again = [None if any(op is c for c in controls) else op for op in bound_ops]
@@ -319,11 +319,12 @@ class Compiler:
         views: Mapping[str, View],
         controls: Sequence[Operator],
         fits: control.Fits,
+        fetches: Sequence[str],
     ) -> tuple[list[Step], list[Operator]]:
         acting: dict[int, Step | None] = {}
         if controls:
             owner = (self.block.program, self.scope, self.backend)
-            binding = control.Binding(*owner, self.arrays, fits)
+            binding = control.Binding(*owner, self.arrays, fits, fetches)
             calls = control.required(controls[0]).bind(controls, binding)
             acting = {id(op): call for op, call in zip(controls, calls)}
         steps: list[Step] = []
