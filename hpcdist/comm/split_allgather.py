@@ -127,7 +127,9 @@ class _SummedAllgather:
     """By one sum of integers, to which every rank gives its own row, the others zeros."""
 
     def __init__(self, group: Group, nbytes: int, what: Callable[[], str]) -> None:
-        self._transport, self._rank = group.transport, group.rank
+        # Nothing else may come between: a rank that ends starts a round that it does not wait for.
+        self._transport = transport = group.transport.split(0, group.rank)
+        self._rank = group.rank
         self._words = np.zeros((group.size, 1 + nbytes // 8), np.int64)
         self._keys = self._words[:, 0].view(np.uint64)
         self.notes: Sequence[Array] = [self._words[:, 1:].view(np.uint8)]
@@ -136,7 +138,7 @@ class _SummedAllgather:
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
         others = [peer for peer in range(group.size) if peer != group.rank]
         describe = group.lacking(what, lambda: others)
-        self._wait = group.transport.waiter_all(self._requests, describe, group.deadline_s)
+        self._wait = transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def begin(self) -> None:
         if self._under_way:
