@@ -42,15 +42,14 @@ class _Notes:
         for notes in rounds.notes:
             begin, views = 0, []
             for array in arrays:
-                raw = notes[:, begin : begin + array.nbytes]
-                views.append(raw.view(array.dtype).reshape(len(notes), *array.shape))
+                raw = notes[:, begin : begin + array.nbytes].view(array.dtype)
+                view = raw.reshape(len(notes), *array.shape)
+                assert np.may_share_memory(view, notes)  # rows lie apart: only they are kept
+                views.append(view)
                 begin = _up_to_words(begin + array.nbytes)
             self.everyones.append(views)
         # Of numbers, such as losses, all trainers' as one vector.
-        self.numbers = [
-            [view.reshape(-1) if view.size == len(view) else None for view in views]
-            for views in self.everyones
-        ]
+        self.numbers = [[_as_numbers(view) for view in views] for views in self.everyones]
         self._own = [[view[rank : rank + 1] for view in views] for views in self.everyones]
 
     def write(self, arrays: Sequence[Any]) -> None:
@@ -98,9 +97,10 @@ class JoinedFetch:
 
     def write(self, rounds: SplitAllgather, values: Sequence[Any]) -> None:
         """Write this trainer's values into its note, if there is room for them."""
-        self._notes = self._notes_of(rounds, [values[k] for k in self._places])
+        arrays = [np.asarray(values[k]) for k in self._places]
+        self._notes = self._notes_of(rounds, arrays)
         if self._notes is not None:
-            self._notes.write([values[k] for k in self._places])
+            self._notes.write(arrays)
 
     def early(
         self, before: Operator, binding: Binding, rounds: SplitAllgather
@@ -139,14 +139,15 @@ class JoinedFetch:
         at = rounds.at
         for i, (k, weights) in enumerate(zip(self._places, self._weights)):
             numbers = notes.numbers[at][i]
-            if weights is None or numbers is None or numbers.dtype.kind != "f":
+            if weights is None or numbers is None:
                 values[k] = join_rows(notes.everyones[at][i], self._ofs[k], division)
                 continue
             told, total, rows = numbers.tolist(), 0.0, 0
             for trainer, count in weights:
                 total += told[trainer] * count
                 rows += count
-            values[k].fill(total / rows)
+            values[k] = joined = np.empty(notes.everyones[at][i].shape[1:], numbers.dtype)
+            joined.fill(total / rows)
         return values
 
     def pack(self, fetched: Fetched, division: Division, scope: Scope) -> bytes:
@@ -188,6 +189,14 @@ def _mean_weights(of: OfRows, division: Division) -> list[tuple[int, int]] | Non
     counts = row_weights(of, division)
     weights = [(k, counts[k]) for k, samples in enumerate(division.counts[""]) if samples]
     return weights if any(count for _, count in weights) else None
+
+
+def _as_numbers(view: Array) -> Array | None:
+    if view.size != len(view) or view.dtype.kind != "f":
+        return None
+    first: Any = (slice(None), *[0] * (view.ndim - 1))
+    numbers: Array = view[first]
+    return numbers
 
 
 def _up_to_words(nbytes: int) -> int:
