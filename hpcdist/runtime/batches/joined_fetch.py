@@ -112,8 +112,8 @@ class JoinedFetch:
         names = [self.names[k] for k in self._places]
         if not self._small or late.intersection(names):
             return None
-        if not all(isinstance(binding.arrays[name], np.ndarray) for name in names):
-            return None  # values on a device are copied at the end of the step
+        if not all(isinstance(binding.arrays.get(name), np.ndarray) for name in names):
+            return None  # on a device, or of a shape that only the step knows: read at its end
 
         def bound() -> Callable[[], None]:
             arrays = [binding.arrays[name] for name in names]

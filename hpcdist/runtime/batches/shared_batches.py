@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.gather_batch import SharedProgram, loss_weight
@@ -56,7 +57,6 @@ class _Shared:
     areas: DistributedAuc
     number: int
     draws_rows: bool = False  # whether it has operators that draw for rows of the batch
-    substitute: Program | None = None  # what runs in its place
     parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers
     joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
 
@@ -89,9 +89,10 @@ class Batches:
         self._local = local
         self._ranks = tuple(ranks) or tuple(range(trainers.size))
         self._check = BatchCheck(trainers.rank, ranks)
-        self._shared: dict[int, _Shared] = {}  # by the id of the Program
-        self._run_as: dict[int, _Shared] = {}  # by the id of what runs in its place
-        self._met: dict[int, tuple[Program, SharedProgram]] = {}
+        self._shared: ProgramCache[_Shared] = ProgramCache()
+        self._run_as: ProgramCache[_Shared] = ProgramCache()  # by what runs in their place
+        self._numbers = itertools.count()
+        self._met: ProgramCache[SharedProgram] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
         self._division: Division | None = None  # of the last batch
         self._scope: Scope | None = None  # where the last batch is computed
@@ -104,8 +105,8 @@ class Batches:
         Raises PlanError if the trainers' parts cannot make up the step of one process.
         """
         rows = SharedProgram(program, trainers)
-        shared = _Shared(rows, DistributedAuc(program), len(self._shared))
-        self._shared[id(program)] = shared
+        shared = _Shared(rows, DistributedAuc(program), next(self._numbers))
+        self._shared.put(program, shared)
         self._membership.watch()
         new = of_whole_batch(program, rows, trainers)
         shared.draws_rows = ROWS in new.global_block().vars
@@ -113,9 +114,9 @@ class Batches:
 
     def begin_rounds(self, program: Program, substitute: Program) -> None:
         """Before trainers first run ``substitute`` in place of a shared Program. Collective."""
-        shared = self._shared[id(program)]
-        shared.substitute = substitute
-        self._run_as[id(substitute)] = shared
+        shared = self._shared.get(program)
+        assert shared is not None
+        self._run_as.put(substitute, shared)
         if self._rounds is not None or self._trainers.size == 1 or self._membership.settles:
             return
         what = "all trainers to begin a plain script"
@@ -145,11 +146,11 @@ class Batches:
     # -- before a step -----------------------------------------------------------------------
     def counts_rows(self, program: Program) -> bool:
         """Tell whether each trainer is fed rows of its own, to be counted in every step."""
-        return self.joins and id(program) not in self._shared
+        return self.joins and self._shared.get(program) is None
 
     def cut(self, program: Program, feed: Feed, scope: Scope) -> Feed:
         """Return this trainer's rows of a batch with what they count, if batches are shared."""
-        shared = self._shared.get(id(program))
+        shared = self._shared.get(program)
         if shared is None:
             return feed
         among = self._membership.begin_batch()
@@ -214,9 +215,7 @@ class Batches:
 
         Collective, at every step. The second value tells whether there are any rows here.
         """
-        shared = self._met.setdefault(
-            id(program), (program, SharedProgram(program, self._trainers.size))
-        )[1]
+        shared = self._met.of(program, lambda: SharedProgram(program, self._trainers.size))
         counts = self._counts(feed, shared)
         if not counts[""][self._trainers.rank]:
             return {}, False
@@ -244,7 +243,7 @@ class Batches:
 
         When all have what it sends, they also have the keys and notes.
         """
-        shared, rounds = self._run_as.get(id(binding.program)), self._rounds
+        shared, rounds = self._run_as.get(binding.program), self._rounds
         sending = [i for i, op in enumerate(ops) if op.type in SENDING]
         found = list(calls)
         if shared is None or rounds is None or not sending:
@@ -269,7 +268,7 @@ class Batches:
 
         Raises FeedError if they cannot be joined.
         """
-        shared = self._shared.get(id(program))
+        shared = self._shared.get(program)
         if shared is None or self._trainers.size == 1:
             return None
         return functools.partial(self._join, self._joined_of(shared, names))
