@@ -30,6 +30,7 @@ from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.plan import trainer_plan
 
 
 class Job(Control):
@@ -94,7 +95,7 @@ class Job(Control):
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
         self._link.begin(found, scope)
-        if found.trains or program.main is not None:
+        if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
         if found.trains and self._batches.counts_rows(program):
             with_rows, without = self._link.variants(found)
@@ -279,6 +280,11 @@ class Job(Control):
             self._trainers.allgather_living(b"", None, "the others' end")
             self._batches.end()
         self._link.end()
+
+
+def _is_startup(program: Program) -> bool:
+    plan = trainer_plan(program)
+    return plan is not None and plan.startup
 
 
 def _written(program: Program) -> set[str]:
