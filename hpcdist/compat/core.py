@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 
 from hpcdist import settings
-from hpcdist.errors import HpcdistError
+from hpcdist.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
@@ -53,6 +53,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 __all__ = [
     "CPUPlace",
     "CUDAPlace",
+    "EOFException",
     "EnforceNotMet",
     "LoDTensor",
     "Scope",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from hpcdist import settings
 from hpcdist.errors import GraphError, HpcdistError
@@ -21,7 +23,9 @@ from hpcdist.executor.analysis import (
     writes,
 )
 from hpcdist.executor.backend import Backend
+from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
+from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.memory import adjacent, adopted, carve, meta_of, nbytes_of, new_value
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
@@ -35,7 +39,9 @@ from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
+from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
+from hpcdist.lod_tensor import LoDTensor
 
 Step = Callable[[], Any]
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
@@ -54,14 +60,27 @@ class Compiled:
     pool_bytes: int
     checks: bool = False  # whether all that is computed must be finite
     fitting: Fitting | None = None  # where something is fed whose length may change
+    interpreter: Interpreter | None = None  # where there are loops, or branches of open shapes
 
     def lod(self, name: str) -> Lod | None:
         """Return how the rows of a value group into sequences, None if they do not."""
-        return None if self.fitting is None else self.fitting.metas[name].lod
+        meta = None if self.fitting is None else self.fitting.metas.get(name)
+        return None if meta is None else meta.lod
+
+    def interpreted(self, name: str) -> Any:
+        """Return a value that has no planned place: an array, a LoDTensor, or a list of them."""
+        value = None if self.interpreter is None else self.interpreter.get(name)
+        if value is None:
+            raise GraphError(f"cannot fetch {name!r}: nothing has given it a value in this step")
+        if isinstance(value, TensorArray):
+            return [None if v is None else LoDTensor(v.array.copy(), v.lod) for v in value]
+        return value.array.copy() if value.lod is None else LoDTensor(value.array.copy(), value.lod)
 
     def run(self) -> None:
         """Execute every step; an error names the operator it came from."""
         i = 0
+        if self.interpreter is not None:
+            self.interpreter.begin()
         try:
             steps = self.steps
             if self.checks:
@@ -120,8 +139,14 @@ class Compiler:
         ops = select_live(self.block.ops, fetches, self._keeps)
         controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
         network = control.required(controls[0]) if controls else None
-        metas = concrete_metas(self.block, ops, self._known(ops, fed, fetches))
-        views = find_views(ops, metas)
+        dynamic = Dynamic.of(self.block, ops, self._keeps)
+        metas = concrete_metas(self.block, ops, self._known(ops, fed, fetches), dynamic)
+        if dynamic.ops and self.backend.xp is not np:
+            raise GraphError(
+                "loops, branches of open shapes and tensor arrays run on CPUPlace() only, not on a "
+                "GPU: make the Executor with CPUPlace()"
+            )
+        views = find_views(ops, metas, dynamic.ops)
         sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
         if network is not None:
@@ -133,16 +158,23 @@ class Compiler:
         sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n not in fixed}
         for name in sizes.keys() & (reserve or {}).keys():
             sizes[name] = max(sizes[name], (reserve or {})[name])
-        layout = self._lay_out(ops, views, sizes, feeds, fetches)
+        layout = self._lay_out(ops, views, sizes, feeds, fetches, bool(dynamic.ops))
         memory = self.pool.take(layout.nbytes)
         places = self._allocate(memory, layout, metas)
         for name in views:
             self._view(name, views, metas)
         fits = control.Fits()
-        steps, bound_ops = self._bind(layout.ops, metas, views, controls, fits)
+        interpreter = None
+        if dynamic.ops:
+            recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
+            interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded)
+        steps, bound_ops = self._bind(
+            layout.ops, metas, views, controls, fits, dynamic.ops, interpreter
+        )
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
-            again = [None if any(op is c for c in controls) else op for op in bound_ops]
+            fixed_ops = {*map(id, controls), *dynamic.ops}
+            again = [None if id(op) in fixed_ops else op for op in bound_ops]
             fitting = Fitting(
                 ops=ops,
                 metas=metas,
@@ -155,6 +187,7 @@ class Compiler:
                 carve=functools.partial(carve, memory),
                 rebind=functools.partial(self._bind_kernel, metas=metas),
                 fits=fits,
+                interpreted=dynamic if dynamic.ops else None,
             )
         return Compiled(
             program=self.block.program,
@@ -166,6 +199,7 @@ class Compiler:
             pool_bytes=layout.nbytes,
             checks=settings.CHECK_NAN_INF.read(),
             fitting=fitting,
+            interpreter=interpreter,
         )
 
     # -- names -------------------------------------------------------------------------------
@@ -250,11 +284,12 @@ class Compiler:
         sizes: Mapping[str, int],
         feeds: Mapping[str, Meta],
         fetches: Sequence[str],
+        in_order: bool,
     ) -> Layout:
         """Decide where temporaries lie and, if that is wished, in which order operators run."""
         needed = Needed(views, sizes, list(feeds), fetches)
-        outermost = self.block.idx == 0
-        return lay_out(ops, needed, self.block.program._memory_saving if outermost else None)
+        free = self.block.idx == 0 and not in_order
+        return lay_out(ops, needed, self.block.program._memory_saving if free else None)
 
     def _allocate(self, memory: Any, layout: Layout, metas: Mapping[str, Meta]) -> dict[str, Place]:
         """Make the arrays of temporaries, and return where each lies in the memory."""
@@ -285,6 +320,8 @@ class Compiler:
         views: Mapping[str, View],
         controls: Sequence[Operator],
         fits: control.Fits,
+        interpreted: Collection[int],
+        interpreter: Interpreter | None,
     ) -> tuple[list[Step], list[Operator]]:
         acting: dict[int, Step | None] = {}
         if controls:
@@ -295,6 +332,10 @@ class Compiler:
         steps: list[Step] = []
         bound: list[Operator] = []
         for op in ops:
+            if interpreter is not None and id(op) in interpreted:
+                steps.append(interpreter.bind(op))
+                bound.append(op)
+                continue
             if _is_view(op, views, metas):
                 continue
             call = acting[id(op)] if id(op) in acting else self._bind_kernel(op, metas)
