@@ -169,7 +169,7 @@ class Compiler:
             recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
             interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded)
         steps, bound_ops = self._bind(
-            layout.ops, metas, views, controls, fits, dynamic.ops, interpreter
+            layout.ops, metas, views, controls, fits, fetches, dynamic.ops, interpreter
         )
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
@@ -320,13 +320,14 @@ class Compiler:
         views: Mapping[str, View],
         controls: Sequence[Operator],
         fits: control.Fits,
+        fetches: Sequence[str],
         interpreted: Collection[int],
         interpreter: Interpreter | None,
     ) -> tuple[list[Step], list[Operator]]:
         acting: dict[int, Step | None] = {}
         if controls:
             owner = (self.block.program, self.scope, self.backend)
-            binding = control.Binding(*owner, self.arrays, fits)
+            binding = control.Binding(*owner, self.arrays, fits, fetches)
             calls = control.required(controls[0]).bind(controls, binding)
             acting = {id(op): call for op, call in zip(controls, calls)}
         steps: list[Step] = []
