@@ -8,6 +8,7 @@ from hpcdist.ops import (  # noqa: F401
     arithmetic,
     arrays,
     auc,
+    average,
     batch_norm,
     control,
     conv,
