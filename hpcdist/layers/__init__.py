@@ -4,11 +4,14 @@ from hpcdist.layers import (  # noqa: F401
     activation_curves,
     indexed,
     linear_algebra,
+    made,
     math_op,
     moved,
     normalizations,
     pair_losses,
+    resize,
     sampled,
+    volumes,
 )
 from hpcdist.layers.activation import (
     abs,
@@ -118,6 +121,7 @@ from hpcdist.layers.loss import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from hpcdist.layers.made import *  # noqa: F403
 from hpcdist.layers.math import (
     argmax,
     argmin,
@@ -158,6 +162,7 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.rnn import (
     dynamic_gru,
     dynamic_lstm,
@@ -221,6 +226,7 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
     "Print",
@@ -417,6 +423,9 @@ __all__ = [
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *volumes.__all__,
+    *resize.__all__,
+    *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
     *normalizations.__all__,
