@@ -8,7 +8,7 @@ import re
 import pytest
 
 import hpcdist as fluid
-import hpcdist.fleet  # noqa: F401  (a submodule is a name of the package once it is imported)
+import hpcdist.fleet  # a submodule is a name of the package once it is imported
 from hpcdist.compat import aspaddle, fluid_names
 from hpcdist.errors import MissingModuleError, MissingNameError
 
