@@ -40,7 +40,7 @@ from hpcdist.compat.housekeeping import (
 )
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace
+from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, place
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.parallel_executor import ParallelExecutor
@@ -139,6 +139,7 @@ __all__ = [
     "optimizer",
     "parallel_executor",
     "param_attr",
+    "place",
     "program_guard",
     "progress",
     "rank",
