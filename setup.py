@@ -38,6 +38,7 @@ setup(
         "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "plot": ["matplotlib>=3.8"],
+        "torch": ["torch>=2.13"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
