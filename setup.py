@@ -16,6 +16,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
+    package_data={"hpcdist.compat": ["fluid_names.txt"]},
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
     # this package and not the checkout's folder, which has its name.
     package_dir={"": "."},
@@ -28,6 +29,7 @@ setup(
         "pooch>=1.8",
         "rich>=13",
         "scikit-learn>=1.4",
+        "scipy>=1.9",
         "threadpoolctl>=3.1",
         "xxhash>=3.4",
     ],
@@ -37,6 +39,7 @@ setup(
         "compression": ["hdf5plugin>=4.3"],
         "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
+        "torch": ["torch>=2.1"],
         "plot": ["matplotlib>=3.8"],
         "torch": ["torch>=2.13"],
         "test": [

@@ -233,7 +233,8 @@ def _append(
     _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = _flowing(block, path, targets, reached)
     masked = [_masked(op) for op in path]
-    steps = _gradient_steps(masked, set(map(_mask, flowing)), set(map(_mask, reached)))
+    ways = (set(map(_mask, names)) for names in (targets, flowing, reached))
+    steps = _gradient_steps(masked, *ways)
     steps = _sum_repeated(steps, block.idx)
     renamed = _rename_existing(block, [*starts, *steps])
     for step in steps:
@@ -284,12 +285,16 @@ def _masked(op: Operator) -> Operator:
     return copy
 
 
-def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[str]) -> list[_Step]:
+def _gradient_steps(
+    path: Sequence[Operator], targets: set[str], flowing: set[str], reached: set[str]
+) -> list[_Step]:
     steps = []
+    written = {grad_name(name) for name in targets}
     for op in reversed(path):
         if not reached.intersection(op.input_arg_names):
             continue
-        made = flowing.intersection(op.output_arg_names)
+        # An operator may have no gradient by some of what it reads: what made that gets none.
+        made = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
         if not made:
             continue
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
@@ -299,13 +304,27 @@ def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[st
             if not any(name != EMPTY for name in step.writes()):
                 continue
             own = {grad_name(name) for name in op.output_arg_names}
-            for missing in sorted(own - {grad_name(n) for n in made}):
+            absent = own - {grad_name(n) for n in made}
+            if "sub_block" in step.attrs:
+                _leave_out(step, absent)
+                absent = set()
+            for missing in sorted(absent):
                 if missing in step.reads():  # an output that the targets do not depend on
                     forward = missing.removesuffix(GRAD_SUFFIX)
                     zeros = {"X": [forward]}, {"Out": [missing]}
                     steps.append(_Step("fill_zeros_like", *zeros))
             steps.append(step)
+            written.update(step.writes())
     return steps
+
+
+def _leave_out(step: _Step, absent: set[str]) -> None:
+    """Take gradients that are not there, and what they are of, from a loop's or branch's."""
+    for slot in [s for s in step.inputs if s.endswith(GRAD_SUFFIX)]:
+        gradients, forward = step.inputs[slot], step.inputs[slot.removesuffix(GRAD_SUFFIX)]
+        kept = [(g, f) for g, f in zip(gradients, forward) if g not in absent]
+        step.inputs[slot] = [g for g, _ in kept]
+        step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in kept]
 
 
 def _given(grad: Any) -> Slots:

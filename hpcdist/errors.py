@@ -69,6 +69,13 @@ class DataError(HpcdistError, ValueError):
     """A data set is missing, damaged or malformed."""
 
 
+class EOFException(Exception):
+    """A reader that was started has given all its batches: an end, as StopIteration is, no fault.
+
+    Fluid's scripts catch it as ``fluid.core.EOFException`` and call ``reset()``.
+    """
+
+
 class CommError(HpcdistError, RuntimeError):
     """A rank died, a message did not come in time, or ranks disagree."""
 
@@ -111,3 +118,11 @@ class NotFiniteError(HpcdistError, ArithmeticError):
 
 class TrainersDied(CheckpointError):
     """Trainers died while all made, or read, a checkpoint together; it can be done without them."""
+
+
+class MissingNameError(HpcdistError, AttributeError):
+    """A name of Fluid's that hpcdist does not have, or a name that neither has."""
+
+
+class MissingModuleError(HpcdistError, ModuleNotFoundError):
+    """A module of Fluid's, or a name in one, that hpcdist does not have is imported."""

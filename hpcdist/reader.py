@@ -6,15 +6,20 @@ A decorator takes readers and returns a reader, so they nest:
 
 from __future__ import annotations
 
+import multiprocessing
 import queue
 import random
 import threading
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from multiprocessing.connection import Connection
 from typing import Any
+
+import numpy as np
 
 from hpcdist import settings
 from hpcdist.errors import DataError
@@ -28,6 +33,7 @@ __all__ = [
     "compose",
     "firstn",
     "map_readers",
+    "multiprocess_reader",
     "shard",
     "shuffle",
     "xmap_readers",
@@ -135,7 +141,7 @@ class _End:
     error: BaseException | None = None
 
 
-def buffered(reader: Reader, size: int) -> Reader:
+def buffered(reader: Reader, size: int) -> Callable[[], Generator[Any, None, None]]:
     """Return a reader that reads up to ``size`` samples ahead in a thread of its own.
 
     An error of the reader is raised in the consumer, after the samples before it. A consumer that
@@ -143,7 +149,7 @@ def buffered(reader: Reader, size: int) -> Reader:
     """
     size = _at_least(1, "buffered", "size", size)
 
-    def ahead() -> Iterator[Any]:
+    def ahead() -> Generator[Any, None, None]:
         samples: queue.Queue[Any] = queue.Queue(size)
         stopped = threading.Event()
 
@@ -247,6 +253,98 @@ class _AsReady:
     def pop(self) -> Any:
         self.count -= 1
         return self.done.get().result()
+
+
+def multiprocess_reader(
+    readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000
+) -> Reader:
+    """Return a reader of all readers' samples; each is read by a process of its own.
+
+    They take turns, one sample each, and those that have ended are passed over: the order does not
+    depend on which process is fast. A process is forked at the start of a pass, with random states
+    that are drawn from ``random``; samples are pickled. A reader that fails, or a process that
+    dies, is a DataError. ``use_pipe`` and ``queue_size`` are accepted as Fluid has them: it is
+    always a pipe, and holds what fits into one.
+    """
+    if not readers:
+        raise DataError("multiprocess_reader: expected at least one reader")
+
+    def read() -> Iterator[Any]:
+        children: list[_Child] = []
+        try:
+            for number, reader in enumerate(readers):
+                children.append(_Child(number, reader, children))
+            turn = deque(children)
+            while turn:
+                child = turn.popleft()
+                for sample in child.receive():
+                    yield sample
+                    turn.append(child)
+        finally:
+            for child in children:
+                child.stop()
+
+    return read
+
+
+class _Child:
+    """A process that reads, and the end of the pipe where its samples arrive."""
+
+    def __init__(self, number: int, reader: Reader, others: Sequence[_Child]) -> None:
+        self._number = number
+        # A closure cannot be sent to a process that is started afresh: it must be forked.
+        context = multiprocessing.get_context("fork")
+        self._samples, sender = context.Pipe(duplex=False)
+        inherited = [self._samples, *(other._samples for other in others)]
+        self._process = context.Process(
+            target=_produce,
+            args=(reader, random.getrandbits(64), sender, inherited),
+            name=f"hpcdist-reader-{number}",
+            daemon=True,
+        )
+        self._process.start()
+        sender.close()
+
+    def receive(self) -> tuple[Any, ...]:
+        """Return the next sample, alone in a tuple; nothing behind the last one."""
+        try:
+            sample: tuple[Any, ...] | str = self._samples.recv()
+        except EOFError:
+            self._process.join(_JOIN_S)
+            raise DataError(
+                f"multiprocess_reader: the process of reader {self._number} has died, with exit "
+                f"code {self._process.exitcode}"
+            ) from None
+        if isinstance(sample, str):
+            raise DataError(f"multiprocess_reader: reader {self._number} has failed:\n{sample}")
+        return sample
+
+    def stop(self) -> None:
+        """End the process, wherever it is."""
+        self._samples.close()
+        self._process.terminate()
+        self._process.join(_JOIN_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _produce(
+    reader: Reader, seed: int, sender: Connection, inherited: Sequence[Connection]
+) -> None:
+    """Send a reader's samples, then an empty tuple, or what went wrong as text."""
+    for connection in inherited:  # held open here, a pipe would outlive the process that reads it
+        connection.close()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        for sample in reader():
+            sender.send((sample,))
+        sender.send(())
+    except BrokenPipeError:
+        return  # the pass has been ended
+    except Exception:
+        sender.send(traceback.format_exc())
 
 
 def shard(

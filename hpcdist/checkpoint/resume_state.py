@@ -23,11 +23,12 @@ class Resumable:
 
     ``epoch`` counts how often it has been read to its end, ``position`` what it has given since.
     A restore passes over what was given before the save: the random numbers that shuffled it are
-    drawn again. If that was all of an epoch, the job goes on with the next.
+    drawn again. If that was all of an epoch, the job goes on with the next. An iterable DataLoader
+    is not read ahead in here, or nobody could say which random numbers belong to which batch.
     """
 
     def __init__(self, reader: Callable[[], Iterable[Any]]) -> None:
-        self._reader = reader
+        self._reader = getattr(reader, "in_step", reader)
         self.epoch = 0
         self.position = 0
         self._began: Any = None  # the random state when this epoch began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.resume_state import Resumable, own_state
+from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.serving import FINITE, SAVE, failure_words, write_or_say
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.executor import control
@@ -47,6 +48,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, default_main_program
+from hpcdist.ops.common import in_sequence
 from hpcdist.ps.table import SparseTable
 
 POLL_S = 0.02
@@ -162,10 +164,10 @@ def save(
         together(peers, ask)
         if own in awaited:
             content.snapshot(_memory)
-        _background.start(_in_order(write, finish), give_up, control.installed())
+        _background.start(in_sequence([write, finish]), give_up, control.installed())
         return Path(target.directory)
     try:
-        together(peers, _in_order(ask, write))
+        together(peers, in_sequence([ask, write]))
         together(peers, finish)
     except CheckpointError:
         give_up()
@@ -239,6 +241,39 @@ def save_by_servers(
     Content(_own_variables(peers, program, scope), scope).write(own, label, compression)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     _finish(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+def save_rows(
+    peers: Peers,
+    directory: Path,
+    manifest: str,
+    held: Sequence[Held],
+    scope: Scope,
+    program: str,
+    tables: Sequence[str],
+) -> None:
+    """Save some variables, and the rows of ``tables`` from where they are, to be looked up there.
+
+    Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's.
+    """
+    check_names([*(h.piece.name for h in held), *tables])
+    here = [] if peers.servers else [_table(name) for name in tables]
+    target = Target(*_new_target(directory, manifest, None))
+    label = Label("trainer 0", 0, program)
+    peers.ask({**_request(target, label, None), "rows_of": list(tables)})
+    own = target.path("trainer", 0, 1)
+    Content(held, scope, here, inference_runs).write(own, label)
+    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    _finish(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+def _table(name: str) -> SparseTable:
+    found = global_scope().find_var(name)
+    if found is None or not isinstance(found.value, SparseTable):
+        raise CheckpointError(
+            f"table {name!r} has no rows in this scope: run the startup program first"
+        )
+    return found.value
 
 
 # -- the steps of it -------------------------------------------------------------------------------
@@ -342,14 +377,6 @@ def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int
     shapes = {h.piece.name: h.piece.whole for h in held}
     sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
     return shares(shapes, sizes, writers)
-
-
-def _in_order(*calls: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run
 
 
 def _finish(

@@ -13,6 +13,7 @@ from hpcdist import settings
 from hpcdist.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
+from hpcdist.executor.reading import parts_read, sources, with_read
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.graph.names import grad_name
@@ -125,11 +126,21 @@ class CompiledProgram:
     def divided(
         self, place: Place, feed: Any, fetch_list: Sequence[str], scope: Scope
     ) -> DividedRun:
-        """Return what an executor at ``place`` runs, with the feed divided among its devices."""
-        if not self._parallel or self._is_shared_by_ranks():
-            return DividedRun(self.program, only_feed(feed), fetch_list)
+        """Return what an executor at ``place`` runs, with the feed divided among its devices.
+
+        Started readers that the Program reads from give each device a batch.
+        """
         devices = len(self._places) if self._places else _device_count(place)
-        if devices > 1 and isinstance(feed, Mapping) and not self._has_backward():
+        if not self._parallel or self._is_shared_by_ranks():
+            self._check_read_by_one(devices)
+            return DividedRun(self.program, with_read(self.program, only_feed(feed)), fetch_list)
+        if devices == 1:
+            feed = with_read(self.program, only_feed(feed))
+        elif sources(self.program):
+            feed = parts_read(self.program, feed, devices)
+            self._check_complete(len(feed), devices)
+            devices = len(feed)
+        elif isinstance(feed, Mapping) and not self._has_backward():
             devices = _used(min(map(_samples, feed.values()), default=0), devices)
         made = self._on(devices)
         for first, others in made.copied.items():
@@ -137,6 +148,22 @@ class CompiledProgram:
         fed = _divided(feed, made, self.program)
         names = [name for fetched in fetch_list for name in made.names(fetched)]
         return DividedRun(made.program, fed, names, devices)
+
+    def _check_read_by_one(self, devices: int) -> None:
+        """Refuse several devices where ranks share a batch: one process reads a batch for each."""
+        if self._parallel and devices > 1 and sources(self.program):
+            raise PlanError(
+                f"the program reads from {sources(self.program)[0].name}: one process would read a "
+                f"batch for each of its {devices} devices, ranks that share batches read one: set "
+                "CPU_NUM=1 (or places to one), and start more ranks"
+            )
+
+    def _check_complete(self, batches: int, devices: int) -> None:
+        if batches < devices and self._has_backward():
+            raise PlanError(
+                f"{batches} batches are left for {devices} devices: a program that trains needs "
+                "one for each, make the loader with drop_last=True"
+            )
 
     def _is_shared_by_ranks(self) -> bool:
         """Tell whether this trains in a plain script: the job divides its batches among ranks."""

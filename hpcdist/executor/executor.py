@@ -20,6 +20,7 @@ from hpcdist.executor.fetched import as_fetched
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
+from hpcdist.executor.reading import with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
@@ -46,7 +47,7 @@ class _Entry:
         """Find the arrays that are fed and fetched."""
         arrays = self.compiled.arrays
         self.feeds = [(name, arrays.get(name)) for name in self.feed_names]
-        self.fetches = [(name, arrays[name]) for name in self.fetch_names]
+        self.fetches = [(name, arrays.get(name)) for name in self.fetch_names]
 
 
 class Executor:
@@ -96,19 +97,27 @@ class Executor:
             scope = scope if scope is not None else global_scope()
             run = program.divided(self.place, feed, _names(fetch_list), scope)
             as_arrays = return_numpy or (run.devices or 1) > 1
-            fetched = self.run(
-                run.program, run.feed, run.fetch_names, scope=scope, return_numpy=as_arrays
-            )
+            fetches = tuple(run.fetch_names)
+            fetched = self._run(run.program, run.feed, fetches, scope, as_arrays)
             return run.values(fetched, return_merged)
         elif not isinstance(program, Program):
             raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
-        feed = only_feed(feed)
+        feed = with_read(program, only_feed(feed))
         scope = scope if scope is not None else global_scope()
+        return self._run(program, feed, _names(fetch_list), scope, return_numpy)
+
+    def _run(
+        self,
+        program: Program,
+        feed: Mapping[str, Any],
+        fetches: tuple[str, ...],
+        scope: Scope,
+        return_numpy: bool,
+    ) -> list[Any]:
         job = control.acting()
         if job is not None:
             origin = program
             program, feed = job.substitute(program, feed, scope)
-        fetches = _names(fetch_list)
         turn = job.shared_fetch(origin, fetches) if job is not None else None
         values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}
         lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
@@ -134,7 +143,10 @@ class Executor:
         if here.after_first_step and here.step:
             here.first_step_done()
         copy_out = self._backend.copy_out
-        results: list[Any] = [copy_out(array) for _, array in entry.fetches]
+        results: list[Any] = [
+            copy_out(array) if array is not None else entry.compiled.interpreted(name)
+            for name, array in entry.fetches
+        ]
         if entry.compiled.fitting is not None:
             grouped = [entry.compiled.lod(name) for name in fetches]
             results = [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
@@ -144,7 +156,7 @@ class Executor:
             self._nan_watch.look(fetches, results)
         if return_numpy:
             arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
-            return list(map(as_fetched, arrays))
+            return [v if isinstance(v, list) else as_fetched(v) for v in arrays]
         return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
 
     def close(self) -> None:
@@ -226,8 +238,10 @@ def _host(name: str, value: Any, program: Program) -> np.ndarray:
             return np.asarray(value, dtype=var.dtype)
         except ValueError as error:
             raise FeedError(f"feed {name!r}: not an array of {var.dtype}: {error}") from None
-    if isinstance(value, LoDTensor) and var is not None and not len(value):
-        return np.array(value, var.dtype)  # the dtype of no items at all is nobody's choice
+    if isinstance(value, LoDTensor):
+        if var is not None and not len(value):
+            return np.array(value, var.dtype)  # the dtype of no items at all is nobody's choice
+        return np.asarray(value.value)
     return np.asarray(value)
 
 

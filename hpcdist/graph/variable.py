@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.lod import Lod
@@ -11,6 +11,16 @@ from hpcdist.graph.registry import Meta
 
 if TYPE_CHECKING:
     from hpcdist.graph.block import Block
+
+
+class BatchSource(Protocol):
+    """What gives data variables their values, step by step, where none are fed."""
+
+    name: str
+    drop_last: bool  # whether batches are left out that are too few for all devices
+
+    def read(self) -> dict[str, Any]:
+        """Return the next batch by names of variables; EOFException behind the last one."""
 
 
 class Variable:
@@ -41,6 +51,7 @@ class Variable:
         self.stop_gradient = stop_gradient
         self.lod_level = lod_level
         self.is_data = is_data
+        self.source: BatchSource | None = None  # of data that a started reader gives; copies too
 
     @property
     def meta(self) -> Meta:

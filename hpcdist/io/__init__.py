@@ -1,5 +1,6 @@
-"""``fluid.io``: saving and loading variables and inference models; readers' decorators."""
+"""``fluid.io``: saving and loading variables and inference models; loaders and readers."""
 
+from hpcdist.data_loader import DataLoader, PyReader
 from hpcdist.io.model import load_inference_model, save_inference_model
 from hpcdist.io.state import load, load_program_state, save, set_program_state
 from hpcdist.io.variables import (
@@ -25,12 +26,15 @@ from hpcdist.reader import (
     compose,
     firstn,
     map_readers,
+    multiprocess_reader,
     shuffle,
     xmap_readers,
 )
 
 __all__ = [
     "ComposeNotAligned",
+    "DataLoader",
+    "PyReader",
     "batch",
     "buffered",
     "cache",
@@ -50,6 +54,7 @@ __all__ = [
     "load_program_state",
     "load_vars",
     "map_readers",
+    "multiprocess_reader",
     "save",
     "save_inference_model",
     "save_params",

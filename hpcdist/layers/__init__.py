@@ -1,6 +1,18 @@
 """Functions that append operators to the default main program."""
 
-from hpcdist.layers import math_op  # noqa: F401
+from hpcdist.layers import (  # noqa: F401
+    activation_curves,
+    indexed,
+    linear_algebra,
+    made,
+    math_op,
+    moved,
+    normalizations,
+    pair_losses,
+    resize,
+    sampled,
+    volumes,
+)
 from hpcdist.layers.activation import (
     abs,
     ceil,
@@ -29,6 +41,24 @@ from hpcdist.layers.activation import (
     swish,
     tanh,
 )
+from hpcdist.layers.activation_curves import *  # noqa: F403
+from hpcdist.layers.arrays import (
+    array_length,
+    array_read,
+    array_to_lod_tensor,
+    array_write,
+    create_array,
+    is_empty,
+    lod_rank_table,
+    lod_tensor_to_array,
+    max_sequence_len,
+    merge_lod_tensor,
+    reorder_lod_tensor_by_rank,
+    select_input,
+    shrink_memory,
+    split_lod_tensor,
+    tensor_array_to_tensor,
+)
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -54,7 +84,14 @@ from hpcdist.layers.image import (
     lrn,
     pool2d,
 )
-from hpcdist.layers.io import data
+from hpcdist.layers.indexed import *  # noqa: F403
+from hpcdist.layers.io import (
+    create_py_reader_by_data,
+    data,
+    double_buffer,
+    py_reader,
+    read_file,
+)
 from hpcdist.layers.learning_rate_scheduler import (
     cosine_decay,
     exponential_decay,
@@ -65,6 +102,8 @@ from hpcdist.layers.learning_rate_scheduler import (
     piecewise_decay,
     polynomial_decay,
 )
+from hpcdist.layers.linear_algebra import *  # noqa: F403
+from hpcdist.layers.loops import IfElse, While, case, cond, switch_case, while_loop
 from hpcdist.layers.loss import (
     cross_entropy,
     huber_loss,
@@ -76,6 +115,7 @@ from hpcdist.layers.loss import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from hpcdist.layers.made import *  # noqa: F403
 from hpcdist.layers.math import (
     argmax,
     argmin,
@@ -106,13 +146,25 @@ from hpcdist.layers.math import (
     sums,
 )
 from hpcdist.layers.metric import accuracy, auc, topk
+from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.normalizations import *  # noqa: F403
+from hpcdist.layers.pair_losses import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.resize import *  # noqa: F403
+from hpcdist.layers.rnn import (
+    dynamic_gru,
+    dynamic_lstm,
+    dynamic_lstmp,
+    gru_unit,
+    lstm_unit,
+)
+from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -129,6 +181,14 @@ from hpcdist.layers.sequence import (
     sequence_reverse,
     sequence_softmax,
     sequence_unpad,
+)
+from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
+from hpcdist.layers.tagging import (
+    chunk_eval,
+    crf_decoding,
+    edit_distance,
+    linear_chain_crf,
+    warpctc,
 )
 from hpcdist.layers.tensor import (
     assign,
@@ -159,34 +219,54 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
+    "DynamicRNN",
+    "IfElse",
+    "StaticRNN",
     "Switch",
+    "While",
     "abs",
     "accuracy",
     "adaptive_pool2d",
     "argmax",
     "argmin",
+    "array_length",
+    "array_read",
+    "array_to_lod_tensor",
+    "array_write",
     "assign",
     "auc",
     "autoincreased_step_counter",
     "batch_norm",
+    "case",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
+    "cond",
     "conv2d",
     "conv2d_transpose",
     "cos",
     "cos_sim",
     "cosine_decay",
+    "create_array",
     "create_global_var",
     "create_parameter",
+    "create_py_reader_by_data",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
     "data",
+    "double_buffer",
     "dropout",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -214,12 +294,14 @@ __all__ = [
     "get_tensor_from_selected_rows",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "has_inf",
     "has_nan",
     "huber_loss",
     "increment",
     "inverse_time_decay",
+    "is_empty",
     "isfinite",
     "l2_normalize",
     "label_smooth",
@@ -227,8 +309,11 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
+    "lod_rank_table",
     "lod_reset",
+    "lod_tensor_to_array",
     "log",
     "log_loss",
     "logical_and",
@@ -237,8 +322,11 @@ __all__ = [
     "logical_xor",
     "logsigmoid",
     "lrn",
+    "lstm_unit",
     "matmul",
+    "max_sequence_len",
     "mean",
+    "merge_lod_tensor",
     "merge_selected_rows",
     "mse_loss",
     "mul",
@@ -252,6 +340,8 @@ __all__ = [
     "polynomial_decay",
     "pool2d",
     "pow",
+    "py_reader",
+    "read_file",
     "reciprocal",
     "reduce_max",
     "reduce_mean",
@@ -260,11 +350,13 @@ __all__ = [
     "reduce_sum",
     "relu",
     "relu6",
+    "reorder_lod_tensor_by_rank",
     "reshape",
     "reverse",
     "round",
     "rsqrt",
     "scale",
+    "select_input",
     "sequence_concat",
     "sequence_conv",
     "sequence_enumerate",
@@ -280,6 +372,7 @@ __all__ = [
     "sequence_softmax",
     "sequence_unpad",
     "shape",
+    "shrink_memory",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sign",
@@ -291,6 +384,7 @@ __all__ = [
     "softplus",
     "softsign",
     "split",
+    "split_lod_tensor",
     "sqrt",
     "square",
     "square_error_cost",
@@ -300,14 +394,28 @@ __all__ = [
     "sum",
     "sums",
     "swish",
+    "switch_case",
     "tanh",
+    "tensor_array_to_tensor",
     "topk",
     "transpose",
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
+    "warpctc",
+    "while_loop",
     "zeros",
     "zeros_like",
+    *activation_curves.__all__,
+    *indexed.__all__,
+    *linear_algebra.__all__,
+    *moved.__all__,
+    *volumes.__all__,
+    *resize.__all__,
+    *made.__all__,
+    *sampled.__all__,
+    *pair_losses.__all__,
+    *normalizations.__all__,
 ]
 
 for _name in __all__:

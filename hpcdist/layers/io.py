@@ -1,11 +1,13 @@
-"""Variables that are fed."""
+"""Variables that are fed, or read from a started reader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.data_loader import PyReader
 from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph import names as unique_name
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
@@ -64,3 +66,60 @@ def _feed_variable(
         lod_level=lod_level,
         is_data=True,
     )
+
+
+def py_reader(
+    capacity: int,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    lod_levels: Sequence[int] | None = None,
+    name: str | None = None,
+    use_double_buffer: bool = True,
+) -> PyReader:
+    """Make data variables of these shapes ([-1, ...]) and a reader that they are read from.
+
+    `read_file` returns the variables. Give the reader a generator (``decorate_...``), ``start`` it
+    for each pass, and run the Program without a feed until EOFException; then ``reset`` it.
+    """
+    levels = [0] * len(shapes) if lod_levels is None else lod_levels
+    if not len(shapes) == len(dtypes) == len(levels):
+        raise GraphError(
+            f"layers.py_reader: expected equally many shapes, dtypes and lod_levels, got "
+            f"{len(shapes)}, {len(dtypes)} and {len(levels)}"
+        )
+    key = unique_name.generate("read_file")
+    variables = [
+        _feed_variable(f"{key}.tmp_{k}", tuple(shape), dtype, level, VarType.LOD_TENSOR, True)
+        for k, (shape, dtype, level) in enumerate(zip(shapes, dtypes, levels))
+    ]
+    return create_py_reader_by_data(capacity, variables, name, use_double_buffer)
+
+
+def create_py_reader_by_data(
+    capacity: int,
+    feed_list: Sequence[Variable],
+    name: str | None = None,
+    use_double_buffer: bool = True,
+) -> PyReader:
+    """Make a reader, as `py_reader` does, for data variables that are there."""
+    return PyReader(feed_list, capacity, use_double_buffer, iterable=False, name=name)
+
+
+def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
+    """Return the reader itself: it reads ahead anyway."""
+    return _py_reader("double_buffer", reader)
+
+
+def read_file(reader: PyReader) -> Variable | list[Variable]:
+    """Return the data variables of a reader; the variable itself if there is only one."""
+    variables = _py_reader("read_file", reader).variables
+    return variables if len(variables) > 1 else variables[0]
+
+
+def _py_reader(layer: str, reader: Any) -> PyReader:
+    if not isinstance(reader, PyReader):
+        raise GraphTypeError(
+            f"layers.{layer}: reader must be one of layers.py_reader or "
+            f"create_py_reader_by_data, got {reader!r}"
+        )
+    return reader

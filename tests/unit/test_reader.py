@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -346,3 +349,48 @@ def test_importing_the_data_modules_loads_neither_scikit_learn_nor_pooch():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# multiprocess_reader
+
+
+def test_readers_in_processes_take_turns():
+    readers = [of(1, 2, 3), of(10), of(), of(100, 200)]
+    assert list(reader.multiprocess_reader(readers)()) == [1, 10, 100, 2, 200, 3]
+
+
+def test_every_pass_of_a_reader_in_a_process_draws_other_random_numbers():
+    def passes(seed):
+        random.seed(seed)
+        shuffled = reader.shuffle(numbers(50), 50)
+        read = reader.multiprocess_reader([shuffled, shuffled])
+        return [list(read()) for _ in range(2)]
+
+    first, second = passes(3)
+    assert first != second and sorted(first) == sorted([*range(50), *range(50)])
+    assert first[::2] != first[1::2]
+    assert passes(3) == [first, second]
+
+
+def test_a_reader_that_fails_in_a_process_is_named():
+    with pytest.raises(DataError, match="reader 1 has failed:(.|\n)*disk gone"):
+        list(reader.multiprocess_reader([numbers(3), failing(2)])())
+    with pytest.raises(DataError, match="at least one"):
+        reader.multiprocess_reader([])
+
+
+def test_a_process_that_is_killed_is_named():
+    def killed():
+        yield 1
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(DataError, match="process of reader 0 has died, with exit code -9"):
+        list(reader.multiprocess_reader([killed])())
+
+
+def test_a_consumer_that_stops_ends_the_processes():
+    for sample in reader.multiprocess_reader([numbers(10**9)])():
+        if sample == 3:
+            break
+    del sample
+    assert multiprocessing.active_children() == []

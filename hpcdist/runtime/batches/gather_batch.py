@@ -325,10 +325,26 @@ def unpack(
             if of.how is How.ROWS:
                 shape = (per_row * samples[k], *shape[1:])
             parts.append(reader.read(shape, own.dtype))
-        rows = division.counts[of.sequences] if of.how is How.MEAN else samples
-        counts = [rows[k] for k, _ in readers]
+        weights = row_weights(of, division)
+        counts = [weights[k] for k, _ in readers]
         joined.append(_joined(parts, counts, of.how).astype(own.dtype, copy=False))
     return joined
+
+
+def join_rows(rows: np.ndarray, of: OfRows, division: Division) -> np.ndarray:
+    """Return a value of the whole batch from every trainer's, [trainers, *shape].
+
+    It is a mean, sum, maximum or minimum; the bits are those of `unpack`.
+    """
+    weights = row_weights(of, division)
+    here = [k for k, counted in enumerate(division.counts[""]) if counted]
+    joined = _joined([rows[k] for k in here], [weights[k] for k in here], of.how)
+    return joined.astype(rows.dtype, copy=False)
+
+
+def row_weights(of: OfRows, division: Division) -> Sequence[int]:
+    """Return how many rows of a batch the value of each trainer stands for."""
+    return division.counts[of.sequences if of.how is How.MEAN else ""]
 
 
 def _joined(parts: Sequence[np.ndarray], counts: Sequence[int], how: How) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
@@ -29,6 +30,7 @@ from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.plan import trainer_plan
 
 
 class Job(Control):
@@ -76,6 +78,7 @@ class Job(Control):
         self._explicit = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
+        self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self.closed = False
 
     def _link_of(self, alike: Transport) -> Link:
@@ -92,6 +95,8 @@ class Job(Control):
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
         self._link.begin(found, scope)
+        if found.trains or program.main is not None or _is_startup(found):
+            self._trained.add(scope)
         if found.trains and self._batches.counts_rows(program):
             with_rows, without = self._link.variants(found)
             rows, some = self._batches.meet(found, feed)
@@ -103,8 +108,7 @@ class Job(Control):
         self._link.begin(program, scope)
 
     def _substitute_of(self, program: Program) -> Program:
-        found = self._substitutes.get(program)
-        return found or self._substitutes.put(program, self._substituted(program))
+        return self._substitutes.of(program, lambda: self._substituted(program))
 
     def _substituted(self, program: Program) -> Program:
         """Transpile a plain script's Programs; of others return what their distribution says."""
@@ -131,6 +135,8 @@ class Job(Control):
             self._on_servers = frozenset(_written(main) - _written(trainer))
         for origin, transpiled in ((main, trainer), (startup, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
+        if not self._serves:
+            self._batches.begin_rounds(main, self._substitute_of(main))
 
     def _note_explicit(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
@@ -216,7 +222,8 @@ class Job(Control):
         exchange = self._batches.exchange
         calls = {id(op): bind_moments(op, binding, exchange) for op in ops if is_synchronized(op)}
         others = [op for op in ops if id(op) not in calls]
-        bound = iter(self._link.bind(others, binding) if others else ())
+        linked = self._link.bind(others, binding) if others else []
+        bound = iter(self._batches.bind(others, linked, binding))
         return [calls[id(op)] if id(op) in calls else next(bound) for op in ops]
 
     def peers(self) -> JobPeers | None:
@@ -225,7 +232,6 @@ class Job(Control):
         if self._serves:
             return None
         client = link.current_client if isinstance(link, TrainerLink) else None
-        self._batches.settle()
         return JobPeers(
             self._gone,
             self.cluster,
@@ -236,6 +242,7 @@ class Job(Control):
             settle=link.settle,
             catch_up=link.catch_up,
             resume=link.resume,
+            trained=self._trained,
         )
 
     def table_statistics(self) -> list[TableStatistics]:
@@ -271,7 +278,13 @@ class Job(Control):
         self.close()
         if not self._serves:
             self._trainers.allgather_living(b"", None, "the others' end")
+            self._batches.end()
         self._link.end()
+
+
+def _is_startup(program: Program) -> bool:
+    plan = trainer_plan(program)
+    return plan is not None and plan.startup
 
 
 def _written(program: Program) -> set[str]:

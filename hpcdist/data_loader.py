@@ -1,0 +1,256 @@
+"""DataLoader and PyReader: batches of a generator, read ahead by a thread while others train.
+
+An iterable loader gives what `Executor.run` is fed with. One that is not is started, and from then
+on every run of a Program takes the next batch by itself, until there is none: EOFException.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from hpcdist.data_feeder import DataFeeder
+from hpcdist.errors import DataError, EOFException, FeedError
+from hpcdist.graph import names as unique_name
+from hpcdist.graph.variable import Variable
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.reader import Reader, batch, buffered
+
+__all__ = ["DataLoader", "GeneratorLoader", "PyReader"]
+
+Batch = dict[str, LoDTensor]
+
+
+class GeneratorLoader:
+    """Batches for the data variables ``feed_list``; up to ``capacity`` of them are read ahead.
+
+    An iterable one gives for every step a list with one batch for each place: name -> LoDTensor,
+    or with ``return_list`` a list of LoDTensors in the order of ``feed_list``. With ``drop_last``
+    batches that are left at the end, too few for all places, are left out. ``use_double_buffer``
+    is accepted as Fluid has it; batches are read ahead anyway.
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        drop_last: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or unique_name.generate("data_loader")
+        if not feed_list:
+            raise DataError(f"{self.name}: feed_list must name at least one variable to be fed")
+        if capacity is None or int(capacity) < 1:
+            raise DataError(f"{self.name}: capacity must be at least 1 batch, got {capacity}")
+        self._variables = list(feed_list)
+        self._capacity = int(capacity)
+        self._iterable = iterable
+        self._return_list = return_list
+        self.drop_last = drop_last
+        self._places = 1
+        self._reader: Callable[[], Iterable[Batch]] | None = None
+        self._ahead: Generator[Batch, None, None] | None = None  # of a loader that was started
+        if not iterable:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Let runs of Programs with these variables read from this loader."""
+        for variable in self._variables:
+            if variable.source is not None:
+                raise DataError(
+                    f"{self.name}: variable {variable.name!r} is read from "
+                    f"{variable.source.name} already; give each loader variables of its own, or "
+                    "make loaders with iterable=True"
+                )
+        for variable in self._variables:
+            variable.source = self
+
+    @property
+    def iterable(self) -> bool:
+        """Whether this is looped over; the other kind is started and reset."""
+        return self._iterable
+
+    # -- where batches come from ---------------------------------------------------------------
+    def set_sample_generator(
+        self, reader: Reader, batch_size: int, drop_last: bool = True, places: Any = None
+    ) -> GeneratorLoader:
+        """Read samples, tuples with one field per variable, and make batches of them."""
+        return self.set_sample_list_generator(batch(reader, batch_size, drop_last), places)
+
+    def set_sample_list_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
+        """Read batches that are lists of samples, as `fluid.batch` makes them."""
+        feeder = DataFeeder(self._variables)
+        return self._set(reader, partial(_stacked, reader, feeder), places)
+
+    def set_batch_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
+        """Read batches that are arrays, or LoDTensors, in the order of ``feed_list``.
+
+        Arrays are copied, so a generator may fill the same ones again.
+        """
+
+        names = [variable.name for variable in self._variables]
+        return self._set(reader, partial(_named, reader, names, self.name), places)
+
+    def _set(
+        self, reader: Reader, batches: Callable[[], Iterable[Batch]], places: Any
+    ) -> GeneratorLoader:
+        if hasattr(reader, "resume"):
+            raise DataError(
+                f"{self.name} reads ahead of the steps, so a resumable reader inside it would not "
+                "know where training is: put resumable() around an iterable loader"
+            )
+        if self._ahead is not None:
+            raise DataError(f"{self.name} is started: call reset() before giving it another reader")
+        self._places = len(places) if isinstance(places, (list, tuple)) else 1
+        self._reader = batches
+        return self
+
+    def _given(self) -> Callable[[], Iterable[Batch]]:
+        if self._reader is None:
+            raise DataError(
+                f"{self.name} has nothing to read: call set_sample_generator, "
+                "set_sample_list_generator or set_batch_generator first"
+            )
+        return self._reader
+
+    # -- loops ---------------------------------------------------------------------------------
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Begin a pass."""
+        return self._steps(buffered(self._given(), self._capacity))
+
+    def __call__(self) -> Iterator[list[Any]]:
+        """Begin a pass."""
+        return iter(self)
+
+    def in_step(self) -> Iterator[list[Any]]:
+        """Begin a pass that is not read ahead, for those who must know the reader's position."""
+        return self._steps(self._given())
+
+    def _steps(self, batches: Callable[[], Iterable[Batch]]) -> Iterator[list[Any]]:
+        if not self._iterable:
+            raise DataError(
+                f"{self.name} was made with iterable=False: call start(), run the program without "
+                "a feed until EOFException, then reset()"
+            )
+        return self._by_places(batches)
+
+    def _by_places(self, batches: Callable[[], Iterable[Batch]]) -> Iterator[list[Any]]:
+        ahead = iter(batches())
+        while parts := list(islice(ahead, self._places)):
+            if len(parts) == self._places or not self.drop_last:
+                yield [list(part.values()) if self._return_list else part for part in parts]
+
+    # -- runs without a feed -------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin a pass: from now on runs of the Program read from this loader."""
+        if self._iterable:
+            raise DataError(f"{self.name} is iterable: loop over it instead of calling start()")
+        if self._ahead is not None:
+            raise DataError(f"{self.name} was started already: call reset() first")
+        self._ahead = buffered(self._given(), self._capacity)()
+
+    def reset(self) -> None:
+        """End the pass, in its middle too; the next `start` begins from the front."""
+        if self._iterable:
+            raise DataError(f"{self.name} is iterable: leave the loop instead of calling reset()")
+        if self._ahead is not None:
+            self._ahead.close()  # ends the thread
+        self._ahead = None
+
+    def read(self) -> Batch:
+        """Return the next batch; EOFException if there is none. The executor calls it."""
+        if self._ahead is None:
+            raise DataError(
+                f"the program reads from {self.name}, which is not started: call start() before "
+                "the first step of each pass"
+            )
+        try:
+            return next(self._ahead)
+        except StopIteration:
+            raise EOFException(
+                f"{self.name} has no more batches: catch fluid.core.EOFException and call reset()"
+            ) from None
+        except BaseException:
+            self._ahead = None  # or the next step would take the failure for an end
+            raise
+
+
+# A thread that reads ahead runs these: they hold no loader, so one that is forgotten is freed.
+def _stacked(reader: Reader, feeder: DataFeeder) -> Iterator[Batch]:
+    for samples in reader():
+        fed = feeder.feed(samples)
+        yield {n: v if isinstance(v, LoDTensor) else LoDTensor(v) for n, v in fed.items()}
+
+
+def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]:
+    for number, fields in enumerate(reader()):
+        if not isinstance(fields, (list, tuple)) or len(fields) != len(names):
+            got = len(fields) if isinstance(fields, (list, tuple)) else type(fields)
+            raise FeedError(
+                f"{loader}: batch {number} must be a list of {len(names)} arrays "
+                f"({', '.join(names)}), got {got}"
+            )
+        tensors = [f if isinstance(f, LoDTensor) else LoDTensor(np.array(f)) for f in fields]
+        yield dict(zip(names, tensors))
+
+
+class PyReader(GeneratorLoader):
+    """The same under Fluid's older names."""
+
+    decorate_sample_generator = GeneratorLoader.set_sample_generator
+    decorate_sample_list_generator = GeneratorLoader.set_sample_list_generator
+    decorate_batch_generator = GeneratorLoader.set_batch_generator
+    decorate_paddle_reader = GeneratorLoader.set_sample_list_generator
+    decorate_tensor_provider = GeneratorLoader.set_batch_generator
+
+    def __init__(
+        self,
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        name: str | None = None,
+    ) -> None:
+        name = name or unique_name.generate("py_reader")
+        super().__init__(feed_list, capacity, use_double_buffer, iterable, return_list, name=name)
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The data variables, as `layers.read_file` returns them."""
+        return list(self._variables)
+
+
+class DataLoader:
+    """Makes loaders; Fluid's name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise DataError(
+            "DataLoader(dataset) is for Fluid's imperative mode; use DataLoader.from_generator(...)"
+        )
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+    ) -> GeneratorLoader:
+        """Return a loader of what a generator gives; see `GeneratorLoader`.
+
+        ``use_multiprocess`` changes nothing, as in Fluid's static graphs: for processes see
+        `hpcdist.reader.multiprocess_reader`.
+        """
+        return GeneratorLoader(
+            feed_list, capacity, use_double_buffer, iterable, return_list, drop_last
+        )

@@ -1,0 +1,70 @@
+"""Batches that a run takes from started readers, in place of a feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcdist.errors import EOFException, FeedError
+from hpcdist.executor.position import here
+from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.variable import BatchSource
+
+_sources: ProgramCache[list[BatchSource]] = ProgramCache()
+
+
+def sources(program: Program) -> Sequence[BatchSource]:
+    """Return what a Program reads from, in the order in which its variables were made."""
+    found = _sources.get(program)
+    if found is None:
+        data = program.global_block().vars.values()
+        by_id = {id(v.source): v.source for v in data if v.source is not None}
+        found = _sources.put(program, list(by_id.values()))
+    return found
+
+
+def with_read(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is fed with the next batch of every reader of a Program.
+
+    Raises EOFException if one has no more, FeedError if its variables are fed as well.
+    """
+    for source in sources(program):
+        batch = _next(source)
+        if twice := sorted(batch.keys() & feed.keys()):
+            raise FeedError(
+                f"feed {', '.join(map(repr, twice))}: the program reads it from {source.name}; "
+                "leave it out of the feed, or make the loader with iterable=True"
+            )
+        feed = {**feed, **batch}
+    return feed
+
+
+def parts_read(program: Program, feed: Any, devices: int) -> Any:
+    """Return what is fed to a Program on several devices: each gets a batch of every reader.
+
+    At the end there may be fewer, if no reader leaves them out (``drop_last``).
+    """
+    found = sources(program)
+    if not found:
+        return feed
+    if feed:
+        raise FeedError(
+            f"feed: on {devices} devices a program that reads from {found[0].name} takes no feed "
+            "besides; read all of it, or make the loader with iterable=True"
+        )
+    parts: list[Mapping[str, Any]] = []
+    try:
+        for _ in range(devices):
+            parts.append(with_read(program, {}))
+    except EOFException:
+        if not parts or any(source.drop_last for source in found):
+            raise
+    return parts
+
+
+def _next(source: BatchSource) -> dict[str, Any]:
+    here.doing = f"waiting for a batch of {source.name}"
+    try:
+        return source.read()
+    finally:
+        here.doing = ""
