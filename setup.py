@@ -41,7 +41,6 @@ setup(
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.1"],
         "plot": ["matplotlib>=3.8"],
-        "torch": ["torch>=2.13"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
