@@ -27,4 +27,4 @@ def share(ranks_on_host: int, *, tell: bool = False) -> None:
         threads = threads_per_rank(ranks_on_host, usable, present)
         threadpoolctl.threadpool_limits(threads)
         if tell:
-            os.environ["OMP_NUM_THREADS"] = str(threads)
+            settings.MATH_THREADS[0].write(str(threads))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
+from hpcdist import settings
 from hpcdist.errors import LaunchError
 from hpcdist.torch.job import job
 from hpcdist.torch.process_group import MpiProcessGroup
@@ -67,7 +67,7 @@ def _is_ours_to_replace(backend: str) -> bool:
 
 def _is_other_job() -> bool:
     """Tell whether the environment describes a job of torchrun's."""
-    return "MASTER_ADDR" in os.environ and "RANK" in os.environ
+    return settings.TORCH_MASTER.is_set() and settings.TORCH_RANK.is_set()
 
 
 def _by_mpi_unless(
