@@ -75,6 +75,12 @@ from hpcdist.layers.control_flow import (
     logical_xor,
     not_equal,
 )
+from hpcdist.layers.decoding import (
+    beam_search,
+    beam_search_decode,
+    ctc_greedy_decoder,
+    gather_tree,
+)
 from hpcdist.layers.embedding import embedding, one_hot
 from hpcdist.layers.image import (
     adaptive_pool2d,
@@ -182,6 +188,7 @@ from hpcdist.layers.sequence import (
     sequence_softmax,
     sequence_unpad,
 )
+from hpcdist.layers.side_effects import Print, py_func
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagging import (
     chunk_eval,
@@ -222,6 +229,12 @@ from hpcdist.layers.tensor import (
 from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
+    "Print",
+    "py_func",
+    "beam_search",
+    "beam_search_decode",
+    "ctc_greedy_decoder",
+    "gather_tree",
     "DynamicRNN",
     "IfElse",
     "StaticRNN",
