@@ -89,8 +89,12 @@ class _Finder(MetaPathFinder, Loader):
             )
         else:
             above, _, name = fullname.rpartition(".")
+            if _is_fluids(above):
+                guard(sys.modules[above], above)  # nothing had imported it until now
             asked = vars(sys.modules[above]).get("__getattr__")
             if not isinstance(asked, _Guard) or not _holder(asked.names, name):
+                return None
+            if asked.elsewhere(name) is not None:
                 return None
             raise MissingModuleError(_told(asked.names, name, ()))
         guard(module, fullname)
@@ -142,17 +146,25 @@ class _Guard:
             raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
         if self._own is not None and not _holder(self.names, name):
             return self._own(name)
+        found = self.elsewhere(name)
+        if found is not None:
+            return found
         for module in self.names:
             if _holder([module], name) or f"{module}.{name}" in ALIASES:
                 with contextlib.suppress(MissingModuleError):
                     found = importlib.import_module(f"{module}.{name}")
                     guard(found, f"{module}.{name}")
                     return found
+        raise MissingNameError(_told(self.names, name, dir(self._module)))
+
+    def elsewhere(self, name: str) -> Any:
+        """Return what another module has under this name; None if there is none."""
+        for module in self.names:
             for source in self._sources(module, name):
                 held = vars(importlib.import_module(source))
                 if name in held:
                     return held[name]
-        raise MissingNameError(_told(self.names, name, dir(self._module)))
+        return None
 
     def _sources(self, module: str, name: str) -> Sequence[str]:
         if module.startswith(_LAYERS):
