@@ -79,6 +79,12 @@ from hpcdist.layers.control_flow import (
     not_equal,
 )
 from hpcdist.layers.distributions import *  # noqa: F403
+from hpcdist.layers.decoding import (
+    beam_search,
+    beam_search_decode,
+    ctc_greedy_decoder,
+    gather_tree,
+)
 from hpcdist.layers.embedding import embedding, one_hot
 from hpcdist.layers.image import (
     adaptive_pool2d,
@@ -186,6 +192,7 @@ from hpcdist.layers.sequence import (
     sequence_softmax,
     sequence_unpad,
 )
+from hpcdist.layers.side_effects import Print, py_func
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagging import (
     chunk_eval,
@@ -226,6 +233,12 @@ from hpcdist.layers.tensor import (
 from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
+    "Print",
+    "py_func",
+    "beam_search",
+    "beam_search_decode",
+    "ctc_greedy_decoder",
+    "gather_tree",
     "DynamicRNN",
     "IfElse",
     "StaticRNN",
