@@ -78,13 +78,13 @@ from hpcdist.layers.control_flow import (
     logical_xor,
     not_equal,
 )
-from hpcdist.layers.distributions import *  # noqa: F403
 from hpcdist.layers.decoding import (
     beam_search,
     beam_search_decode,
     ctc_greedy_decoder,
     gather_tree,
 )
+from hpcdist.layers.distributions import *  # noqa: F403
 from hpcdist.layers.embedding import embedding, one_hot
 from hpcdist.layers.image import (
     adaptive_pool2d,
