@@ -167,6 +167,8 @@ class Interpreter:
         if definition.values is not None:
             if op.type == "write_to_array":
                 own["held"] = self.get(op.output("Out")[0])
+            if op.type == "array_to_lod_tensor":
+                own["like"] = op.block._var_recursive(op.output("Out")[0]).meta
             found = definition.values(*arguments(definition.inputs, ins), **own)
             per_slot = found if type(found) is tuple else (found,)
             return {
