@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 import hpcdist
@@ -16,10 +18,12 @@ from hpcdist.errors import LaunchError
 ROOT = "paddle"
 FLUID = "paddle.fluid"
 PADDLE2 = "hpcdist.compat.paddle2"
+CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets
 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
 ELSEWHERE = {
     "paddle.fluid.incubate": "",
+    "paddle.fluid.incubate.data_generator": "hpcdist.multi_slot.data_generator",
     "paddle.fluid.incubate.fleet": "",
     "paddle.fluid.incubate.fleet.base": "",
     "paddle.fluid.incubate.fleet.base.fleet_base": "hpcdist.fleet.fleet_base",
@@ -96,17 +100,24 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make ``import paddle`` mean hpcdist, from now on in this process."""
+    """Make ``import paddle`` mean hpcdist, from now on in this process and those it starts."""
     if ROOT in sys.modules:
         raise LaunchError("--as-paddle: the real paddle is already imported in this process")
     sys.meta_path.insert(0, _Finder())
+    os.environ["PYTHONPATH"] = os.pathsep.join([CHILDREN, *_others_on_path()])
 
 
 def uninstall() -> None:
     """Undo ``install`` and forget the modules imported under paddle's name."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(_others_on_path())
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
+
+
+def _others_on_path() -> list[str]:
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [folder for folder in folders if folder not in ("", CHILDREN)]
 
 
 def _alias(fullname: str) -> str:
