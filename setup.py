@@ -16,6 +16,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
+    package_data={"hpcdist.compat": ["fluid_names.txt"]},
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
     # this package and not the checkout's folder, which has its name.
     package_dir={"": "."},

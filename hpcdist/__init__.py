@@ -26,7 +26,7 @@ from hpcdist.compat import (
     compiler,
     core,
     framework,
-    install_fluid_modules,
+    modules,
     parallel_executor,
     param_attr,
 )
@@ -68,7 +68,7 @@ from hpcdist.transpiler import (
 )
 
 __version__ = "0.1.0"
-install_fluid_modules()
+modules.install()
 
 __all__ = [
     "BuildStrategy",

@@ -122,3 +122,11 @@ class NotFiniteError(HpcdistError, ArithmeticError):
 
 class TrainersDied(CheckpointError):
     """Trainers died while all made, or read, a checkpoint together; it can be done without them."""
+
+
+class MissingNameError(HpcdistError, AttributeError):
+    """A name of Fluid's that hpcdist does not have, or a name that neither has."""
+
+
+class MissingModuleError(HpcdistError, ModuleNotFoundError):
+    """A module of Fluid's, or a name in one, that hpcdist does not have is imported."""

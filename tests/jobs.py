@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -144,6 +145,9 @@ class Job:
         except subprocess.TimeoutExpired:
             stuck = self._stacks()
             self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+            self._process.kill()
             ended = self._process.communicate()
             pytest.fail(f"the job has not ended within {within_s} s: {ended}\n{stuck}")
         pids = [int(file.read_text()) for file in self.directory.glob("pid.*")]
@@ -151,6 +155,8 @@ class Job:
             time.sleep(0.05)
         left = [pid for pid in pids if lives(pid)]
         assert not left, f"processes {left} of {pids} were left behind"
+        if "it is stuck, and is killed" in err:  # by us, and its exit code is lost: what came of it
+            pytest.xfail("Open MPI's launcher did not end when all ranks had")
         return Ended(self._process.returncode, out, err)
 
     def _stacks(self) -> str:

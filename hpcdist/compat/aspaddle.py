@@ -12,29 +12,18 @@ from pathlib import Path
 from types import ModuleType
 
 import hpcdist
-from hpcdist.compat import paddle2
-from hpcdist.errors import LaunchError
+from hpcdist.compat import fluid_names, paddle2, version
+from hpcdist.compat.fluid_names import FLUID, ROOT
+from hpcdist.errors import LaunchError, MissingModuleError, MissingNameError
 
-ROOT = "paddle"
-FLUID = "paddle.fluid"
 PADDLE2 = "hpcdist.compat.paddle2"
 CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets
 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
 ELSEWHERE = {
-    "paddle.fluid.incubate": "",
-    "paddle.fluid.incubate.data_generator": "hpcdist.multi_slot.data_generator",
-    "paddle.fluid.incubate.fleet": "",
-    "paddle.fluid.incubate.fleet.base": "",
-    "paddle.fluid.incubate.fleet.base.fleet_base": "hpcdist.fleet.fleet_base",
-    "paddle.fluid.incubate.fleet.base.role_maker": "hpcdist.fleet.role_maker",
-    "paddle.fluid.incubate.fleet.collective": "hpcdist.fleet.collective",
-    "paddle.fluid.incubate.fleet.parameter_server": "",
-    "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler": "hpcdist.fleet",
-    "paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy": (
-        "hpcdist.fleet.strategy"
-    ),
+    "paddle.compat": "hpcdist.compat.python_versions",
     "paddle.metric": "hpcdist.layers.metric",
+    "paddle.version": "hpcdist.compat.version",
     "paddle.nn": PADDLE2 + ".nn",
     "paddle.nn.functional": PADDLE2 + ".nn.functional",
     "paddle.optimizer": PADDLE2 + ".optimizer",
@@ -59,12 +48,12 @@ class _Package(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        if full in ELSEWHERE:
+        if full in ELSEWHERE or full == FLUID:
             return importlib.import_module(full)
         for source in self._sources:
             if hasattr(source, name):
                 return getattr(source, name)
-        raise AttributeError(f"the script uses {full}, which hpcdist does not have")
+        raise MissingNameError(fluid_names.told(self.__name__, name, dir(self._sources[-1])))
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -82,15 +71,18 @@ class _Finder(MetaPathFinder, Loader):
         if module is not None and alias.startswith(PADDLE2):
             module = _Package(fullname, module)
         if module is None:
-            raise ModuleNotFoundError(
-                f"the script imports {fullname}, which hpcdist does not have", name=fullname
-            )
+            above, _, name = fullname.rpartition(".")
+            raise MissingModuleError(fluid_names.told(above, name, ()))
         state = (module, module.__spec__)
         is_package = hasattr(module, "__path__")
         return ModuleSpec(fullname, self, loader_state=state, is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Package(ROOT, paddle2, hpcdist) if spec.name == ROOT else spec.loader_state[0]
+        if spec.name != ROOT:
+            return spec.loader_state[0]
+        paddle = _Package(ROOT, paddle2, hpcdist)
+        vars(paddle)["__version__"] = version.full_version
+        return paddle
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system has put the alias's spec on the module; give back its own.
@@ -132,6 +124,8 @@ def _module(name: str) -> ModuleType | None:
     """Import a module of hpcdist, or find one that a module holds under another name."""
     try:
         return importlib.import_module(name)
+    except MissingModuleError:
+        return None
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, but not what it imports

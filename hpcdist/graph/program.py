@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -225,22 +225,28 @@ class Program:
 class ProgramCache(Generic[T]):
     """Values made from Programs, each kept with its Program: both are freed together.
 
-    A value is dropped when its Program changes.
+    A value is dropped when its Program changes, unless it is ``lasting``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lasting: bool = False) -> None:
         self._programs: WeakSet[Program] = WeakSet()
+        self._lasting = lasting
 
     def get(self, program: Program) -> T | None:
         """Return what was made from a Program as it is now; None if nothing was."""
-        kept = program._kept.get(self)
-        return kept[1] if kept is not None and kept[0] == program.version else None
+        version, value = program._kept.get(self, (None, None))
+        return value if self._lasting or version == program.version else None
 
     def put(self, program: Program, value: T) -> T:
         """Keep a value for a Program as it is now, and return it."""
         program._kept[self] = program.version, value
         self._programs.add(program)
         return value
+
+    def of(self, program: Program, make: Callable[[], T]) -> T:
+        """Return what was made from a Program as it is now; `make` it if nothing was."""
+        value = self.get(program)
+        return self.put(program, make()) if value is None else value
 
     def __iter__(self) -> Iterator[T]:
         """Yield the values of all Programs that live."""

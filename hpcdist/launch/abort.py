@@ -26,6 +26,7 @@ from hpcdist.launch import logs, report, stacks
 from hpcdist.launch.host_board import Fact, HostBoard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.report import Peer
+from hpcdist.launch.stuck_launcher import watch_launcher
 
 TERMINATED = 128 + signal.SIGTERM
 UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
@@ -63,6 +64,10 @@ class Guard:
         self._leaving = False  # MPI
         self._gone = False
         self._watch()
+        if self._tolerant and all(me.rank < peer.rank for peer in self._neighbours):
+            self._beside_launcher = watch_launcher(
+                [me.pid, *(peer.pid for peer in self._neighbours)]
+            )
 
     def fail(self, error: BaseException) -> NoReturn:
         """Report what failed unless another rank has, and end every rank of the job."""

@@ -25,7 +25,7 @@ _NEAR_ZERO = 1e-6  # as near as Fluid takes for zero
 
 @inlined
 def _is_end(byte: int) -> bool:
-    return byte == _SPACE or byte == _TAB or byte == _NEWLINE or byte == _RETURN
+    return byte in (_SPACE, _TAB, _NEWLINE, _RETURN)
 
 
 @inlined

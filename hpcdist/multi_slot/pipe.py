@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import subprocess
 from collections.abc import Iterator
-from typing import IO, Any
+from gzip import GzipFile
+from typing import IO
 
 from hpcdist.errors import DataError
 
@@ -22,8 +22,7 @@ def lines_of(path: str, command: str) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             if command.strip() in ("", "cat"):
-                plain: Any = gzip.open(file) if path.endswith(".gz") else file
-                yield from _whole_lines(plain)
+                yield from _whole_lines(GzipFile(fileobj=file) if path.endswith(".gz") else file)
             else:
                 yield from _piped(file, path, command)
     except (OSError, EOFError) as error:

@@ -20,7 +20,8 @@ def samples_of(chunks: Iterable[bytes], slots: Sequence[Slot], source: str) -> I
     """
     before = 0  # lines of earlier chunks
     for chunk in chunks:
-        parsed = _parsed(chunk if chunk.endswith(b"\n") else chunk + b"\n", slots, source, before)
+        ended = chunk if not chunk or chunk.endswith(b"\n") else chunk + b"\n"
+        parsed = _parsed(ended, slots, source, before)
         before += len(parsed)
         yield parsed
 

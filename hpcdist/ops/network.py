@@ -182,10 +182,10 @@ define("save", "X ->", rows=not_on_rows, attrs={"file_path": ""})
 
 # -- distributed tables, as ranks run them (`hpcdist.transpiler.table_steps`) ----------------------
 def _pull_infer(
-    ids: Sequence[Meta], widths: Sequence[int], of: Sequence[int], lookups: Sequence[str], **_: Any
+    ids: Sequence[Meta], lookups: Sequence[Any], widths: Sequence[int], create: bool
 ) -> tuple[list[Meta]]:
-    shapes = [m.shape[:-1] if kind == "lookup_table" else m.shape for m, kind in zip(ids, lookups)]
-    return ([Meta((*shape, widths[t])) for shape, t in zip(shapes, of)],)
+    leads = [m.shape[:-1] if p.kind == "lookup_table" else m.shape for m, p in zip(ids, lookups)]
+    return ([Meta((*lead, width)) for lead, width in zip(leads, widths)],)
 
 
 define(
@@ -193,20 +193,12 @@ define(
     "Ids* -> Out*",
     rows=not_on_rows,
     infer=_pull_infer,
-    attrs={
-        "tables": (),
-        "widths": (),
-        "sizes": (),
-        "paddings": (),
-        "of": (),
-        "lookups": (),
-        "create": True,
-    },
+    attrs={"lookups": (), "widths": (), "create": True},
 )
 define(
     "push_sparse",
     "Ids*, Grads*, LearningRate* ->",
     rows=not_on_rows,
-    attrs={"tables": (), "of": ()},
+    attrs={"lookups": ()},
 )
 define("make_table", "->", rows=not_on_rows, attrs={"table": ""})

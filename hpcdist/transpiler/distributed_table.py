@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
@@ -18,7 +17,13 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
-from hpcdist.transpiler.table_metadata import Table, is_distributed_lookup, padding_of
+from hpcdist.transpiler.table_metadata import (
+    Table,
+    TableSteps,
+    gradient_of,
+    is_distributed_lookup,
+    look_up_of,
+)
 
 CHECKPOINT_PATH = "kLookupTablePath"
 
@@ -44,18 +49,19 @@ class ServerTable:
 
 
 # -- the trainer -----------------------------------------------------------------------------------
-def fetch_rows(block: Block, plan: Plan) -> None:
-    """Replace all look-ups by operators that ask every server once, for rows of all tables."""
-    if not plan.tables:
-        return
-    names = [table.parameter for table in plan.tables]
+def fetch_rows(block: Block, plan: Plan) -> TableSteps:
+    """Replace all look-ups by operators that ask every server once, for rows of all tables.
+
+    Return what they look up.
+    """
+    found = [op for op in block.ops if is_distributed_lookup(op)]
     lookups = {
-        name: [op for op in block.ops if is_distributed_lookup(op) and op.input("W")[0] == name]
-        for name in names
+        table.parameter: [op for op in found if op.input("W")[0] == table.parameter]
+        for table in plan.tables
     }
-    everything = [op for found in lookups.values() for op in found]
+    everything = [op for ops in lookups.values() for op in ops]
     if not everything:
-        return
+        return TableSteps()
     first = block.ops.index(min(everything, key=block.ops.index))
     kept = [op for op in block.ops if op not in everything]
     ids = {op.input("Ids")[0] for op in everything}
@@ -64,15 +70,15 @@ def fetch_rows(block: Block, plan: Plan) -> None:
     position = max(first, 1 + max(written, default=-1))
     if any(rows & set(op.input_arg_names) for op in kept[:position]):
         raise PlanError(
-            f"tables {', '.join(n for n in names if lookups[n])}: their look-ups cannot be made "
-            "at once, because ids of one are computed from rows of another; use "
+            f"tables {', '.join(n for n, ops in lookups.items() if ops)}: their look-ups cannot be "
+            "made at once, because ids of one are computed from rows of another; use "
             "is_distributed=False for the tables that such rows come from"
         )
     block.ops = kept
     splits, merges, asked, answered = [], [], [], []
-    for number, name in enumerate(names):
-        if lookups[name]:
-            split, merge = _ask_for(block, plan, number, lookups[name])
+    for number, ops in enumerate(lookups.values()):
+        if ops:
+            split, merge = _ask_for(block, plan, number, ops)
             splits.append(split)
             merges.append(merge)
             asked += split.output("Out")
@@ -82,6 +88,8 @@ def fetch_rows(block: Block, plan: Plan) -> None:
     fetch = Operator(block, "prefetch", {"X": asked}, {"Out": answered}, {**where, **forward})
     for op in reversed([*splits, fetch, *merges]):
         block.add_op(op, position)
+    pulled = tuple(look_up_of(op) for op in everything)
+    return TableSteps(pulled, absent=frozenset([*asked, *answered]))
 
 
 def _ask_for(
@@ -97,22 +105,19 @@ def _ask_for(
         block.create_var(question, shape=id_var.shape, dtype=id_var.dtype)
         block.create_var(answer, shape=row_var.shape, dtype=row_var.dtype)
     forward = {ROLE_ATTR: int(Role.FORWARD)}
-    # What Fluid's operator does not say: which table this is, and how its look-ups take ids.
-    facts: dict[str, Any] = {
-        "table": plan.tables[number].parameter,
-        "lookups": [op.type for op in lookups],
-    }
-    if padding_of(lookups[0]) is not None:
-        facts["padding_idx"] = padding_of(lookups[0])
     merged = {"Ids": ids, "Rows": asked, "X": answered}
     return (
         Operator(block, "split_ids", {"Ids": ids}, {"Out": asked}, forward),
-        Operator(block, "merge_ids", merged, {"Out": rows}, {**facts, **forward}),
+        Operator(block, "merge_ids", merged, {"Out": rows}, forward),
     )
 
 
-def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operator]:
-    """Return what cuts a table's gradient by server and what sends it, not added."""
+def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operator, TableSteps]:
+    """Return what cuts a table's gradient by server and what sends it, not added.
+
+    Third, what is pushed.
+    """
+    pushed, absent = gradient_of(block, table)
     whose = f".trainer_{plan.trainer_id}" if plan.mode.averaged else ""
     names = [f"{table.gradient}{whose}.pserver_{k}" for k in range(len(plan.endpoints))]
     for name in names:
@@ -126,7 +131,8 @@ def push_rows(block: Block, plan: Plan, table: Table) -> tuple[Operator, Operato
         {ROLE_ATTR: int(Role.DIST)},
     )
     role_var = [table.parameter, table.gradient]
-    return split, send_op(block, names, plan.endpoints, role_var, trainer_id=plan.trainer_id)
+    send = send_op(block, names, plan.endpoints, role_var, trainer_id=plan.trainer_id)
+    return split, send, TableSteps(pushed=pushed, absent=absent | {*names})
 
 
 # -- the server ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +22,13 @@ from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.program_roles import program_roles, refuse_unsupported_optimizers
 from hpcdist.transpiler.slicing import Slice, slice_variables
-from hpcdist.transpiler.table_metadata import LOOKUPS, Table, is_distributed_lookup, read_tables
+from hpcdist.transpiler.table_metadata import (
+    LOOKUPS,
+    Table,
+    TableSteps,
+    is_distributed_lookup,
+    read_tables,
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,9 @@ class Plan(Distribution):
     ``order`` are the positions of the routes in the order in which they were dispatched.
     ``counter`` is the step counter of a schedule whose steps the trainers count. ``constants`` are
     the (variable, value) that startup fills in beside parameters: learning rates, accumulators.
-    Distributed ``tables`` have no route, each of their rows has. ``startup``: this is the plan of a
-    Program that initializes the trainer.
+    Distributed ``tables`` have no route, each of their rows has; ``table_steps`` says what this
+    Program pulls and pushes. ``startup``: this is the plan of a Program that initializes the
+    trainer.
     """
 
     endpoints: tuple[str, ...]
@@ -76,6 +83,7 @@ class Plan(Distribution):
     tables: tuple[Table, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
     startup: bool = False
+    table_steps: TableSteps = field(default=TableSteps(), compare=False, repr=False)
 
     def fluid_fields(self) -> dict[str, object]:
         return {

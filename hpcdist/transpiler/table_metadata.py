@@ -6,11 +6,12 @@ alone, when their ids are first looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
@@ -73,6 +74,39 @@ class Table:
         return (self.parameter, *self.state)
 
 
+@dataclass(frozen=True)
+class LookUp:
+    """A look-up in a distributed table: variable ``rows`` takes the rows of variable ``ids``.
+
+    ``kind`` is the type of its operator, ``padding`` the id that it answers with zeros. For its
+    gradient ``rows`` is that of the rows.
+    """
+
+    table: str
+    ids: str
+    rows: str
+    kind: str
+    padding: int | None = None
+
+
+@dataclass(frozen=True)
+class TableSteps:
+    """What a Program does with distributed tables: pulls rows, and pushes their gradients.
+
+    ``absent`` are the variables that only the printed Program has: gradients of whole tables, and
+    what would be split by server.
+    """
+
+    pulled: tuple[LookUp, ...] = ()
+    pushed: tuple[LookUp, ...] = ()
+    absent: frozenset[str] = frozenset()
+
+    def __or__(self, other: TableSteps) -> TableSteps:
+        return TableSteps(
+            self.pulled + other.pulled, self.pushed + other.pushed, self.absent | other.absent
+        )
+
+
 def is_distributed_lookup(op: Operator) -> bool:
     """Tell whether an operator looks up rows of a distributed table."""
     return op.type in LOOKUPS and bool(op.attrs.get("is_distributed", False))
@@ -82,6 +116,62 @@ def padding_of(op: Operator) -> int | None:
     """Return the id that a look-up answers with zeros, None if there is none."""
     found: int = op.attrs.get("padding_idx", -1)
     return None if found == -1 else found
+
+
+def look_up_of(op: Operator) -> LookUp:
+    """Return what an operator looks up."""
+    return LookUp(
+        op.input("W")[0], op.input("Ids")[0], op.output("Out")[0], op.type, padding_of(op)
+    )
+
+
+def padding_in(table: str, lookups: Iterable[LookUp]) -> int | None:
+    """Return the padding of all look-ups in one table; PlanError if they have different ones."""
+    paddings = {look_up.padding for look_up in lookups if look_up.table == table}
+    if len(paddings) > 1:
+        raise PlanError(
+            f"table {table!r} has is_distributed=True: its look-ups have different padding_idx, "
+            f"got {', '.join(sorted(map(str, paddings)))}; use one for all of them"
+        )
+    return next(iter(paddings), None)
+
+
+def gradient_of(block: Block, table: Table) -> tuple[tuple[LookUp, ...], frozenset[str]]:
+    """Return where the gradient of a table comes from, and the variables that would hold it.
+
+    It is formed by look-ups' gradient operators, and sums of them: PlanError if by others, or if
+    others read it.
+    """
+    sources = []
+    names = [table.gradient]
+    forming = []
+    for op in reversed(block.ops):
+        if not any(name in names for name in op.output_arg_names):
+            continue
+        if op.type == "sum":
+            names += op.input("X")
+        elif op.type.removesuffix("_grad") in LOOKUPS:
+            ids, rows = op.input("Ids")[0], op.input("Out@GRAD")[0]
+            sources.append(LookUp(table.parameter, ids, rows, op.type.removesuffix("_grad")))
+        else:
+            raise PlanError(
+                f"table {table.parameter!r} has is_distributed=True: operator {op} changes its "
+                "gradient, which only look-ups may form"
+            )
+        forming.append(op)
+    for op in block.ops:
+        reads = [name for name in op.input_arg_names if name in names]
+        if reads and op not in forming and not op.input("Param"):
+            refuse_reader(op, reads[0])
+    return tuple(sources), frozenset(names)
+
+
+def refuse_reader(op: Operator, name: str) -> NoReturn:
+    """Refuse an operator that reads what would be the gradient of a whole table."""
+    raise PlanError(
+        f"operator {op} reads {name!r}, which is not formed on any rank: it is the gradient of a "
+        "table with is_distributed=True"
+    )
 
 
 def read_tables(program: Program) -> tuple[Table, ...]:
@@ -148,13 +238,7 @@ def _read(program: Program, name: str, lookups: Sequence[Operator]) -> Table:
         raise PlanError(f"{said}: operator {op} reads the whole table, which no rank has")
     if block.var(gradient).type != VarType.SELECTED_ROWS:
         raise PlanError(f"{said}: its gradient {gradient!r} is dense: use is_sparse=True")
-    paddings = {padding_of(op) for op in lookups}
-    if len(paddings) > 1:
-        raise PlanError(
-            f"{said}: its look-ups have different padding_idx, got "
-            f"{', '.join(sorted(map(str, paddings)))}; use one for all of them"
-        )
-    return _of_update(updates[0], gradient, paddings.pop())
+    return _of_update(updates[0], gradient, padding_in(name, map(look_up_of, lookups)))
 
 
 def _check_dtype(var: Variable) -> None:

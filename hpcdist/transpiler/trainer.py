@@ -15,8 +15,7 @@ from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
 from hpcdist.transpiler.plan import Plan, Route, is_remote_lookup
 from hpcdist.transpiler.program_roles import ProgramRoles, program_roles
 from hpcdist.transpiler.rpc import control_name, rpc_op, send_op
-
-ASKING = ("distributed_lookup_table", "prefetch")  # operators that ask servers for rows
+from hpcdist.transpiler.table_metadata import TableSteps
 
 
 def trainer_program(program: Program, plan: Plan) -> Program:
@@ -31,17 +30,17 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     for i in roles.clip:
         block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
     _declare_blocks(block, plan)
-    sent = _insert_sends(block, plan, roles)
+    sent, table_steps = _insert_sends(block, plan, roles)
     if plan.mode.lockstep:
         _append_receives(block, plan, list(sent.values()))
     else:
         _append_receives_as_sent(block, plan, sent)
     _look_up_remotely(block, plan)
-    fetch_rows(block, plan)
+    table_steps |= fetch_rows(block, plan)
     for name in optimizer_vars(program, roles):
         if block.has_var(name):
             block.remove_var(name)
-    new.distribution = plan
+    new.distribution = replace(plan, table_steps=table_steps)
     return new
 
 
@@ -51,12 +50,14 @@ def reading_program(program: Program, plan: Plan) -> Program:
     Its look-ups in sparse tables go to the servers: this trainer holds no rows of them.
     """
     new = program.clone()
+    table_steps = TableSteps()
+    asks = False
     for block in new.blocks:
-        _look_up_remotely(block, plan)
-        fetch_rows(block, plan)
-    if not any(op.type in ASKING for block in new.blocks for op in block.ops):
+        asks |= _look_up_remotely(block, plan)
+        table_steps |= fetch_rows(block, plan)
+    if not (asks or table_steps.pulled):
         return program
-    new.distribution = replace(plan, records=None)
+    new.distribution = replace(plan, records=None, table_steps=table_steps)
     return new
 
 
@@ -96,10 +97,12 @@ def rename_role_vars(op: Operator, new_names: Mapping[str, str]) -> None:
         op.attrs[ROLE_VAR_ATTR] = [new_names.get(name, name) for name in role_vars]
 
 
-def _insert_sends(block: Block, plan: Plan, roles: ProgramRoles) -> dict[str, str]:
+def _insert_sends(
+    block: Block, plan: Plan, roles: ProgramRoles
+) -> tuple[dict[str, str], TableSteps]:
     """Put cuts and sends behind the writers.
 
-    Return the sends' outputs by parameter, in the order of dispatch.
+    Return the sends' outputs by parameter, in the order of dispatch, and what tables are pushed.
     """
     removed = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
     behind: dict[int, list[Operator]] = {}
@@ -119,8 +122,10 @@ def _insert_sends(block: Block, plan: Plan, roles: ProgramRoles) -> dict[str, st
         writer = _last_writer(last_writers, gradient)
         # What is dispatched later stands closer behind a common writer, as in Fluid.
         behind[writer] = [*added, send, *behind.get(writer, [])]
+    table_steps = TableSteps()
     for table in plan.tables:
-        split, push = push_rows(block, plan, table)
+        split, push, pushed = push_rows(block, plan, table)
+        table_steps |= pushed
         behind.setdefault(_last_writer(last_writers, table.gradient), []).extend([split, push])
         if plan.mode.lockstep:
             sends[table.parameter] = push
@@ -135,7 +140,7 @@ def _insert_sends(block: Block, plan: Plan, roles: ProgramRoles) -> dict[str, st
     outputs = {parameter: send.output("Out")[0] for parameter, send in sends.items()}
     for name in outputs.values():
         block.create_var(name, dtype="bool")
-    return outputs
+    return outputs, table_steps
 
 
 def _rows(route: Route) -> list[int]:
@@ -232,8 +237,12 @@ def concat_op(block: Block, route: Route, role: Role) -> Operator:
     return Operator(block, "concat", {"X": names}, {"Out": route.parameter}, attrs)
 
 
-def _look_up_remotely(block: Block, plan: Plan) -> None:
-    """Replace all look-ups in a sparse table by one that asks the servers for the rows."""
+def _look_up_remotely(block: Block, plan: Plan) -> bool:
+    """Replace all look-ups in a sparse table by one that asks the servers for the rows.
+
+    Tell whether there are any.
+    """
+    asks = False
     for route in (route for route in plan.routes if route.remote):
         lookups = [
             op for op in block.ops if is_remote_lookup(op) and route.parameter in op.input("W")
@@ -264,6 +273,8 @@ def _look_up_remotely(block: Block, plan: Plan) -> None:
         inputs = {"Ids": ids, "W": route.parameter}
         op = Operator(block, "distributed_lookup_table", inputs, {"Outputs": outputs}, attrs)
         block.add_op(op, position)
+        asks = True
+    return asks
 
 
 def _writes(op: Operator, names: Sequence[str]) -> bool:

@@ -72,6 +72,10 @@ def train(kind: str, files: list[str], capsys: Any) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+def labels_of(made: Any) -> list[int]:
+    return [k for batch in made.batches() for k in np.asarray(batch["label"]).ravel().tolist()]
+
+
 def numbers(lines: list[str]) -> list[float]:
     return [float(line.split("[")[1].rstrip("]")) for line in lines]
 
@@ -91,16 +95,16 @@ def test_workers_with_files_of_their_own_shuffle_all_samples(files):
         main, startup = fluid.Program(), fluid.Program()
         main.random_seed = startup.random_seed = 3
         with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-            variables, loss = net()
+            variables, _ = net()
         exe, trainer = begin(role, 2, 1, main, startup)
         made = dataset("InMemoryDataset", variables, files[role.index : role.index + 1])
         sizes = [made.get_memory_data_size(), made.get_memory_data_size(FLEET)]
         made.global_shuffle(FLEET)
         sizes.append(made.get_memory_data_size())
-        labels = [np.asarray(batch["label"]).ravel().tolist() for batch in made.batches()]
+        labels = labels_of(made)
         exe.train_from_dataset(trainer, made)
         exe.close()
-        return sizes, sum(labels, [])
+        return sizes, labels
 
     (one, first), (other, second) = values(run_job(2, 1, script))
     assert (one, other) == ([11, 17, 8], [6, 17, 9])
@@ -111,5 +115,4 @@ def test_workers_with_files_of_their_own_shuffle_all_samples(files):
         with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
             made = dataset("InMemoryDataset", net()[0], files)
         made.global_shuffle()
-        alone_labels = [np.asarray(batch["label"]).ravel().tolist() for batch in made.batches()]
-    assert sum(alone_labels, []) == first + second
+        assert labels_of(made) == first + second

@@ -250,7 +250,6 @@ def test_paddle_is_hpcdist():
     assert names["paddle"].reader.shuffle is hpcdist.reader.shuffle
     # The modules are still themselves.
     assert hpcdist.layers.__spec__.name == "hpcdist.layers"
-    assert not hasattr(hpcdist.reader, "__path__")
 
 
 PADDLE2 = """
@@ -343,14 +342,14 @@ def test_a_static_script_of_paddle_2(make_optimizer, same, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("import paddle\npaddle.static.InputSpec", "uses paddle.static.InputSpec, which hpcdist"),
-        ("import paddle\npaddle.nn.Linear(3, 4)", "uses paddle.nn.Linear, which hpcdist"),
-        ("import paddle\npaddle.distributed.nothing", "uses paddle.distributed.nothing, which"),
-        ("import paddle.nn.initializer", "imports paddle.nn.initializer, which hpcdist does not"),
-        ("from paddle.optimizer import AdamW", "cannot import name 'AdamW' from 'paddle.optimiz"),
+        ("import paddle\npaddle.static.InputSpec", "paddle.static has no .InputSpec."),
+        ("import paddle\npaddle.nn.Linear(3, 4)", "paddle.nn has no .Linear."),
+        ("import paddle\npaddle.distributed.nothing", "paddle.distributed has no .nothing."),
+        ("import paddle.nn.initializer", "paddle.nn has no .initializer."),
+        ("from paddle.optimizer import AdamW", "paddle.optimizer has no .AdamW."),
         ("import paddle\npaddle.disable_static()", "hpcdist runs static programs only"),
-        ("import paddle.fluid.contrib", "imports paddle.fluid.contrib, which hpcdist does not"),
-        ("import paddle\npaddle.nothing", "uses paddle.nothing, which hpcdist does not have"),
+        ("import paddle.fluid.nothing", "fluid has no .nothing., neither here nor in Fluid"),
+        ("import paddle\npaddle.nothing", "paddle has no .nothing., neither here"),
         ("from paddle.fluid import nothing", "cannot import name 'nothing' from 'hpcdist'"),
     ],
 )

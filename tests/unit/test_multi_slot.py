@@ -49,7 +49,7 @@ def test_lines_become_columns_of_values():
 def test_numbers_are_those_that_python_reads():
     rng = np.random.default_rng(3)
     values = (rng.normal(size=4000) * 10.0 ** rng.integers(-30, 30, 4000)).astype("float32")
-    words = [repr(float(v)) for v in values] + ["%.9g" % v for v in values]
+    words = [repr(float(v)) for v in values] + [f"{v:.9g}" for v in values]
     words += ["123456789012345678901234", "0." + "0" * 40 + "1", "1E5", "-0.0", "16777217"]
     slots = [Slot("f", "float32", (1,))]
     text = "".join(f"1 {word}\n" for word in words).encode()

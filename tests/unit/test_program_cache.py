@@ -72,6 +72,21 @@ def test_evaluated_clones_are_freed_in_a_job(one_rank_job):
     assert evaluate_clones(dense_net, 100) <= 0
 
 
+def test_trained_programs_are_freed_in_a_job(one_rank_job):
+    alive = []
+    for _ in range(4):
+        evaluate_clones(dense_net, 0)
+        alive.append(programs())
+    assert alive[-1] <= alive[0]
+
+
+def test_a_lasting_value_outlives_changes_of_its_program():
+    cache, program = ProgramCache(lasting=True), Program()
+    cache.put(program, "made")
+    program.touch()
+    assert cache.of(program, lambda: "made anew") == "made"
+
+
 def test_a_value_is_dropped_when_its_program_changes():
     cache, program = ProgramCache(), Program()
     assert cache.get(program) is None

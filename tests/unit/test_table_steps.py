@@ -55,7 +55,8 @@ def test_one_prefetch_asks_for_rows_of_all_tables() -> None:
     ]  # fmt: skip
     assert ops[2].attrs["epmap"] == transpiler.pserver_endpoints * 2
     assert len(set(ops[2].input("X"))) == len(set(ops[2].output("Out"))) == 4
-    assert [op.attrs["table"] for op in ops[3:5]] == ["u", "v"]
+    steps = transpiler.get_trainer_program().distribution.table_steps
+    assert [(p.table, p.ids) for p in steps.pulled] == [("u", "a"), ("u", "b"), ("v", "a")]
     sends = [op for op in ops if op.type == "send" and op.attrs["op_role_var"][0] in "uv"]
     assert [len(op.input("X")) for op in sends] == [2, 2]
 
@@ -87,7 +88,8 @@ def test_a_trainer_pulls_once_and_pushes_once() -> None:
     assert not gone & set(kinds(steps))
     pull, push = (op for op in steps.global_block().ops if op.type.endswith("_sparse"))
     assert pull.input("Ids") == push.input("Ids") == ["a", "b", "a"]
-    assert pull.attrs["of"] == push.attrs["of"] == [0, 0, 1]
+    assert [p.table for p in pull.attrs["lookups"]] == ["u", "u", "v"]
+    assert [p.table for p in push.attrs["lookups"]] == ["u", "u", "v"]
     assert push.input("Grads") == [f"{name}@GRAD" for name in pull.output("Out")]
     assert pull.attrs["create"]
     assert kinds(program)[0] == "split_ids", "the given program stays as it is"

@@ -12,7 +12,7 @@ from hpcdist.errors import FeedError
 from hpcdist.executor.control import Feed, Fetched
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.rows import How
 from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
@@ -55,9 +55,8 @@ class Batches:
         self._check = BatchCheck(
             trainers, deadline_s, ranks, ring=trainers.size > 1 and not self._membership.settles
         )
-        self._shared: dict[int, SharedProgram] = {}  # by the id of the Program
-        self._met: dict[int, tuple[Program, SharedProgram]] = {}
-        self._areas: dict[int, DistributedAuc] = {}
+        self._shared: ProgramCache[tuple[SharedProgram, DistributedAuc]] = ProgramCache()
+        self._met: ProgramCache[SharedProgram] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
         self._division: Division | None = None  # of the last batch
         self._scope: Scope | None = None  # where the last batch is computed
@@ -67,8 +66,8 @@ class Batches:
 
         Raises PlanError if the trainers' parts cannot make up the step of one process.
         """
-        shared = self._shared[id(program)] = SharedProgram(program, trainers)
-        self._areas[id(program)] = DistributedAuc(program)
+        shared = SharedProgram(program, trainers)
+        self._shared.put(program, (shared, DistributedAuc(program)))
         self._membership.watch()
         return of_whole_batch(program, shared, trainers)
 
@@ -87,13 +86,14 @@ class Batches:
 
     def counts_rows(self, program: Program) -> bool:
         """Tell whether each trainer is fed rows of its own, to be counted in every step."""
-        return self.joins and id(program) not in self._shared
+        return self.joins and self._shared.get(program) is None
 
     def cut(self, program: Program, feed: Feed, scope: Scope) -> Feed:
         """Return this trainer's rows of a batch with what they count, if batches are shared."""
-        shared = self._shared.get(id(program))
-        if shared is None:
+        found = self._shared.get(program)
+        if found is None:
             return feed
+        shared, _ = found
         among = self._membership.begin_batch()
         index = among.index(self._trainers.rank)
         arrays = as_arrays(feed)
@@ -129,9 +129,7 @@ class Batches:
 
         Collective, at every step. The second value tells whether there are any rows here.
         """
-        shared = self._met.setdefault(
-            id(program), (program, SharedProgram(program, self._trainers.size))
-        )[1]
+        shared = self._met.of(program, lambda: SharedProgram(program, self._trainers.size))
         counts = self._counts(feed, shared)
         if not counts[""][self._trainers.rank]:
             return {}, False
@@ -156,9 +154,10 @@ class Batches:
 
         Raises FeedError if they cannot be joined.
         """
-        shared = self._shared.get(id(program))
-        if shared is None or self._trainers.size == 1:
+        found = self._shared.get(program)
+        if found is None or self._trainers.size == 1:
             return None
+        shared, areas = found
         ofs = [shared.of_rows(name) for name in names]
 
         def join(fetched: Fetched) -> list[Any]:
@@ -175,7 +174,6 @@ class Batches:
             joined = unpack(told, values, ofs, division)
             return [areas.whole(name, value, own) for (name, own), value in zip(fetched, joined)]
 
-        areas = self._areas[id(program)]
         return join
 
     def _everyones(self, packed: bytes, names: str) -> list[bytes | None]:

@@ -48,15 +48,22 @@ def _evened(own: Iterator[Any], how: str, job: Job) -> Iterator[Any]:
     own = iter(own)
     while True:
         batch = next(own, None)
-        have = job.gather(int(batch is not None))
-        if not any(have) or (how == "cut" and not all(have)):
+        # 1: a batch; 0: none; below: none to repeat either, and by whom that is said.
+        without = -1 - job.role.index if how == "pad" and not spare else 0
+        have = job.gather(without if batch is None else 1)
+        if 1 not in have or (how == "cut" and 0 in have):
             return
+        if min(have) < 0:
+            raise FeedError(
+                f"trainer {-1 - min(have)} has no batch at all that could be repeated: give it "
+                "some, or use even_batches(reader, how='join')"
+            )
         if batch is not None:
             if how == "pad":
                 spare.keep(batch)
             yield batch
         elif how == "pad":
-            yield spare.draw(job.role.index)
+            yield spare.draw()
         else:
             yield []
 
@@ -77,11 +84,9 @@ class _Spare:
         elif (place := self._random.randrange(self._seen)) < KEPT:
             self._kept[place] = batch
 
-    def draw(self, trainer: int) -> Any:
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def draw(self) -> Any:
         """Return one that was kept."""
-        if not self._kept:
-            raise FeedError(
-                f"trainer {trainer} has no batch at all that could be repeated: give it some, or "
-                "use even_batches(reader, how='join')"
-            )
         return self._random.choice(self._kept)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,15 @@ LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
 _LEAVING = 1  # the tag of what a trainer says when its script has ended
 
 
+@dataclass
+class _Progress:
+    """How far a Program that trains has come: ``steps`` are counted for local SGD only."""
+
+    begun: bool = False
+    restored: bool = False
+    steps: int = 0
+
+
 class CollectiveLink(Link):
     """The connection of one trainer to all others, shared by the Programs it runs."""
 
@@ -56,12 +66,10 @@ class CollectiveLink(Link):
         self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
         self._groups: dict[tuple[Way, int | None], list[Collective]] = {}
         self._way = Way()  # of the Program that is being compiled
-        self._begun: dict[int, Program] = {}
-        self._restored: dict[int, Program] = {}
-        self._families: dict[int, int] = {}
-        self._sums: dict[tuple[int, int], Sums] = {}
-        self._steps: dict[int, int] = {}  # of Programs that do not sum in every step
-        self._between: dict[int, Program] = {}  # what they are in the others
+        self._progress: ProgramCache[_Progress] = ProgramCache(lasting=True)
+        self._sums: ProgramCache[dict[Scope, Sums]] = ProgramCache()
+        # What local SGD runs in the steps in which it does not average.
+        self._between: ProgramCache[Program] = ProgramCache()
         self._summed_steps = 0
         self._summing = False
         self._leaving: list[Any] = []
@@ -85,53 +93,58 @@ class CollectiveLink(Link):
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: agree on it, and on what it starts from."""
-        if not program.trains or id(program) in self._begun:
+        progress = self._progress_of(program)
+        if not program.trains or progress.begun:
             return
-        self._begun[id(program)] = program
+        progress.begun = True
         _check_sparse(program)
         group = required_group(program)
         self._agree(program, group)
-        if group.mode == RUNNING and id(program) not in self._restored:
+        if group.mode == RUNNING and not progress.restored:
             self._begin_alike(program, scope)
 
     def variants(self, program: Program) -> tuple[Program, Program]:
-        known = self._variants.get(program)
-        if known is not None:
-            return known
-        check_counts_rows(program, required_group(program))
-        with_rows = self._note_variant(weighted(program), of=program)
-        without = self._note_variant(without_data(program), of=program)
-        return self._variants.put(program, (with_rows, without))
+        def make() -> tuple[Program, Program]:
+            check_counts_rows(program, required_group(program))
+            with_rows = self._as_variant(weighted(program), of=program)
+            return with_rows, self._as_variant(without_data(program), of=program)
 
-    def _note_variant(self, variant: Program, of: Program) -> Program:
+        return self._variants.of(program, make)
+
+    def _as_variant(self, variant: Program, of: Program) -> Program:
         """Note that two Programs are run in the same steps, so that their sums are the same."""
-        self._families[id(variant)] = id(of)
-        self._begun[id(variant)] = variant
+        self._progress_of(variant).begun = True
+        self._sums.put(variant, self._sums.of(of, dict))
         return variant
+
+    def _progress_of(self, program: Program) -> _Progress:
+        return self._progress.of(program, _Progress)
 
     def of_this_step(self, program: Program) -> Program:
         """Return what a Program is in its next step: local SGD averages in some of them only."""
         if not program.trains:
             return program
-        group, key = required_group(program), id(program)
+        group = required_group(program)
         if group.k_steps == 1:
             return program
-        self._steps[key] = self._steps.get(key, 0) + 1
-        if group.averages(self._steps[key]):
+        progress = self._progress_of(program)
+        progress.steps += 1
+        if group.averages(progress.steps):
             return program
-        if key not in self._between:
-            self._between[key] = self._note_variant(without_average(program), of=program)
-        return self._between[key]
+        return self._between.of(
+            program, lambda: self._as_variant(without_average(program), of=program)
+        )
 
     def settle(self, program: Program) -> dict[str, int]:
         """Return how many steps of local SGD there were; between steps nothing is under way."""
-        steps = self._steps.get(id(program))
-        return {} if steps is None else {LOCAL_STEPS: steps}
+        steps = self._progress_of(program).steps
+        return {LOCAL_STEPS: steps} if steps else {}
 
     def resume(self, program: Program, counted: Mapping[str, int]) -> None:
         """Go on counting steps of local SGD; what trainers have of their own stays as it is."""
-        self._steps[id(program)] = int(counted.get(LOCAL_STEPS, 0))
-        self._restored[id(program)] = program
+        progress = self._progress_of(program)
+        progress.steps = int(counted.get(LOCAL_STEPS, 0))
+        progress.restored = True
 
     def _agree(self, program: Program, group: Group) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""
@@ -235,18 +248,17 @@ class CollectiveLink(Link):
 
     def _sums_of(self, ops: Sequence[Operator], binding: Binding) -> Sums:
         """Return the sums of a Program in a scope; made once, while its buffers stay."""
-        program = id(binding.program)
-        key = (self._families.get(program, program), id(binding.scope))
+        by_scope = self._sums.of(binding.program, dict)
         names = bucket_names(ops, _metas(ops, binding.arrays))
-        sums = self._sums.get(key)
+        sums = by_scope.get(binding.scope)
         if sums is None or not sums.holds(names, binding.arrays):
             here.doing = "making the sums of gradients"
             groups = self._groups_of(_way(group_of(binding.program)), binding.backend)
             sums = Sums(groups, names, binding, _ordered())
             here.doing = ""
-            if key not in self._sums and self._trainers.rank == 0:
+            if binding.scope not in by_scope and self._trainers.rank == 0:
                 _say_fused(sum(map(len, names)), len(names))
-            self._sums[key] = sums
+            by_scope[binding.scope] = sums
         sums.begin()
         return sums
 

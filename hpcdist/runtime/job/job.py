@@ -103,8 +103,7 @@ class Job(Control):
         self._link.begin(program, scope)
 
     def _substitute_of(self, program: Program) -> Program:
-        found = self._substitutes.get(program)
-        return found or self._substitutes.put(program, self._substituted(program))
+        return self._substitutes.of(program, lambda: self._substituted(program))
 
     def _substituted(self, program: Program) -> Program:
         """Transpile a plain script's Programs; of others return what their distribution says."""

@@ -42,8 +42,7 @@ class Standalone(control.Control):
     def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
         """Return what to run in place of a Program: itself, if it has no distributed tables."""
         _warn_of_copies()
-        found = self._substitutes.get(program)
-        return found or self._substitutes.put(program, _with_tables(program)), feed
+        return self._substitutes.of(program, lambda: _with_tables(program)), feed
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what the operators of tables do; HpcdistError for one that needs other ranks."""
@@ -52,17 +51,21 @@ class Standalone(control.Control):
         calls = {id(op): bind_make(op, binding) for op in ops if op.type == "make_table"}
         calls |= {id(op): bind_moments(op, binding, None) for op in ops if is_synchronized(op)}
         steps = [op for op in ops if id(op) not in calls]
-        names = sorted({name for op in steps for name in op.attrs["tables"]})
+        names = sorted({name for op in steps for name in _names_of(op)})
         tables = [held_table(binding, name) for name in names]
         rates = {
             name: binding.arrays[rate]
             for op in steps
-            for name, rate in zip(op.attrs["tables"], op.input("LearningRate"))
+            for name, rate in zip(_names_of(op), op.input("LearningRate"))
         }
         local = LocalTables(tables, rates)
         specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
         calls |= bind_steps(steps, binding, specs, 1, lambda: local)
         return [calls[id(op)] for op in ops]
+
+
+def _names_of(op: Operator) -> list[str]:
+    return list(dict.fromkeys(look_up.table for look_up in op.attrs["lookups"]))
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.runtime.staging import Staging, in_order, kept_fitting
 from hpcdist.runtime.tables.prefetch import coming
 from hpcdist.transpiler.plan import Plan
-from hpcdist.transpiler.table_metadata import Table
+from hpcdist.transpiler.table_metadata import Table, padding_in
 
 TABLE_OPS = ("pull_sparse", "push_sparse", "make_table")
 Call = Callable[[], Any]
@@ -191,15 +191,13 @@ class _PulledBatch:
 
 def _padded(spec: TableSpec, op: Operator) -> TableSpec:
     """Return the table with the padding of the look-ups of this Program."""
-    paddings = dict(zip(op.attrs["tables"], op.attrs["paddings"]))
-    padding = paddings.get(spec.name, -1)
-    return replace(spec, padding=None if padding == -1 else padding)
+    return replace(spec, padding=padding_in(spec.name, op.attrs["lookups"]))
 
 
 def _looked_up(op: Operator) -> tuple[tuple[str, str], ...]:
     """Return (table, ids) of every look-up, in the order in which an index has them."""
-    names = [op.attrs["tables"][t] for t in op.attrs["of"]]
-    return tuple(sorted(zip(names, op.input("Ids")), key=lambda pair: pair[0]))
+    tables = [look_up.table for look_up in op.attrs["lookups"]]
+    return tuple(sorted(zip(tables, op.input("Ids")), key=lambda pair: pair[0]))
 
 
 class _LookUps:
@@ -211,8 +209,8 @@ class _LookUps:
     def __init__(self, op: Operator, staging: Staging, batch: Batch, values: Sequence[str]) -> None:
         self._names: list[tuple[str, ...]] = []  # of the ids, by table
         by_table: dict[str, list[int]] = {}
-        for i, t in enumerate(op.attrs["of"]):
-            by_table.setdefault(op.attrs["tables"][t], []).append(i)
+        for i, look_up in enumerate(op.attrs["lookups"]):
+            by_table.setdefault(look_up.table, []).append(i)
         made: dict[tuple[str, ...], Array] = {}
         self._copies: list[tuple[list[Array], Array]] = []
         self._kept: list[Array] = []  # as long as their addresses are

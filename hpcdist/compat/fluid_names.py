@@ -1,0 +1,145 @@
+"""The names of Fluid 1.8.5, and what to use instead of those that hpcdist does not have.
+
+``fluid_names.txt`` lists what each of Fluid's modules holds. It says nothing of what is there: a
+name that hpcdist has is found before this table is asked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import re
+from collections.abc import Iterable
+from importlib import resources
+
+ROOT = "paddle"
+FLUID = "paddle.fluid"
+
+# What to use instead of names, by expressions that their beginning matches. The first one counts.
+_INSTEAD: dict[str, tuple[str, ...]] = {
+    "its files are not fetched here: write a reader, docs/data.md says how; dir(paddle.dataset) "
+    "lists the data sets that are there": (r"dataset",),
+    "programs are static: build one with fluid.layers and run it with fluid.Executor": (
+        r"fluid\.(dygraph|enable_|disable_|load_dygraph|save_dygraph|VarBase|monkey_patch)",
+        r"fluid\.core\.(VarBase|Tracer|Layer|BackwardStrategy|dygraph|\w*imperative)",
+        r"fluid\.(Conv[23]D|Linear|Embedding|BatchNorm|Pool2D|Layer$|\w*Norm$|\w+Loss|Dropout)",
+        r"fluid\.(GRUUnit|NCE|PRelu|TreeConv|BilinearTensorProduct|framework\.ParamBase)",
+        r"(complex|hapi|incubate|device|distribution|sysconfig|common_ops_import|check_import)$",
+        r"fluid\.unique_name\.[dD]ygraph",
+    ),
+    "compressing models is not part of hpcdist: save the model with "
+    'fluid.io.save_persistables(..., format="fluid") and compress it there': (
+        r"fluid\.(contrib\.)?(slim|quantize|QuantizeTranspiler|Compressor)",
+    ),
+    "no operator computes with complex numbers: keep both parts as real ones": (r".*Complex",),
+    "tables of rows are embedding(is_sparse=True, is_distributed=True), on servers by "
+    "DistributeTranspiler or fleet": (
+        r".*(pslib|Downpour|BoxPS|core\.Fleet|core\.Gloo|distribute_lookup_table)",
+        r".*(convert_dist_to_sparse|load_persistables_for_increment|lookup_table_utils)",
+    ),
+    "hpcdist reads and writes files of a shared file system: copy them there before the job": (
+        r".*(HDFS|hdfs|multi_download|multi_upload|fs_wrapper)",
+    ),
+    "run a saved model by fluid.io.load_inference_model and fluid.Executor": (
+        r".*(Analysis|Predictor|predictor|Native|PaddleTensor|PaddleBuf|PaddleDType|PaddlePlace)",
+        r".*(ZeroCopy|Mkldnn|load_persistables_for_inference|paddle_tensor|paddle_dtype)",
+    ),
+    "hpcdist compiles a Program by itself, docs/architecture.md says how; print(program) shows its "
+    "operators": (
+        r".*\bIr",
+        r"fluid\.core\.(Graph|Node|\w*Pass|get_pass|has_circle|topology_sort|graph_|build_adj)",
+    ),
+    "the launcher knows who is who: PaddleCloudRoleMaker, or UserDefinedRoleMaker": (
+        r".*(role_maker|MockBarrier)",
+    ),
+    "an operator is one `define` in Python (docs/architecture.md, Adding an operator)": (
+        r".*(load_op_library)",
+    ),
+    "start the process under nsys, which shows its kernels": (r".*cuda_profiler",),
+    "the launcher and the executor choose memory: feed numpy arrays": (
+        r".*[Cc][Uu][Dd][Aa]_?[Pp]inned",
+    ),
+    "feed what a reader yields: exe.run(feed=feeder.feed(batch)), with fluid.DataFeeder": (
+        r".*([tT]rainer|Device_?[Ww]orker|device_worker|Hogwild|Section|(?i:data_?feed_?desc))",
+        r".*(Dataset|dataset\.|DataLoader|data_loader|PyReader|py_reader|read_file|double_buffer)",
+        r".*(BlockingQueue|blocking_queue|FeedReader|GeneratorLoader|multiprocess_reader)",
+        r".*(core\.Reader|default_collate|dataloader|data_generator|distributed_batch_reader)",
+        r"fluid\.data_feeder\.",
+    ),
+    "what is sent and received is decided by DistributeTranspiler; fluid.io saves and loads": (
+        r"fluid\.layers\.io\.",
+    ),
+    "fluid.metrics has metrics that are kept outside the Program": (r"fluid\.(evaluator|metrics)",),
+    "print(program) shows its operators and variables": (r"fluid\.(net_drawer|graphviz|debugger)",),
+    "fluid.global_scope() and fluid.scope_guard hold variables": (r"fluid\.default_scope_funcs",),
+    "the graph is fluid.Program, its blocks, operators and variables (fluid.framework)": (
+        r"fluid\.core\.(Op|Block|Program|VarDesc|prune|get_grad|has_grad|has_infer|infer_no|has_non)",
+        r"fluid\.(proto|backward|framework)",
+    ),
+    "it is a part of Fluid's compiled core; fluid.* has what scripts need": (
+        r"fluid\.core(_avx)?\b",
+    ),
+    "fleet is hpcdist.fleet, docs/fleet.md lists what it has": (
+        r"fluid\.(incubate\.)?(fleet|communicator)",
+    ),
+    "lay the loop out in Python if its length is known, or pad and mask": (
+        r"fluid\.layers\.\w*(array|While|while|cond|case|Switch|IfElse|RNN|lod_rank)",
+    ),
+    "dir(fluid.optimizer) lists the optimizers that are there": (r"fluid\.optimizer\.",),
+    "NumpyArrayInitializer takes any values": (r"fluid\.initializer\.",),
+    "compose it of the layers that are there, dir(fluid.layers) lists them": (
+        r"fluid\.(layers|nets|contrib)\.",
+    ),
+}
+
+
+@functools.cache
+def table() -> dict[str, frozenset[str]]:
+    """Return what each of Fluid's modules holds, by the module's name."""
+    text = (resources.files(__package__) / "fluid_names.txt").read_text("utf-8")
+    sections = re.findall(r"^\[(.*)\]\n([^[]*)", text, re.MULTILINE)
+    return {module: frozenset(names.split()) for module, names in sections}
+
+
+def is_known(module: str, name: str) -> bool:
+    """Tell whether a module of Fluid's has this name, or a submodule of it."""
+    return name in table().get(module, ()) or f"{module}.{name}" in table()
+
+
+def instead(name: str) -> str:
+    """Return what to use instead of something of Fluid's, by its full name."""
+    below = name.removeprefix(f"{ROOT}.")
+    for hint, expressions in _INSTEAD.items():
+        if any(re.match(expression, below) for expression in expressions):
+            return hint
+    return "see docs/differences.md, and dir() of the module for what is there"
+
+
+def told(module: str, name: str, here: Iterable[str]) -> str:
+    """Say why a module of Fluid's has no such name; ``here`` are those that it has."""
+    shown = module.replace(FLUID, "fluid", 1)
+    if is_known(module, name):
+        return f"{shown}.{name} of Fluid 1.8.5 is not in hpcdist: {instead(f'{module}.{name}')}"
+    near = difflib.get_close_matches(name, [n for n in here if not n.startswith("_")], 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"{shown} has no {name!r}, neither here nor in Fluid 1.8.5{hint}"
+
+
+def _print_refused() -> None:
+    """Print the names of Fluid's that are refused, by module."""
+    from hpcdist.compat import aspaddle
+    from hpcdist.errors import MissingModuleError
+
+    aspaddle.install()
+    for module, names in sorted(table().items()):
+        try:
+            held = importlib.import_module(module)
+        except MissingModuleError:
+            held = None
+        refused = sorted(name for name in names if not hasattr(held, name))
+        print(f"{module}: {len(names) - len(refused)} of {len(names)}; refused: {refused}")
+
+
+if __name__ == "__main__":
+    _print_refused()

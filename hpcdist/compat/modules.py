@@ -1,0 +1,174 @@
+"""Fluid's modules under ``hpcdist``: what they are here, and names that are refused.
+
+``fluid.contrib.memory_usage`` is ``hpcdist.contrib.memory_usage``. A module of Fluid's is the one
+of that name here, or another (`ALIASES`), or an empty one that finds its names elsewhere
+(`SOURCES`). Whatever is not found raises one error that says what to use instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from hpcdist.compat import fluid_names
+from hpcdist.compat.fluid_names import FLUID, ROOT
+from hpcdist.errors import MissingModuleError, MissingNameError
+
+HERE = "hpcdist"
+_OWN = f"{HERE}.compat"
+_LAYERS = f"{HERE}.layers."  # modules of the layers: each has them all
+_FLEET = "hpcdist.incubate.fleet"
+_BY_TRANSPILER = f"{_FLEET}.parameter_server.distribute_transpiler"
+
+# Modules of Fluid's that are another module here.
+ALIASES = {
+    **{f"{HERE}.{name}": f"{_OWN}.{name}" for name in (
+        "average",
+        "compiler",
+        "core",
+        "framework",
+        "parallel_executor",
+        "param_attr",
+    )},
+    "hpcdist.unique_name": "hpcdist.graph.names",
+    "hpcdist.incubate.data_generator": "hpcdist.multi_slot.data_generator",
+    f"{_FLEET}.base.fleet_base": "hpcdist.fleet.fleet_base",
+    f"{_FLEET}.base.role_maker": "hpcdist.fleet.role_maker",
+    f"{_FLEET}.collective": "hpcdist.fleet.collective",
+    _BY_TRANSPILER: "hpcdist.fleet",
+    f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
+    "hpcdist.layers.metric_op": "hpcdist.layers.metric",
+    "hpcdist.layers.sequence_lod": "hpcdist.layers.sequence",
+}  # fmt: skip
+
+# Where modules look for names of Fluid's that they do not have themselves.
+SOURCES = {
+    "hpcdist.compiler": ("hpcdist",),
+    "hpcdist.contrib.decoder": ("hpcdist.contrib", "hpcdist.layers"),
+    "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
+    "hpcdist.core": ("hpcdist",),
+    "hpcdist.data_feed_desc": ("hpcdist",),
+    "hpcdist.dataset": ("hpcdist",),
+    "hpcdist.evaluator": ("hpcdist.metrics",),
+    "hpcdist.executor": ("hpcdist",),
+    "hpcdist.framework": ("hpcdist", "hpcdist.core"),
+    "hpcdist.input": ("hpcdist",),
+    "hpcdist.io": ("hpcdist", "hpcdist.reader"),
+    "hpcdist.parallel_executor": ("hpcdist",),
+    "hpcdist.reader": ("hpcdist.io",),
+    "hpcdist.trainer_desc": ("hpcdist",),
+}
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds Fluid's modules that have no file; stands last, so it is asked for nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(HERE + "."):
+            return None
+        if fullname in ALIASES:
+            module = importlib.import_module(ALIASES[fullname])
+        elif _is_fluids(fullname):
+            module = ModuleType(
+                fullname, f"What hpcdist has of Fluid's module {_fluids(fullname)}."
+            )
+        else:
+            above, _, name = fullname.rpartition(".")
+            asked = vars(sys.modules[above]).get("__getattr__")
+            if not isinstance(asked, _Guard) or not _holder(asked.names, name):
+                return None
+            raise MissingModuleError(_told(asked.names, name, ()))
+        guard(module, fullname)
+        return ModuleSpec(fullname, self, loader_state=(module, module.__spec__))
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return spec.loader_state[0]
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system has put the alias's spec on the module; give back its own.
+        spec = module.__spec__
+        if spec is not None and spec.loader_state[1] is not None:
+            module.__spec__ = spec.loader_state[1]
+
+
+def install() -> None:
+    """Have modules of Fluid's found, and names that are not there refused, from now on."""
+    sys.meta_path.append(_Finder())
+    for alias, name in ALIASES.items():
+        if name in sys.modules:
+            sys.modules[alias] = sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == HERE and _is_fluids(name):
+            guard(module, name)
+
+
+def guard(module: ModuleType, fullname: str) -> None:
+    """Have a module find its names elsewhere, too, and refuse those that are not there."""
+    own: Callable[[str], Any] | None = vars(module).get("__getattr__")
+    if isinstance(own, _Guard):
+        if fullname not in own.names:
+            own.names.append(fullname)
+        return
+    vars(module)["__getattr__"] = _Guard(module, fullname, own)
+    # A module with a path: `from module import name` then asks the finder, whose error is shown.
+    vars(module).setdefault("__path__", [])
+
+
+class _Guard:
+    """The ``__getattr__`` of a module of Fluid's, under whatever names it is found."""
+
+    def __init__(self, module: ModuleType, name: str, own: Callable[[str], Any] | None) -> None:
+        self._module = module
+        self._own = own
+        self.names = [name]
+
+    def __call__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
+        if self._own is not None and not _holder(self.names, name):
+            return self._own(name)
+        for module in self.names:
+            full = f"{module}.{name}"
+            if full in ALIASES or _is_fluids(full):
+                found = importlib.import_module(full)
+                guard(found, full)
+                return found
+            for source in self._sources(module, name):
+                held = vars(importlib.import_module(source))
+                if name in held:
+                    return held[name]
+        raise MissingNameError(_told(self.names, name, dir(self._module)))
+
+    def _sources(self, module: str, name: str) -> Sequence[str]:
+        if module.startswith(_LAYERS):
+            return ["hpcdist.layers"]
+        return SOURCES.get(module, ()) if name in fluid_names.table()[_fluids(module)] else ()
+
+
+def _told(modules: Sequence[str], name: str, here: Sequence[str]) -> str:
+    """Say why modules have no such name; ``here`` are those that they have."""
+    return fluid_names.told(_holder(modules, name) or _fluids(modules[0]), name, here)
+
+
+def _holder(modules: Sequence[str], name: str) -> str | None:
+    """Return which of Fluid's or paddle's modules of these names has this one."""
+    named = [root + module.removeprefix(HERE) for module in modules for root in (FLUID, ROOT)]
+    if any(module.startswith(_LAYERS) for module in modules):
+        named.append(f"{FLUID}.layers")
+    return next((module for module in named if fluid_names.is_known(module, name)), None)
+
+
+def _fluids(fullname: str) -> str:
+    return FLUID + fullname.removeprefix(HERE)
+
+
+def _is_fluids(fullname: str) -> bool:
+    """Tell whether Fluid has this module, whatever is in it here."""
+    return _fluids(fullname) in fluid_names.table()

@@ -1,0 +1,92 @@
+"""Every name of Fluid 1.8.5 is there, or refused by name with what to use instead."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+import hpcdist as fluid
+from hpcdist.compat import aspaddle, fluid_names
+from hpcdist.errors import MissingModuleError, MissingNameError
+
+
+@pytest.fixture(autouse=True)
+def paddle():
+    aspaddle.install()
+    yield
+    aspaddle.uninstall()
+
+
+@pytest.mark.parametrize("module", sorted(fluid_names.table()))
+def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
+    try:
+        held = importlib.import_module(module)
+    except MissingModuleError as error:
+        assert f"{module} of Fluid 1.8.5" in str(error)
+        return
+    refused = []
+    for name in sorted(fluid_names.table()[module]):
+        try:
+            assert getattr(held, name) is not None
+        except MissingNameError as error:
+            assert re.search(rf"fluid\..*of Fluid 1\.8\.5|{name} of Fluid 1\.8\.5", str(error))
+            assert len(str(error).partition("is not in hpcdist: ")[2]) > 20, error
+            refused.append(name)
+            with pytest.raises(MissingModuleError, match=re.escape(str(error))):
+                exec(f"from {module} import {name}", {})
+    assert not any(hasattr(held, name) for name in refused)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layers.fc",
+        "layers.nn.relu",
+        "layers.ops.sigmoid",
+        "layers.tensor.fill_constant",
+        "layers.metric_op.accuracy",
+        "layers.sequence_lod.sequence_pool",
+        "executor.Executor",
+        "executor.global_scope",
+        "framework.Variable",
+        "core.CPUPlace",
+        "input.embedding",
+        "io.batch",
+        "compiler.CompiledProgram",
+        "unique_name.guard",
+        "incubate.fleet.collective.fleet",
+        "incubate.fleet.base.role_maker.PaddleCloudRoleMaker",
+    ],
+)
+def test_names_are_found_where_fluid_has_them(name):
+    found = fluid
+    for part in name.split("."):
+        found = getattr(found, part)
+    module, _, last = f"paddle.fluid.{name}".rpartition(".")
+    assert getattr(importlib.import_module(module), last) is found
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("fluid.dygraph.guard()", "dygraph.guard of Fluid 1.8.5.*programs are static"),
+        ("fluid.contrib.slim.Compressor", "compressing models is not part"),
+        ("import paddle.fluid.contrib.slim.core.compressor", "slim.core of Fluid 1.8.5"),
+        ("fluid.core.AnalysisConfig", "load_inference_model"),
+        ("import paddle; paddle.dataset.voc2012", "paddle.dataset.voc2012 .*docs/data.md"),
+        ("fluid.layers.relue", "neither here nor in Fluid 1.8.5; did you mean relu"),
+        ("from paddle.fluid import dygraphs", "cannot import name 'dygraphs'"),
+        ("import paddle.fluid.nothing", "nothing"),
+    ],
+)
+def test_what_is_refused_says_what_to_use(source, message):
+    with pytest.raises((AttributeError, ImportError), match=message):
+        exec(source, {"fluid": fluid})
+
+
+def test_hasattr_and_guarded_imports_tell_what_is_there():
+    assert hasattr(fluid.layers, "fc") and not hasattr(fluid.core, "AnalysisConfig")
+    with pytest.raises(ImportError):
+        from paddle.fluid.contrib.slim import Compressor  # noqa: F401
