@@ -29,6 +29,7 @@ setup(
         "pooch>=1.8",
         "rich>=13",
         "scikit-learn>=1.4",
+        "scipy>=1.9",
         "threadpoolctl>=3.1",
         "xxhash>=3.4",
     ],

@@ -233,7 +233,8 @@ def _append(
     _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = _flowing(block, path, targets, reached)
     masked = [_masked(op) for op in path]
-    steps = _gradient_steps(masked, set(map(_mask, flowing)), set(map(_mask, reached)))
+    ways = (set(map(_mask, names)) for names in (targets, flowing, reached))
+    steps = _gradient_steps(masked, *ways)
     steps = _sum_repeated(steps, block.idx)
     renamed = _rename_existing(block, [*starts, *steps])
     for step in steps:
@@ -284,12 +285,16 @@ def _masked(op: Operator) -> Operator:
     return copy
 
 
-def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[str]) -> list[_Step]:
+def _gradient_steps(
+    path: Sequence[Operator], targets: set[str], flowing: set[str], reached: set[str]
+) -> list[_Step]:
     steps = []
+    written = {grad_name(name) for name in targets}
     for op in reversed(path):
         if not reached.intersection(op.input_arg_names):
             continue
-        made = flowing.intersection(op.output_arg_names)
+        # An operator may have no gradient by some of what it reads: what made that gets none.
+        made = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
         if not made:
             continue
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
@@ -305,6 +310,7 @@ def _gradient_steps(path: Sequence[Operator], flowing: set[str], reached: set[st
                     zeros = {"X": [forward]}, {"Out": [missing]}
                     steps.append(_Step("fill_zeros_like", *zeros))
             steps.append(step)
+            written.update(step.writes())
     return steps
 
 

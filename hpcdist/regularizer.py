@@ -17,6 +17,8 @@ class WeightDecayRegularizer:
     def __init__(self, regularization_coeff: float = 0.0) -> None:
         self.coeff = float(regularization_coeff)
 
+    row_attr = ""  # what tells the update of a distributed table of this penalty
+
     def append_to(self, param: Parameter, block: Block) -> Variable:
         """Append the derivative of the penalty and return it."""
         raise NotImplementedError
@@ -28,6 +30,8 @@ class WeightDecayRegularizer:
 class L2DecayRegularizer(WeightDecayRegularizer):
     """coeff / 2 times the sum of squares."""
 
+    row_attr = "l2_decay"
+
     def append_to(self, param: Parameter, block: Block) -> Variable:
         """Append ``scale``."""
         decay = block.create_var(None, dtype=param.dtype, shape=param.shape)
@@ -37,6 +41,8 @@ class L2DecayRegularizer(WeightDecayRegularizer):
 
 class L1DecayRegularizer(WeightDecayRegularizer):
     """coeff times the sum of absolute values."""
+
+    row_attr = "l1_decay"
 
     def append_to(self, param: Parameter, block: Block) -> Variable:
         """Append ``sign`` and ``scale``."""
@@ -56,13 +62,30 @@ def append_regularization_ops(
     return [(p, _regularized(p, g, p.regularizer or regularization)) for p, g in params_grads]
 
 
+def row_decay(table: Parameter, regularization: Any = None) -> dict[str, float]:
+    """Return the attributes that make the update of a distributed table decay the rows it moves.
+
+    No rank has all rows, so there are no operators for this.
+    """
+    regularizer = table.regularizer or regularization
+    if regularizer is None:
+        return {}
+    if not getattr(regularizer, "row_attr", ""):
+        raise _unknown(table, regularizer)
+    return {regularizer.row_attr: regularizer.coeff}
+
+
+def _unknown(param: Parameter, regularizer: Any) -> GraphTypeError:
+    return GraphTypeError(
+        f"regularization of {param.name!r}: expected L1Decay or L2Decay, got {regularizer!r}"
+    )
+
+
 def _regularized(param: Parameter, grad: Variable, regularizer: Any) -> Variable:
     if regularizer is None:
         return grad
     if not isinstance(regularizer, WeightDecayRegularizer):
-        raise GraphTypeError(
-            f"regularization of {param.name!r}: expected L1Decay or L2Decay, got {regularizer!r}"
-        )
+        raise _unknown(param, regularizer)
     block = grad.block
     with block.program.role_guard(Role.OPTIMIZE, (param, grad)):
         term = regularizer.append_to(param, block)

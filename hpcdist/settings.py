@@ -366,7 +366,8 @@ ON_NAN = Setting(
     "HPCDIST_ON_NAN",
     Word("warn", "end"),
     "warn",
-    "what the first NaN in a fetched value, or in parameters to be saved, does, as `--on-nan`",
+    "what the first NaN in a fetched value, in a gradient that a server applies, or in parameters "
+    "to be saved, does, as `--on-nan`",
 )
 FEED = Setting(
     "HPCDIST_FEED",

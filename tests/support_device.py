@@ -191,6 +191,11 @@ class Ufunc:
         found = self._ufunc(*map(_host, args), out=_host(into), **facts, **casting)
         return into if into is not None else _device(found)
 
+    def at(self, array: DeviceArray, index: Any, values: Any) -> None:
+        if self._ufunc is not np.add:
+            raise NotImplementedError(f"`{self._ufunc.__name__}.at` is not supported here")
+        np.add.at(array.host, _host(index), _host(values))
+
     def reduce(
         self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False
     ) -> Any:
@@ -203,26 +208,45 @@ class Ufunc:
 
 # Functions by the keywords that cupy's take, besides positional arguments.
 _KEYWORDS = {
+    "allclose": (),
+    "amax": ("axis", "out"),
     "append": (),
     "arange": ("dtype",),
     "argpartition": ("axis",),
     "argsort": ("axis",),
+    "ascontiguousarray": (),
     "bincount": ("minlength",),
     "clip": ("out",),
     "concatenate": ("axis", "out"),
     "copyto": ("casting", "where"),
+    "cross": ("axis",),
+    "cumsum": ("axis", "dtype", "out"),
+    "diag": (),
     "dot": ("out",),
+    "einsum": ("optimize",),
     "empty": ("dtype",),
     "empty_like": (),
+    "expand_dims": ("axis",),
     "flatnonzero": (),
+    "flip": ("axis",),
     "full": ("dtype",),
     "may_share_memory": (),
+    "moveaxis": (),
     "ones": ("dtype",),
+    "outer": (),
+    "pad": ("mode", "constant_values"),
+    "repeat": ("axis",),
+    "roll": ("axis",),
     "sort": ("axis",),
     "stack": ("axis",),
     "sum": ("axis", "dtype", "out", "keepdims"),
     "take": ("axis", "out"),
     "take_along_axis": ("axis",),
+    "tile": (),
+    "trace": (),
+    "tril": (),
+    "triu": (),
+    "unique": (),
     "where": (),
     "zeros": ("dtype",),
     "zeros_like": (),

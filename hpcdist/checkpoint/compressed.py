@@ -6,6 +6,7 @@ comes from reaches HDF5, and only once it says that it has the size that it is t
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import h5py
@@ -15,6 +16,7 @@ from hpcdist.errors import CheckpointError
 
 FILTERS = ("lz4", "zstd")
 _ZSTD = b"\x28\xb5\x2f\xfd"  # what a chunk of zstd begins with; one of lz4 with its size
+_numbers = itertools.count()
 
 
 def filters(compression: str) -> dict[str, Any]:
@@ -39,7 +41,8 @@ class Unpacker:
     def __init__(self, nbytes: int, where: str) -> None:
         self._nbytes = nbytes
         self._where = where
-        self._file = h5py.File("chunk", "w", driver="core", backing_store=False)
+        name = f"chunk-{next(_numbers)}"  # HDF5 takes files in memory of one name for the same
+        self._file = h5py.File(name, "w", driver="core", backing_store=False)
 
     def __enter__(self) -> Unpacker:
         return self

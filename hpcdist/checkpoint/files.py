@@ -56,6 +56,19 @@ def open_below(directory: Path, name: str) -> Any:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
+def read_into(file: Any, view: memoryview) -> bool:
+    """Fill ``view``, bytes, from where an unbuffered file stands; tell whether it had as many.
+
+    The system gives 2 GiB at a time at most.
+    """
+    while len(view):
+        got = file.readinto(view)
+        if not got:
+            return False
+        view = view[got:]
+    return True
+
+
 def read_whole(path: Path, limit: int) -> bytes:
     """Return the content of a file of at most ``limit`` bytes; CheckpointError for others."""
     with open_plain(path) as file:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.checkpoint.files import open_below
+from hpcdist.checkpoint.files import open_below, read_into
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.errors import CheckpointError
 
@@ -73,7 +73,7 @@ class Tensor:
         found = np.empty(count, self.dtype)
         with open_below(self.directory, self.name) as file:
             file.seek(skip)
-            if file.readinto(found.view(np.uint8)) != found.nbytes:
+            if not read_into(file, memoryview(found.view(np.uint8))):  # type: ignore[arg-type]
                 raise CheckpointError(f"{self.file}: was cut off while it was read")
         return found.reshape((last - begin, *self.shape[1:]) if self.shape else ())
 

@@ -24,6 +24,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import SparseTable
 
+Runs = Callable[[SparseTable], Iterator[tuple[TablePart, Any]]]
 COPIED_BYTES = 16 << 20  # of an array that one thread copies in a row
 LOADED_ROWS = 1 << 16  # rows of a table that are read at a time
 
@@ -41,8 +42,14 @@ class Content:
     """What a process is about to write: arrays as they are, or copied by `snapshot`."""
 
     def __init__(
-        self, held: Sequence[Held], scope: Scope, tables: Sequence[SparseTable] = ()
+        self,
+        held: Sequence[Held],
+        scope: Scope,
+        tables: Sequence[SparseTable] = (),
+        runs: Runs = runs_of,
     ) -> None:
+        """``runs`` says in which form the rows of tables are written."""
+        self._runs_of = runs
         self._pieces = [h.piece for h in held]
         self._arrays = [_piece_array(h, scope) for h in held]
         self._tables = tables
@@ -58,7 +65,7 @@ class Content:
             jobs += _copies(array, kept)
             self._arrays[i] = kept
         run(jobs)
-        self._runs = [run for table in self._tables for run in runs_of(table)]
+        self._runs = [run for table in self._tables for run in self._runs_of(table)]
 
     def not_finite(self) -> str | None:
         """Return a parameter, or a piece of optimizer state, with NaN or infinity; None without."""
@@ -92,7 +99,7 @@ class Content:
             yield Entry(piece.path, _on_host(array), part_entry_attrs(piece, part))
         runs: Any = self._runs
         if runs is None:
-            runs = (run for table in self._tables for run in runs_of(table))
+            runs = (run for table in self._tables for run in self._runs_of(table))
         for table, arrays in runs:
             found.append(table)
             for (name, dtype, _), array in zip(table.datasets, arrays):

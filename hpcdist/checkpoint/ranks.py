@@ -17,6 +17,7 @@ from hpcdist.checkpoint.lock import held
 from hpcdist.errors import CheckpointError, HpcdistError, TrainersDied
 from hpcdist.executor import control
 from hpcdist.executor.control import ANNOUNCED, Peers
+from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 
 logger = logging.getLogger("hpcdist.checkpoint")
@@ -36,6 +37,10 @@ class Standalone:
     def program(self, program: Program) -> Program:
         """Return the Program itself."""
         return program
+
+    def trains_in(self, scope: Scope) -> bool:
+        """There are no servers."""
+        return False
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the only trainer's data."""

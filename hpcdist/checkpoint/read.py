@@ -59,6 +59,11 @@ class StoredFile:
         for file in (self._file, *self._spare):
             file.close()
 
+    @property
+    def descriptor(self) -> int:
+        """The open file's descriptor, to be mapped."""
+        return int(self._file.fileno())
+
     def __enter__(self) -> StoredFile:
         return self
 

@@ -16,11 +16,14 @@ import numpy as np
 from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
 from hpcdist.errors import CheckpointError
-from hpcdist.ps.batch import owners_of
+from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.table import SparseTable
+from hpcdist.transpiler.table_metadata import DECAYS
 
 SORTED = 1 << 16  # the bits that rows are sorted by
 RUN_BYTES = 256 << 20
+EXPORTED_ROWS = 1 << 16  # rows whose ids are asked for at a time
+ORDER, BY_MIX = "order", "mix"  # a fact of runs that are sorted by all bits
 
 
 def runs_of(table: SparseTable, run_bytes: int = RUN_BYTES) -> Iterator[tuple[TablePart, Any]]:
@@ -45,10 +48,54 @@ def runs_of(table: SparseTable, run_bytes: int = RUN_BYTES) -> Iterator[tuple[Ta
         yield part, (ids[order], rows[order], state[order])
 
 
+def inference_runs(table: SparseTable) -> Iterator[tuple[TablePart, Any]]:
+    """Yield the one run of a table whose rows are looked up where they lie, without their state.
+
+    It is sorted by all bits of the ids' mix. Rows are made while they are written.
+    """
+    ids = np.empty(len(table), np.int64)
+    for first in range(0, len(table), EXPORTED_ROWS):
+        ids[first : first + EXPORTED_ROWS] = table.export(first, first + EXPORTED_ROWS)[0]
+    sort_by_mix(ids)
+    begins = np.searchsorted(owners_of(ids, BUCKETS), np.arange(BUCKETS + 1)).tolist()
+    facts = {**facts_of(table), "state_names": [], ORDER: BY_MIX}
+    path = f"{path_of(table.name)}/0"
+    yield (
+        TablePart(table.name, path, table.dim, 0, tuple(begins), (), facts),
+        (
+            ids,
+            _RowsOf(table, ids),
+        ),
+    )
+
+
+class _RowsOf:
+    """The rows of some ids of a table, as an array that is made while it is written."""
+
+    dtype = np.dtype(np.float32)
+    itemsize = dtype.itemsize
+
+    def __init__(self, table: SparseTable, ids: np.ndarray) -> None:
+        self._table, self._ids = table, ids
+        self.shape = len(ids), table.dim
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def elements(self, first: int, count: int) -> np.ndarray:
+        dim = self._table.dim
+        begin, end = first // dim, -(-(first + count) // dim)
+        rows = np.empty((end - begin, dim), np.float32)
+        self._table.read(self._ids[begin:end], rows)
+        return rows.reshape(-1)[first - begin * dim :][:count]
+
+
 def facts_of(table: SparseTable) -> dict[str, Any]:
     """Return what rows of a table are; two tables can exchange rows if it is equal."""
+    moved = asdict(table.optimizer)
     return {
-        "optimizer": asdict(table.optimizer),
+        "optimizer": {k: v for k, v in moved.items() if v or k not in DECAYS},
         "initializer": asdict(table.initializer),
         "seed": int(table.seed),
         "state_names": list(table.optimizer.state_names),

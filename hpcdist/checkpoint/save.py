@@ -39,6 +39,7 @@ from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.resume_state import Resumable, own_state
+from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.serving import FINITE, SAVE, failure_words, write_or_say
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
 from hpcdist.executor import control
@@ -239,6 +240,39 @@ def save_by_servers(
     Content(_own_variables(peers, program, scope), scope).write(own, label, compression)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     _finish(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+def save_rows(
+    peers: Peers,
+    directory: Path,
+    manifest: str,
+    held: Sequence[Held],
+    scope: Scope,
+    program: str,
+    tables: Sequence[str],
+) -> None:
+    """Save some variables, and the rows of ``tables`` from where they are, to be looked up there.
+
+    Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's.
+    """
+    check_names([*(h.piece.name for h in held), *tables])
+    here = [] if peers.servers else [_table(name) for name in tables]
+    target = Target(*_new_target(directory, manifest, None))
+    label = Label("trainer 0", 0, program)
+    peers.ask({**_request(target, label, None), "rows_of": list(tables)})
+    own = target.path("trainer", 0, 1)
+    Content(held, scope, here, inference_runs).write(own, label)
+    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    _finish(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+def _table(name: str) -> SparseTable:
+    found = global_scope().find_var(name)
+    if found is None or not isinstance(found.value, SparseTable):
+        raise CheckpointError(
+            f"table {name!r} has no rows in this scope: run the startup program first"
+        )
+    return found.value
 
 
 # -- the steps of it -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +32,7 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.manifest import part_name
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.recent import note
+from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.sources import Source, open_saved
 from hpcdist.comm.base import Transport
 from hpcdist.errors import CheckpointError
@@ -101,10 +102,14 @@ class ServerStore:
         compression: str | None,
         asynchronous: bool,
         single_file: bool,
+        rows_of: Sequence[str] | None = None,
     ) -> None:
+        """Write this server's part; with ``rows_of`` only rows of these tables, to be looked up."""
         note(directory)
         self._background.result()
         content = self._content()
+        if rows_of is not None:
+            content = Content((), self._scope, self._tables(rows_of), inference_runs)
         index = None if single_file else self._index
         path = Path(directory) / part_name("server", index, self._servers, attempt, manifest)
         label = Label(f"server {self._index}", step, program)

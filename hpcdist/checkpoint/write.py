@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import h5py
 import numpy as np
@@ -20,6 +20,7 @@ from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
 
 TEMPORARY = ".tmp"  # behind the name of a file that is not whole yet
+ALIGNMENT = 64  # bytes, of where data begins: it may be used where it lies, mapped into memory
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,26 @@ class Entry:
     """An array to be written as the dataset ``path``, with attributes for people and tools."""
 
     path: str
-    array: Any  # contiguous, in host memory, of at least one dimension
+    array: Any  # contiguous, in host memory, of at least one dimension; or `Made`
     attrs: Mapping[str, Any]
+
+
+class Made(Protocol):
+    """An array that no memory holds whole: it is made, piece by piece, while it is written."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+
+    def elements(self, first: int, count: int) -> np.ndarray:
+        """Return elements in C order; each piece is asked for once, in order."""
 
 
 def write_part(
@@ -171,7 +190,14 @@ def write_bytes(path: Path, *parts: Any) -> None:
 def new_file(path: Path) -> Iterator[tuple[NewFile, Any]]:
     """Give a file as `replaced` does, and the HDF5 file in it."""
     with replaced(path) as disk:
-        file = h5py.File(disk, "w", libver="v110", userblock_size=HEAD_BYTES)
+        file = h5py.File(
+            disk,
+            "w",
+            libver="v110",
+            userblock_size=HEAD_BYTES,
+            alignment_threshold=1,
+            alignment_interval=ALIGNMENT,
+        )
         try:
             yield disk, file
         finally:
@@ -260,20 +286,20 @@ def _allocated_at_once() -> Any:
 
 
 def stored_at(
-    array: np.ndarray, offset: int, write: Callable[[memoryview, int], None] | None = None
+    array: np.ndarray | Made, offset: int, write: Callable[[memoryview, int], None] | None = None
 ) -> Stored:
     """Return the facts of an array whose bytes lie from ``offset`` on.
 
     ``write`` is called with each chunk, while caches have it, and where it belongs.
     """
-    found, raw = cut(array.shape, array.itemsize), array.reshape(-1).view(np.uint8)
+    found = cut(array.shape, array.itemsize)
     begins, sizes, sums = [], [], []
     for first, count in found.pieces(array.size):
-        begin, size = first * array.itemsize, count * array.itemsize
-        data = memoryview(raw[begin : begin + size])  # type: ignore[arg-type]
+        begin = first * array.itemsize
+        data = memoryview(_elements(array, first, count).view(np.uint8))  # type: ignore[arg-type]
         sums.append(xxhash.xxh3_64_hexdigest(data))
         begins.append(offset + begin)
-        sizes.append(size)
+        sizes.append(len(data))
         if write is not None:
             write(data, offset + begin)
     return Stored(
@@ -286,6 +312,12 @@ def stored_at(
         sizes=tuple(sizes),
         sums=tuple(sums),
     )
+
+
+def _elements(array: np.ndarray | Made, first: int, count: int) -> np.ndarray:
+    if isinstance(array, np.ndarray):
+        return array.reshape(-1)[first : first + count]
+    return array.elements(first, count)
 
 
 def _write_packed(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2**31 - 1  # that a count of MPI 3 can tell
 BLOCK_BYTES = 2**20  # of larger messages
+ROUND_BYTES = 2**26  # of each rank, where all together have more to gather
 _TELL_LIBRARY = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -123,11 +124,19 @@ class MpiTransport(Transport):
         request = self._comm.Iallgather(own_length, lengths)
         self._finish([request], what, deadline_s)
         own = np.frombuffer(data, np.uint8)
-        everyone = np.zeros(int(lengths.sum()), np.uint8)
-        request = self._comm.Iallgatherv(own, [everyone, lengths.tolist()])
-        self._finish([request], what, deadline_s)
-        ends = np.cumsum(lengths)
-        return [everyone[b:e].tobytes() for b, e in zip(ends - lengths, ends, strict=True)]
+        found: list[list[bytes]] = [[] for _ in lengths]
+        most = MOST_BYTES
+        if lengths.sum() > MOST_BYTES:  # in rounds, each of no more than a count can tell
+            most = min(MOST_BYTES // self.size, ROUND_BYTES)
+        for begin in range(0, int(lengths.max()), most):
+            counts = np.clip(lengths - begin, 0, most)
+            everyone = np.empty(int(counts.sum()), np.uint8)
+            request = self._comm.Iallgatherv(own[begin : begin + most], [everyone, counts.tolist()])
+            self._finish([request], what, deadline_s)
+            ends = np.cumsum(counts)
+            for parts, b, e in zip(found, ends - counts, ends, strict=True):
+                parts.append(everyone[b:e].tobytes())
+        return [parts[0] if len(parts) == 1 else b"".join(parts) for parts in found]
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         buffer = self._bytes(writable(array))

@@ -81,10 +81,10 @@ def _read(path: Path) -> _Ratings:
     users = np.unique(ids[:, 0], return_inverse=True)[1]
     movies = np.unique(ids[:, 1], return_inverse=True)[1]
     tested = np.random.default_rng(0).random(len(table)) < TEST_SHARE
-    liked = tuple(
-        _liked(movies[rows], stars[rows])
-        for rows in (np.flatnonzero((users == u) & ~tested) for u in range(users.max() + 1))
-    )
+    rows = np.flatnonzero(~tested)
+    rows = rows[np.argsort(users[rows], kind="stable")]
+    ends = np.searchsorted(users[rows], np.arange(1, users.max() + 1))
+    liked = tuple(_liked(movies[of], stars[of]) for of in np.split(rows, ends))
     return _Ratings(users, movies, stars, tested, liked)
 
 

@@ -29,11 +29,15 @@ class NanWatch:
         for name, value in zip(names, values):
             if _has_nan(_array(value)):
                 self.watching = False
-                words = f"{_where()}: fetched {name!r} holds NaN"
-                if settings.ON_NAN.read() == "end":
-                    raise NotFiniteError(words)
-                logger.warning("%s (this is said once; --on-nan end ends the job)", words)
+                tell(f"{_where()}: fetched {name!r} holds NaN")
                 return
+
+
+def tell(words: str, *, end: bool = False) -> None:
+    """Warn, or raise NotFiniteError: to ``end`` the job, or as `--on-nan end` asks."""
+    if end or settings.ON_NAN.read() == "end":
+        raise NotFiniteError(words)
+    logger.warning("%s (this is said once; --on-nan end ends the job)", words)
 
 
 def with_checks(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.checkpoint.files import open_plain
+from hpcdist.checkpoint.files import open_plain, read_into
 from hpcdist.errors import CheckpointError
 
 KINDS = "biuf"
@@ -130,12 +130,8 @@ class _Machine:
 
     def _exactly(self, count: int) -> bytes:
         out = bytearray(count)
-        view, at = memoryview(out), 0
-        while at < count:
-            got = self._file.readinto(view[at:])
-            if not got:
-                raise ValueError("it is truncated")
-            at += got
+        if not read_into(self._file, memoryview(out)):
+            raise ValueError("it is truncated")
         return bytes(out)
 
     def _number(self, form: str) -> int:

@@ -9,21 +9,27 @@ from typing import Any
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.local_shards import tables_looked_up
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save import fingerprint, save_alone
+from hpcdist.checkpoint.saved_rows import SavedRows
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
-from hpcdist.graph.operator import as_names
+from hpcdist.executor.scope import global_scope
+from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import Program, default_main_program, program_guard
 from hpcdist.graph.variable import Variable
 from hpcdist.io.program_data import from_data, to_data
 from hpcdist.io.program_desc import read_program, write_program
-from hpcdist.io.variables import is_persistable, load_vars, save_vars
+from hpcdist.io.variables import is_persistable, load_vars, save_for_inference, save_vars
 from hpcdist.layers import scale
+from hpcdist.ops.lookup import NO_PADDING
+from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup
 
 MODEL = "__model__"
 MAX_MODEL = 256 << 20  # bytes of Fluid's file
 TARGET = "save_infer_model/scale_{}"  # what Fluid calls the operators that end its models
+ASKING = ("distributed_lookup_table", "prefetch")  # operators that ask servers for rows
 
 
 def save_inference_model(
@@ -66,7 +72,10 @@ def save_inference_model(
     kept = [var.name for var in model.list_vars() if is_persistable(var)]
     if not program_only:
         how: dict[str, Any] = {"format": format, "compression": compression}
-        save_vars(executor, dirname, program, kept, None, params_filename, **how)
+        if tables_looked_up(program).isdisjoint(kept):
+            save_vars(executor, dirname, program, kept, None, params_filename, **how)
+        else:
+            save_for_inference(dirname, program, kept, params_filename, **how)
 
     def save() -> None:
         if format == "fluid":
@@ -90,7 +99,8 @@ def load_inference_model(
     """Return [program, names to feed, Variables to fetch] of a saved model; load its parameters.
 
     Also of a model that Fluid has saved, if all its operators are known here.
-    ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers.
+    ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers. Rows of
+    distributed tables are looked up where the files have them, which must stay there, unchanged.
     """
     path = Path(dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
@@ -105,10 +115,56 @@ def load_inference_model(
     try:
         feeds = [str(block.var(name).name) for name in extra["feed"]]
         fetches = [block.var(name) for name in extra["fetch"]]
-    except GraphError as error:
-        raise CheckpointError(f"{path}: {error}") from None
+    except (GraphError, TypeError) as error:
+        raise CheckpointError(f"{path}: malformed names to feed or fetch: {error}") from None
+    _look_up_in_files(program, Path(dirname) / (params_filename or MANIFEST))
+    if not peers_here().trains_in(global_scope()):
+        _look_up_here(program)
     load_vars(executor, dirname, program, None, is_persistable, params_filename)
     return [program, feeds, fetches]
+
+
+def _look_up_in_files(program: Program, manifest: Path) -> None:
+    """Let look-ups in distributed tables find their rows where the model's files have them."""
+    tables = tables_looked_up(program)
+    if not tables:
+        return
+    with Checkpoint(manifest) as checkpoint:
+        rows = {name: SavedRows(checkpoint, name) for name in sorted(tables)}
+    for block in program.blocks:
+        for i, op in enumerate(block.ops):
+            if is_distributed_lookup(op):
+                var = block.var(op.input("W")[0])
+                found = rows[var.name]
+                if var.shape[1:] != (found.dim,):
+                    raise CheckpointError(
+                        f"{manifest}: table {var.name!r} has rows of {found.dim} elements, the "
+                        f"model looks up rows of {var.shape[1:]}"
+                    )
+                block.ops[i] = _saved_lookup(op, found)
+    for name in tables:
+        program.global_block().remove_var(name)
+    program.touch()
+
+
+def _look_up_here(program: Program) -> None:
+    """Let look-ups read this process's arrays, also where another Program's are on servers."""
+    for block in program.blocks:
+        for op in block.ops:
+            if op.type in LOOKUPS:
+                op.attrs.update(is_sparse=False, remote_prefetch=False)
+
+
+def _saved_lookup(op: Operator, rows: SavedRows) -> Operator:
+    attrs = {
+        "table": rows.name,
+        "width": rows.dim,
+        "padding_idx": op.attrs.get("padding_idx", NO_PADDING),
+        "last_is_one": op.type == "lookup_table",
+        "rows": rows,
+    }
+    slots = {"Ids": op.input("Ids")}, {"Out": op.output("Out")}
+    return Operator(op.block, "lookup_saved_rows", *slots, attrs)
 
 
 def pruned(
@@ -127,6 +183,12 @@ def pruned(
             kept.append(op)
             needed -= set(op.output_arg_names)
             needed |= {name for name in _reads(model, op) if name not in feeds}
+    asking = next((op for op in kept if op.type in ASKING), None)
+    if asking is not None:
+        raise GraphError(
+            f"save_inference_model: operator {asking.type!r} asks servers for rows: give the "
+            "program that was transpiled, not what get_trainer_program() has made of it"
+        )
     missing = sorted(n for n in needed if not _has_value(model, n))
     if missing:
         raise GraphError(

@@ -12,6 +12,7 @@ from hpcdist.checkpoint.fluid_files import write_tensors
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
 from hpcdist.checkpoint.local_shards import (
+    Held,
     array_of,
     held_of_server,
     persistables,
@@ -24,7 +25,7 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table, wanted
-from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers
+from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.errors import CheckpointError, GraphTypeError
@@ -129,11 +130,7 @@ def _save(
     if format == "fluid":
         _write_fluid(directory, arrays, filename)
         return
-    scope, roles = Scope(), roles_of(program)
-    held = []
-    for name, array in arrays.items():
-        scope.var(name).value = array
-        held.append(whole(name, roles.get(name, OTHER), array))
+    held, scope = _as_held(program, arrays)
     tables = [t for t in tables_of(program, global_scope()) if t.name in names]
     label = fingerprint(program)
     target = directory, filename or MANIFEST
@@ -181,6 +178,45 @@ def save_persistables(
         _save(peers, program, names, remote, Path(dirname), filename, format, None)
 
     saved_by_first(peers, Path(dirname), filename, save)
+
+
+def save_for_inference(
+    dirname: str,
+    program: Program,
+    names: Sequence[str],
+    filename: str | None,
+    *,
+    format: str,
+    compression: str | None,
+) -> None:
+    """Save variables of which some are distributed tables: of these rows only, without state.
+
+    They are looked up where they lie, so they cannot be compressed. Otherwise as `save_vars`.
+    """
+    _check_format(format, compression, program, names)
+    if compression is not None:
+        raise CheckpointError(
+            "rows of distributed tables are looked up where they lie in the file: leave "
+            "compression out"
+        )
+    peers, tables = peers_here(), tables_looked_up(program)
+    dense = [name for name in names if name not in tables]
+
+    def save() -> None:
+        arrays = _values(peers, program, dense, _on_servers(peers, program))
+        held, scope = _as_held(program, arrays)
+        target = Path(dirname), filename or MANIFEST
+        found = sorted(tables.intersection(names))
+        save_rows(peers, *target, held, scope, fingerprint(program), found)
+
+    saved_by_first(peers, Path(dirname), filename, save)
+
+
+def _as_held(program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[list[Held], Scope]:
+    scope, roles = Scope(), roles_of(program)
+    for name, array in arrays.items():
+        scope.var(name).value = array
+    return [whole(name, roles.get(name, OTHER), array) for name, array in arrays.items()], scope
 
 
 def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:
@@ -251,7 +287,8 @@ def load_vars(
 
     CheckpointError, and nothing has changed, if a variable is missing or of another shape or
     dtype. On a pserver program it loads the rows that this server holds. In a job with servers,
-    trainer 0 lets these load what they hold, and every trainer loads what it has itself.
+    trainer 0 lets these load what they hold, and every trainer loads what it has itself; in a scope
+    in which nothing trains, every trainer loads all of it.
     """
     program = _program("main_program", main_program)
     scope, directory = global_scope(), Path(dirname)
@@ -263,9 +300,9 @@ def load_vars(
         index, servers = served.index, len(served.plan.endpoints)
     else:
         peers = peers_here()
-        if peers.servers and peers.trainer == 0:
-            asked = {"path": str(directory.resolve()), "filename": filename, "names": names}
-        if peers.servers:
+        if peers.trains_in(scope):
+            if peers.trainer == 0:
+                asked = {"path": str(directory.resolve()), "filename": filename, "names": names}
             peers.program(program)
             chosen = [v for v in chosen if array_of(scope, v.name) is not None]
     tables = [table for table in tables_of(program, scope) if table.name in names]

@@ -1,6 +1,15 @@
 """Functions that append operators to the default main program."""
 
-from hpcdist.layers import math_op  # noqa: F401
+from hpcdist.layers import (  # noqa: F401
+    activation_curves,
+    indexed,
+    linear_algebra,
+    math_op,
+    moved,
+    normalizations,
+    pair_losses,
+    sampled,
+)
 from hpcdist.layers.activation import (
     abs,
     ceil,
@@ -29,6 +38,7 @@ from hpcdist.layers.activation import (
     swish,
     tanh,
 )
+from hpcdist.layers.activation_curves import *  # noqa: F403
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -54,6 +64,7 @@ from hpcdist.layers.image import (
     lrn,
     pool2d,
 )
+from hpcdist.layers.indexed import *  # noqa: F403
 from hpcdist.layers.io import (
     create_py_reader_by_data,
     data,
@@ -71,6 +82,7 @@ from hpcdist.layers.learning_rate_scheduler import (
     piecewise_decay,
     polynomial_decay,
 )
+from hpcdist.layers.linear_algebra import *  # noqa: F403
 from hpcdist.layers.loss import (
     cross_entropy,
     huber_loss,
@@ -112,13 +124,24 @@ from hpcdist.layers.math import (
     sums,
 )
 from hpcdist.layers.metric import accuracy, auc, topk
+from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
+from hpcdist.layers.normalizations import *  # noqa: F403
+from hpcdist.layers.pair_losses import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.rnn import (
+    dynamic_gru,
+    dynamic_lstm,
+    dynamic_lstmp,
+    gru_unit,
+    lstm_unit,
+)
+from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     lod_reset,
     sequence_concat,
@@ -135,6 +158,13 @@ from hpcdist.layers.sequence import (
     sequence_reverse,
     sequence_softmax,
     sequence_unpad,
+)
+from hpcdist.layers.tagging import (
+    chunk_eval,
+    crf_decoding,
+    edit_distance,
+    linear_chain_crf,
+    warpctc,
 )
 from hpcdist.layers.tensor import (
     assign,
@@ -179,6 +209,7 @@ __all__ = [
     "batch_norm",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
@@ -191,10 +222,15 @@ __all__ = [
     "create_parameter",
     "create_py_reader_by_data",
     "create_tensor",
+    "crf_decoding",
     "cross_entropy",
     "data",
     "double_buffer",
     "dropout",
+    "dynamic_gru",
+    "dynamic_lstm",
+    "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",
@@ -222,6 +258,7 @@ __all__ = [
     "get_tensor_from_selected_rows",
     "greater_equal",
     "greater_than",
+    "gru_unit",
     "hard_sigmoid",
     "has_inf",
     "has_nan",
@@ -235,6 +272,7 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linear_lr_warmup",
     "lod_reset",
     "log",
@@ -245,6 +283,7 @@ __all__ = [
     "logical_xor",
     "logsigmoid",
     "lrn",
+    "lstm_unit",
     "matmul",
     "mean",
     "merge_selected_rows",
@@ -316,8 +355,16 @@ __all__ = [
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
+    "warpctc",
     "zeros",
     "zeros_like",
+    *activation_curves.__all__,
+    *indexed.__all__,
+    *linear_algebra.__all__,
+    *moved.__all__,
+    *sampled.__all__,
+    *pair_losses.__all__,
+    *normalizations.__all__,
 ]
 
 for _name in __all__:

@@ -1,6 +1,6 @@
 """Functions of one value, element by element, and their gradients.
 
-``_unary(type, forward, needs, derivative)``: the gradient operator takes ``needs`` (X or Out, as
+``unary(type, forward, needs, derivative)``: the gradient operator takes ``needs`` (X or Out, as
 Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, dx, **attrs)`` writes dx.
 """
 
@@ -26,7 +26,7 @@ def _ufunc(name: str) -> Bind:
     return bind
 
 
-def _unary(
+def unary(
     type: str,
     forward: Callable[..., None] | str,
     needs: str,
@@ -88,7 +88,7 @@ def _relu_grad_bind(xp: Any, out: Any, dout: Any, dx: Any) -> Callable[[], Any]:
     return run
 
 
-_unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind)
+unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind)
 
 
 # -- powers and roots ----------------------------------------------------------------------------
@@ -136,11 +136,11 @@ def _pow_grad(xp: Any, x: Any, dout: Any, dx: Any, factor: float) -> None:
     xp.multiply(dx, factor, out=dx)
 
 
-_unary("square", "square", "X", _square_grad)
-_unary("sqrt", "sqrt", "Out", _sqrt_grad)
-_unary("rsqrt", _rsqrt, "Out", _rsqrt_grad)
-_unary("reciprocal", "reciprocal", "Out", _reciprocal_grad)
-_unary("pow", _pow, "X", _pow_grad, factor=1.0)
+unary("square", "square", "X", _square_grad)
+unary("sqrt", "sqrt", "Out", _sqrt_grad)
+unary("rsqrt", _rsqrt, "Out", _rsqrt_grad)
+unary("reciprocal", "reciprocal", "Out", _reciprocal_grad)
+unary("pow", _pow, "X", _pow_grad, factor=1.0)
 
 
 # -- elementary functions ------------------------------------------------------------------------
@@ -180,15 +180,15 @@ def _flat_grad(xp: Any, dout: Any, dx: Any) -> None:
     dx.fill(0)
 
 
-_unary("exp", "exp", "Out", _exp_grad)
-_unary("log", "log", "X", _log_grad)
-_unary("abs", "absolute", "X", _times("sign"))
-_unary("sin", "sin", "X", _times("cos"))
-_unary("cos", "cos", "X", _cos_grad)
-_unary("tanh", "tanh", "Out", _tanh_grad)
-_unary("floor", "floor", "", _flat_grad)
-_unary("ceil", "ceil", "", _flat_grad)
-_unary("round", "rint", "", _flat_grad)
+unary("exp", "exp", "Out", _exp_grad)
+unary("log", "log", "X", _log_grad)
+unary("abs", "absolute", "X", _times("sign"))
+unary("sin", "sin", "X", _times("cos"))
+unary("cos", "cos", "X", _cos_grad)
+unary("tanh", "tanh", "Out", _tanh_grad)
+unary("floor", "floor", "", _flat_grad)
+unary("ceil", "ceil", "", _flat_grad)
+unary("round", "rint", "", _flat_grad)
 
 
 def _sign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
@@ -263,10 +263,10 @@ def _swish_grad(xp: Any, x: Any, dout: Any, dx: Any, beta: float) -> None:
     xp.multiply(gate + beta * x * gate * (1 - gate), dout, out=dx)
 
 
-_unary("sigmoid", sigmoid, "Out", _sigmoid_grad)
-_unary("logsigmoid", _logsigmoid, "X", _logsigmoid_grad)
-_unary("softplus", _softplus, "X", _softplus_grad)
-_unary("swish", _swish, "X", _swish_grad, beta=1.0)
+unary("sigmoid", sigmoid, "Out", _sigmoid_grad)
+unary("logsigmoid", _logsigmoid, "X", _logsigmoid_grad)
+unary("softplus", _softplus, "X", _softplus_grad)
+unary("swish", _swish, "X", _swish_grad, beta=1.0)
 
 
 # -- pieces of lines -----------------------------------------------------------------------------
@@ -330,8 +330,8 @@ def _elu_grad(xp: Any, x: Any, dout: Any, dx: Any, alpha: float) -> None:
     xp.multiply(dout, xp.where(x > 0, 1, alpha * dx), out=dx)
 
 
-_unary("softsign", _softsign, "X", _softsign_grad)
-_unary("leaky_relu", _leaky_relu, "Out", _leaky_relu_grad, alpha=0.02)
-_unary("relu6", _relu6, "Out", _relu6_grad, threshold=6.0)
-_unary("hard_sigmoid", _hard_sigmoid, "Out", _hard_sigmoid_grad, slope=0.2, offset=0.5)
-_unary("elu", _elu, "X", _elu_grad, alpha=1.0)
+unary("softsign", _softsign, "X", _softsign_grad)
+unary("leaky_relu", _leaky_relu, "Out", _leaky_relu_grad, alpha=0.02)
+unary("relu6", _relu6, "Out", _relu6_grad, threshold=6.0)
+unary("hard_sigmoid", _hard_sigmoid, "Out", _hard_sigmoid_grad, slope=0.2, offset=0.5)
+unary("elu", _elu, "X", _elu_grad, alpha=1.0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
-from hpcdist.graph.registry import GradOp, Meta, Slot, parse_signature
+from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
+from hpcdist.graph.rows import Treatment
 
 Wanted = Callable[[str], bool]
 
@@ -65,6 +66,35 @@ def grad_by(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
     return grad
 
 
+def define_with_grad(
+    type: str,
+    signature: str,
+    grad_signature: str,
+    *,
+    rows: Treatment,
+    infer: Callable[..., Any],
+    kernel: Callable[..., None],
+    grad_kernel: Callable[..., None],
+    attrs: Mapping[str, Any] | None = None,
+    grad_infer: Callable[..., Any] | None = None,
+    **parts: Any,
+) -> None:
+    """Enter an operator and its gradient, which has the same attributes; ``parts``: of the first.
+
+    A gradient that nobody wants is None for ``grad_kernel`` if its slot has a ``?``.
+    """
+    grad = grad_by(f"{type}_grad", grad_signature)
+    held = attrs or {}
+    define(type, signature, rows=rows, attrs=held, infer=infer, kernel=kernel, grad=grad, **parts)
+    define(
+        f"{type}_grad",
+        grad_signature,
+        attrs=held,
+        infer=grad_infer or like_inputs(grad_signature),
+        kernel=grad_kernel,
+    )
+
+
 def _names(op: Any, slot: Slot) -> list[str]:
     if slot.name.endswith(GRAD_SUFFIX):
         return [grad_name(n) for n in _forward_names(op, slot.name.removesuffix(GRAD_SUFFIX))]
@@ -102,6 +132,17 @@ def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
             step()
 
     return run
+
+
+def put_along(xp: Any, array: Any, index: Any, values: Any, axis: int) -> None:
+    """Write ``values`` at ``index`` along an axis: what `take_along_axis` reads."""
+    axis %= array.ndim
+    places: list[Any] = []
+    for i, extent in enumerate(index.shape):
+        others = [1] * array.ndim
+        others[i] = extent
+        places.append(index if i == axis else xp.arange(extent).reshape(others))
+    array[tuple(places)] = values
 
 
 def same_buffer(xp: Any, a: Any, b: Any) -> bool:

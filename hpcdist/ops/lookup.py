@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_element
@@ -118,6 +120,39 @@ for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
         infer=_lookup_grad_infer,
         bind=_lookup_grad_bind,
     )
+
+
+def _saved_infer(ids: Meta, width: int, last_is_one: bool, **_: Any) -> Meta:
+    return Meta((*_ids_shape(ids, last_is_one), width), "float32")
+
+
+def _saved_bind(
+    xp: Any, ids: Any, out: Any, width: int, padding_idx: int, rows: Any, **_: Any
+) -> Call:
+    flat, values = ids.reshape(-1), out.reshape(-1, width)
+    found = np.empty(values.shape, np.float32)
+
+    def look_up() -> None:
+        wanted = flat if isinstance(flat, np.ndarray) else flat.get()
+        wanted = wanted.astype(np.int64, copy=False)
+        rows.look_up(wanted, found)
+        if padding_idx != NO_PADDING:
+            found[wanted == padding_idx] = 0
+        values[...] = xp.asarray(found)
+
+    return look_up
+
+
+# What a loaded model has in place of look-ups in a distributed table: ``rows`` finds them by id
+# (`checkpoint.saved_rows`). It needs neither a table in the scope nor servers.
+define(
+    "lookup_saved_rows",
+    "Ids -> Out",
+    rows=by_element("Ids"),
+    attrs={"table": "", "width": 1, "padding_idx": NO_PADDING, "last_is_one": True, "rows": None},
+    infer=_saved_infer,
+    bind=_saved_bind,
+)
 
 
 def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_: Any) -> Meta:

@@ -22,7 +22,7 @@ from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import Constant
 from hpcdist.ops.optimize import UPDATES
-from hpcdist.regularizer import append_regularization_ops
+from hpcdist.regularizer import append_regularization_ops, row_decay
 
 ParamGrads = list[tuple[Parameter, Variable]]
 
@@ -117,9 +117,8 @@ class Optimizer:
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
         rows = [pair for pair in pairs if pair[0].is_distributed]
         pairs = [pair for pair in pairs if not pair[0].is_distributed]
-        # As in Fluid, tables come first and are not clipped. Regularizers are refused later, when
-        # it is known that the table is to be distributed.
-        table_ops = self._append_updates(append_regularization_ops(rows, self.regularization))
+        # As in Fluid, tables come first and are not clipped.
+        table_ops = self._append_updates(rows)
         clip = grad_clip or self.grad_clip
         pairs = append_gradient_clip_ops(pairs) if clip is None else clip(pairs)
         pairs = append_regularization_ops(pairs, self.regularization)
@@ -155,7 +154,8 @@ class Optimizer:
             return
         # Its rows are moved one by one, so optimizers may that refuse sparse gradients otherwise.
         facts = {ROLE_ATTR: int(Role.OPTIMIZE), ROLE_VAR_ATTR: [param.name, grad.name]}
-        attrs = {**default_attrs(self.type), **attrs, **facts}
+        decay = row_decay(param, self.regularization)
+        attrs = {**default_attrs(self.type), **attrs, **decay, **facts}
         block.add_op(Operator(block, self.type, inputs, outputs, attrs))
 
     def _attrs_for(self, param: Parameter) -> dict[str, Any]:

@@ -53,6 +53,16 @@ def owners_of(ids: Array, servers: int) -> Array:
     return out
 
 
+def sort_by_mix(ids: Array) -> None:
+    """Sort ids in place by the mix that `owners_of` goes by."""
+    from hpcdist.ps import batch_kernels
+
+    keys = ids.view(np.uint64)
+    batch_kernels.to_mix(keys)
+    keys.sort()
+    batch_kernels.from_mix(keys)
+
+
 def rows_layout(tables: Sequence[TableSpec], counts: Sequence[int]) -> tuple[list[int], int]:
     """Return the byte at which each table's rows begin in one server's rows, and their end."""
     begins, end = [], 0

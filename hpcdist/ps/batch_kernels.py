@@ -15,6 +15,8 @@ SALT = np.uint64(0x9D6F_29C3_51E8_B04B)
 M1, M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 AHEAD = 12  # ids, of which memory is asked for before it is needed
 R27, R30, R31, R32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+R54, R60, R62 = np.uint64(54), np.uint64(60), np.uint64(62)
+UNDO_M1, UNDO_M2 = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8EC3)
 
 
 @jit
@@ -24,6 +26,48 @@ def mix(id: Any) -> Any:
     x = (x ^ (x >> R30)) * M1
     x = (x ^ (x >> R27)) * M2
     return x ^ (x >> R31)
+
+
+@jit
+def unmix(x: Any) -> Any:
+    """Return the id, as 64 bits, that `mix` made ``x`` of."""
+    x = (x ^ (x >> R31) ^ (x >> R62)) * UNDO_M2
+    x = (x ^ (x >> R27) ^ (x >> R54)) * UNDO_M1
+    return x ^ (x >> R30) ^ (x >> R60) ^ SALT
+
+
+@jit
+def to_mix(ids: Any) -> None:
+    """Turn ids (uint64) into their mixes."""
+    for i in range(len(ids)):
+        ids[i] = mix(ids[i])
+
+
+@jit
+def from_mix(mixes: Any) -> None:
+    """Turn mixes into their ids (uint64)."""
+    for i in range(len(mixes)):
+        mixes[i] = unmix(mixes[i])
+
+
+@jit
+def find(wanted: Any, ids: Any, begins: Any, places: Any) -> None:
+    """Write where each wanted id stands in ``ids``, which are sorted by their mix; -1: nowhere.
+
+    ``begins[b]`` is the first id whose mix has the upper ten bits b.
+    """
+    for i in range(len(wanted)):
+        key = mix(wanted[i])
+        bucket = np.int64(key >> R54)
+        low, end = begins[bucket], begins[bucket + 1]
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            if mix(ids[middle]) < key:
+                low = middle + 1
+            else:
+                high = middle
+        places[i] = low if low < end and ids[low] == wanted[i] else -1
 
 
 @jit

@@ -16,7 +16,8 @@ from hpcdist.ps.wire import finish_sends
 class StepExchange:
     """What every trainer sends in a step, and what it is answered.
 
-    Gradients of trainer k arrive in row k of one arena: ``gradients[name]`` is [trainers, *shape].
+    Gradients of trainer k arrive in row k of one arena: ``gradients[name]`` is [trainers, *shape],
+    ``rows[packet]`` is [trainers, bytes].
     Answers leave from the parameters themselves, so these must not change while an answer is under
     way; with ``own_answers`` every trainer has a copy that its answer leaves from, and a slow one
     keeps nobody waiting.
@@ -41,12 +42,12 @@ class StepExchange:
         self._deadline_s = deadline_s
         offsets, nbytes = layout(expected.gradients)
         arena = aligned_bytes((len(ranks), nbytes))
-        self._rows = [
+        self.rows = [
             arena[:, begin : begin + packet.nbytes]
             for packet, begin in zip(expected.gradients, offsets, strict=True)
         ]
         self.gradients: dict[str, Array] = {}
-        for packet, rows in zip(expected.gradients, self._rows, strict=True):
+        for packet, rows in zip(expected.gradients, self.rows, strict=True):
             self.gradients.update(packet.views(rows))
         self._live = [PacketBuffer(packet, arrays) for packet in expected.parameters]
         self._staged = {i for i, buffer in enumerate(self._live) if not buffer.in_place}
@@ -59,9 +60,7 @@ class StepExchange:
     def open(self) -> list[Request]:
         """Make all requests; return the receives, trainer by trainer. None is posted yet."""
         transport = self._transport
-        for packet, rows, live in zip(
-            self._expected.gradients, self._rows, self._live, strict=True
-        ):
+        for packet, rows, live in zip(self._expected.gradients, self.rows, self._live, strict=True):
             copies = aligned_bytes((len(self._ranks), live.bytes.nbytes))
             self._copies.append(copies)
             self._receives.append(

@@ -133,6 +133,16 @@ def _gradient(u, grads, firsts, following, sums):
 
 
 @jit
+def write_merged(grads, firsts, following, out):
+    """Write the merged gradient of each record to ``out`` [records, width]."""
+    sums = np.empty(grads.shape[1], np.float32)
+    nbytes = 4 * grads.shape[1]
+    for u in range(len(firsts)):
+        source = _gradient(u, grads, firsts, following, sums)
+        copy_bytes(int64(out.ctypes.data) + nbytes * u, source, nbytes)
+
+
+@jit
 def _ahead(records, u, floats):
     """Ask for the record that will be moved soon."""
     if u + AHEAD < len(records):

@@ -97,6 +97,7 @@ class PsServer:
             deadline_s=deadline_s,
         )
         self.gradients = self._exchange.gradients
+        self.packets = self._exchange.rows
         self._dense = len(expected.gradients)
         self._tables = {spec.name: i for i, spec in enumerate(expected.tables)}
         self._row_server = RowServer(

@@ -74,6 +74,13 @@ class SparseTable:
         are written and the table stays as it is. Raises TableError, and changes nothing, if ids
         are malformed or do not fit.
         """
+        self._pulled += self._pull(ids, out, create=create)
+
+    def read(self, ids: Array, out: Array) -> None:
+        """Write rows as `pull` does, making none, and without counting them as pulled."""
+        self._pull(ids, out, create=False)
+
+    def _pull(self, ids: Array, out: Array, *, create: bool) -> int:
         ids = self._checked_ids(ids, "pull")
         self._check_values(out, (len(ids), self.dim), "out")
         if not (out.flags.c_contiguous and out.flags.writeable):
@@ -84,7 +91,7 @@ class SparseTable:
         self._until_done(
             len(ids), lambda at, *table: self._index.pull(ids, at, create, address, *table)
         )
-        self._pulled += len(ids)
+        return len(ids)
 
     def push(
         self,
@@ -117,7 +124,10 @@ class SparseTable:
             # A piece at a time: its records are still in the cache when they are moved.
             part = slice(begin, begin + PIECE)
             records = self._locate(unique[part])
-            self._move(records, grads, firsts[part], following, *facts)
+            moving = grads, firsts[part], following, *facts
+            if self.optimizer.l1_decay or self.optimizer.l2_decay:
+                moving = self._decayed(records, *moving)
+            self._move(records, *moving)
         self._pushed += len(ids)
 
     def export(self, start_row: int, stop_row: int) -> tuple[Array, Array, Array]:
@@ -175,6 +185,20 @@ class SparseTable:
         return TableStatistics(self.name, *sizes, self._pulled, self._pushed)
 
     # -- inside --
+
+    def _decayed(
+        self, records: Array, grads: Array, firsts: Array, following: Array, *facts: Any
+    ) -> tuple[Any, ...]:
+        """Return what moves records, with the derivative of the penalty in their gradients."""
+        scale, *rest = facts
+        rows, merged = (np.empty((len(records), self.dim), np.float32) for _ in range(2))
+        self._rows.read_records(records, 0, self.dim, rows.ctypes.data)
+        self._rows.write_merged(grads, firsts, following, merged)
+        merged *= scale
+        merged += np.float32(self.optimizer.l2_decay) * rows
+        merged += np.float32(self.optimizer.l1_decay) * np.sign(rows)
+        _, firsts, following = _single(records)
+        return merged, firsts, following, np.float32(1), *rest
 
     def _compile(self) -> None:
         """Load every kernel now: none shall be compiled in the middle of a step."""

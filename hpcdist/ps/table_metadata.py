@@ -38,6 +38,8 @@ class RowOptimizer:
     l1: float = 0.0  # ftrl
     l2: float = 0.0
     lr_power: float = -0.5
+    l1_decay: float = 0.0  # times the sign of the row, and
+    l2_decay: float = 0.0  # times the row, are added to its gradient: of any kind
 
     def __post_init__(self) -> None:
         if self.kind not in STATE_NAMES:

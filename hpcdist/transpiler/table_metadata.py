@@ -21,6 +21,7 @@ from hpcdist.graph.variable import Parameter, Variable
 
 LOOKUPS = ("lookup_table", "lookup_table_v2")
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")  # that move rows one by one
+DECAYS = ("l1_decay", "l2_decay")  # attributes of an update: a regularizer's coefficient
 FILLS = ("fill_constant", "uniform_random", "gaussian_random", "truncated_gaussian_random")
 
 
@@ -260,6 +261,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
     block = op.block
     shaped = [n for n in held if block.var(n).shape == var.shape]
     attrs = own_attrs(lookup(op.type), op.attrs)
+    attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}
     return Table(
         var.name,
         gradient,

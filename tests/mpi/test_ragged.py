@@ -29,6 +29,10 @@ def build(table):
         near = layers.sequence_conv(layers.fc(rows, 4, act="tanh"), 4, act="tanh")
         both = layers.sequence_concat([near, layers.sequence_reverse(near)])
         hidden = [bag, layers.sequence_pool(near, "max"), layers.sequence_pool(both, "average")]
+        states = {"h_0": layers.fc(bag, 4), "c_0": layers.fc(bag, 4)}
+        lstm, _ = layers.dynamic_lstm(layers.fc(rows, 16), 16, **states)
+        gru = layers.dynamic_gru(layers.fc(rows, 12), 4, is_reverse=True)
+        hidden += [layers.sequence_last_step(lstm), layers.sequence_first_step(gru)]
         cost = layers.cross_entropy(layers.fc(hidden, 3, act="softmax"), label)
         loss, total = layers.mean(cost), layers.reduce_sum(near)
         fluid.optimizer.Adagrad(0.2).minimize(loss)

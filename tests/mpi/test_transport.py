@@ -26,6 +26,20 @@ def test_the_world_is_made_once():
     assert mpi_world() is mpi_world()
 
 
+@pytest.mark.parametrize("own", [0, 300, 1000, 2500])
+def test_more_bytes_of_all_ranks_than_a_count_tells(
+    own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "MOST_BYTES", 1000)
+
+    def body(t: MpiTransport) -> None:
+        data = [bytes([k]) * own * (k + 1) for k in range(t.size)]
+        assert t.allgather_bytes(data[t.rank]) == data
+        assert t.allgather_bytes(data[0] if not t.rank else b"") == [data[0]] + [b""] * (t.size - 1)
+
+    run_ranks(mpi_world().size, body)
+
+
 @pytest.mark.parametrize("nbytes", [1001, 1024, 5000])
 def test_messages_of_more_bytes_than_a_count_tells(
     nbytes: int, monkeypatch: pytest.MonkeyPatch

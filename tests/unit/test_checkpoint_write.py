@@ -16,6 +16,7 @@ import pytest
 
 from hpcdist.checkpoint import Checkpoint, background, latest
 from hpcdist.checkpoint.background import NICER, Background, Worker
+from hpcdist.checkpoint.compressed import Unpacker
 from hpcdist.checkpoint.layout import CHUNK_BYTES
 from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.read import StoredFile, run
@@ -177,3 +178,14 @@ def test_an_error_in_a_thread_ends_all_calls(error, seen, match):
         with pytest.raises(seen, match=match):
             run(jobs)
     assert not helpers()
+
+
+def test_threads_unpack_chunks_beside_each_other(tmp_path):
+    found = arrays()
+    write(tmp_path / "part.h5", found, "zstd")
+    with StoredFile(tmp_path / "part.h5") as file:
+        out = np.zeros_like(found["one"])
+        (job,) = file.jobs("one", 0, len(out), out)
+        with Unpacker(8, "another thread"):
+            job()
+    assert out.tobytes() == found["one"].tobytes()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import BytesIO
 
 import numpy as np
 import pytest
 
 import hpcdist as fluid
 from hpcdist import io
+from hpcdist.checkpoint.files import read_into
 from hpcdist.checkpoint.fluid_files import encoded, tensor_of, tensors_of
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.io.program_data import from_data, to_data
@@ -237,3 +239,29 @@ def test_a_program_is_plain_data_and_back(net):
     net.main.global_block().ops[0].attrs["code"] = print
     with pytest.raises(CheckpointError, match="attribute 'code' is a builtin_function"):
         to_data(net.main)
+
+
+def test_a_file_that_the_system_gives_in_pieces_is_read_whole():
+    class Pieces(BytesIO):
+        def readinto(self, view):
+            return super().readinto(view[:7])
+
+    out = bytearray(20)
+    assert read_into(Pieces(bytes(range(30))), memoryview(out))
+    assert out == bytes(range(20))
+    assert not read_into(Pieces(b"short"), memoryview(out))
+
+
+@pytest.mark.parametrize("kind", [{}, {"is_distributed": True}], ids=["sparse", "distributed"])
+def test_a_trainers_program_that_asks_servers_is_not_saved_as_a_model(tmp_path, kind):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        ids = fluid.data("ids", [None, 1], "int64")
+        rows = fluid.embedding(ids, [100, 4], is_sparse=True, **kind)
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(0, main, "a:1", 1, startup_program=startup)
+    program = transpiler.get_trainer_program()
+    target = program.global_block().var(rows.name)
+    with pytest.raises(GraphError, match="give the program that was transpiled"):
+        io.save_inference_model(tmp_path, ["ids"], [target], fluid.Executor(), program)

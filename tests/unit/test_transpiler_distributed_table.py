@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from hpcdist import initializer, layers, optimizer
+from hpcdist.errors import GraphTypeError
 from hpcdist.graph import Program, default_main_program, program_guard
 from hpcdist.layers.param_attr import ParamAttr
-from hpcdist.regularizer import L2Decay
+from hpcdist.regularizer import L2Decay, WeightDecayRegularizer
 from hpcdist.transpiler import GeoSgdTranspiler
+from hpcdist.transpiler.table_metadata import read_tables
 from hpcdist.transpiler.trainer import reading_program
 from tests.support_transpiler import built, transpile
 
@@ -158,13 +160,6 @@ def refused(build, **arguments):
 def test_what_a_distributed_table_cannot_do_is_refused():
     assert "is_sparse=True" in refused(two_look_ups(is_sparse=False))
     assert "DC-ASGD" in refused(None, config={"enable_dc_asgd": True}, **ASYNC)
-    decay = L2Decay(0.1)
-    own = ParamAttr("table", regularizer=decay)
-    for build in (
-        two_look_ups(param_attr=own),
-        two_look_ups(optimizer.SGD(0.1, regularization=decay)),
-    ):
-        assert "a regularizer (scale) would move every row" in refused(build)
     for kind in (optimizer.Adamax, optimizer.RMSProp):
         assert "expected one of sgd, momentum, adagrad, adam, ftrl" in refused(
             two_look_ups(kind(0.1))
@@ -179,6 +174,25 @@ def test_what_a_distributed_table_cannot_do_is_refused():
         optimizer.SGD(learning_rate=0.1).minimize(layers.mean(table(ids)))
 
     assert "computed from rows" in refused(ids_from_rows)
+
+
+def test_a_regularizer_is_part_of_the_update_of_a_table():
+    decay = L2Decay(0.1)
+    for build in (
+        two_look_ups(param_attr=ParamAttr("table", regularizer=decay)),
+        two_look_ups(optimizer.SGD(0.1, regularization=decay)),
+    ):
+        main, _ = built(build)
+        (found,) = read_tables(main)
+        assert dict(found.attrs)["l2_decay"] == 0.1
+        readers = {o.type for o in main.global_block().ops if found.parameter in o.input_arg_names}
+        assert readers == {"lookup_table", "lookup_table_grad", found.optimizer}
+
+    def by_no_rule():
+        two_look_ups(optimizer.SGD(0.1, regularization=WeightDecayRegularizer(0.1)))()
+
+    with pytest.raises(GraphTypeError, match="expected L1Decay or L2Decay"):
+        built(by_no_rule)
 
 
 def test_geo_has_no_distributed_tables():

@@ -26,7 +26,7 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     block = new.global_block()
     block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
     for op in block.ops:
-        if _draws_by_rows(op) and shared.has_rows(op.output("Out")[0]):
+        if _draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
             if trainers > 1 and op.attrs.get("fix_seed") and shared.has_sequences(op.input("X")[0]):
                 raise PlanError(
                     f"{op.place} {op}: with a seed, trainers that share a batch cannot draw the "

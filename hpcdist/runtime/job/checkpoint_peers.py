@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from hpcdist.comm.base import Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CheckpointError, RankFailure, TrainersDied
 from hpcdist.executor.control import ANNOUNCED
+from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
 
@@ -37,6 +38,7 @@ class JobPeers:
     settle: Callable[[Program], dict[str, int]]
     catch_up: Callable[[Program], None]
     resume: Callable[[Program, Mapping[str, int]], None]
+    trained: Collection[Scope]  # the scopes in which Programs train
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -58,6 +60,13 @@ class JobPeers:
     def servers(self) -> int:
         """Number of servers."""
         return len(self.cluster.servers)
+
+    def trains_in(self, scope: Scope) -> bool:
+        """Tell whether servers hold what belongs to a scope, or to its parents."""
+        found: Scope | None = scope
+        while found is not None and found not in self.trained:
+            found = found.parent
+        return bool(self.servers) and found is not None
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
@@ -76,6 +77,7 @@ class Job(Control):
         self._explicit = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
+        self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self.closed = False
 
     def _link_of(self, alike: Transport) -> Link:
@@ -92,6 +94,8 @@ class Job(Control):
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
         self._link.begin(found, scope)
+        if found.trains or program.main is not None:
+            self._trained.add(scope)
         if found.trains and self._batches.counts_rows(program):
             with_rows, without = self._link.variants(found)
             rows, some = self._batches.meet(found, feed)
@@ -235,6 +239,7 @@ class Job(Control):
             settle=link.settle,
             catch_up=link.catch_up,
             resume=link.resume,
+            trained=self._trained,
         )
 
     def table_statistics(self) -> list[TableStatistics]:

@@ -122,14 +122,16 @@ def bind_sparse(
     """Return what merges the contributors' sparse gradients of a table and updates its rows.
 
     ``sent[k]`` is the (rows, values) of trainer k. The merge lists all rows in trainer order, their
-    values times 1/contributors; if there are none, nothing changes, whatever the optimizer.
+    values times 1/contributors. If there are none, nothing changes, whatever the optimizer, unless
+    a regularizer makes all rows decay in every step.
     """
     height = len(array_of(binding, block.parameter))
+    decays = any(_reads_only(op, block.parameter) for op in block.ops if not op.input("Param"))
 
     def mean(contributors: tuple[int, ...]) -> SelectedRows | None:
         rows = np.concatenate([sent[k][0] for k in contributors])
         values = np.concatenate([sent[k][1] for k in contributors])
-        if not len(rows):
+        if not (len(rows) or decays):
             return None
         if len(contributors) > 1:
             values *= values.dtype.type(1.0 / len(contributors))
@@ -145,6 +147,10 @@ def bind_sparse(
             apply(merged)
 
     return update
+
+
+def _reads_only(op: Operator, name: str) -> bool:
+    return name in op.input_arg_names and name not in op.output_arg_names
 
 
 def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedRows], None]:

@@ -38,6 +38,7 @@ from hpcdist.runtime.pserver.optimize_block import (
 from hpcdist.runtime.pserver.serving import AsynchronousServing, Serving
 from hpcdist.runtime.pserver.staged_updates import StagedUpdates, servers_with_blocks
 from hpcdist.runtime.pserver.transpiled_for import transpiled_for
+from hpcdist.runtime.pserver.update_watch import UpdateWatch
 from hpcdist.runtime.tables.pull_push import held_table, specs_of
 from hpcdist.transpiler.pserver import ServerPlan, server_plan
 from hpcdist.transpiler.substitute import on_server
@@ -140,7 +141,9 @@ class Server(Link):
         server = self._ps_server(plan, exchange, serving, store, binding)
         staged = self._staged(plan, exchange, binding)
         updates = _bind_packets(plan, exchange, blocks, server, binding, staged)
-        serving.bind(server, updates, exchange.gradients)
+        parameters = {held.gradient: held.parameter for held in plan.blocks}
+        watch = UpdateWatch(self._index, exchange, server, parameters)
+        serving.bind(server, updates, exchange.gradients, watch)
         return Served(plan, server, serving, store)
 
     def _serving(

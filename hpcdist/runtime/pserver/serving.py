@@ -16,6 +16,7 @@ from hpcdist.ps.server import PsServer
 from hpcdist.ps.shards import Shards, SyncShards
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, STEP
 from hpcdist.runtime.pserver.optimize_block import Apply, OptimizeBlock, bind_back_up
+from hpcdist.runtime.pserver.update_watch import UpdateWatch
 from hpcdist.runtime.staging import Call
 from hpcdist.transpiler.pserver import ServerPlan
 
@@ -29,12 +30,17 @@ class Serving:
         self.shards: Shards = SyncShards(trainers, packets)
         self._schedule = schedule
         self._updates: Sequence[Sequence[Apply]] = ()
+        self._watch: UpdateWatch | None = None
 
     def bind(
-        self, server: PsServer, updates: Sequence[Sequence[Apply]], packets: Sequence[Packet]
+        self,
+        server: PsServer,
+        updates: Sequence[Sequence[Apply]],
+        packets: Sequence[Packet],
+        watch: UpdateWatch,
     ) -> None:
         """Take what applies each packet; the first of them are dense ``packets``."""
-        self._updates = updates
+        self._updates, self._watch = updates, watch
 
     def on_read(self, trainer: int) -> None:
         """Note that a trainer reads its first values."""
@@ -47,8 +53,14 @@ class Serving:
 
     def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
         """Merge and apply a packet of these trainers."""
+        if self._watch is not None:
+            self._watch.look(packet, contributors, self.step_of)
         for update in self._updates[packet]:
             update(contributors)
+
+    def step_of(self, trainer: int) -> int:
+        """Return the step in which a trainer's packets are applied now."""
+        return here.step
 
     def after_load(self) -> None:
         """Go on from a checkpoint: the next step begins with the schedule."""
@@ -87,15 +99,22 @@ class AsynchronousServing(Serving):
         self._back_up(trainer)
 
     def bind(
-        self, server: PsServer, updates: Sequence[Sequence[Apply]], packets: Sequence[Packet]
+        self,
+        server: PsServer,
+        updates: Sequence[Sequence[Apply]],
+        packets: Sequence[Packet],
+        watch: UpdateWatch,
     ) -> None:
-        super().bind(server, updates, packets)
+        super().bind(server, updates, packets, watch)
         self._numbers = server.gradients[STEP.name]
         (self._step_packet,) = (i for i, packet in enumerate(packets) if STEP in packet.variables)
         self.after_load()
 
     def begin_step(self, step: int) -> None:
         """Nothing: every trainer has steps of its own."""
+
+    def step_of(self, trainer: int) -> int:
+        return self._arrived[trainer] // self._packets + 1
 
     def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
         (trainer,) = contributors

@@ -1,0 +1,115 @@
+"""Reading and writing at places that are data, and sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.tensor import zeros
+
+__all__ = [
+    "argsort",
+    "gather_nd",
+    "hash",
+    "index_sample",
+    "index_select",
+    "multiplex",
+    "scatter",
+    "scatter_nd",
+    "scatter_nd_add",
+    "shard_index",
+]
+
+
+def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
+    """Read places: ``index[..., i]`` says where along dimension i."""
+    inputs = {"X": input, "Index": index}
+    return LayerHelper("gather_nd", name).apply("gather_nd", inputs, dtype=input.dtype)
+
+
+def scatter(
+    input: Variable,
+    index: Variable,
+    updates: Variable,
+    name: str | None = None,
+    overwrite: bool = True,
+) -> Variable:
+    """Return ``input`` with rows of ``updates`` at ``index``, overwritten or added up from 0."""
+    inputs = {"X": input, "Ids": index, "Updates": updates}
+    helper = LayerHelper("scatter", name)
+    return helper.apply("scatter", inputs, {"overwrite": overwrite}, dtype=input.dtype)
+
+
+def scatter_nd_add(
+    ref: Variable, index: Variable, updates: Variable, name: str | None = None
+) -> Variable:
+    """Add ``updates`` to ``ref`` at places, several times where a place is named several times."""
+    inputs = {"X": ref, "Index": index, "Updates": updates}
+    helper = LayerHelper("scatter_nd_add", name)
+    return helper.apply("scatter_nd_add", inputs, dtype=ref.dtype)
+
+
+def scatter_nd(
+    index: Variable, updates: Variable, shape: Sequence[int], name: str | None = None
+) -> Variable:
+    """Add ``updates`` to zeros of a shape, at places."""
+    return scatter_nd_add(zeros(shape, updates.dtype), index, updates, name)
+
+
+def index_select(input: Variable, index: Variable, dim: int = 0) -> Variable:
+    """Return the parts of ``input`` that ``index`` names along dimension ``dim``."""
+    inputs = {"X": input, "Index": index}
+    helper = LayerHelper("index_select")
+    return helper.apply("index_select", inputs, {"dim": dim}, dtype=input.dtype)
+
+
+def index_sample(x: Variable, index: Variable) -> Variable:
+    """Return for every row of x the columns that the same row of ``index`` names."""
+    return LayerHelper("index_sample").apply(
+        "index_sample", {"X": x, "Index": index}, dtype=x.dtype
+    )
+
+
+def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
+    """Take row i from the value that row i of ``index`` names."""
+    if len(inputs) < 2:
+        raise GraphError(f"layers.multiplex: expected 2 values or more, got {len(inputs)}")
+    slots = {"X": list(inputs), "Ids": index}
+    return LayerHelper("multiplex").apply("multiplex", slots, dtype=inputs[0].dtype)
+
+
+def argsort(
+    input: Variable, axis: int = -1, descending: bool = False, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Sort along ``axis``; return the values and where they were. Equal ones keep their order."""
+    helper = LayerHelper("argsort", name)
+    out, ids = helper.new_var(input.dtype), helper.new_var("int64", stop_gradient=True)
+    attrs: dict[str, Any] = {"axis": axis, "descending": descending}
+    helper.append_op("argsort", {"X": input}, {"Out": out, "Indices": ids}, attrs)
+    return out, ids
+
+
+def shard_index(
+    input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
+) -> Variable:
+    """Number ids within their shard of ``index_num / nshards``; others become ``ignore_value``."""
+    if not 0 <= shard_id < nshards:
+        raise GraphError(f"layers.shard_index: shard_id {shard_id} is outside 0..{nshards - 1}")
+    attrs = {
+        "index_num": index_num,
+        "nshards": nshards,
+        "shard_id": shard_id,
+        "ignore_value": ignore_value,
+    }
+    helper = LayerHelper("shard_index")
+    return helper.apply("shard_index", {"X": input}, attrs, dtype=input.dtype, stop_gradient=True)
+
+
+def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = None) -> Variable:
+    """Hash each row of ids to ``num_hash`` numbers below ``hash_size`` (XXH64)."""
+    attrs = {"num_hash": num_hash, "mod_by": hash_size}
+    helper = LayerHelper("hash", name)
+    return helper.apply("hash", {"X": input}, attrs, dtype=input.dtype, stop_gradient=True)

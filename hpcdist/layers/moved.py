@@ -1,0 +1,236 @@
+"""Elements moved: turned, shifted, padded, cropped, cut out, regrouped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+
+__all__ = [
+    "crop",
+    "crop_tensor",
+    "diag",
+    "diag_embed",
+    "expand_as",
+    "flip",
+    "pad",
+    "pad2d",
+    "pad_constant_like",
+    "pixel_shuffle",
+    "roll",
+    "shuffle_channel",
+    "space_to_depth",
+    "t",
+    "temporal_shift",
+    "tril",
+    "triu",
+    "unfold",
+    "unstack",
+]
+
+Ints = int | Sequence[int]
+
+
+def _apply(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
+    return LayerHelper(type, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
+
+
+def _ints(layer: str, what: str, value: Any) -> list[int]:
+    """Return whole numbers, known when the Program is built, as a list."""
+    if isinstance(value, Variable) or any(isinstance(v, Variable) for v in _listed(value)):
+        raise GraphError(
+            f"layers.{layer}: {what} must be whole numbers that are known before the step, got a "
+            "Variable: shapes are fixed when a Program is compiled"
+        )
+    return [int(v) for v in _listed(value)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+# -- turned and shifted ----------------------------------------------------------------------------
+def roll(input: Variable, shifts: Ints, dims: Ints | None = None) -> Variable:
+    """Shift elements along ``dims`` (None: along all, as one row); what leaves enters again."""
+    attrs: dict[str, Any] = {"shifts": _ints("roll", "shifts", shifts)}
+    attrs["dims"] = [] if dims is None else _ints("roll", "dims", dims)
+    return _apply("roll", input, **attrs)
+
+
+def flip(input: Variable, dims: Ints, name: str | None = None) -> Variable:
+    """Turn the order of elements around along ``dims``."""
+    return _apply("flip", input, name, dims=_ints("flip", "dims", dims))
+
+
+def temporal_shift(
+    x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
+) -> Variable:
+    """Shift a part of the channels one frame forth, and as many back; a video has seg_num rows."""
+    return _apply("temporal_shift", x, name, seg_num=seg_num, shift_ratio=float(shift_ratio))
+
+
+def t(input: Variable, name: str | None = None) -> Variable:
+    """Transpose a matrix; a vector stays one."""
+    if len(input.shape) > 2:
+        raise GraphError(f"layers.t: expected at most 2 dimensions, got shape {input.shape}")
+    helper = LayerHelper("t", name)
+    if len(input.shape) < 2:
+        return helper.apply("assign", {"X": input}, dtype=input.dtype)
+    out, shape = helper.new_var(input.dtype), helper.new_var(input.dtype)
+    outputs = {"Out": out, "XShape": shape}
+    helper.append_op("transpose2", {"X": input}, outputs, {"axis": [1, 0]})
+    return out
+
+
+# -- triangles and diagonals -----------------------------------------------------------------------
+def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
+    """Keep the lower triangle of matrices, up to a diagonal; the rest is 0."""
+    return _apply("tril_triu", input, name, diagonal=diagonal, lower=True)
+
+
+def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
+    """Keep the upper triangle of matrices, from a diagonal on; the rest is 0."""
+    return _apply("tril_triu", input, name, diagonal=diagonal, lower=False)
+
+
+def diag(diagonal: Variable) -> Variable:
+    """Return the matrix that has this vector as its diagonal."""
+    helper = LayerHelper("diag")
+    return helper.apply("diag", {"Diagonal": diagonal}, dtype=diagonal.dtype)
+
+
+def diag_embed(input: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
+    """Write the last dimension into diagonals of matrices in dimensions dim1 and dim2."""
+    attrs = {"offset": offset, "dim1": dim1, "dim2": dim2}
+    return LayerHelper("diag_embed").apply("diag_embed", {"Input": input}, attrs, dtype=input.dtype)
+
+
+# -- padded, cropped, repeated ---------------------------------------------------------------------
+def pad(
+    x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None
+) -> Variable:
+    """Pad every dimension: before and after the first, before and after the second, ..."""
+    return _apply("pad", x, name, paddings=list(paddings), pad_value=float(pad_value))
+
+
+def pad2d(
+    input: Variable,
+    paddings: Sequence[int] = (0, 0, 0, 0),
+    mode: str = "constant",
+    pad_value: float = 0.0,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Pad images (top, bottom, left, right): with a number, or mirrored (reflect, edge)."""
+    if mode not in ("constant", "reflect", "edge"):
+        raise GraphError(f"layers.pad2d: mode must be constant, reflect or edge, got {mode!r}")
+    attrs = {
+        "paddings": _ints("pad2d", "paddings", paddings),
+        "mode": mode,
+        "pad_value": float(pad_value),
+        "data_format": data_format,
+    }
+    return _apply("pad2d", input, name, **attrs)
+
+
+def pad_constant_like(
+    x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None
+) -> Variable:
+    """Pad y behind its elements until it has the shape of x."""
+    attrs, inputs = {"pad_value": float(pad_value)}, {"X": x, "Y": y}
+    helper = LayerHelper("pad_constant_like", name)
+    return helper.apply("pad_constant_like", inputs, attrs, dtype=y.dtype)
+
+
+def crop(
+    x: Variable,
+    shape: Variable | Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Cut out a piece: of a shape, or of another value's shape, at offsets (0)."""
+    helper = LayerHelper("crop", name)
+    inputs, attrs = {"X": x}, {"offsets": _ints("crop", "offsets", offsets or [])}
+    attrs["offsets"] = attrs["offsets"] or [0] * len(x.shape)
+    if isinstance(shape, Variable):
+        inputs["Y"] = shape
+    elif shape is None:
+        raise GraphError("layers.crop: shape must be given")
+    else:
+        attrs["shape"] = _ints("crop", "shape", shape)
+    return helper.apply("crop", inputs, attrs, dtype=x.dtype)
+
+
+def crop_tensor(
+    x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None
+) -> Variable:
+    """Cut out a piece of a shape (-1: all that is left) at offsets (0)."""
+    attrs = {
+        "shape": _ints("crop_tensor", "shape", list(x.shape) if shape is None else shape),
+        "offsets": _ints("crop_tensor", "offsets", offsets or [0] * len(x.shape)),
+    }
+    return _apply("crop_tensor", x, name, **attrs)
+
+
+def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
+    """Repeat x along its dimensions until it has the shape of ``target_tensor``."""
+    inputs = {"X": x, "target_tensor": target_tensor}
+    return LayerHelper("expand_as", name).apply("expand_as", inputs, dtype=x.dtype)
+
+
+def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
+    """Return the values side by side along ``axis``, without that dimension."""
+    helper = LayerHelper("unstack")
+    count = x.shape[axis] if num is None else num
+    if count < 0:
+        raise GraphError(
+            f"layers.unstack: the extent of dimension {axis} of {x.shape} is not known"
+        )
+    outs = [helper.new_var(x.dtype) for _ in range(count)]
+    helper.append_op("unstack", {"X": x}, {"Y": outs}, {"axis": axis, "num": count})
+    return outs
+
+
+# -- pixels and channels ---------------------------------------------------------------------------
+def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
+    """Make r x r pixels of every r^2 channels."""
+    return _apply("pixel_shuffle", x, upscale_factor=upscale_factor)
+
+
+def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
+    """Take channels of all groups in turn."""
+    return _apply("shuffle_channel", x, name, group=group)
+
+
+def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
+    """Make channels of the pixels of every block."""
+    return _apply("space_to_depth", x, name, blocksize=blocksize)
+
+
+def unfold(
+    x: Variable,
+    kernel_sizes: Ints,
+    strides: Ints = 1,
+    paddings: Ints = 0,
+    dilations: Ints = 1,
+    name: str | None = None,
+) -> Variable:
+    """Write every window of images as a column: [N, channels * window, windows].
+
+    paddings: one number, (rows, columns), or (top, left, bottom, right).
+    """
+
+    def pair(value: Ints) -> list[int]:
+        return [value] * 2 if isinstance(value, int) else list(value)
+
+    around = [paddings] * 4 if isinstance(paddings, int) else list(paddings)
+    attrs = {
+        "kernel_sizes": pair(kernel_sizes),
+        "strides": pair(strides),
+        "paddings": around * 2 if len(around) == 2 else around,
+        "dilations": pair(dilations),
+    }
+    return LayerHelper("unfold", name).apply("unfold", {"X": x}, attrs, slot="Y", dtype=x.dtype)

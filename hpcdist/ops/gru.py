@@ -1,0 +1,268 @@
+"""Gated recurrent units over whole sequences, and a single step of one.
+
+Gates have Fluid's order: update, reset, candidate. Weight [D, 3 D] is, as in Fluid, two matrices
+one behind the other in memory: [D, 2 D] of the gates, then [D, D] of the candidate.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import by_row
+from hpcdist.ops.common import grad_by
+from hpcdist.ops.host import on_host
+from hpcdist.ops.labels import Call
+from hpcdist.ops.recurrent_steps import (
+    RELU,
+    Steps,
+    by_place,
+    fits,
+    kind_of,
+    like_forward,
+    rows_of_steps,
+)
+from hpcdist.ops.scratch import scratch
+from hpcdist.ops.sequence import Lods, rowwise, sequences_of
+
+Operands = Sequence[Any]
+
+_ATTRS = {
+    "is_reverse": False,
+    "gate_activation": "sigmoid",
+    "activation": "tanh",
+    "origin_mode": False,
+}
+_UNIT = {"gate_activation": 1, "activation": 2, "origin_mode": False}
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+def _check(type: str, x: Meta, first: Any, weight: Meta, bias: Any, rows: int) -> int:
+    width = weight.shape[0]
+    wanted = [
+        ("Input", x, (x.shape[0], 3 * width)),
+        ("Weight", weight, (width, 3 * width)),
+        ("Bias", bias, (1, 3 * width)),
+        ("the initial state", first, (rows, width)),
+    ]
+    for slot, meta, shape in wanted:
+        if meta is not None and not fits(meta.shape, shape):
+            raise GraphError(f"{type}: {slot} must be {list(shape)}, got {list(meta.shape)}")
+    return width
+
+
+def _infer(x: Meta, h0: Any, weight: Meta, bias: Any, **attrs: Any) -> Any:
+    sequences = sequences_of(x, "gru", "Input").sequences
+    width = _check("gru", x, h0, weight, bias, sequences)
+    kind_of(attrs["gate_activation"], "gru")
+    kind_of(attrs["activation"], "gru")
+    hidden = Meta((x.shape[0], width), x.dtype, lod=x.lod)
+    return hidden, rowwise(x), rowwise(hidden), rowwise(hidden)
+
+
+def _unit_infer(
+    x: Meta, last: Meta, weight: Meta, bias: Any, activation: int, gate_activation: int, **_: Any
+) -> Any:
+    if not {activation, gate_activation} <= set(range(RELU + 1)):
+        raise GraphError(
+            "gru_unit: activations must be 0 (identity), 1 (sigmoid), 2 (tanh) or 3 (relu), got "
+            f"{activation} and {gate_activation}"
+        )
+    width = _check("gru_unit", x, last, weight, bias, x.shape[0])
+    hidden = Meta((x.shape[0], width), x.dtype)
+    return Meta(x.shape, x.dtype), hidden, hidden
+
+
+# -- loops over steps ------------------------------------------------------------------------------
+def _weights(weight: Any) -> tuple[Any, Any]:
+    width = len(weight)
+    flat = weight.reshape(-1)
+    split = 2 * width * width
+    return flat[:split].reshape(width, 2 * width), flat[split:].reshape(width, width)
+
+
+def _forward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs: Operands) -> None:
+    """Inputs: Input, H0, Weight, Bias; outputs: Hidden, and by place gates, resets and Hidden."""
+    from hpcdist.ops.gru_kernels import gru_forward
+
+    x, h0, weight, bias = inputs
+    out, gates, resets, by_steps = outputs
+    dtype, count, rows, width = x.dtype, len(steps.order), len(steps.rows), len(weight)
+    room = functools.partial(scratch, dtype=dtype)
+    all_hidden = by_place("hidden", steps, h0, None, width, dtype)
+    gru_forward(
+        x,
+        *_weights(weight),
+        np.zeros(3 * width, dtype) if bias is None else bias.reshape(-1),
+        h0 is not None,
+        origin,
+        steps.starts,
+        steps.rows,
+        steps.befores,
+        kinds,
+        all_hidden,
+        room("gru gates", (rows, 3 * width)) if gates is None else gates,
+        room("gru resets", (rows, width)) if resets is None else resets,
+        room("gru products", (count, 2 * width)),
+        room("gru candidates", (count, width)),
+    )
+    if out is not None:
+        out[steps.rows] = all_hidden[count:]
+    if by_steps is not None:
+        by_steps[...] = all_hidden[count:]
+
+
+def _backward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs: Operands) -> None:
+    from hpcdist.ops.gru_kernels import gru_backward
+
+    h0, weight, _, hidden, gates, resets, dhidden = inputs
+    dx, dh0, dweight, dbias = outputs
+    dtype, count, rows, width = gates.dtype, len(steps.order), len(steps.rows), len(weight)
+    all_hidden = by_place("hidden", steps, h0, hidden, width, dtype)
+    all_dhidden = by_place("dhidden", steps, None, dhidden, width, dtype)
+    dgates = scratch("gru dgates", (rows, 2 * width), dtype)
+    dcandidates = scratch("gru dcandidates", (rows, width), dtype)
+    gru_backward(
+        *_weights(weight),
+        origin,
+        steps.starts,
+        steps.befores,
+        kinds,
+        all_hidden,
+        gates,
+        all_dhidden,
+        dgates,
+        dcandidates,
+        scratch("gru products", (count, width), dtype),
+    )
+    if dx is not None:
+        dx[steps.rows, : 2 * width] = dgates
+        dx[steps.rows, 2 * width :] = dcandidates
+    if dh0 is not None:
+        dh0[steps.order] = all_dhidden[:count]
+    if dweight is not None:
+        before = scratch("gru before", (rows, width), dtype)
+        np.take(all_hidden, steps.befores, axis=0, out=before, mode="clip")
+        of_gates, of_candidate = _weights(dweight)
+        np.dot(before.T, dgates, out=of_gates)
+        np.dot(resets.T, dcandidates, out=of_candidate)
+    if dbias is not None:
+        flat = dbias.reshape(-1)
+        np.sum(dgates, axis=0, out=flat[: 2 * width])
+        np.sum(dcandidates, axis=0, out=flat[2 * width :])
+
+
+def _bind(
+    xp: Any,
+    *operands: Any,
+    lods: Lods,
+    is_reverse: bool,
+    gate_activation: str,
+    activation: str,
+    origin_mode: bool,
+) -> Call:
+    kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
+    loop = functools.partial(_forward, Steps.of(lods[0], is_reverse), kinds, origin_mode)
+    return on_host(xp, loop, operands[:4], operands[4:])
+
+
+def _grad_bind(
+    xp: Any,
+    x: Any,
+    *operands: Any,
+    lods: Lods,
+    is_reverse: bool,
+    gate_activation: str,
+    activation: str,
+    origin_mode: bool,
+) -> Call:
+    kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
+    loop = functools.partial(_backward, Steps.of(lods[0], is_reverse), kinds, origin_mode)
+    return on_host(xp, loop, operands[:7], operands[7:])
+
+
+_GRAD = """Input, H0?, Weight, Bias?, Hidden, BatchGate, BatchResetHiddenPrev, Hidden@GRAD ->
+    Input@GRAD?, H0@GRAD?, Weight@GRAD?, Bias@GRAD?"""
+define(
+    "gru",
+    "Input, H0?, Weight, Bias? -> Hidden, BatchGate, BatchResetHiddenPrev, BatchHidden",
+    rows=rows_of_steps("Hidden"),
+    attrs=_ATTRS,
+    infer=_infer,
+    bind=_bind,
+    grad=grad_by("gru_grad", _GRAD),
+    lods=("Input",),
+)
+define(
+    "gru_grad",
+    _GRAD,
+    attrs=_ATTRS,
+    infer=lambda *metas, **_: like_forward(*metas[:4]),
+    bind=_grad_bind,
+    shape_only=("Input",),
+    lods=("Input",),
+)
+
+
+# -- a single step ---------------------------------------------------------------------------------
+def _unit_bind(
+    xp: Any,
+    x: Any,
+    last: Any,
+    weight: Any,
+    bias: Any,
+    gate: Any,
+    resets: Any,
+    hidden: Any,
+    activation: int,
+    gate_activation: int,
+    origin_mode: bool,
+) -> Call:
+    kinds = gate_activation, activation
+    loop = functools.partial(_forward, Steps.single(len(x)), kinds, origin_mode)
+    return on_host(xp, loop, (x, last, weight, bias), (None, gate, resets, hidden))
+
+
+def _unit_grad_bind(
+    xp: Any,
+    x: Any,
+    last: Any,
+    weight: Any,
+    bias: Any,
+    gate: Any,
+    resets: Any,
+    dhidden: Any,
+    *outputs: Any,
+    activation: int,
+    gate_activation: int,
+    origin_mode: bool,
+) -> Call:
+    kinds = gate_activation, activation
+    loop = functools.partial(_backward, Steps.single(len(x)), kinds, origin_mode)
+    return on_host(xp, loop, (last, weight, bias, None, gate, resets, dhidden), outputs)
+
+
+_UNIT_GRAD = """Input, HiddenPrev, Weight, Bias?, Gate, ResetHiddenPrev, Hidden@GRAD ->
+    Input@GRAD?, HiddenPrev@GRAD?, Weight@GRAD?, Bias@GRAD?"""
+define(
+    "gru_unit",
+    "Input, HiddenPrev, Weight, Bias? -> Gate, ResetHiddenPrev, Hidden",
+    rows=by_row("Input", "HiddenPrev"),
+    attrs=_UNIT,
+    infer=_unit_infer,
+    bind=_unit_bind,
+    grad=grad_by("gru_unit_grad", _UNIT_GRAD),
+)
+define(
+    "gru_unit_grad",
+    _UNIT_GRAD,
+    attrs=_UNIT,
+    infer=lambda *metas, **_: like_forward(*metas[:4]),
+    bind=_unit_grad_bind,
+    shape_only=("Input",),
+)

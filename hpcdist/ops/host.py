@@ -1,0 +1,33 @@
+"""Loops that are computed on the host, wherever the values lie that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.ops.labels import Call
+
+
+def on_host(
+    xp: Any,
+    loop: Callable[[Sequence[Any], Sequence[Any]], None],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+) -> Call:
+    """Bind ``loop(inputs, outputs)``, of numpy arrays; those of a GPU are copied there and back.
+
+    An absent operand is None.
+    """
+    if xp is np:
+        return lambda: loop(inputs, outputs)
+
+    def run() -> None:
+        results = [None if a is None else np.empty(a.shape, a.dtype) for a in outputs]
+        loop([None if a is None else a.get() for a in inputs], results)
+        for array, result in zip(outputs, results):
+            if array is not None:
+                array.set(result)
+
+    return run

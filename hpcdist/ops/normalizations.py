@@ -1,0 +1,394 @@
+"""Normalizations of images, by group or instance, of matrices by their norm, of rows by history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
+from hpcdist.ops.common import define_with_grad, same
+
+
+def _normed_rows(op: Applied) -> dict[str, OfRows]:
+    return {"Y": each_row(op, "X")}
+
+
+def _moments(xp: Any, rows: Any, epsilon: float) -> tuple[Any, Any, Any, Any]:
+    """Return mean, variance, 1 / deviation and normalized values of the last dimension."""
+    mean = rows.mean(-1, keepdims=True)
+    variance = ((rows - mean) ** 2).mean(-1, keepdims=True)
+    inverse = 1 / xp.sqrt(variance + epsilon)
+    return mean, variance, inverse, (rows - mean) * inverse
+
+
+def _back(slope: Any, normed: Any, inverse: Any) -> Any:
+    """Return the gradient before a normalization, from that behind it."""
+    means = slope.mean(-1, keepdims=True), (slope * normed).mean(-1, keepdims=True)
+    return inverse * (slope - means[0] - normed * means[1])
+
+
+# -- group_norm (Wu, He, 2018) ---------------------------------------------------------------------
+def _first(x: Any, data_layout: str) -> Any:
+    """View images with their channels in dimension 1."""
+    return (
+        x
+        if data_layout == "NCHW" or x is None
+        else x.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))
+    )
+
+
+def _group_infer(
+    x: Meta, scale: Meta | None, bias: Meta | None, epsilon: float, groups: int, data_layout: str
+) -> Any:
+    channels = x.shape[1 if data_layout == "NCHW" else -1]
+    if groups < 1 or channels % groups:
+        raise GraphError(f"{channels} channels cannot be divided into {groups} groups")
+    per_group = Meta((x.shape[0], groups), x.dtype)
+    return same(x), per_group, per_group
+
+
+def _group_norm(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float,
+    groups: int,
+    data_layout: str,
+) -> None:
+    """y = scale (x - mean) / sqrt(variance + epsilon) + bias, mean and variance of each group."""
+    first = _first(x, data_layout)
+    means, variances, _, normed = _moments(xp, first.reshape(first.shape[0], groups, -1), epsilon)
+    if mean is not None:
+        mean[...] = means[..., 0]
+    if variance is not None:
+        variance[...] = variances[..., 0]
+    made, each = normed.reshape(first.shape), (1, -1) + (1,) * (first.ndim - 2)
+    if scale is not None:
+        made = made * scale.reshape(each)
+    if bias is not None:
+        made = made + bias.reshape(each)
+    _first(y, data_layout)[...] = made
+
+
+def _group_norm_grad(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    dy: Any,
+    dx: Any,
+    dscale: Any,
+    dbias: Any,
+    epsilon: float,
+    groups: int,
+    data_layout: str,
+) -> None:
+    first, slope = _first(x, data_layout), _first(dy, data_layout)
+    grouped = (first.shape[0], groups, -1)
+    _, _, inverse, normed = _moments(xp, first.reshape(grouped), epsilon)
+    others = (0, *range(2, first.ndim))
+    if dbias is not None:
+        dbias[...] = slope.sum(others)
+    if dscale is not None:
+        dscale[...] = (slope * normed.reshape(first.shape)).sum(others)
+    if dx is not None:
+        if scale is not None:
+            slope = slope * scale.reshape((1, -1) + (1,) * (first.ndim - 2))
+        made = _back(slope.reshape(grouped), normed, inverse)
+        _first(dx, data_layout)[...] = made.reshape(first.shape)
+
+
+define_with_grad(
+    "group_norm",
+    "X, Scale?, Bias? -> Y, Mean, Variance",
+    "X, Scale?, Bias?, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
+    rows=_normed_rows,
+    attrs={"epsilon": 1e-5, "groups": 1, "data_layout": "NCHW"},
+    infer=_group_infer,
+    kernel=_group_norm,
+    grad_kernel=_group_norm_grad,
+)
+
+
+# -- instance_norm (Ulyanov et al., 2016): each channel of each image by itself --------------------
+def _instance_infer(x: Meta, scale: Meta, bias: Meta, epsilon: float) -> Any:
+    if len(x.shape) < 3:
+        raise GraphError(f"an instance norm needs images, got shape {x.shape}")
+    each = Meta((Meta(x.shape[:2]).size,), x.dtype)
+    return same(x), each, each
+
+
+def _instance_norm(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    mean: Any,
+    variance: Any,
+    epsilon: float,
+) -> None:
+    """As group_norm, each channel a group; ``SavedVariance`` is 1 / deviation, as Fluid has it."""
+    means, _, inverse, normed = _moments(xp, x.reshape(*x.shape[:2], -1), epsilon)
+    if mean is not None:
+        mean[...] = means.reshape(-1)
+    if variance is not None:
+        variance[...] = inverse.reshape(-1)
+    y[...] = (normed * scale.reshape(1, -1, 1) + bias.reshape(1, -1, 1)).reshape(x.shape)
+
+
+def _instance_norm_grad(
+    xp: Any, x: Any, scale: Any, dy: Any, dx: Any, dscale: Any, dbias: Any, epsilon: float
+) -> None:
+    flat = (*x.shape[:2], -1)
+    _, _, inverse, normed = _moments(xp, x.reshape(flat), epsilon)
+    slope = dy.reshape(flat)
+    if dbias is not None:
+        dbias[...] = slope.sum((0, 2))
+    if dscale is not None:
+        dscale[...] = (slope * normed).sum((0, 2))
+    if dx is not None:
+        dx[...] = _back(slope * scale.reshape(1, -1, 1), normed, inverse).reshape(x.shape)
+
+
+define_with_grad(
+    "instance_norm",
+    "X, Scale, Bias -> Y, SavedMean, SavedVariance",
+    "X, Scale, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
+    rows=_normed_rows,
+    attrs={"epsilon": 1e-5},
+    infer=_instance_infer,
+    kernel=_instance_norm,
+    grad_kernel=_instance_norm_grad,
+    grad_infer=lambda x, scale, dy, epsilon: (same(x), same(scale), same(scale)),
+)
+
+
+# -- affine_channel: a batch_norm that is no longer trained ----------------------------------------
+def _per_channel(value: Any, x: Any, data_layout: str) -> Any:
+    rank = x.ndim
+    return value.reshape(
+        (1, -1) + (1,) * (rank - 2) if data_layout == "NCHW" else (1,) * (rank - 1) + (-1,)
+    )
+
+
+def _affine_channel(xp: Any, x: Any, scale: Any, bias: Any, out: Any, data_layout: str) -> None:
+    scale, bias = (_per_channel(v, x, data_layout) for v in (scale, bias))
+    out[...] = x * scale + bias
+
+
+def _affine_channel_grad(
+    xp: Any,
+    x: Any,
+    scale: Any,
+    dout: Any,
+    dx: Any,
+    dscale: Any,
+    dbias: Any,
+    data_layout: str,
+) -> None:
+    channel = 1 if data_layout == "NCHW" else x.ndim - 1
+    others = tuple(i for i in range(x.ndim) if i != channel)
+    if dx is not None:
+        dx[...] = dout * _per_channel(scale, x, data_layout)
+    if dscale is not None:
+        dscale[...] = (dout * x).sum(others)
+    if dbias is not None:
+        dbias[...] = dout.sum(others)
+
+
+def _affine_rows(op: Applied) -> OfRows:
+    return each_row(op, "X")
+
+
+define_with_grad(
+    "affine_channel",
+    "X, Scale, Bias -> Out",
+    "X, Scale, Out@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
+    rows=_affine_rows,
+    attrs={"data_layout": "NCHW"},
+    infer=lambda x, scale, bias, data_layout: same(x),
+    kernel=_affine_channel,
+    grad_kernel=_affine_channel_grad,
+    grad_infer=lambda x, scale, dout, data_layout: (same(x), same(scale), same(scale)),
+)
+
+
+# -- spectral_norm: weights divided by their largest singular value --------------------------------
+def _matrix(weight: Any, dim: int) -> Any:
+    order = (dim, *(i for i in range(weight.ndim) if i != dim))
+    return weight.transpose(order).reshape(weight.shape[dim], -1)
+
+
+def _singular(
+    xp: Any, weight: Any, u: Any, v: Any, dim: int, power_iters: int, eps: float
+) -> tuple[Any, Any, Any, Any]:
+    """Return the matrix, left and right vector and the value, by power iteration from u and v."""
+    matrix = _matrix(weight, dim)
+    for _ in range(power_iters):
+        v = matrix.T @ u
+        v = v / (xp.sqrt((v * v).sum()) + eps)
+        u = matrix @ v
+        u = u / (xp.sqrt((u * u).sum()) + eps)
+    return matrix, u, v, u @ matrix @ v
+
+
+def _spectral_norm(xp: Any, weight: Any, u: Any, v: Any, out: Any, **facts: Any) -> None:
+    out[...] = weight / _singular(xp, weight, u, v, **facts)[3]
+
+
+def _spectral_norm_grad(
+    xp: Any, weight: Any, u: Any, v: Any, dout: Any, dweight: Any, dim: int, **facts: Any
+) -> None:
+    """The vectors count as constants."""
+    matrix, u, v, value = _singular(xp, weight, u, v, dim, **facts)
+    slope = _matrix(dout, dim)
+    made = slope / value - (slope * matrix).sum() / value**2 * xp.outer(u, v)
+    order = (dim, *(i for i in range(weight.ndim) if i != dim))
+    dweight.transpose(order)[...] = made.reshape([weight.shape[i] for i in order])
+
+
+define_with_grad(
+    "spectral_norm",
+    "Weight, U, V -> Out",
+    "Weight, U, V, Out@GRAD -> Weight@GRAD",
+    rows=by_row(apart=lambda op: False),
+    attrs={"dim": 0, "power_iters": 1, "eps": 1e-12},
+    infer=lambda weight, u, v, **_: same(weight),
+    kernel=_spectral_norm,
+    grad_kernel=_spectral_norm_grad,
+)
+
+
+# -- data_norm: by what was counted so far of every column -----------------------------------------
+_NOTHING = 1e-7  # a slot whose first element is nearer to 0 was not shown
+
+
+def _data_norm_infer(
+    scale_w: Meta | None,
+    bias: Meta | None,
+    x: Meta,
+    size: Meta,
+    total: Meta,
+    squares: Meta,
+    slot_dim: int,
+    **_: Any,
+) -> Any:
+    if len(x.shape) != 2 or (slot_dim > 0 and x.shape[1] % slot_dim):
+        raise GraphError(f"rows of {x.shape} do not consist of slots of {slot_dim}")
+    return same(x), same(size), same(size)
+
+
+def _shown(xp: Any, x: Any, slot_dim: int) -> Any:
+    """Return 1 for the elements of slots that were shown, all of them without ``slot_dim``."""
+    if slot_dim <= 0:
+        return xp.ones(x.shape, bool)
+    return xp.repeat(xp.absolute(x[:, ::slot_dim]) >= _NOTHING, slot_dim, 1)
+
+
+def _data_norm(
+    xp: Any,
+    scale_w: Any,
+    bias: Any,
+    x: Any,
+    size: Any,
+    total: Any,
+    squares: Any,
+    y: Any,
+    means: Any,
+    scales: Any,
+    slot_dim: int,
+    enable_scale_and_shift: bool,
+    **_: Any,
+) -> None:
+    """y = (x - total / size) sqrt(size / squares)."""
+    mean, scale = total / size, xp.sqrt(size / squares)
+    if means is not None:
+        means[...] = mean
+    if scales is not None:
+        scales[...] = scale
+    normed = (x - mean) * scale
+    if enable_scale_and_shift:
+        normed = normed * scale_w + bias
+    y[...] = xp.where(_shown(xp, x, slot_dim), normed, 0)
+
+
+def _data_norm_grad(
+    xp: Any,
+    scale_w: Any,
+    bias: Any,
+    x: Any,
+    means: Any,
+    scales: Any,
+    dy: Any,
+    dscale_w: Any,
+    dbias: Any,
+    dx: Any,
+    dsize: Any,
+    dtotal: Any,
+    dsquares: Any,
+    epsilon: float,
+    slot_dim: int,
+    enable_scale_and_shift: bool,
+    **_: Any,
+) -> None:
+    """Counts, sums and squares of the batch go back as if they were gradients, as Fluid has it."""
+    shown = _shown(xp, x, slot_dim)
+    slope = dy
+    if enable_scale_and_shift:
+        normed = (x - means) * scales
+        if dscale_w is not None:
+            dscale_w[...] = (dy * normed * shown).sum(0)
+        if dbias is not None:
+            dbias[...] = (dy * shown).sum(0)
+        slope = dy * scale_w
+    if dx is not None:
+        dx[...] = slope * scales * shown
+    count = shown.sum(0).astype(x.dtype)
+    summed, squared = (x * shown).sum(0), ((x - means) ** 2 * shown).sum(0)
+    if slot_dim > 0:
+        some = xp.maximum(count, 1)
+        summed, squared = summed / some, squared / some + (count >= 1) * epsilon
+        count = xp.minimum(count, 1)
+    else:
+        squared = squared + count * epsilon
+    for grad, value in ((dsize, count), (dtotal, summed), (dsquares, squared)):
+        if grad is not None:
+            grad[...] = value
+
+
+def _counts_rows(op: Applied) -> OfRows:
+    raise MixesRows("its gradients count the rows of a batch, whatever the loss weighs")
+
+
+define_with_grad(
+    "data_norm",
+    "scale_w?, bias?, X, BatchSize, BatchSum, BatchSquareSum -> Y, Means, Scales",
+    "scale_w?, bias?, X, Means, Scales, Y@GRAD -> scale_w@GRAD?, bias@GRAD?, X@GRAD?, "
+    "BatchSize@GRAD?, BatchSum@GRAD?, BatchSquareSum@GRAD?",
+    rows=_counts_rows,
+    attrs={
+        "epsilon": 1e-4,
+        "slot_dim": -1,
+        "summary_decay_rate": 0.9999999,
+        "enable_scale_and_shift": False,
+        "sync_stats": False,
+        "data_layout": "NCHW",
+    },
+    infer=_data_norm_infer,
+    kernel=_data_norm,
+    grad_kernel=_data_norm_grad,
+    grad_infer=lambda w, b, x, means, scales, dy, **_: (
+        w,
+        b,
+        same(x),
+        same(means),
+        same(means),
+        same(means),
+    ),
+)

@@ -1,0 +1,464 @@
+"""Losses over large vocabularies that touch few classes of a row: nce, hierarchical_sigmoid, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, OfRows, each_row
+from hpcdist.ops.common import define_with_grad, grad_by, same
+from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
+from hpcdist.ops.labels import range_check
+from hpcdist.ops.selected_rows import SelectedRows
+
+UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
+_FAR = 1e20  # what is taken from the score of a sample that is a label by accident
+
+
+def _chance(xp: Any, classes: Any, count: int, sampler: int, chances: Any) -> Any:
+    """Return with which probability a sampler draws each of these classes."""
+    if sampler == UNIFORM:
+        return xp.full(classes.shape, 1 / count)
+    if sampler == LOG_UNIFORM:
+        return xp.log((classes + 2.0) / (classes + 1.0)) / math.log(count)
+    return chances[classes]
+
+
+def _log_uniform(xp: Any, words: Any, count: int, modulus: int) -> Any:
+    drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
+    return drawn % modulus
+
+
+# -- nce: noise contrastive estimation (Gutmann, Hyvaerinen, 2010) ---------------------------------
+_NCE_ATTRS = {
+    "num_total_classes": 1,
+    "num_neg_samples": 10,
+    "seed": 0,
+    "sampler": UNIFORM,
+    "is_sparse": False,
+    "remote_prefetch": False,
+    "custom_neg_classes": (),
+}
+_NCE_IN = (
+    "Input, Label, Weight, Bias?, SampleWeight?, CustomDistProbs?, CustomDistAlias?, "
+    "CustomDistAliasProbs?"
+)
+
+
+def _nce_infer(
+    x: Meta,
+    label: Meta,
+    weight: Meta,
+    *others: Any,
+    num_total_classes: int,
+    num_neg_samples: int,
+    custom_neg_classes: Sequence[int],
+    **_: Any,
+) -> Any:
+    if len(x.shape) != 2 or weight.shape != (num_total_classes, x.shape[1]):
+        raise GraphError(
+            f"rows of {x.shape} need weights ({num_total_classes}, {x.shape[-1]}), got "
+            f"{weight.shape}"
+        )
+    trues = label.shape[1] if len(label.shape) == 2 else 1
+    columns = trues + (len(custom_neg_classes) or num_neg_samples)
+    shape = (x.shape[0], columns)
+    return Meta((x.shape[0], 1), x.dtype), Meta(shape, x.dtype), Meta(shape, "int64")
+
+
+def _nce_bind(
+    xp: Any,
+    x: Any,
+    label: Any,
+    weight: Any,
+    bias: Any,
+    sample_weight: Any,
+    chances: Any,
+    alias: Any,
+    alias_chances: Any,
+    rows: Any,
+    cost: Any,
+    activations: Any,
+    classes: Any,
+    num_total_classes: int,
+    seed: int,
+    sampler: int,
+    custom_neg_classes: Sequence[int],
+    state: Draws,
+    **_: Any,
+) -> Callable[[], Any]:
+    trues = label.reshape(len(x), -1)
+    many = trues.shape[1]
+    negatives = classes[:, many:]
+    part = part_of(negatives, rows, None)
+    key = key_of(seed, state.name)
+    words = filler(xp, part, key, state)
+    check = range_check(xp, label, num_total_classes, "nce", "classes")
+
+    def draw() -> Any:
+        drawn = words().reshape(negatives.shape)
+        if sampler == LOG_UNIFORM:
+            return _log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
+        places = (drawn * (num_total_classes * 2.0**-32)).astype("int64")
+        if sampler == UNIFORM:
+            return places
+        aside = words().reshape(negatives.shape) * 2.0**-32 > alias_chances[places]
+        return xp.where(aside & (alias[places] >= 0), alias[places], places)
+
+    def run() -> None:
+        check()
+        classes[:, :many] = trues
+        negatives[...] = custom_neg_classes if custom_neg_classes else draw()
+        scores = xp.einsum("nd,nkd->nk", x, weight[classes])
+        if bias is not None:
+            scores += bias.reshape(-1)[classes]
+        activations[...] = 1 / (1 + xp.exp(-scores))
+        noise = _noise(xp, classes, many, num_total_classes, sampler, chances)
+        chosen = activations / (activations + noise)
+        missed = noise / (activations + noise)
+        terms = -xp.log(xp.concatenate([chosen[:, :many], missed[:, many:]], 1))
+        total = terms.sum(1, keepdims=True)
+        cost[...] = total if sample_weight is None else total * sample_weight.reshape(-1, 1)
+
+    return run
+
+
+def _noise(xp: Any, classes: Any, many: int, count: int, sampler: int, chances: Any) -> Any:
+    return (classes.shape[1] - many) * _chance(xp, classes, count, sampler, chances)
+
+
+def _nce_slopes(
+    xp: Any, label: Any, activations: Any, classes: Any, noise: Any, weight: Any, dcost: Any
+) -> Any:
+    many = label.reshape(len(activations), -1).shape[1]
+    share = activations / (activations + noise)
+    slopes = share * (1 - activations)
+    slopes[:, :many] = (1 - share[:, :many]) * (activations[:, :many] - 1)
+    slopes *= dcost.reshape(-1, 1)
+    return slopes if weight is None else slopes * weight.reshape(-1, 1)
+
+
+def _nce_grad_infer(
+    x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others: Any, is_sparse: bool, **_: Any
+) -> Any:
+    classes = others[-2]
+    wide = _table_gradient(weight, classes.size, is_sparse)
+    return same(x), wide, None if bias is None else _table_gradient(bias, classes.size, is_sparse)
+
+
+def _table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
+    if is_sparse:
+        return Meta(table.shape, table.dtype, "SELECTED_ROWS", touched)
+    return same(table)
+
+
+def _write_rows(xp: Any, grad: Any, classes: Any, values: Any) -> None:
+    """Write rows of a table's gradient: values [..., width] for classes [...]."""
+    flat, rows = classes.reshape(-1), values.reshape(classes.size, -1)
+    if isinstance(grad, SelectedRows):
+        grad.rows[...] = flat
+        grad.value[...] = rows.reshape(grad.value.shape)
+    elif grad is not None:
+        grad.fill(0)
+        SelectedRows(flat, rows.reshape(len(rows), *grad.shape[1:]), len(grad)).add_to(grad)
+
+
+def _nce_grad(
+    xp: Any,
+    x: Any,
+    label: Any,
+    weight: Any,
+    bias: Any,
+    sample_weight: Any,
+    chances: Any,
+    alias: Any,
+    alias_chances: Any,
+    activations: Any,
+    classes: Any,
+    dcost: Any,
+    dx: Any,
+    dweight: Any,
+    dbias: Any,
+    num_total_classes: int,
+    sampler: int,
+    **_: Any,
+) -> None:
+    many = label.reshape(len(x), -1).shape[1]
+    noise = _noise(xp, classes, many, num_total_classes, sampler, chances)
+    slopes = _nce_slopes(xp, label, activations, classes, noise, sample_weight, dcost)
+    slopes = slopes.astype(x.dtype)
+    if dx is not None:
+        dx[...] = xp.einsum("nk,nkd->nd", slopes, weight[classes])
+    _write_rows(xp, dbias, classes, slopes)
+    if dweight is not None:
+        _write_rows(xp, dweight, classes, slopes[..., None] * x[:, None, :])
+
+
+def _nce_rows(op: Applied) -> OfRows:
+    return each_row(op, "Input", "Label", "SampleWeight")
+
+
+_NCE_GRAD = (
+    f"{_NCE_IN}, SampleLogits, SampleLabels, Cost@GRAD -> Input@GRAD?, Weight@GRAD?, Bias@GRAD?"
+)
+define(
+    "nce",
+    f"{_NCE_IN}, Rows? -> Cost, SampleLogits, SampleLabels",  # Rows: see `counter_random.Part`
+    rows=_nce_rows,
+    attrs=_NCE_ATTRS,
+    infer=_nce_infer,
+    bind=_nce_bind,
+    grad=grad_by("nce_grad", _NCE_GRAD),
+    state=Draws,
+)
+define("nce_grad", _NCE_GRAD, attrs=_NCE_ATTRS, infer=_nce_grad_infer, kernel=_nce_grad)
+
+
+# -- hierarchical_sigmoid: a path of decisions to every class (Morin, Bengio, 2005) ----------------
+_HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
+_CLIP = 40.0
+
+
+def _depth(num_classes: int, table: Any) -> int:
+    return table.shape[1] if table is not None else int(num_classes - 1).bit_length()
+
+
+def _path(xp: Any, label: Any, table: Any, code: Any, num_classes: int) -> tuple[Any, Any, Any]:
+    """Return the decisions on the way to each row's class: their rows of W, bits, which count.
+
+    Without a table: the way up from leaf ``label + num_classes`` of a heap, whose root is 1.
+    """
+    if table is not None:
+        # A path ends at the first number below 0.
+        there = xp.cumsum(table < 0, axis=1) == 0
+        return xp.where(there, table, 0), (code != 0) & there, there
+    leaf = label.reshape(-1, 1) + num_classes
+    level = xp.arange(_depth(num_classes, None))
+    place = leaf >> (level + 1)
+    there = place > 0
+    return xp.where(there, place - 1, 0), ((leaf >> level) & 1 == 1) & there, there
+
+
+def _hs_infer(
+    x: Meta,
+    w: Meta,
+    label: Meta,
+    table: Meta | None,
+    code: Meta | None,
+    bias: Meta | None,
+    num_classes: int,
+    **_: Any,
+) -> Any:
+    if len(x.shape) != 2 or w.shape[1:] != x.shape[1:]:
+        raise GraphError(f"rows of {x.shape} do not fit weights {w.shape}")
+    rows = x.shape[0]
+    return Meta((rows, 1), x.dtype), Meta((rows, _depth(num_classes, table)), x.dtype)
+
+
+def _hs(
+    xp: Any,
+    x: Any,
+    w: Any,
+    label: Any,
+    table: Any,
+    code: Any,
+    bias: Any,
+    out: Any,
+    pre: Any,
+    num_classes: int,
+    **_: Any,
+) -> None:
+    if table is None:
+        range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
+    places, bits, there = _path(xp, label, table, code, num_classes)
+    scores = xp.einsum("nd,nkd->nk", x, w[places])
+    if bias is not None:
+        scores += bias.reshape(-1)[places]
+    scores = xp.clip(xp.where(there, scores, 0), -_CLIP, _CLIP)
+    # As Fluid: places behind the end of a path count with a score of 0, a constant log(2) each.
+    soft = xp.log1p(xp.exp(scores))
+    if pre is not None:
+        pre[...] = soft
+    out[...] = (soft - scores * bits).sum(1, keepdims=True)
+
+
+def _hs_grad(
+    xp: Any,
+    x: Any,
+    w: Any,
+    label: Any,
+    table: Any,
+    code: Any,
+    bias: Any,
+    pre: Any,
+    dout: Any,
+    dx: Any,
+    dw: Any,
+    dbias: Any,
+    num_classes: int,
+    **_: Any,
+) -> None:
+    places, bits, there = _path(xp, label, table, code, num_classes)
+    slopes = (-xp.expm1(-pre) - bits) * there * dout
+    if dx is not None:
+        dx[...] = xp.einsum("nk,nkd->nd", slopes, w[places])
+    _write_rows(xp, dbias, places, slopes)
+    if dw is not None:
+        _write_rows(xp, dw, places, slopes[..., None] * x[:, None, :])
+
+
+def _hs_grad_infer(
+    x: Meta,
+    w: Meta,
+    label: Meta,
+    table: Meta | None,
+    code: Meta | None,
+    bias: Meta | None,
+    pre: Meta,
+    dout: Meta,
+    is_sparse: bool,
+    **_: Any,
+) -> Any:
+    wide = _table_gradient(w, pre.size, is_sparse)
+    return same(x), wide, None if bias is None else _table_gradient(bias, pre.size, is_sparse)
+
+
+def _hs_rows(op: Applied) -> OfRows:
+    return each_row(op, "X", "Label", "PathTable", "PathCode")
+
+
+define_with_grad(
+    "hierarchical_sigmoid",
+    "X, W, Label, PathTable?, PathCode?, Bias? -> Out, PreOut",
+    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?",
+    rows=_hs_rows,
+    attrs=_HS_ATTRS,
+    infer=_hs_infer,
+    kernel=_hs,
+    grad_kernel=_hs_grad,
+    grad_infer=_hs_grad_infer,
+)
+
+
+# -- sample_logits: the scores of some classes only, the same ones for all rows --------------------
+_SL_ATTRS = {
+    "use_customized_samples": False,
+    "uniq": True,
+    "remove_accidental_hits": True,
+    "num_samples": 1,
+    "seed": 0,
+}
+
+
+def _sl_infer(
+    logits: Meta,
+    labels: Meta,
+    samples: Meta | None,
+    chances: Meta | None,
+    num_samples: int,
+    **_: Any,
+) -> Any:
+    rows, trues = labels.shape
+    if num_samples > logits.shape[1]:
+        raise GraphError(f"cannot draw {num_samples} different classes of {logits.shape[1]}")
+    shape = (rows, trues + num_samples)
+    drawn = Meta(shape, "int64")
+    return drawn, Meta(shape, logits.dtype), Meta(shape, logits.dtype), Meta((rows, trues), "int64")
+
+
+def _different(draw: Callable[[], Any], count: int) -> tuple[np.ndarray, int]:
+    """Draw until ``count`` different numbers are there; return them and how many were drawn."""
+    found: dict[int, None] = {}
+    tries = 0
+    while len(found) < count:
+        for number in draw():
+            tries += 1
+            found.setdefault(int(number))
+            if len(found) == count:
+                break
+    return np.array(list(found)), tries
+
+
+def _sl_bind(
+    xp: Any,
+    logits: Any,
+    labels: Any,
+    given: Any,
+    given_chances: Any,
+    samples: Any,
+    chances: Any,
+    sampled: Any,
+    sampled_labels: Any,
+    use_customized_samples: bool,
+    remove_accidental_hits: bool,
+    num_samples: int,
+    seed: int,
+    state: Draws,
+    **_: Any,
+) -> Callable[[], Any]:
+    classes, trues = logits.shape[1], labels.shape[1]
+    part = part_of(np.empty(2 * num_samples + 16), None, None)
+    words = filler(np, part, key_of(seed, state.name), state)
+    check = range_check(xp, labels, classes, "sample_logits", "classes")
+
+    def draw() -> None:
+        numbers, tries = _different(
+            lambda: _log_uniform(np, words(), classes + 1, classes), num_samples
+        )
+        samples[:, :trues] = labels
+        samples[:, trues:] = xp.asarray(numbers)
+        one = _chance(xp, samples, classes + 1, LOG_UNIFORM, None)
+        # How often a class is expected among the samples, all of which are different.
+        chances[...] = (
+            one * num_samples if tries == num_samples else -xp.expm1(tries * xp.log1p(-one))
+        )
+
+    def run() -> None:
+        check()
+        if use_customized_samples:
+            samples[...], chances[...] = given, given_chances
+        else:
+            draw()
+        scores = xp.take_along_axis(logits, samples, 1)
+        if remove_accidental_hits:
+            hits = (samples[:, trues:, None] == samples[:, None, :trues]).any(2)
+            scores[:, trues:] -= hits * logits.dtype.type(_FAR)
+        sampled[...] = xp.clip(scores - xp.log(chances), -_FAR, _FAR)
+        sampled_labels[...] = xp.arange(trues)
+
+    return run
+
+
+def _sl_grad(xp: Any, logits: Any, samples: Any, dsampled: Any, dlogits: Any, **_: Any) -> None:
+    dlogits.fill(0)
+    xp.add.at(dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
+
+
+def _sl_rows(op: Applied) -> OfRows:
+    return each_row(op)
+
+
+_SL_GRAD = "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD"
+define(
+    "sample_logits",
+    "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
+    "Samples, Probabilities, SampledLogits, SampledLabels",
+    rows=_sl_rows,
+    attrs=_SL_ATTRS,
+    infer=_sl_infer,
+    bind=_sl_bind,
+    grad=grad_by("sample_logits_grad", _SL_GRAD),
+    state=Draws,
+)
+define(
+    "sample_logits_grad",
+    _SL_GRAD,
+    attrs=_SL_ATTRS,
+    infer=lambda logits, samples, dsampled, **_: same(logits),
+    kernel=_sl_grad,
+)

@@ -1,0 +1,140 @@
+"""Damaged files of data sets, and models with tables: read, or one error that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.comm.process_manager import launched_size
+from hpcdist.dataset import adult, mnist, movielens, text
+from hpcdist.errors import CheckpointError, DataError
+from tests.forging import damaged, facts_in, mutated, reseal, write_facts
+
+pytestmark = [
+    pytest.mark.skipif(launched_size() is not None, reason="one process is enough for it"),
+    pytest.mark.usefixtures("in_little_memory"),
+]
+
+
+def images(folder: Path) -> None:
+    mnist.read_idx(folder / "images.gz")
+
+
+def people(folder: Path) -> None:
+    adult._table.cache_clear()
+    adult._fitted.cache_clear()
+    assert len(list(adult.train()())) == len(list(adult.test()()))
+
+
+def ratings(folder: Path) -> None:
+    movielens._read.cache_clear()
+    assert list(movielens.train()()) + list(movielens.test()())
+    movielens.mean_rating()
+
+
+def words(folder: Path) -> None:
+    text._lines.cache_clear()
+    path = str(folder / "words.txt")
+    ids = text.build_dict(0, path)
+    list(text.train(ids, 3, path=path)())
+
+
+IDX = b"\0\0\x08\x03" + struct.pack(">3I", 5, 28, 28) + bytes(5 * 784)
+NAMES = ",".join((*adult.NUMBERS, *adult.categories, "class"))
+PEOPLE = (
+    f"{NAMES}\n" + "39,13,2174,0,40,a,b,c,d,e,f,g,h,<=50K\n50,13,0,0,13,a,b,c,d,e,f,g,i,>50K\n" * 5
+)
+RATINGS = "userId,movieId,rating,timestamp\n" + "".join(
+    f"{k % 5},{k % 7},{k % 10 / 2 + 0.5},{k}\n" for k in range(60)
+)
+FILES: dict[Callable[[Path], None], dict[str, bytes]] = {
+    images: {"images.gz": gzip.compress(IDX)},
+    people: {"adult_train.csv": PEOPLE.encode(), "adult_test.csv": PEOPLE.encode()},
+    ratings: {"ml-latest-small-ratings.csv": RATINGS.encode()},
+    words: {"words.txt": b"to be or not to be\nthat is the question\n" * 9},
+}
+
+
+@pytest.mark.parametrize("read", FILES, ids=lambda read: read.__name__)
+def test_a_damaged_file_is_read_or_refused_by_its_name(tmp_path, monkeypatch, read):
+    monkeypatch.setenv("HPCDIST_DATA_HOME", str(tmp_path))
+    luck, refused = random.Random(7), 0
+    for name, data in FILES[read].items():
+        (tmp_path / name).write_bytes(data)
+    read(tmp_path)
+    for number in range(150):
+        name = luck.choice(list(FILES[read]))
+        good = FILES[read][name]
+        packed = read is images and number % 2
+        bad = gzip.compress(damaged(luck, IDX)) if packed else damaged(luck, good)
+        (tmp_path / name).write_bytes(bad)
+        try:
+            read(tmp_path)
+        except DataError as error:
+            assert name in str(error)
+            refused += 1
+        (tmp_path / name).write_bytes(good)
+    assert refused > 30
+
+
+def test_many_users_of_one_rating_each_take_little_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("HPCDIST_DATA_HOME", str(tmp_path))
+    lines = "".join(f"{k},{k},3\n" for k in range(50_000))
+    (tmp_path / "ml-latest-small-ratings.csv").write_text("userId,movieId,rating\n" + lines)
+    ratings(tmp_path)
+
+
+def test_a_file_that_unpacks_to_much_is_refused(tmp_path):
+    (tmp_path / "images.gz").write_bytes(gzip.compress(bytes(mnist.MOST_BYTES + 1)))
+    with pytest.raises(DataError, match="unpacks to more than"):
+        images(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Return (folder, executor) of a saved model with a distributed table."""
+    folder = tmp_path_factory.mktemp("model")
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main, startup):
+        with fluid.unique_name.guard():
+            ids = fluid.data("ids", [None, 1], "int64")
+            rows = fluid.embedding(ids, [-1, 4], is_sparse=True, is_distributed=True)
+            answer = fluid.layers.fc(rows, 2)
+            fluid.optimizer.Adam(0.1).minimize(fluid.layers.mean(answer))
+        exe = fluid.Executor()
+        exe.run(startup)
+        exe.run(main, feed={"ids": np.arange(50)[:, None]})
+        fluid.io.save_inference_model(str(folder), ["ids"], [answer], exe, main)
+    return folder, exe
+
+
+def test_a_forged_model_with_tables_answers_or_is_refused(model, tmp_path):
+    (good, exe), luck, refused = model, random.Random(9), 0
+    files = sorted(path.name for path in good.iterdir() if path.suffix != ".lock")
+    for number in range(150):
+        folder = tmp_path / str(number)
+        shutil.copytree(good, folder)
+        path = folder / luck.choice([name for name in files if name != ".lock"])
+        if number % 4:
+            write_facts(path, mutated(luck, facts_in(path)))
+            if path.name.startswith("trainer"):
+                reseal(folder)
+        else:
+            path.write_bytes(damaged(luck, path.read_bytes()))
+        try:
+            with fluid.scope_guard(fluid.Scope()):
+                program, feeds, fetches = fluid.io.load_inference_model(str(folder), exe)
+                exe.run(program, {feeds[0]: np.arange(-9, 9)[:, None]}, fetches)
+        except (CheckpointError, IndexError) as error:
+            assert isinstance(error, CheckpointError) or not feeds
+            refused += 1
+        shutil.rmtree(folder)
+    assert refused > 60

@@ -1,0 +1,126 @@
+"""Conditional random fields against all paths, CTC against all alignments, chunks and distances."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.errors import FeedError, GraphError, HpcdistError
+
+LENGTHS = [2, 0, 3]
+
+
+@pytest.fixture(autouse=True)
+def programs():
+    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
+        yield
+
+
+def ragged(name, width, dtype="int64"):
+    return layers.data(name, [width], dtype=dtype, lod_level=1)
+
+
+def tensor(array, lengths=LENGTHS):
+    return fluid.create_lod_tensor(np.asarray(array), [lengths])
+
+
+def run(feed, fetches, **parameters):
+    exe, scope = fluid.Executor(), fluid.Scope()
+    exe.run(fluid.default_startup_program(), scope=scope)
+    for name, value in parameters.items():
+        scope.find_var(name).get_tensor().set(value, fluid.CPUPlace())
+    return exe.run(feed=feed, fetch_list=list(fetches), scope=scope)
+
+
+def score(x, weights, path):
+    total = weights[0, path[0]] + weights[1, path[-1]]
+    total += sum(row[tag] for row, tag in zip(x, path))
+    return total + sum(weights[a + 2, b] for a, b in itertools.pairwise(path))
+
+
+def test_a_chain_knows_the_probability_of_every_path_and_the_likeliest_one():
+    rng = np.random.default_rng(2)
+    x, weights = rng.normal(size=(5, 3)).astype("float32"), rng.normal(size=(5, 3))
+    labels, weights = rng.integers(0, 3, (5, 1)), weights.astype("float32")
+    scores, tags = ragged("x", 3, "float32"), ragged("y", 1)
+    cost = layers.linear_chain_crf(scores, tags, fluid.ParamAttr("crf"))
+    best = layers.crf_decoding(scores, fluid.ParamAttr("crf"))
+    right = layers.crf_decoding(scores, fluid.ParamAttr("crf"), label=tags)
+    feed = {"x": tensor(x), "y": tensor(labels)}
+    cost, best, right = run(feed, [cost, best, right], crf=weights)
+    begin = 0
+    for sequence, length in enumerate(LENGTHS):
+        rows = slice(begin, begin + length)
+        begin += length
+        if not length:
+            assert cost[sequence] == 0
+            continue
+        paths = list(itertools.product(range(3), repeat=length))
+        scored = np.array([score(x[rows], weights, path) for path in paths])
+        given = score(x[rows], weights, labels[rows, 0])
+        np.testing.assert_allclose(cost[sequence], np.log(np.exp(scored).sum()) - given, rtol=1e-5)
+        assert tuple(best[rows, 0]) == paths[int(scored.argmax())]
+    np.testing.assert_array_equal(right, best == labels)
+
+
+def test_a_label_that_is_no_tag_is_refused():
+    cost = layers.linear_chain_crf(ragged("x", 3, "float32"), ragged("y", 1))
+    feed = {"x": tensor(np.zeros((5, 3), "float32")), "y": tensor(np.full((5, 1), 3))}
+    with pytest.raises(FeedError, match="labels must be in 0..2"):
+        run(feed, [cost])
+
+
+def test_decoding_without_a_field_says_what_to_give():
+    with pytest.raises(GraphError, match="linear_chain_crf's by its name"):
+        layers.crf_decoding(ragged("x", 3, "float32"), fluid.ParamAttr("nobody"))
+
+
+def collapsed(path, blank):
+    return tuple(k for k, _ in itertools.groupby(path) if k != blank)
+
+
+def test_ctc_sums_over_all_alignments():
+    rng = np.random.default_rng(4)
+    x, labels = rng.normal(size=(7, 3)).astype("float32"), np.array([[1], [1], [2], [1]])
+    lengths, counts = [4, 3], [2, 2]
+    loss = layers.warpctc(ragged("x", 3, "float32"), ragged("y", 1, "int32"), blank=0)
+    feed = {"x": tensor(x, lengths), "y": tensor(labels.astype("int32"), counts)}
+    (loss,) = run(feed, [loss])
+    shares = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    for sequence, (rows, wanted) in enumerate([(shares[:4], (1, 1)), (shares[4:], (2, 1))]):
+        paths = itertools.product(range(3), repeat=len(rows))
+        of = [np.prod([r[k] for r, k in zip(rows, p)]) for p in paths if collapsed(p, 0) == wanted]
+        np.testing.assert_allclose(loss[sequence, 0], -np.log(sum(of)), rtol=1e-5)
+
+
+def test_chunks_are_counted_by_where_they_begin_and_end_and_by_type():
+    found, label = ragged("x", 1), ragged("y", 1)
+    fetches = layers.chunk_eval(found, label, "IOB", 2)
+    # B0 I0 O B1 I1 against B0 I0 O B1 B1: two of two are found, of which one is right, of three.
+    feed = {
+        "x": tensor([[0], [1], [4], [2], [3]], [3, 2]),
+        "y": tensor([[0], [1], [4], [2], [2]], [3, 2]),
+    }
+    values = [value[0] for value in run(feed, fetches)]
+    np.testing.assert_allclose(values, [1 / 2, 1 / 3, 0.4, 2, 3, 1], rtol=1e-6)
+
+
+def test_edit_distances():
+    out, count = layers.edit_distance(ragged("x", 1), ragged("y", 1), normalized=False)
+    words = {"x": ["kitten", "", "abc"], "y": ["sitting", "ab", "abc"]}
+    feed = {
+        name: tensor(np.array([[ord(c)] for c in "".join(w)]), [len(t) for t in w])
+        for name, w in words.items()
+    }
+    distances, count = run(feed, [out, count])
+    np.testing.assert_array_equal(distances[:, 0], [3, 2, 0])
+    assert count[0] == 3
+
+
+def test_a_distance_from_nothing_cannot_be_normalized():
+    out, _ = layers.edit_distance(ragged("x", 1), ragged("y", 1))
+    feed = {"x": tensor([[1]], [1]), "y": tensor(np.zeros((0, 1), int), [0])}
+    with pytest.raises(HpcdistError, match="normalized=False"):
+        run(feed, [out])
