@@ -1,4 +1,4 @@
-"""One pass over multi-slot text by a QueueDataset: Fluid 1.8.5, or hpcdist as paddle. Python 3.7."""
+"""A pass over multi-slot text: Fluid 1.8.5's QueueDataset, or hpcdist's. For Python 3.7."""
 
 import argparse
 import json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def files(mpi_tmp_path: Path) -> list[str]:
         for k in range(lines):
             words = rng.integers(1, 30, rng.integers(1, 5))
             text += f"{len(words)} {' '.join(map(str, words))} 1 {100 * number + k}\n"
-        fresh = path.with_suffix(f".{fluid.rank()}")
+        fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(text)
         made.append(str(fresh.replace(path)))
     return made
