@@ -39,6 +39,7 @@ setup(
         "compression": ["hdf5plugin>=4.3"],
         "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
+        "torch": ["torch>=2.1"],
         "plot": ["matplotlib>=3.8"],
         "test": [
             "hdf5plugin>=4.3",

@@ -54,6 +54,8 @@ def of_role(exe):
     trainer = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     if not role:
         return fluid.default_main_program(), trainer
+    if not os.environ.get("PADDLE_PSERVER_IPS"):
+        return without_servers(trainer), trainer
     port = os.environ["PADDLE_PSERVER_PORT"]
     hosts = os.environ["PADDLE_PSERVER_IPS"].split(",")
     transpiler = fluid.DistributeTranspiler()
@@ -69,6 +71,18 @@ def of_role(exe):
     exe.run(transpiler.get_startup_program(own, serving))
     exe.run(serving)
     return None, trainer
+
+
+def without_servers(trainer):
+    """Return the program of a trainer in a job that sums gradients."""
+    config = fluid.DistributeTranspilerConfig()
+    config.mode = "collective"
+    config.collective_mode = "grad_allreduce"
+    own = os.environ["PADDLE_CURRENT_ENDPOINT"]
+    endpoints = os.environ["PADDLE_TRAINER_ENDPOINTS"]
+    transpiler = fluid.DistributeTranspiler(config)
+    transpiler.transpile(trainer, trainers=endpoints, current_endpoint=own)
+    return fluid.default_main_program()
 
 
 def main():

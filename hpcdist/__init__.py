@@ -33,7 +33,7 @@ from hpcdist.compat import (
 from hpcdist.compat.core import cpu_places, cuda_places, is_compiled_with_cuda
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPlace
+from hpcdist.executor.backend import CPUPlace, CUDAPlace, place
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.parallel_executor import ParallelExecutor
@@ -128,6 +128,7 @@ __all__ = [
     "optimizer",
     "parallel_executor",
     "param_attr",
+    "place",
     "program_guard",
     "progress",
     "rank",

@@ -304,7 +304,11 @@ def _gradient_steps(
             if not any(name != EMPTY for name in step.writes()):
                 continue
             own = {grad_name(name) for name in op.output_arg_names}
-            for missing in sorted(own - {grad_name(n) for n in made}):
+            absent = own - {grad_name(n) for n in made}
+            if "sub_block" in step.attrs:
+                _leave_out(step, absent)
+                absent = set()
+            for missing in sorted(absent):
                 if missing in step.reads():  # an output that the targets do not depend on
                     forward = missing.removesuffix(GRAD_SUFFIX)
                     zeros = {"X": [forward]}, {"Out": [missing]}
@@ -312,6 +316,15 @@ def _gradient_steps(
             steps.append(step)
             written.update(step.writes())
     return steps
+
+
+def _leave_out(step: _Step, absent: set[str]) -> None:
+    """Take gradients that are not there, and what they are of, from a loop's or branch's."""
+    for slot in [s for s in step.inputs if s.endswith(GRAD_SUFFIX)]:
+        gradients, forward = step.inputs[slot], step.inputs[slot.removesuffix(GRAD_SUFFIX)]
+        kept = [(g, f) for g, f in zip(gradients, forward) if g not in absent]
+        step.inputs[slot] = [g for g, _ in kept]
+        step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in kept]
 
 
 def _given(grad: Any) -> Slots:

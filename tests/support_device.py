@@ -47,6 +47,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         self.data = types.SimpleNamespace(ptr=host.ctypes.data, owner=host)
         self._memory = memptr  # which stays as long as this does
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.data.ptr, False), "shape": self.shape, "version": 3}
+
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError("Implicit conversion to a NumPy array is not allowed")
 

@@ -143,7 +143,7 @@ class Nccl(types.SimpleNamespace):
         for number, name in enumerate(DTYPES):
             setattr(self, f"NCCL_{name.upper()}", number)
         self.major, self.version = cupy_major, version
-        self.cliques: dict[bytes, Clique] = defaultdict(Clique)
+        self.cliques: dict[bytes, Clique] = {}
         self.made: list[Communicator] = []
 
     def get_version(self) -> int:
@@ -175,7 +175,7 @@ class Nccl(types.SimpleNamespace):
         if expected is tuple:
             assert all(-128 <= part <= 127 for part in commId)
             commId = np.array(commId, np.int8).tobytes()
-        clique = self.cliques[commId]
+        clique = self.cliques.setdefault(commId, Clique())  # atomic, as defaultdict is not
         with clique.lock:
             assert rank not in clique.ranks
             clique.ranks.add(rank)

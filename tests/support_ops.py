@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import hpcdist.ops  # noqa: F401  (fills the registry)
@@ -19,6 +20,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program, Variable, lookup
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.by_torch import needing_torch
 
 Slots = Mapping[str, Any]  # slot -> an array or a LoDTensor, or a list of those
 
@@ -104,10 +106,18 @@ def case(*types: str) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Cas
         for type in types:
             if type in CASES:
                 raise ValueError(f"operator {type!r} has two cases")
-            CASES[type] = make
+            CASES[type] = _with_torch(make) if type in needing_torch() else make
         return make
 
     return enter
+
+
+def _with_torch(make: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
+    def draw_with_torch(draw: Draw) -> Case:
+        pytest.importorskip("torch")
+        return make(draw)
+
+    return draw_with_torch
 
 
 class Graph:

@@ -123,7 +123,7 @@ def agreed(gather: Callable[[bytes], list[bytes]], what: Callable[[], T], who: s
 
 
 # -- what trainer 0 does alone ---------------------------------------------------------------------
-_outcomes: dict[str, list[str]] = {}  # of each path, of every time that trainer 0 has saved it
+_outcomes: dict[str, list[str]] = {}  # of all that trainer 0 has done, of every time
 _calls: Counter[str] = Counter()  # how often this trainer has waited for it
 
 
@@ -132,20 +132,30 @@ def saved_by_first(
 ) -> None:
     """Have trainer 0 ``save`` into a directory; return when it has, on every trainer that calls.
 
-    ``name`` is that of a file in it. Trainers need not call this: scripts may save on trainer 0
-    alone. Its CheckpointError is raised on all that do.
+    ``name`` is that of a file in it.
     """
-    path = directory / (name or "")
-    if peers.trainers == 1:
+
+    def save_locked() -> None:
         with held(directory):
             save()
+
+    done_by_first(peers, f"save {directory / (name or '')}", save_locked)
+
+
+def done_by_first(peers: Peers, what: str, do: Callable[[], None]) -> None:
+    """Have trainer 0 ``do`` something; return when it has, on every trainer that calls.
+
+    Trainers need not call this: scripts may save on trainer 0 alone. Its CheckpointError is raised
+    on all that do.
+    """
+    if peers.trainers == 1:
+        do()
         return
-    key = xxhash.xxh3_128_hexdigest(str(path).encode())
+    key = xxhash.xxh3_128_hexdigest(what.encode())
     if peers.trainer == 0:
         outcome = ""
         try:
-            with held(directory):
-                save()
+            do()
         except BaseException as error:
             outcome = str(error) or repr(error)
             raise
@@ -155,9 +165,9 @@ def saved_by_first(
     call, heard = _calls[key], _outcomes.setdefault(key, [])
     _calls[key] += 1
     while len(heard) <= call:
-        said = peers.hear(f"trainer 0 to save {path}")
+        said = peers.hear(f"trainer 0 to {what}")
         if said is None:
-            logger.warning("%s: trainer 0 died before it had saved it", path)
+            logger.warning("trainer 0 died before it could %s", what)
             return
         other, _, outcome = said.decode(errors="replace").partition(" ")
         _outcomes.setdefault(other, []).append(outcome)

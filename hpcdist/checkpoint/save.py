@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, default_main_program
+from hpcdist.ops.common import in_sequence
 from hpcdist.ps.table import SparseTable
 
 POLL_S = 0.02
@@ -163,10 +164,10 @@ def save(
         together(peers, ask)
         if own in awaited:
             content.snapshot(_memory)
-        _background.start(_in_order(write, finish), give_up, control.installed())
+        _background.start(in_sequence([write, finish]), give_up, control.installed())
         return Path(target.directory)
     try:
-        together(peers, _in_order(ask, write))
+        together(peers, in_sequence([ask, write]))
         together(peers, finish)
     except CheckpointError:
         give_up()
@@ -376,14 +377,6 @@ def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int
     shapes = {h.piece.name: h.piece.whole for h in held}
     sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
     return shares(shapes, sizes, writers)
-
-
-def _in_order(*calls: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run
 
 
 def _finish(

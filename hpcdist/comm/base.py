@@ -45,6 +45,7 @@ class Transport(Protocol):
     size: int  # the number of ranks
     tolerant: bool  # messages among the living go on after a rank has died
     concurrent: bool  # two threads of this rank may use it at once, for different messages
+    takes_device_memory: bool = False  # sums may be of arrays in the memory of a GPU
     native: Any  # the communicator as mpi4py, and so HDF5, knows it; None without MPI
 
     # -- point to point --
@@ -207,8 +208,16 @@ def writable(array: Array) -> Array:
 
 
 def summable(array: Array) -> Array:
-    """Return ``array`` as a buffer to add up, refusing what MPI cannot add: it adds numbers."""
-    if writable(array).dtype.char not in "bBhHiIlLqQfd":
+    """Return ``array`` as a buffer to add up, refusing what MPI cannot add: it adds numbers.
+
+    An array of a GPU is one that tells its address there, as cupy's do.
+    """
+    if hasattr(array, "__cuda_array_interface__"):
+        if not array.flags.c_contiguous:
+            raise CommError(f"an array to sum must be C-contiguous, got strides {array.strides}")
+    else:
+        writable(array)
+    if array.dtype.char not in "bBhHiIlLqQfd":
         raise CommError(
             f"cannot add up an array of {array.dtype}, expected float32, float64 or int"
         )

@@ -6,7 +6,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from hpcdist import settings
+from hpcdist.comm.base import summable
 from hpcdist.comm.collective import Buffer, Collective, Group, Reduction
+from hpcdist.comm.host_collective import agreed
 from hpcdist.comm.reduction_phases import Chain
 from hpcdist.errors import CommError
 
@@ -116,14 +119,28 @@ class StagedCollective:
 
 
 class AwareCollective(StagedCollective):
-    """A group over an MPI that takes GPU memory itself; only where the user says that it does."""
+    """A group over an MPI that takes GPU memory itself; only where the user asks for it."""
+
+    def __init__(self, host: Collective) -> None:
+        """Collective; CommError on all ranks if the MPI of one cannot do it."""
+        transport = host.group.transport
+        able = b"1" if transport.takes_device_memory else b""
+        told = transport.allgather_bytes(able, host.group.deadline_s, "the others' word")
+        without = [str(host.group.names[rank]) for rank, word in enumerate(told) if not word]
+        if without:
+            raise CommError(
+                f"{settings.ALLREDUCE.name}=mpi-cuda-aware: MPI was built without CUDA on rank "
+                f"{', '.join(without)} (MPIX_Query_cuda_support); use another MPI, or mpi, which "
+                "copies through host memory, or nccl"
+            )
+        super().__init__(host)
 
     def allreduce_init(
         self, array: Buffer, *, ordered: bool = False, describe: Callable[[], str] | None = None
     ) -> Reduction:
         if ordered:  # MPI adds in an order of its own
             return super().allreduce_init(array, ordered=True, describe=describe)
-        on_device(self._cupy, array)
+        agreed(self.group, summable(on_device(self._cupy, array)), ordered)
         what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
         return AwareReduction(self._cupy, self.group, array, what)
 

@@ -104,8 +104,12 @@ class OverFlat:
         self.reduce = flat.reduce
         self.barrier = flat.barrier
         self.split = flat.split
-        self.close = flat.close
-        self.abort = flat.abort
+
+    def close(self) -> None:
+        self.flat.close()
+
+    def abort(self) -> None:
+        self.flat.abort()
 
 
 class HierarchicalCollective(OverFlat):

@@ -57,6 +57,7 @@ class MpiTransport(Transport):
         self.size: int = comm.Get_size()
         self.concurrent: bool = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.tolerant = False
+        self.takes_device_memory: bool = _knows_cuda(MPI.__file__)
 
     # -- point to point --
 
@@ -143,6 +144,8 @@ class MpiTransport(Transport):
         self._finish([self._comm.Ibcast(buffer, root)], f"the data of rank {root}")
 
     def iallreduce(self, array: Array) -> Request:
+        if not isinstance(array, np.ndarray) and not self.takes_device_memory:
+            raise CommError("this MPI was built without CUDA: it cannot read arrays of a GPU")
         return self._comm.Iallreduce(self._mpi.IN_PLACE, summable(array), self._mpi.SUM)
 
     def waiter(
@@ -222,6 +225,15 @@ def finalize() -> None:
             library.MPI_Finalize()
             return
     MPI.Finalize()
+
+
+@cache
+def _knows_cuda(mpi4py_library: str) -> bool:
+    """Tell whether this MPI reads and writes the memory of GPUs, by its own word."""
+    try:
+        return bool(ctypes.CDLL(mpi4py_library).MPIX_Query_cuda_support())
+    except (AttributeError, OSError):  # neither Open MPI nor MPICH
+        return False
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 
@@ -27,11 +28,11 @@ def is_compiled_with_cuda() -> bool:
 
 
 def get_cuda_device_count() -> int:
-    """Return the number of GPUs this process sees; 0 without cupy or without a driver."""
-    if not is_compiled_with_cuda():
+    """Return the number of GPUs this process sees; 0 without cupy, CUDA's libraries or a driver."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
         return 0
-    import cupy
-
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError:

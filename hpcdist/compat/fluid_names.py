@@ -83,7 +83,7 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     "fleet is hpcdist.fleet, docs/fleet.md lists what it has": (
         r"fluid\.(incubate\.)?(fleet|communicator)",
     ),
-    "lay the loop out in Python if its length is known, or pad and mask": (
+    "docs/loops.md lists what loops and branches are written with": (
         r"fluid\.layers\.\w*(array|While|while|cond|case|Switch|IfElse|RNN|lod_rank)",
     ),
     "dir(fluid.optimizer) lists the optimizers that are there": (r"fluid\.optimizer\.",),

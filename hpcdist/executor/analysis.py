@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.memory import Lifetime
@@ -19,7 +20,7 @@ FOREVER = sys.maxsize
 def is_control(op: Operator) -> bool:
     """Tell whether an operator acts on the world (send, conditional_block): it has no kernel."""
     definition = lookup(op.type)
-    return definition.kernel is None and definition.bind is None
+    return definition.kernel is None and definition.bind is None and definition.values is None
 
 
 def nested_ops(op: Operator) -> list[Operator]:
@@ -73,7 +74,8 @@ def select_live(
     live = []
     for op in reversed(ops):
         written = writes(op)
-        if is_control(op) or any(name in needed or keeps(name) for name in written):
+        acts = is_control(op) or lookup(op.type).acts
+        if acts or any(name in needed or keeps(name) for name in written):
             live.append(op)
             needed.update(reads(op))
     return live[::-1]
@@ -95,12 +97,15 @@ def root_of(views: Mapping[str, View], name: str) -> str:
     return name
 
 
-def find_views(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> dict[str, View]:
+def find_views(
+    ops: Sequence[Operator], metas: Mapping[str, Meta], interpreted: Collection[int] = ()
+) -> dict[str, View]:
     """Find the names that need no buffer: reshapes, pieces to be sent, pieces received.
 
     The pieces of ``split_byref`` are rows of what it splits; when ``concat`` joins only pieces
     that ``recv`` brings, those are rows of the joined value, so nothing is copied. What is
-    overwritten later has no view: that shows the value of its own time.
+    overwritten later has no view: that shows the value of its own time; nor has what operators
+    give that are ``interpreted`` (their ids).
     """
     written: dict[str, list[int]] = {}
     received: set[str] = set()
@@ -115,7 +120,8 @@ def find_views(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> dict[str, 
             views.update(_rows(op.input("X")[0], op.output("Out"), metas))
         elif op.type == "concat" and received.issuperset(op.input("X")):
             views.update(_rows(op.output("Out")[0], op.input("X"), metas))
-        for out_slot, in_slot in lookup(op.type).alias.items():
+        alias = {} if id(op) in interpreted else lookup(op.type).alias
+        for out_slot, in_slot in alias.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
                 if written[out] == [index] and all(i < index for i in written.get(source, ())):
                     views[out] = View(source)
@@ -131,12 +137,38 @@ def _rows(root: str, pieces: Sequence[str], metas: Mapping[str, Meta]) -> dict[s
     return out
 
 
+class Interpreted(Protocol):
+    """Tells which operators are interpreted, and what they give; see `executor.dynamic`."""
+
+    def takes(self, op: Operator) -> bool:
+        """Tell whether an operator is interpreted; those before it have been told of."""
+
+    def enter(self, op: Operator, metas: dict[str, Meta]) -> None:
+        """Add to ``metas`` what an interpreted operator gives to compiled ones."""
+
+    def follow(self, op: Operator, new: dict[str, Meta]) -> None:
+        """Add to ``new`` what an interpreted operator gives, if it changes with that."""
+
+
 def concrete_metas(
-    block: Block, ops: Sequence[Operator], known: Mapping[str, Meta]
+    block: Block,
+    ops: Sequence[Operator],
+    known: Mapping[str, Meta],
+    interpreted: Interpreted | None = None,
 ) -> dict[str, Meta]:
-    """Work out the shape of every value from those ``known`` (fed, or kept in the scope)."""
+    """Work out the shape of every value from those ``known`` (fed, or kept in the scope).
+
+    Values that only ``interpreted`` operators give and read are left out.
+    """
     metas = dict(known)
     for op in ops:
+        if interpreted is not None and interpreted.takes(op):
+            for name in reads(op):
+                var = block.find_var(name)
+                if var is not None and var.is_data and name not in metas:
+                    _declare(block, op, name, metas)
+            interpreted.enter(op, metas)
+            continue
         for name in reads(op):
             if name not in metas and not _made_inside(op, name):
                 _declare(block, op, name, metas)
@@ -160,7 +192,10 @@ def _inferred(op: Operator, inputs: Mapping[str, Sequence[Meta]]) -> dict[str, l
 
 
 def changed_metas(
-    ops: Sequence[Operator], metas: Mapping[str, Meta], feeds: Mapping[str, Meta]
+    ops: Sequence[Operator],
+    metas: Mapping[str, Meta],
+    feeds: Mapping[str, Meta],
+    interpreted: Interpreted | None = None,
 ) -> dict[str, Meta]:
     """Work out what is new when other ``feeds`` come in: only operators behind them are asked.
 
@@ -170,6 +205,9 @@ def changed_metas(
     if not new:
         return new
     for op in ops:
+        if interpreted is not None and interpreted.takes(op):
+            interpreted.follow(op, new)
+            continue
         if new.keys().isdisjoint(op.input_arg_names) or lookup(op.type).infer is None:
             continue
         inputs = {

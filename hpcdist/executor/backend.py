@@ -34,6 +34,16 @@ class CUDAPlace:
 Place = CPUPlace | CUDAPlace
 
 
+def place(name: str) -> Place:
+    """Return the place called "cpu" or "gpu", for the option of a script; ValueError for others.
+
+    On several ranks "gpu" is the GPU that the launcher chose for this rank.
+    """
+    if name not in ("cpu", "gpu"):
+        raise ValueError(f"place: expected cpu or gpu, got {name!r}")
+    return CPUPlace() if name == "cpu" else CUDAPlace(*selected_gpus()[:1])
+
+
 def selected_gpus() -> tuple[int, ...]:
     """Return the GPUs that this rank was given, by FLAGS_selected_gpus; none if it says nothing."""
     return settings.SELECTED_GPUS.read()

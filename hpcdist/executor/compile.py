@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,10 @@ from hpcdist.executor.analysis import (
     writes,
 )
 from hpcdist.executor.backend import Backend
+from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
-from hpcdist.executor.memory import ALIGNMENT, adjacent, nbytes_of
+from hpcdist.executor.interpret import Interpreter
+from hpcdist.executor.memory import adjacent, adopted, carve, meta_of, nbytes_of, new_value
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
@@ -38,8 +39,9 @@ from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
+from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.lod_tensor import LoDTensor
 
 Step = Callable[[], Any]
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
@@ -58,14 +60,27 @@ class Compiled:
     pool_bytes: int
     checks: bool = False  # whether all that is computed must be finite
     fitting: Fitting | None = None  # where something is fed whose length may change
+    interpreter: Interpreter | None = None  # where there are loops, or branches of open shapes
 
     def lod(self, name: str) -> Lod | None:
         """Return how the rows of a value group into sequences, None if they do not."""
-        return None if self.fitting is None else self.fitting.metas[name].lod
+        meta = None if self.fitting is None else self.fitting.metas.get(name)
+        return None if meta is None else meta.lod
+
+    def interpreted(self, name: str) -> Any:
+        """Return a value that has no planned place: an array, a LoDTensor, or a list of them."""
+        value = None if self.interpreter is None else self.interpreter.get(name)
+        if value is None:
+            raise GraphError(f"cannot fetch {name!r}: nothing has given it a value in this step")
+        if isinstance(value, TensorArray):
+            return [None if v is None else LoDTensor(v.array.copy(), v.lod) for v in value]
+        return value.array.copy() if value.lod is None else LoDTensor(value.array.copy(), value.lod)
 
     def run(self) -> None:
         """Execute every step; an error names the operator it came from."""
         i = 0
+        if self.interpreter is not None:
+            self.interpreter.begin()
         try:
             steps = self.steps
             if self.checks:
@@ -119,13 +134,19 @@ class Compiler:
         """
         self.arrays = dict(given or {})
         self.given = frozenset(self.arrays)
-        fed = {n: _meta_of(array) for n, array in self.arrays.items()}
+        fed = {n: meta_of(array) for n, array in self.arrays.items()}
         fed = {**fed, **(known or {}), **feeds}
         ops = select_live(self.block.ops, fetches, self._keeps)
         controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
         network = control.required(controls[0]) if controls else None
-        metas = concrete_metas(self.block, ops, self._known(ops, fed, fetches))
-        views = find_views(ops, metas)
+        dynamic = Dynamic.of(self.block, ops, self._keeps)
+        metas = concrete_metas(self.block, ops, self._known(ops, fed, fetches), dynamic)
+        if dynamic.ops and self.backend.xp is not np:
+            raise GraphError(
+                "loops, branches of open shapes and tensor arrays run on CPUPlace() only, not on a "
+                "GPU: make the Executor with CPUPlace()"
+            )
+        views = find_views(ops, metas, dynamic.ops)
         sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
         if network is not None:
@@ -137,16 +158,23 @@ class Compiler:
         sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n not in fixed}
         for name in sizes.keys() & (reserve or {}).keys():
             sizes[name] = max(sizes[name], (reserve or {})[name])
-        layout = self._lay_out(ops, views, sizes, feeds, fetches)
+        layout = self._lay_out(ops, views, sizes, feeds, fetches, bool(dynamic.ops))
         memory = self.pool.take(layout.nbytes)
         places = self._allocate(memory, layout, metas)
         for name in views:
             self._view(name, views, metas)
         fits = control.Fits()
-        steps, bound_ops = self._bind(layout.ops, metas, views, controls, fits)
+        interpreter = None
+        if dynamic.ops:
+            recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
+            interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded)
+        steps, bound_ops = self._bind(
+            layout.ops, metas, views, controls, fits, fetches, dynamic.ops, interpreter
+        )
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
-            again = [None if any(op is c for c in controls) else op for op in bound_ops]
+            fixed_ops = {*map(id, controls), *dynamic.ops}
+            again = [None if id(op) in fixed_ops else op for op in bound_ops]
             fitting = Fitting(
                 ops=ops,
                 metas=metas,
@@ -156,9 +184,10 @@ class Compiler:
                 arrays=self.arrays,
                 steps=steps,
                 bound=again,
-                carve=functools.partial(self._carve, memory),
+                carve=functools.partial(carve, memory),
                 rebind=functools.partial(self._bind_kernel, metas=metas),
                 fits=fits,
+                interpreted=dynamic if dynamic.ops else None,
             )
         return Compiled(
             program=self.block.program,
@@ -170,6 +199,7 @@ class Compiler:
             pool_bytes=layout.nbytes,
             checks=settings.CHECK_NAN_INF.read(),
             fitting=fitting,
+            interpreter=interpreter,
         )
 
     # -- names -------------------------------------------------------------------------------
@@ -188,13 +218,13 @@ class Compiler:
                     continue
                 if op.type == "listen_and_serv" and self._held(name) is None:
                     continue  # a gradient that trainers will bring
-                known[name] = _meta_of(self._initialized(name))
+                known[name] = meta_of(self._initialized(name))
             made.update(writes(op))
         for name in fetches:
             if name not in made and name not in known:
                 if self.block.find_var(name) is None:
                     raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
-                known[name] = _meta_of(self._initialized(name))
+                known[name] = meta_of(self._initialized(name))
         return known
 
     def _held(self, name: str) -> Any:
@@ -223,42 +253,12 @@ class Compiler:
         if name in self.arrays:
             return
         variable = self.scope.find_var(name) or self.scope.var(name)
-        if variable.value is None or _meta_of(variable.value) != meta:
-            variable.hold(self._new(meta))
-        own = self._adopted(variable.value)
+        if variable.value is None or meta_of(variable.value) != meta:
+            variable.hold(new_value(meta, self.backend))
+        own = adopted(variable.value, self.backend)
         if own is not variable.value:
             variable.hold(own)
         self.arrays[name] = own
-
-    def _adopted(self, value: Any) -> Any:
-        """Return a value in this backend's memory: itself, unless it is in another's."""
-        adopt = self.backend.adopt
-        if not isinstance(value, SelectedRows):
-            return adopt(value)
-        rows = adopt(value.rows)
-        if rows is value.rows:
-            return value
-        return SelectedRows(rows, adopt(value.value), value.height)
-
-    def _new(self, meta: Meta) -> Any:
-        if meta.type == "SELECTED_ROWS":
-            rows = max(meta.rows, 0)
-            value = self.backend.xp.zeros((rows, *meta.shape[1:]), meta.dtype)
-            return SelectedRows(self.backend.xp.zeros(rows, "int64"), value, meta.shape[0])
-        return self._carve(self.backend.bytes(nbytes_of(meta)), 0, meta)
-
-    def _carve(self, memory: Any, offset: int, meta: Meta) -> Any:
-        def piece(start: int, shape: tuple[int, ...], dtype: str) -> Any:
-            size = math.prod(shape) * np.dtype(dtype).itemsize
-            return memory[start : start + size].view(dtype).reshape(shape)
-
-        if meta.type != "SELECTED_ROWS":
-            return piece(offset, meta.shape, meta.dtype)
-        rows = piece(offset, (meta.rows,), "int64")
-        behind = offset + -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
-        return SelectedRows(
-            rows, piece(behind, (meta.rows, *meta.shape[1:]), meta.dtype), meta.shape[0]
-        )
 
     def _lay_contiguous(
         self, groups: list[list[str]], metas: Mapping[str, Meta], network: control.Control
@@ -271,7 +271,7 @@ class Compiler:
             memory = network.memory(sum(nbytes_of(metas[n]) for n in group), self.backend)
             offset = 0
             for name, var in zip(group, held):
-                array = self._carve(memory, offset, metas[name])
+                array = carve(memory, offset, metas[name])
                 if var.value is not None:
                     array[...] = var.value
                 var.hold(array)
@@ -284,11 +284,12 @@ class Compiler:
         sizes: Mapping[str, int],
         feeds: Mapping[str, Meta],
         fetches: Sequence[str],
+        in_order: bool,
     ) -> Layout:
         """Decide where temporaries lie and, if that is wished, in which order operators run."""
         needed = Needed(views, sizes, list(feeds), fetches)
-        outermost = self.block.idx == 0
-        return lay_out(ops, needed, self.block.program._memory_saving if outermost else None)
+        free = self.block.idx == 0 and not in_order
+        return lay_out(ops, needed, self.block.program._memory_saving if free else None)
 
     def _allocate(self, memory: Any, layout: Layout, metas: Mapping[str, Meta]) -> dict[str, Place]:
         """Make the arrays of temporaries, and return where each lies in the memory."""
@@ -297,7 +298,7 @@ class Compiler:
             place = Place(offset, storage.nbytes)
             for name in storage.names:
                 places[name] = place
-                self.arrays[name] = self._carve(memory, offset, metas[name])
+                self.arrays[name] = carve(memory, offset, metas[name])
         return places
 
     def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
@@ -319,16 +320,23 @@ class Compiler:
         views: Mapping[str, View],
         controls: Sequence[Operator],
         fits: control.Fits,
+        fetches: Sequence[str],
+        interpreted: Collection[int],
+        interpreter: Interpreter | None,
     ) -> tuple[list[Step], list[Operator]]:
         acting: dict[int, Step | None] = {}
         if controls:
             owner = (self.block.program, self.scope, self.backend)
-            binding = control.Binding(*owner, self.arrays, fits)
+            binding = control.Binding(*owner, self.arrays, fits, fetches)
             calls = control.required(controls[0]).bind(controls, binding)
             acting = {id(op): call for op, call in zip(controls, calls)}
         steps: list[Step] = []
         bound: list[Operator] = []
         for op in ops:
+            if interpreter is not None and id(op) in interpreted:
+                steps.append(interpreter.bind(op))
+                bound.append(op)
+                continue
             if _is_view(op, views, metas):
                 continue
             call = acting[id(op)] if id(op) in acting else self._bind_kernel(op, metas)
@@ -349,7 +357,7 @@ class Compiler:
         for slot, names in op.outputs.items():
             for i, name in enumerate(names):
                 if name in op.input_arg_names and not _may_overwrite(definition, slot):
-                    fresh = self._new(metas[name])
+                    fresh = new_value(metas[name], self.backend)
                     copies.append((outputs[slot][i], fresh))
                     outputs[slot][i] = fresh
         outs = arguments(definition.outputs, outputs)
@@ -384,6 +392,19 @@ class Compiler:
         return functools.partial(_run_if, condition, body.steps)
 
 
+def steps_of(
+    block: Block,
+    ops: Sequence[Operator],
+    binding: control.Binding,
+    given: Mapping[str, Any] | None = None,
+) -> list[Step]:
+    """Return the calls of some operators of a block, by themselves; ``given``: see `compile`."""
+    part = Block(block.program, block.idx, block.parent_idx)
+    part.vars, part.ops = block.vars, list(ops)
+    compiler = Compiler(part, binding.scope, binding.backend, Pool(binding.backend))
+    return compiler.compile({}, [], given).steps
+
+
 def _run_if(condition: Any, steps: Sequence[Step]) -> None:
     if condition.reshape(-1)[0]:
         for call in steps:
@@ -411,10 +432,3 @@ def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta])
         return True
     pieces = op.input("X") if op.type == "concat" else []
     return bool(pieces) and all(n in views and views[n].root == results[0] for n in pieces)
-
-
-def _meta_of(array: Any) -> Meta:
-    if isinstance(array, SelectedRows):
-        shape = (array.height, *array.value.shape[1:])
-        return Meta(shape, array.value.dtype.name, "SELECTED_ROWS", len(array.rows))
-    return Meta(tuple(array.shape), array.dtype.name)

@@ -42,6 +42,7 @@ class Binding:
     backend: Backend
     arrays: Mapping[str, Any]  # every value of the compiled block by name, as it is now
     fits: Fits = field(default_factory=Fits)
+    fetches: Sequence[str] = ()
 
 
 class Peers(Protocol):

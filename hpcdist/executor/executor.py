@@ -48,7 +48,7 @@ class _Entry:
         """Find the arrays that are fed and fetched."""
         arrays = self.compiled.arrays
         self.feeds = [(name, arrays.get(name)) for name in self.feed_names]
-        self.fetches = [(name, arrays[name]) for name in self.fetch_names]
+        self.fetches = [(name, arrays.get(name)) for name in self.fetch_names]
 
 
 class Executor:
@@ -144,7 +144,10 @@ class Executor:
         if here.after_first_step and here.step:
             here.first_step_done()
         copy_out = self._backend.copy_out
-        results: list[Any] = [copy_out(array) for _, array in entry.fetches]
+        results: list[Any] = [
+            copy_out(array) if array is not None else entry.compiled.interpreted(name)
+            for name, array in entry.fetches
+        ]
         if entry.compiled.fitting is not None:
             grouped = [entry.compiled.lod(name) for name in fetches]
             results = [v if lod is None else LoDTensor(v, lod) for v, lod in zip(results, grouped)]
@@ -154,7 +157,7 @@ class Executor:
             self._nan_watch.look(fetches, results)
         if return_numpy:
             arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
-            return list(map(as_fetched, arrays))
+            return [v if isinstance(v, list) else as_fetched(v) for v in arrays]
         return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
 
     def train_from_dataset(

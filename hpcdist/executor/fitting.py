@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.executor.analysis import View, changed_metas, root_of
+from hpcdist.executor.analysis import Interpreted, View, changed_metas, root_of
 from hpcdist.executor.control import Fits
 from hpcdist.executor.memory import nbytes_of
 from hpcdist.graph.operator import Operator
@@ -72,6 +72,7 @@ class Fitting:
     carve: Callable[[int, Meta], Any]
     rebind: Callable[[Operator], Callable[[], Any]]
     fits: Fits
+    interpreted: Interpreted | None = None
 
     def __post_init__(self) -> None:
         self._again = [_Bound.of(i, op) for i, op in enumerate(self.bound) if op is not None]
@@ -82,7 +83,7 @@ class Fitting:
         ``reserve`` then says how many bytes to set aside for which value.
         """
         feeds = {n: self._as_before(n, meta) for n, meta in feeds.items()}
-        changed = changed_metas(self.ops, self.metas, feeds)
+        changed = changed_metas(self.ops, self.metas, feeds, self.interpreted)
         if not changed:
             return True
         resized = {n: m for n, m in changed.items() if m != self.metas[n] and n in self.arrays}

@@ -73,6 +73,9 @@ class OpDef:
         ``X*``), as keyword ``lods``, and ``infer`` says which outputs are sequences. Outputs of
         other operators group as the first input with sequences does that has as many rows.
     measures: input slots that hold lengths of sequences; of these the Lods, as with ``lods``.
+    values: values(*inputs, **attrs) -> results, instead of a kernel, for an operator whose results
+        have shapes that only the step knows: Values in and out, see `hpcdist.graph.values`.
+    acts: it does something that nobody reads, so it runs even if nobody wants its results.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
     """
@@ -91,6 +94,8 @@ class OpDef:
     state: Callable[..., Any] | None = None
     lods: Sequence[str] = ()
     measures: Sequence[str] = ()
+    values: Callable[..., Any] | None = None
+    acts: bool = False
     rows: Treatment | None = None
 
 

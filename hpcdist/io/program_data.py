@@ -91,7 +91,7 @@ def _operator(op: Operator) -> dict[str, Any]:
 
 
 def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
-    lookup(said["type"])
+    definition = lookup(said["type"])
     attrs = {str(name): _value(value) for name, value in said["attrs"].items()}
     if "sub_block" in attrs:
         inner = attrs["sub_block"]
@@ -101,6 +101,9 @@ def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
         {str(slot): [str(n) for n in names] for slot, names in said[side].items()}
         for side in ("inputs", "outputs")
     )
+    for slot in definition.inputs:
+        if not slot.optional and len(inputs.get(slot.name, ())) != 1:
+            raise ValueError(f"operator {said['type']} with {slot.name} = {inputs.get(slot.name)}")
     return Operator(block, str(said["type"]), inputs, outputs, attrs)
 
 

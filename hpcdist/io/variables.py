@@ -23,7 +23,7 @@ from hpcdist.checkpoint.local_shards import (
     whole,
 )
 from hpcdist.checkpoint.metadata import OTHER, Piece
-from hpcdist.checkpoint.ranks import peers_here, saved_by_first
+from hpcdist.checkpoint.ranks import done_by_first, peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table, wanted
 from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
@@ -294,20 +294,18 @@ def load_vars(
     scope, directory = global_scope(), Path(dirname)
     chosen = _chosen(program, vars, predicate)
     names = [var.name for var in chosen]
-    index, servers, asked = 0, 1, None
+    index, servers = 0, 1
+    peers: Peers | None = None  # if servers load, too
     served = server_plan(program)
     if served is not None:
         index, servers = served.index, len(served.plan.endpoints)
     else:
-        peers = peers_here()
-        if peers.trains_in(scope):
-            if peers.trainer == 0:
-                asked = {"path": str(directory.resolve()), "filename": filename, "names": names}
+        others = peers_here()
+        if others.trains_in(scope):
+            peers = others
             peers.program(program)
             chosen = [v for v in chosen if array_of(scope, v.name) is not None]
     tables = [table for table in tables_of(program, scope) if table.name in names]
-    if asked:
-        peers.ask({"do": CHECK, "data": here.step > 0, **asked})
     with open_saved(directory, filename, names) as source:
         if served is not None:
             held = [h for h in held_of_server(program, scope) if h.local in names]
@@ -317,11 +315,24 @@ def load_vars(
         check_take_up(source, held, data=here.step > 0)
         for table in tables:
             check_table(source, table, index, servers)
-        if asked:
-            peers.ask({"do": LOAD, **asked})
+        if peers is not None:
+            _load_on_servers(peers, directory, filename, names)
         take_up(source, held, scope)
         for table in tables:
             take_up_table(source, table, index, servers)
+
+
+def _load_on_servers(
+    peers: Peers, directory: Path, filename: str | None, names: Sequence[str]
+) -> None:
+    """Let servers load what they hold; return when they have, so that rows of theirs are those."""
+    where = {"path": str(directory.resolve()), "filename": filename, "names": names}
+
+    def ask() -> None:
+        peers.ask({"do": CHECK, "data": here.step > 0, **where})
+        peers.ask({"do": LOAD, **where})
+
+    done_by_first(peers, f"load {directory / (filename or '')}", ask)
 
 
 def load_params(

@@ -41,6 +41,7 @@ from hpcdist.launch import (
     report,
     roles,
     script_arguments,
+    settings_page,
     slurm,
     stacks,
     table,
@@ -58,7 +59,7 @@ REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 COMMANDS = {
     "checkpoint": checkpoints.main,
-    "settings": lambda words: print(settings.markdown(), end=""),
+    "settings": lambda words: print(settings_page.markdown(), end=""),
     "slurm": slurm.main,
 }
 

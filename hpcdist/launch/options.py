@@ -13,7 +13,7 @@ from hpcdist.comm.process_manager import launched_rank
 from hpcdist.compat import fluid_options
 from hpcdist.launch import role_map
 from hpcdist.runtime.job.failure_policy import OnFailure
-from hpcdist.settings import Kind, Word
+from hpcdist.setting import Kind, Word
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any
 from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.comm import mpi
 from hpcdist.launch.options import argument
-from hpcdist.settings import Integer
+from hpcdist.setting import Integer
 
 DESCRIPTION = """\
 Write a Slurm batch script that trains with hpcdist.

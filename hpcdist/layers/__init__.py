@@ -4,11 +4,14 @@ from hpcdist.layers import (  # noqa: F401
     activation_curves,
     indexed,
     linear_algebra,
+    made,
     math_op,
     moved,
     normalizations,
     pair_losses,
+    resize,
     sampled,
+    volumes,
 )
 from hpcdist.layers.activation import (
     abs,
@@ -39,6 +42,23 @@ from hpcdist.layers.activation import (
     tanh,
 )
 from hpcdist.layers.activation_curves import *  # noqa: F403
+from hpcdist.layers.arrays import (
+    array_length,
+    array_read,
+    array_to_lod_tensor,
+    array_write,
+    create_array,
+    is_empty,
+    lod_rank_table,
+    lod_tensor_to_array,
+    max_sequence_len,
+    merge_lod_tensor,
+    reorder_lod_tensor_by_rank,
+    select_input,
+    shrink_memory,
+    split_lod_tensor,
+    tensor_array_to_tensor,
+)
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -54,6 +74,12 @@ from hpcdist.layers.control_flow import (
     logical_or,
     logical_xor,
     not_equal,
+)
+from hpcdist.layers.decoding import (
+    beam_search,
+    beam_search_decode,
+    ctc_greedy_decoder,
+    gather_tree,
 )
 from hpcdist.layers.embedding import embedding, one_hot
 from hpcdist.layers.image import (
@@ -83,6 +109,7 @@ from hpcdist.layers.learning_rate_scheduler import (
     polynomial_decay,
 )
 from hpcdist.layers.linear_algebra import *  # noqa: F403
+from hpcdist.layers.loops import IfElse, While, case, cond, switch_case, while_loop
 from hpcdist.layers.loss import (
     cross_entropy,
     huber_loss,
@@ -94,6 +121,7 @@ from hpcdist.layers.loss import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from hpcdist.layers.made import *  # noqa: F403
 from hpcdist.layers.math import (
     argmax,
     argmin,
@@ -134,6 +162,7 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.rnn import (
     dynamic_gru,
     dynamic_lstm,
@@ -159,6 +188,8 @@ from hpcdist.layers.sequence import (
     sequence_softmax,
     sequence_unpad,
 )
+from hpcdist.layers.side_effects import Print, py_func
+from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagging import (
     chunk_eval,
     crf_decoding,
@@ -195,29 +226,47 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
+    "Print",
+    "py_func",
+    "beam_search",
+    "beam_search_decode",
+    "ctc_greedy_decoder",
+    "gather_tree",
+    "DynamicRNN",
+    "IfElse",
+    "StaticRNN",
     "Switch",
+    "While",
     "abs",
     "accuracy",
     "adaptive_pool2d",
     "argmax",
     "argmin",
+    "array_length",
+    "array_read",
+    "array_to_lod_tensor",
+    "array_write",
     "assign",
     "auc",
     "autoincreased_step_counter",
     "batch_norm",
+    "case",
     "cast",
     "ceil",
     "chunk_eval",
     "clip",
     "clip_by_norm",
     "concat",
+    "cond",
     "conv2d",
     "conv2d_transpose",
     "cos",
     "cos_sim",
     "cosine_decay",
+    "create_array",
     "create_global_var",
     "create_parameter",
     "create_py_reader_by_data",
@@ -265,6 +314,7 @@ __all__ = [
     "huber_loss",
     "increment",
     "inverse_time_decay",
+    "is_empty",
     "isfinite",
     "l2_normalize",
     "label_smooth",
@@ -274,7 +324,9 @@ __all__ = [
     "less_than",
     "linear_chain_crf",
     "linear_lr_warmup",
+    "lod_rank_table",
     "lod_reset",
+    "lod_tensor_to_array",
     "log",
     "log_loss",
     "logical_and",
@@ -285,7 +337,9 @@ __all__ = [
     "lrn",
     "lstm_unit",
     "matmul",
+    "max_sequence_len",
     "mean",
+    "merge_lod_tensor",
     "merge_selected_rows",
     "mse_loss",
     "mul",
@@ -309,11 +363,13 @@ __all__ = [
     "reduce_sum",
     "relu",
     "relu6",
+    "reorder_lod_tensor_by_rank",
     "reshape",
     "reverse",
     "round",
     "rsqrt",
     "scale",
+    "select_input",
     "sequence_concat",
     "sequence_conv",
     "sequence_enumerate",
@@ -329,6 +385,7 @@ __all__ = [
     "sequence_softmax",
     "sequence_unpad",
     "shape",
+    "shrink_memory",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sign",
@@ -340,6 +397,7 @@ __all__ = [
     "softplus",
     "softsign",
     "split",
+    "split_lod_tensor",
     "sqrt",
     "square",
     "square_error_cost",
@@ -349,19 +407,25 @@ __all__ = [
     "sum",
     "sums",
     "swish",
+    "switch_case",
     "tanh",
+    "tensor_array_to_tensor",
     "topk",
     "transpose",
     "uniform_random",
     "uniform_random_batch_size_like",
     "unsqueeze",
     "warpctc",
+    "while_loop",
     "zeros",
     "zeros_like",
     *activation_curves.__all__,
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *volumes.__all__,
+    *resize.__all__,
+    *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
     *normalizations.__all__,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hpcdist.errors import GraphError
-from hpcdist.graph import names
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.nested import conditional_block
 
 __all__ = [
     "Switch",
@@ -124,35 +124,6 @@ def autoincreased_step_counter(
 
 
 # -- Switch ----------------------------------------------------------------------------------------
-@contextmanager
-def _conditional_block(condition: Variable) -> Iterator[None]:
-    """Append what is built inside the ``with`` as a block that runs if ``condition`` holds."""
-    program = LayerHelper("conditional_block").main_program
-    parent = program.current_block()
-    inside = program.create_block()
-    try:
-        yield
-    finally:
-        program.rollback()
-    written = _in_order(n for op in inside.ops for n in op.output_arg_names)
-    made: set[str] = set()
-    taken = []
-    for op in inside.ops:
-        taken += [n for n in op.input_arg_names if n not in made]
-        made.update(op.output_arg_names)
-    scope = parent.create_var(names.generate("_generated_var"), type="STEP_SCOPES")
-    parent.append_op(
-        "conditional_block",
-        {"Cond": condition, "Input": _in_order(taken)},
-        {"Out": [n for n in written if parent.find_var(n)], "Scope": scope},
-        {"sub_block": inside.idx, "is_scalar_condition": True},
-    )
-
-
-def _in_order(values: Iterator[str] | Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(values))
-
-
 class Switch:
     """Run the first case whose condition (bool, shape (1,)) holds, else the default.
 
@@ -187,7 +158,7 @@ class Switch:
             condition = logical_and(before, condition)
         else:
             self._none_held = refused
-        with _conditional_block(condition):
+        with conditional_block([condition], True):
             yield
 
     @contextmanager
@@ -195,5 +166,5 @@ class Switch:
         """Build a block that runs if no condition holds."""
         if self._none_held is None:
             raise GraphError("switch.default: there must be a case before it")
-        with _conditional_block(self._none_held):
+        with conditional_block([self._none_held], True):
             yield

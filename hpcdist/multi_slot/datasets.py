@@ -158,6 +158,12 @@ class InMemoryDataset(DatasetBase):
         """Forget the samples."""
         self._samples = None
 
+    def set_merge_by_lineid(self, merge_size: int = 2) -> None:
+        """Refuse: Fluid merges only with parts that its packages do not have."""
+        raise DataNotImplementedError(
+            "set_merge_by_lineid: merge lines of one id before they are read, in the pipe command"
+        )
+
     def _load(self, threads: int) -> Samples:
         files, command, slots = self._read()
 

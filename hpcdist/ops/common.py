@@ -73,7 +73,7 @@ def define_with_grad(
     *,
     rows: Treatment,
     infer: Callable[..., Any],
-    kernel: Callable[..., None],
+    kernel: Callable[..., None] | None,
     grad_kernel: Callable[..., None],
     attrs: Mapping[str, Any] | None = None,
     grad_infer: Callable[..., Any] | None = None,

@@ -1,5 +1,10 @@
 """Optimizers, by their short names and Fluid's long ones."""
 
+from hpcdist.optimizer.averages import (
+    ExponentialMovingAverage,
+    LookaheadOptimizer,
+    ModelAverage,
+)
 from hpcdist.optimizer.base import Optimizer
 from hpcdist.optimizer.kinds import (
     AdadeltaOptimizer,
@@ -39,12 +44,15 @@ __all__ = [
     "AdamaxOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
+    "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
     "Lamb",
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "LookaheadOptimizer",
+    "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",

@@ -143,6 +143,13 @@ def test_operators_around_themselves_are_refused(inner):
         from_data(said, "f")
 
 
+def test_operators_without_an_input_are_refused():
+    said = model()
+    said["blocks"][0]["ops"][0]["inputs"] = {"x": said["blocks"][0]["ops"][0]["inputs"]["X"]}
+    with pytest.raises(CheckpointError, match="operator mul with X = None"):
+        from_data(said, "f")
+
+
 def test_mutated_programs_are_built_or_refused():
     luck, said = random.Random(4), model()
     for _ in range(1500):

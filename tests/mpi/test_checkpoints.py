@@ -151,6 +151,31 @@ def transpiled(role, root, begin, end, **how):
         return losses
 
 
+def test_behind_a_trainers_own_startup_servers_load_too(mpi_tmp_path):
+    def script(role, begin, end):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            loss, exe = build(), fluid.Executor()
+            made = fluid.DistributeTranspiler()
+            made.transpile(0, pservers="ps0:6174", trainers=1)
+            if role.kind == "PSERVER":
+                for program in reversed(made.get_pserver_programs("ps0:6174")):
+                    exe.run(program)
+                raise SystemExit(0)
+            exe.run(made.get_trainer_startup_program())
+            if begin:
+                fluid.io.load_persistables(exe, mpi_tmp_path)
+            program = made.get_trainer_program()
+            losses = [exe.run(program, BATCHES[k], [loss])[0] for k in range(begin, end)]
+            if end == 4:
+                fluid.io.save_persistables(exe, mpi_tmp_path)
+            return list(map(float, np.concatenate(losses)))
+
+    whole = values(run_job(1, 1, lambda role: script(role, 0, 8)))
+    values(run_job(1, 1, lambda role: script(role, 0, 4)))
+    rest = values(run_job(1, 1, lambda role: script(role, 4, 8)))
+    assert rest == [losses[4:] for losses in whole]
+
+
 @pytest.mark.parametrize("sync_mode", [True, False])
 def test_scripts_that_transpile_are_saved_and_restored(mpi_tmp_path, sync_mode):
     how = {"sync_mode": sync_mode}

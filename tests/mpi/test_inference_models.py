@@ -50,14 +50,17 @@ def script(folder, kind, apart):
         return found, answers
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["scope of its own", "same scope"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("trainers", "servers"), [(1, 1), (2, 0), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("trainers", "servers", "kind", "apart"),
+    [
+        *((1, 1, kind, True) for kind in KINDS),
+        *((2, 2, kind, apart) for kind in KINDS for apart in (True, False)),
+        (2, 0, "sparse", True),
+    ],
+)
 def test_a_job_answers_as_one_process_and_trains_on(
     mpi_tmp_path, tmp_path, trainers, servers, kind, apart
 ):
-    if kind == "distributed" and not servers:
-        pytest.skip("distributed tables are trained in one process, or with servers")
     folder = str(mpi_tmp_path / "model")
     outcomes = values(run_job(trainers, servers, lambda role: script(folder, kind, apart)))
     with alone():

@@ -49,8 +49,11 @@ def messages(caplog, bad, **kind):
     return outcomes, next(o.value for o in outcomes if o.role.kind == PSERVER)
 
 
-@pytest.mark.parametrize("sync_mode", [None, True, False], ids=["plain", "sync", "async"])
-@pytest.mark.parametrize(("bad", "what"), [(np.nan, "NaN"), (np.inf, "(infinity|NaN)")])
+@pytest.mark.parametrize(
+    ("sync_mode", "bad", "what"),
+    [(None, np.inf, "(infinity|NaN)"), (True, np.nan, "NaN"), (False, np.nan, "NaN")],
+    ids=["plain", "sync", "async"],
+)
 def test_a_server_tells_once_whose_gradient_of_which_parameter_it_is(caplog, bad, what, sync_mode):
     outcomes, said = messages(caplog, bad, sync_mode=sync_mode)
     assert not any(o.error for o in outcomes), outcomes

@@ -12,7 +12,12 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 ROWS, WIDTH, STEPS = 2000, 16, 6  # large enough to be cut in two
 DECAYS = {"l1": L1Decay(0.02), "l2": L2Decay(0.1)}
-OPTIMIZERS = {"sgd": fluid.optimizer.SGD, "adagrad": fluid.optimizer.Adagrad}
+CLIP = fluid.clip.GradientClipByGlobalNorm(0.5)
+OPTIMIZERS = {
+    "sgd": fluid.optimizer.SGD,
+    "adagrad": fluid.optimizer.Adagrad,
+    "clipped": lambda rate, **how: fluid.optimizer.SGD(rate, grad_clip=CLIP, **how),
+}
 
 
 def build(optimizer, decay, *, own, distributed):
@@ -55,8 +60,10 @@ def expected(*args, **kind):
 
 
 @pytest.mark.parametrize("distributed", [False, True], ids=["sparse", "distributed"])
-@pytest.mark.parametrize(("optimizer", "decay", "own"), [("sgd", "l2", 1), ("adagrad", "l1", 0)])
-@pytest.mark.parametrize(("trainers", "servers"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("optimizer", "decay", "own"), [("sgd", "l2", 1), ("adagrad", "l1", 0), ("clipped", "l2", 0)]
+)
+@pytest.mark.parametrize(("trainers", "servers"), [(1, 1), (2, 2)])
 def test_a_job_decays_as_one_process(trainers, servers, optimizer, decay, own, distributed):
     kind = {"own": bool(own), "distributed": distributed}
 
@@ -72,8 +79,9 @@ def test_a_job_decays_as_one_process(trainers, servers, optimizer, decay, own, d
         np.testing.assert_allclose(found, expected(optimizer, decay, **kind), rtol=1e-5)
 
 
-@pytest.mark.parametrize("sync_mode", [True, False], ids=["sync", "async"])
-@pytest.mark.parametrize("distributed", [False, True], ids=["sparse", "distributed"])
+@pytest.mark.parametrize(
+    ("distributed", "sync_mode"), [(False, True), (True, False)], ids=["sparse", "asynchronous"]
+)
 def test_a_script_that_transpiles_decays_as_one_process(distributed, sync_mode):
     kind = {"own": False, "distributed": distributed}
 

@@ -134,3 +134,51 @@ def test_a_trainer_without_local_rows_is_named(trainers, servers):
 
     errors = told(trainers, servers, feeds, local_feed=True)
     assert any("step 4" in e and "[7, 0]" in e and "even_batches" in e for e in errors)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1), (3, 1)])
+def test_fetching_on_one_trainer_only_is_named(trainers, servers):
+    def script(role: Any) -> None:
+        main, startup, fetches = network()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        for step in range(STEPS):
+            asked = fetches if step < 2 or role.index == 0 else None
+            exe.run(main, feed=batch(step), fetch_list=asked)
+
+    outcomes = run_job(trainers, servers, script)
+    errors = [o.error for o in outcomes if "FeedError" in o.error_types]
+    assert errors
+    for error in errors:
+        assert error.startswith("step 3: trainer ") and "fetches other values than" in error
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+def test_values_of_all_kinds_are_joined_wherever_they_are_computed(trainers, servers):
+    """Small ones travel while gradients do; those behind the update, and large ones, later."""
+
+    def model() -> tuple[Any, Any, list[list[Any]]]:
+        main, startup, (loss, guess) = network()
+        with fluid.unique_name.guard("more_"), fluid.program_guard(main, startup):
+            behind = layers.scale(loss, 3.0)
+            total, most = layers.reduce_sum(guess), layers.reduce_max(guess)
+            columns = layers.reduce_mean(layers.fc(guess, 40, name="wide"), dim=0)
+        few = [loss, behind, total, most]
+        return main, startup, [[loss], few, [columns], [guess], [*few, columns, guess], []]
+
+    def script() -> list[list[np.ndarray]]:
+        main, startup, lists = model()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        return [
+            exe.run(main, feed=batch(step, rows), fetch_list=lists[step % len(lists)])
+            for step, rows in enumerate([7, 7, 2, 1, 6, 7, 5, 7, 1])
+        ]
+
+    with alone():
+        expected = script()
+    for steps in values(run_job(trainers, servers, lambda role: script())):
+        for got, wanted in zip(steps, expected, strict=True):
+            for value, whole in zip(got, wanted, strict=True):
+                assert value.shape == whole.shape and value.dtype == whole.dtype
+                np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)

@@ -81,6 +81,20 @@ def _ids(draw: Seeded) -> Case:
     return Case({"X": draw.rng.integers(0, 5, (*draw.shape(1, 2), 1))}, {"depth": 5})
 
 
+class _Saved:
+    """Rows that a model was saved with: as many times the id as the column's number."""
+
+    def look_up(self, ids: np.ndarray, out: np.ndarray) -> None:
+        out[:] = ids[:, None] * np.arange(out.shape[1])
+
+
+def _saved_rows(draw: Seeded) -> Case:
+    last = draw.bool()
+    shape = (*draw.shape(1, 2), 1) if last else draw.shape(1, 3)
+    facts = {"width": 3, "padding_idx": draw.of(-1, 2), "rows": _Saved()}
+    return Case({"Ids": draw.rng.integers(0, 5, shape)}, {"last_is_one": last, **facts})
+
+
 def _top_k(draw: Seeded) -> Case:
     return Case({"X": draw.apart((*draw.shape(0, 2), 4))}, {"k": draw.int(1, 3)})
 
@@ -161,6 +175,7 @@ WITHOUT_GRADIENT = {
     **dict.fromkeys(["fill_zeros_like", "fill_any_like"], _one),
     **dict.fromkeys(["arg_max", "arg_min"], _chosen),
     **dict.fromkeys(["one_hot", "one_hot_v2"], _ids),
+    "lookup_saved_rows": _saved_rows,
     **dict.fromkeys(["reduce_all", "reduce_any"], _truths),
     "shard_index": _shards,
     "hash": _hashed,
@@ -184,15 +199,20 @@ NOT_BY_PARTS = {
     "sync_batch_norm": {"use_global_stats": True},
 }
 # The state of `auc` is not fed: tests/mpi/test_metrics.py runs it on trainers.
+# What is drawn by rows: tests/mpi/test_random_rows.py.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
+ELSEWHERE |= {"random_crop", "sampling_id"}
 # One number of all rows, whatever is divided.
-ALWAYS_MIXED = {"data_norm", "dist", "spectral_norm"}
+ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
+ALWAYS_MIXED |= {"roi_align", "roi_pool"}  # regions are not divided as images are
 
 
 def _of_rows() -> list[str]:
     """Operators that are meant for rows of a batch."""
     table = {type: registry.lookup(type).rows for type in registry.defined()}
-    return [t for t, rows in table.items() if rows not in (None, not_on_rows, constant)]
+    in_loops = "hpcdist.ops.arrays"  # tests/mpi/test_ragged.py runs loops on trainers
+    known = [(t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant)]
+    return [t for t, rows in known if rows.__module__ != in_loops]
 
 
 def test_every_operator_declares_how_it_treats_rows() -> None:

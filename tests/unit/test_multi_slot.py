@@ -268,6 +268,8 @@ def test_what_a_dataset_refuses(tmp_path, files):
             refused()
     with pytest.raises(DataNotImplementedError, match="mount the file system"):
         queue.set_hdfs_config("hdfs://x", "u,p")
+    with pytest.raises(DataNotImplementedError, match="in the pipe command"):
+        fluid.InMemoryDataset().set_merge_by_lineid()
 
 
 def test_the_description_is_fluids():

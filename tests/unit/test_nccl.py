@@ -11,7 +11,7 @@ from hpcdist.comm.device import AwareCollective, StagedCollective
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
-from hpcdist.comm.loopback import world
+from hpcdist.comm.loopback import LoopbackTransport, world
 from hpcdist.comm.nccl import NcclCollective
 from hpcdist.errors import CommError, DeadlineError
 from tests.collective_cases import Body, CollectiveTests
@@ -56,6 +56,23 @@ class TestHierarchicalNccl(DeviceCollectiveTests):
 
         hosts = [rank // 2 for rank in range(size)]
         run_threads([lambda t=t: make(t) for t in world(size, hosts)])
+
+
+class TestAware(DeviceCollectiveTests):
+    """Over ranks whose messages may lie in the memory of a GPU, as those of some MPIs may."""
+
+    @pytest.fixture(autouse=True)
+    def aware(self, monkeypatch):
+        summed = LoopbackTransport.iallreduce
+        monkeypatch.setattr(LoopbackTransport, "takes_device_memory", True)
+        monkeypatch.setattr(
+            LoopbackTransport,
+            "iallreduce",
+            lambda t, array: summed(t, getattr(array, "host", array)),
+        )
+
+    def run(self, size: int, body: Body) -> None:
+        run_threads([lambda t=t: body(AwareCollective(HostCollective(t))) for t in world(size)])
 
 
 class TestStaged(DeviceCollectiveTests):
@@ -174,6 +191,26 @@ def test_ranks_on_one_gpu(monkeypatch, version, share, refused):
     run_threads([lambda t=t: body(t) for t in world(2)])
 
 
+def test_closing_and_aborting_two_levels_ends_all_their_communicators(cupy):
+    way = Way(use_hierarchical_allreduce=True)
+
+    def run(end):
+        before = len(cupy.nccl.made)
+
+        def body(transport):
+            (group,) = make_groups(transport, way, device_id=transport.rank)
+            group.barrier()
+            end(group)
+
+        run_threads([lambda t=t: body(t) for t in world(4, [0, 0, 1, 1])])
+        return cupy.nccl.made[before:]
+
+    made = run(lambda group: group.close())
+    assert len(made) == 10  # 4 of all, 2 on each of 2 nodes, 2 leaders
+    assert all(comm.destroyed and not comm.aborted for comm in made)
+    assert all(comm.aborted for comm in run(lambda group: group.abort()))
+
+
 def test_groups_of_a_job():
     def body(transport):
         rank = transport.rank
@@ -185,8 +222,8 @@ def test_groups_of_a_job():
         assert isinstance(levels, HierarchicalCollective)
         (staged,) = make_groups(transport, Way(carrier="mpi"), device_id=rank)
         assert type(staged) is StagedCollective
-        (aware,) = make_groups(transport, Way(carrier="mpi-cuda-aware"), device_id=rank)
-        assert type(aware) is AwareCollective
+        with pytest.raises(CommError, match=r"MPI was built without CUDA on rank 0, 1 "):
+            make_groups(transport, Way(carrier="mpi-cuda-aware"), device_id=rank)
 
     run_threads([lambda t=t: body(t) for t in world(2)])
     with pytest.raises(CommError, match="nccl_comm_num: expected 1 or more, got 0"):

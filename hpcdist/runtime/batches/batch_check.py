@@ -1,30 +1,27 @@
 """Whether all trainers were fed the same batch: they compare digests of what is fed.
 
-The record of a batch travels with the values that trainers join in a step. In a step that joins
-none, trainer k sends its record to trainer k + 1, the last one to trainer 0 (if all neighbours
-agree, all trainers do), and looks at what has come when the next step begins: so it waits for
-nothing. The digests read every byte that is fed.
+In every step a trainer tells the others one key, made of every byte that it is fed. If keys differ,
+all tell their records, which say in which variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xxhash
 
-from hpcdist.comm.base import Array, Transport
-from hpcdist.comm.progress import waits_for_ranks
+from hpcdist.comm.base import Array
 from hpcdist.errors import FeedError
 from hpcdist.executor.position import here
 from hpcdist.lod_tensor import LoDTensor
 
 WORDS = 64  # of a record: rows, digest of the names, then a digest for each variable by name
 HEAD = 2
-ENDED = np.uint64(2**64 - 1)  # in place of the rows: this trainer's script feeds no more
-RECORD_TAG = 910
+ENDED = 2**64 - 1  # a key, or in place of the rows: this trainer's script feeds no more
 RECORD_BYTES = 8 * WORDS
+KNOWN_SHAPES = 4096
 
 CAUSES = (
     "trainers share every batch, each takes its rows of it, so all must feed the same one. Usual "
@@ -52,114 +49,104 @@ def record_of(feed: Mapping[str, Any], rows: int) -> Array:
 def _digest(value: Any, seed: int) -> int:
     lod = value.lod() if isinstance(value, LoDTensor) else []
     array = np.asarray(value.value if isinstance(value, LoDTensor) else value)
-    digest = xxhash.xxh3_64(f"{array.dtype.str}{array.shape}{lod}".encode(), seed)
-    if not array.dtype.hasobject:  # which the executor refuses
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.intdigest()
+    head = xxhash.xxh3_64_intdigest(f"{array.dtype.str}{array.shape}{lod}".encode(), seed)
+    if array.dtype.hasobject:  # which the executor refuses
+        return head
+    return xxhash.xxh3_64_intdigest(
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, head
+    )
 
 
-def difference(mine: Array, other: Array, names: Sequence[str]) -> str:
-    """Say how another trainer's record differs from this one's; empty if it does not.
+class _Keys:
+    """Makes one number of all that is fed, whatever the order in which it is named."""
 
-    ``names`` are those of this trainer's feed.
-    """
-    if np.array_equal(mine, other):
-        return ""
-    if other[1] != mine[1]:
-        return f"feeds other variables than {', '.join(sorted(names))}"
-    differing = np.flatnonzero(mine[HEAD:] != other[HEAD:])
-    known = [name for k, name in enumerate(sorted(names)) if min(k, WORDS - HEAD - 1) in differing]
-    rows = "" if mine[0] == other[0] else f" ({int(other[0])} rows where this one has {mine[0]})"
-    return f"feeds another {', '.join(map(repr, known))}{rows}"
+    def __init__(self) -> None:
+        self._seeds: dict[Any, int] = {}  # by name, dtype and shape
+
+    def of(self, feed: Mapping[str, Any]) -> int:
+        key, seeds = 0, self._seeds
+        for name, value in feed.items():
+            if type(value) is not np.ndarray:
+                key ^= _digest(value, xxhash.xxh3_64_intdigest(name.encode()))
+                continue
+            seed = seeds.get((name, value.dtype, value.shape))
+            if seed is None:
+                seed = self._noted(name, value)
+            data: Any = value
+            try:
+                key ^= xxhash.xxh3_64_intdigest(data, seed)
+            except (ValueError, BufferError):  # not in one piece, or of no type that buffers have
+                key ^= _digest(value, seed)
+        return key
+
+    def _noted(self, name: str, array: Array) -> int:
+        if len(self._seeds) >= KNOWN_SHAPES:
+            self._seeds.clear()
+        seed = xxhash.xxh3_64_intdigest(f"{name} {array.dtype.str}{array.shape}".encode())
+        self._seeds[name, array.dtype, array.shape] = seed
+        return seed
 
 
 class BatchCheck:
-    """This trainer's record of each batch, compared with another trainer's.
+    """What is fed to this trainer in a step, compared with what others tell of theirs.
 
-    ``trainers`` is the transport of all trainers, ``ranks`` what the job calls them. Without
-    ``ring`` no neighbour is asked: the caller moves records and gives them to `compare`.
+    ``ranks`` are those of the trainers in the job, for messages.
     """
 
-    def __init__(
-        self, trainers: Transport, deadline_s: float, ranks: Sequence[int], *, ring: bool
-    ) -> None:
-        self.record = np.zeros(WORDS, np.uint64)
-        self._trainer = trainers.rank
+    def __init__(self, trainer: int, ranks: Sequence[int]) -> None:
+        self._trainer = trainer
         self._ranks = ranks
-        self._names: Sequence[str] = ()
-        self._pending = False
-        self._ring = _Ring(trainers, self.record, deadline_s, self._describe) if ring else None
+        self._feed: Mapping[str, Any] = {}
+        self._rows = 0
+        self._keys = _Keys()
 
     def begin(self, feed: Mapping[str, Any], rows: int) -> None:
         """Note what is fed in this step, before it is computed."""
-        self.settle()
-        self._names = sorted(feed)
-        self.record[:] = record_of(feed, rows)
+        self._feed, self._rows = feed, rows
 
-    def tell_neighbour(self) -> None:
-        """Send the record of this step, in which no values are joined, to one neighbour."""
-        if self._ring is not None:
-            self._ring.start()
-            self._pending = True
+    def key(self) -> int:
+        """Return a number that differs where what is fed does."""
+        return self._keys.of(self._feed)
 
-    def settle(self) -> None:
-        """Look at the neighbour's record of the last step, if it was sent one; FeedError."""
-        if self._ring is not None and self._pending:
-            self._pending = False
-            previous = self._ring.previous
-            with waits_for_ranks([self._ranks[previous]] if self._ranks else []):
-                self._ring.wait()
-            self.compare(previous, self._ring.received.tobytes())
+    def record(self) -> bytes:
+        """Return what tells others in which variables theirs differ."""
+        return record_of(self._feed, self._rows).tobytes()
 
     def compare(self, trainer: int, record: bytes) -> None:
         """Raise FeedError if this is not the record of the batch that was fed here.
 
         A trainer whose script has ended gives none.
         """
-        other = np.frombuffer(record or ENDED.tobytes(), np.uint64)
-        if other[0] == ENDED and self.record[0] != ENDED:
+        if not record:
+            self.refuse_ended(trainer)
+        mine = record_of(self._feed, self._rows)
+        if found := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
             raise FeedError(
-                f"step {here.step}: {self._name(self._trainer)} feeds a batch, but the script of "
-                f"{self._name(trainer)} has ended: trainers share every batch, so all must feed "
-                "equally many; fluid.even_batches(reader, 'cut') gives all equally many"
-            )
-        if found := difference(self.record, other, self._names):
-            raise FeedError(
-                f"step {here.step}: {self._name(trainer)} {found} than "
-                f"{self._name(self._trainer)}: {CAUSES}"
+                f"step {here.step}: {self.name(trainer)} {found} than "
+                f"{self.name(self._trainer)}: {CAUSES}"
             )
 
-    def end(self) -> None:
-        """Tell the neighbour that no batch follows. The last call."""
-        self.settle()
-        self.record[0] = ENDED
-        if self._ring is not None:
-            self._ring.end()
+    def refuse_ended(self, trainer: int) -> None:
+        """Raise FeedError: another trainer's script has ended before this step."""
+        raise FeedError(
+            f"step {here.step}: {self.name(self._trainer)} feeds a batch, but the script of "
+            f"{self.name(trainer)} has ended: trainers share every batch, so all must feed "
+            "equally many; fluid.even_batches(reader, 'cut') gives all equally many"
+        )
 
-    def _name(self, trainer: int) -> str:
+    def name(self, trainer: int) -> str:
+        """Return what messages call a trainer."""
         return f"trainer {trainer}" + (f" (rank {self._ranks[trainer]})" if self._ranks else "")
 
-    def _describe(self, trainer: int) -> str:
-        return f"{self._name(trainer)}'s record of the batch of step {here.step}"
 
-
-class _Ring:
-    """One message a step, to the next trainer and from the one before."""
-
-    def __init__(
-        self,
-        trainers: Transport,
-        record: Array,
-        deadline_s: float,
-        describe: Callable[[int], str],
-    ) -> None:
-        self.previous = (trainers.rank - 1) % trainers.size
-        self.received = np.zeros_like(record)
-        following = (trainers.rank + 1) % trainers.size
-        send = trainers.send_init(record, following, RECORD_TAG)
-        receive = trainers.recv_init(self.received, self.previous, RECORD_TAG)
-        self.start = trainers.starter([send, receive])
-        self.wait = trainers.waiter_all(
-            [send, receive], lambda: describe(self.previous), deadline_s
-        )
-        self.end = trainers.starter([send])
+def _difference(mine: Array, other: Array, feed: Mapping[str, Any]) -> str:
+    """Say how another trainer's record differs from this one's; empty if it does not."""
+    if np.array_equal(mine, other):
+        return ""
+    names = sorted(feed)
+    if other[1] != mine[1]:
+        return f"feeds other variables than {', '.join(names)}"
+    differing = np.flatnonzero(mine[HEAD:] != other[HEAD:])
+    known = [name for k, name in enumerate(names) if min(k, WORDS - HEAD - 1) in differing]
+    rows = "" if mine[0] == other[0] else f" ({int(other[0])} rows where this one has {mine[0]})"
+    return f"feeds another {', '.join(map(repr, known))}{rows}"

@@ -22,6 +22,10 @@ class DistributedAuc:
         slots = "StatPos", "StatNeg"
         self._by_counts = {name: op for op in ops for slot in slots for name in op.input(slot)}
 
+    def counts(self, name: str) -> bool:
+        """Tell whether a value is made of the counts of an `auc` operator."""
+        return name in self._by_area or name in self._by_counts
+
     def part(self, name: str, value: Value, scope: Scope) -> Value:
         """Return what this trainer adds: of an area, its counts of positives and negatives."""
         op = self._by_area.get(name)

@@ -107,6 +107,22 @@ def cut_feed(
     return cut, Division(share, counts)
 
 
+def rows_of_arrays(feed: Mapping[str, Any], batched: frozenset[str]) -> int:
+    """Return how many rows all arrays have that are ``batched``; 0 where `cut_feed` must look.
+
+    Then rows of the same number are divided alike, and `as_arrays` has nothing to do.
+    """
+    rows = 0
+    for name, value in feed.items():
+        if type(value) is not np.ndarray:
+            return 0
+        if name in batched:
+            if not value.ndim or (rows and len(value) != rows):
+                return 0
+            rows = len(value)
+    return rows
+
+
 def _row_ends(value: Any) -> np.ndarray:
     """Return how many rows the first i samples have, for i from 0 to all of them."""
     if not isinstance(value, LoDTensor) or value.sequences is None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hpcdist.comm.base import Transport
+from hpcdist.comm.collective import Group
+from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.errors import FeedError
-from hpcdist.executor.control import Feed, Fetched
+from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.graph.rows import How
-from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
+from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
-from hpcdist.runtime.batches.gather_batch import SharedProgram, loss_weight, pack, unpack
+from hpcdist.runtime.batches.gather_batch import SharedProgram, loss_weight
+from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
     WEIGHT,
     Division,
@@ -24,10 +30,35 @@ from hpcdist.runtime.batches.scatter_batch import (
     check_alike,
     cut_feed,
     row_counts,
+    rows_of_arrays,
     share_among,
 )
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.staging import in_order
+
+Call = Callable[[], Any]
+SENDING = ("send", "push_sparse", "c_allreduce_sum")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """This trainer's part of batches of one size; ``told`` is fed beside its rows."""
+
+    division: Division | None
+    told: Mapping[str, np.ndarray]
+
+
+@dataclass
+class _Shared:
+    """A Program whose batches are shared, and what is known of it."""
+
+    rows: SharedProgram
+    areas: DistributedAuc
+    number: int
+    draws_rows: bool = False  # whether it has operators that draw for rows of the batch
+    parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers
+    joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
 
 
 class Batches:
@@ -36,6 +67,10 @@ class Batches:
     Every trainer is fed the whole batch and takes its rows (`share`). With ``local`` each is fed
     rows of its own instead, which together are the batch. In a job that counts rows by
     `even_batches` (`meet`), a trainer may also have none.
+
+    In every step trainers exchange a key of what they are fed, and what is fetched. The operator
+    that sends the last gradients starts this; where a death may be survived, all join at the end of
+    the step instead, for who is left must agree on whose rows count.
     """
 
     def __init__(
@@ -52,77 +87,128 @@ class Batches:
         self._membership = membership or Membership(trainers, None, deadline_s)
         self._deadline_s = deadline_s
         self._local = local
-        self._check = BatchCheck(
-            trainers, deadline_s, ranks, ring=trainers.size > 1 and not self._membership.settles
-        )
-        self._shared: ProgramCache[tuple[SharedProgram, DistributedAuc]] = ProgramCache()
+        self._ranks = tuple(ranks) or tuple(range(trainers.size))
+        self._check = BatchCheck(trainers.rank, ranks)
+        self._shared: ProgramCache[_Shared] = ProgramCache()
+        self._run_as: ProgramCache[_Shared] = ProgramCache()  # by what runs in their place
+        self._numbers = itertools.count()
         self._met: ProgramCache[SharedProgram] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
         self._division: Division | None = None  # of the last batch
         self._scope: Scope | None = None  # where the last batch is computed
+        self._rounds: SplitAllgather | None = None  # what is exchanged in every step
+        self._started: JoinedFetch | None = None  # what this step's round has been started for
 
     def share(self, program: Program, trainers: int) -> Program:
         """Note that every trainer is fed the whole batches of a Program; return what it runs.
 
         Raises PlanError if the trainers' parts cannot make up the step of one process.
         """
-        shared = SharedProgram(program, trainers)
-        self._shared.put(program, (shared, DistributedAuc(program)))
+        rows = SharedProgram(program, trainers)
+        shared = _Shared(rows, DistributedAuc(program), next(self._numbers))
+        self._shared.put(program, shared)
         self._membership.watch()
-        return of_whole_batch(program, shared, trainers)
+        new = of_whole_batch(program, rows, trainers)
+        shared.draws_rows = ROWS in new.global_block().vars
+        return new
 
-    def settle(self) -> None:
-        """Raise FeedError if the last step was fed different batches. Before a checkpoint."""
-        self._check.settle()
+    def begin_rounds(self, program: Program, substitute: Program) -> None:
+        """Before trainers first run ``substitute`` in place of a shared Program. Collective."""
+        shared = self._shared.get(program)
+        assert shared is not None
+        self._run_as.put(substitute, shared)
+        if self._rounds is not None or self._trainers.size == 1 or self._membership.settles:
+            return
+        what = "all trainers to begin a plain script"
+        told = self._trainers.allgather_bytes(b"begin", self._deadline_s, what)
+        for trainer, data in enumerate(told):
+            if not data:
+                self._check.refuse_ended(trainer)
+        group = Group(self._trainers, self._ranks, self._deadline_s)
+        self._rounds = split_allgather(group, NOTE_BYTES, self._awaited)
 
     def leave(self) -> None:
         """Share no more: this trainer leaves the servers."""
-        self._check.end()
+        if self._rounds is not None:
+            self._rounds.begin()
+            self._rounds.start(ENDED)
         self._membership.leave()
+
+    def end(self) -> None:
+        """When all trainers have left: end what is under way. Collective."""
+        if self._rounds is not None:
+            self._rounds.wait()
 
     def exchange(self, data: bytes, what: str) -> Sequence[bytes | None]:
         """Return what those who share this batch give; of one that died None. Collective."""
         return self._membership.join(data, f"{what} of step {here.step}")
 
+    # -- before a step -----------------------------------------------------------------------
     def counts_rows(self, program: Program) -> bool:
         """Tell whether each trainer is fed rows of its own, to be counted in every step."""
         return self.joins and self._shared.get(program) is None
 
     def cut(self, program: Program, feed: Feed, scope: Scope) -> Feed:
         """Return this trainer's rows of a batch with what they count, if batches are shared."""
-        found = self._shared.get(program)
-        if found is None:
+        shared = self._shared.get(program)
+        if shared is None:
             return feed
-        shared, _ = found
         among = self._membership.begin_batch()
-        index = among.index(self._trainers.rank)
-        arrays = as_arrays(feed)
-        rows: dict[str, Any] = arrays
-        alike = shared.alike_in(arrays)
-        if self._local:
-            check_alike(arrays, alike)
-            counts = self._counts(arrays, shared)
-            if 0 in counts[""]:
-                raise FeedError(
-                    f"step {here.step + 1}: with --feed local every trainer feeds rows of its own, "
-                    f"at least one, but the trainers feed {counts['']} (0 also for one whose "
-                    "script has ended); fluid.even_batches(reader, 'cut') gives all equally many "
-                    "batches"
-                )
-            division: Division | None = Division(share_among(counts[""], index), counts)
+        self._started = None
+        batched = shared.rows.batched
+        total = 0 if self._local else rows_of_arrays(feed, batched)
+        if total:
+            self._check.begin(feed, total)
+            part = shared.parts.get((total, among)) or self._part(shared, feed, total, among)
+            assert part.division is not None
+            share = part.division.share
+            rows = {n: v[share.begin : share.end] if n in batched else v for n, v in feed.items()}
         else:
-            self._check.begin(arrays, row_counts(arrays, shared.batched)[0])
-            rows, division = cut_feed(
-                arrays, shared.batched, index, len(among), shared.counted, alike
+            rows, part = self._looked_at(shared, as_arrays(feed), among)
+        self._division, self._scope = part.division, scope
+        rows.update(part.told)
+        return rows
+
+    def _part(self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...]) -> _Part:
+        """Return this trainer's part of every batch of arrays with so many rows."""
+        rows, index = shared.rows, among.index(self._trainers.rank)
+        _, division = cut_feed(feed, rows.batched, index, len(among), rows.counted)
+        part = self._told(shared, division, index)
+        shared.parts[total, among] = part
+        return part
+
+    def _looked_at(
+        self, shared: _Shared, arrays: dict[str, Any], among: tuple[int, ...]
+    ) -> tuple[dict[str, Any], _Part]:
+        """Return this trainer's rows of a batch that may have sequences."""
+        rows, index = shared.rows, among.index(self._trainers.rank)
+        alike = rows.alike_in(arrays)
+        if not self._local:
+            self._check.begin(arrays, row_counts(arrays, rows.batched)[0])
+            cut, division = cut_feed(arrays, rows.batched, index, len(among), rows.counted, alike)
+            return cut, self._told(shared, division, index)
+        check_alike(arrays, alike)
+        counts = self._counts(arrays, rows)
+        if 0 in counts[""]:
+            raise FeedError(
+                f"step {here.step + 1}: with --feed local every trainer feeds rows of its own, "
+                f"at least one, but the trainers feed {counts['']} (0 also for one whose "
+                "script has ended); fluid.even_batches(reader, 'cut') gives all equally many "
+                "batches"
             )
+        return arrays, self._told(shared, Division(share_among(counts[""], index), counts), index)
+
+    def _told(self, shared: _Shared, division: Division | None, index: int) -> _Part:
+        """Return a part with what its rows count."""
         weight = 1.0
         if division is not None:
             division.check_means()
-            weight = loss_weight(shared.loss, division.counts[shared.loss.sequences], index)
-        rows[WEIGHT] = np.array([weight], np.float32)
-        rows[ROWS] = rows_here(None if division is None else division.share)
-        self._division, self._scope = division, scope
-        return rows
+            loss = shared.rows.loss
+            weight = loss_weight(loss, division.counts[loss.sequences], index)
+        told = {WEIGHT: np.array([weight], np.float32)}
+        if shared.draws_rows:
+            told[ROWS] = rows_here(None if division is None else division.share)
+        return _Part(division, told)
 
     def meet(self, program: Program, feed: Feed) -> tuple[Feed, bool]:
         """Tell the others how many rows are fed here; return the feed with what they count.
@@ -149,38 +235,111 @@ class Batches:
         counts = [np.frombuffer(data or bytes(8 * len(names)), np.int64) for data in told]
         return {name: [int(of[k]) for of in counts] for k, name in enumerate(names)}
 
+    # -- in a step ---------------------------------------------------------------------------
+    def bind(
+        self, ops: Sequence[Operator], calls: Sequence[Call | None], binding: Binding
+    ) -> list[Call | None]:
+        """Return the calls of network operators; the last that sends first starts the round.
+
+        When all have what it sends, they also have the keys and notes.
+        """
+        shared, rounds = self._run_as.get(binding.program), self._rounds
+        sending = [i for i, op in enumerate(ops) if op.type in SENDING]
+        found = list(calls)
+        if shared is None or rounds is None or not sending:
+            return found
+        joined = self._joined_of(shared, binding.fetches)
+        write = joined.early(ops[sending[-1]], binding, rounds)
+        if write is not None:
+            begin = functools.partial(self._begin_round, joined, write)
+            found[sending[-1]] = in_order(begin, found[sending[-1]])
+        return found
+
+    def _begin_round(self, joined: JoinedFetch, write: Call) -> None:
+        assert self._rounds is not None
+        self._rounds.begin()
+        write()
+        self._rounds.start(joined.key if self._local else joined.key ^ self._check.key())
+        self._started = joined
+
+    # -- after a step ------------------------------------------------------------------------
     def join(self, program: Program, names: Sequence[str]) -> Callable[[Fetched], list[Any]] | None:
         """Return what joins the trainers' values of these names, for a Program that is shared.
 
         Raises FeedError if they cannot be joined.
         """
-        found = self._shared.get(program)
-        if found is None or self._trainers.size == 1:
+        shared = self._shared.get(program)
+        if shared is None or self._trainers.size == 1:
             return None
-        shared, areas = found
-        ofs = [shared.of_rows(name) for name in names]
+        return functools.partial(self._join, self._joined_of(shared, names))
 
-        def join(fetched: Fetched) -> list[Any]:
-            told_of = ", ".join(names)
-            division, scope = self._division, self._scope
-            if division is None or scope is None or all(of.how is How.SAME for of in ofs):
-                if self._membership.settles:
-                    self._everyones(b"", told_of)
-                elif not self._local:
-                    self._check.tell_neighbour()
-                return [value for _, value in fetched]
-            values = [areas.part(name, value, scope) for name, value in fetched]
-            told = self._everyones(pack(values, ofs, division.share), told_of)
-            joined = unpack(told, values, ofs, division)
-            return [areas.whole(name, value, own) for (name, own), value in zip(fetched, joined)]
+    def _joined_of(self, shared: _Shared, names: Sequence[str]) -> JoinedFetch:
+        joined = shared.joined.get(names)
+        if joined is None:
+            joined = JoinedFetch(
+                names, shared.number, shared.rows, shared.areas, self._trainers.rank
+            )
+            shared.joined[names] = joined
+        return joined
 
-        return join
+    def _join(self, joined: JoinedFetch, fetched: Fetched) -> list[Any]:
+        rounds, division = self._rounds, self._division
+        if rounds is None:
+            return self._join_living(joined, fetched)
+        if self._started is not joined:
+            values = [value for _, value in fetched]
+            self._begin_round(joined, functools.partial(joined.write, rounds, values))
+        if not rounds.wait():
+            self._tell_apart(joined, rounds.keys())
+        if division is None or not joined.joins:
+            return [value for _, value in fetched]
+        if joined.written:
+            return joined.read(rounds, fetched, division)
+        assert self._scope is not None
+        packed = joined.pack(fetched, division, self._scope)
+        told = self._membership.join(packed, self._values_of(joined))
+        return joined.unpack(told, fetched, division, self._scope)
 
-    def _everyones(self, packed: bytes, names: str) -> list[bytes | None]:
-        """Return what the trainers of this batch packed; None for those that died."""
-        what = f"the other trainers' {names or 'batch'} of step {here.step}"
-        told = self._membership.join(self._check.record.tobytes() + packed, what)
+    def _join_living(self, joined: JoinedFetch, fetched: Fetched) -> list[Any]:
+        """Join the values of those who live, and compare their records."""
+        division, scope = self._division, self._scope
+        packed = b""
+        if division is not None and scope is not None and joined.joins:
+            packed = joined.pack(fetched, division, scope)
+        told = self._membership.join(self._check.record() + packed, self._values_of(joined))
         for trainer, data in zip(self._membership.among, told):
             if data is not None:
                 self._check.compare(trainer, data[:RECORD_BYTES])
-        return [None if data is None else data[RECORD_BYTES:] for data in told]
+        if division is None or scope is None or not joined.joins:
+            return [value for _, value in fetched]
+        values = [None if data is None else data[RECORD_BYTES:] for data in told]
+        return joined.unpack(values, fetched, division, scope)
+
+    def _tell_apart(self, joined: JoinedFetch, keys: Sequence[int]) -> None:
+        """Raise FeedError that says how this step differs between trainers. Collective."""
+        for trainer, key in enumerate(keys):
+            if key == ENDED:
+                self._check.refuse_ended(trainer)
+        record = b"" if self._local else self._check.record()
+        asked = joined.key.to_bytes(8, "little")
+        what = f"what the other trainers feed in step {here.step}"
+        told = self._membership.join(asked + record, what)
+        for trainer, data in enumerate(told):
+            if data is not None and data[: len(asked)] != asked:
+                raise FeedError(
+                    f"step {here.step}: {self._check.name(trainer)} runs another program than "
+                    f"{self._check.name(self._trainers.rank)}, or fetches other values than "
+                    f"{', '.join(joined.names) or 'none'}: what is fetched is put together from "
+                    "all trainers' rows, so all must run the same and fetch the same; print it, "
+                    "or leave it, on one of them"
+                )
+            if data is not None and record:
+                self._check.compare(trainer, data[len(asked) :])
+        raise FeedError(f"step {here.step}: trainers feed different batches")
+
+    def _awaited(self) -> str:
+        return f"the other trainers' batch of step {here.step}"
+
+    @staticmethod
+    def _values_of(joined: JoinedFetch) -> str:
+        return f"the other trainers' {', '.join(joined.names) or 'batch'} of step {here.step}"

@@ -13,7 +13,7 @@ from hpcdist.runtime.batches.gather_batch import SharedProgram
 from hpcdist.runtime.batches.scatter_batch import WEIGHT, Share, weighted
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
-ROWS = "@BATCH_ROWS@"  # fed to a shared Program: this trainer's first row, and how many it has
+ROWS = "@BATCH_ROWS@"  # fed where rows are drawn for: this trainer's first one, and how many
 
 
 def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Program:
@@ -24,7 +24,6 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     """
     new = weighted(program)
     block = new.global_block()
-    block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
     for op in block.ops:
         if _draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
             if trainers > 1 and op.attrs.get("fix_seed") and shared.has_sequences(op.input("X")[0]):
@@ -33,6 +32,8 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
                     "mask of one process for sequences; leave the seed out (of the layer, and "
                     "Program.random_seed)"
                 )
+            if ROWS not in block.vars:
+                block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
             op.inputs["Rows"] = [ROWS]
     if trainers > 1 and settings.BATCH_NORM.read() == "batch":
         synchronize_batch_norm(block, WEIGHT)

@@ -282,6 +282,11 @@ class CollectiveLink(Link):
         while len(self._left) < self._trainers.size - 1:
             self._hear()
         self._trainers.wait_all(self._leaving, lambda: "telling the others of the end", None)
+        for (_, device_id), groups in self._groups.items():
+            if device_id is not None:  # communicators of NCCL outlive the process's Python objects
+                for group in groups:
+                    group.close()
+        self._groups.clear()
 
     def _stop_watching(self) -> None:
         if self._unwatch is not None:

@@ -30,6 +30,7 @@ from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.plan import trainer_plan
 
 
 class Job(Control):
@@ -94,7 +95,7 @@ class Job(Control):
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
         self._link.begin(found, scope)
-        if found.trains or program.main is not None:
+        if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
         if found.trains and self._batches.counts_rows(program):
             with_rows, without = self._link.variants(found)
@@ -134,6 +135,8 @@ class Job(Control):
             self._on_servers = frozenset(_written(main) - _written(trainer))
         for origin, transpiled in ((main, trainer), (startup, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
+        if not self._serves:
+            self._batches.begin_rounds(main, self._substitute_of(main))
 
     def _note_explicit(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
@@ -219,7 +222,8 @@ class Job(Control):
         exchange = self._batches.exchange
         calls = {id(op): bind_moments(op, binding, exchange) for op in ops if is_synchronized(op)}
         others = [op for op in ops if id(op) not in calls]
-        bound = iter(self._link.bind(others, binding) if others else ())
+        linked = self._link.bind(others, binding) if others else []
+        bound = iter(self._batches.bind(others, linked, binding))
         return [calls[id(op)] if id(op) in calls else next(bound) for op in ops]
 
     def peers(self) -> JobPeers | None:
@@ -228,7 +232,6 @@ class Job(Control):
         if self._serves:
             return None
         client = link.current_client if isinstance(link, TrainerLink) else None
-        self._batches.settle()
         return JobPeers(
             self._gone,
             self.cluster,
@@ -275,7 +278,13 @@ class Job(Control):
         self.close()
         if not self._serves:
             self._trainers.allgather_living(b"", None, "the others' end")
+            self._batches.end()
         self._link.end()
+
+
+def _is_startup(program: Program) -> bool:
+    plan = trainer_plan(program)
+    return plan is not None and plan.startup
 
 
 def _written(program: Program) -> set[str]:

@@ -1,0 +1,360 @@
+"""Runs operators one by one on values that only the step knows, between compiled operators.
+
+Loops, branches and what is computed from them (`executor.dynamic` says which operators). Where a
+gradient is wanted, what they compute is recorded on a tape.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.executor.analysis import nested_ops
+from hpcdist.executor.dynamic import GRADIENTS, outer_reads
+from hpcdist.executor.states import OperatorStates
+from hpcdist.executor.tape import Tape, operator_entry, seeds_of, stacked, unstacked
+from hpcdist.graph.block import Block
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.names import EMPTY
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta, arguments, infer_outputs, lookup, own_attrs
+from hpcdist.graph.values import TensorArray, Value
+from hpcdist.ops.arrays import zeros_like
+from hpcdist.ops.selected_rows import SelectedRows
+
+
+class Interpreter:
+    """The values of one compiled Program that are in no planned memory, and how to make them.
+
+    ``arrays`` and ``metas`` are of the compiled operators: read here, and written if an interpreted
+    operator gives what a compiled one reads.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        arrays: Mapping[str, Any],
+        metas: Mapping[str, Meta],
+        states: OperatorStates,
+        recorded: set[int],
+    ) -> None:
+        """``recorded``: blocks whose computations gradients are wanted of."""
+        self._block = block
+        self._arrays, self._metas = arrays, metas
+        self._states, self._recorded = states, recorded
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the values of the last step."""
+        self._values: dict[str, Any] = {}
+        self._read: dict[str, tuple[Any, Value]] = {}  # of compiled operators, with its memory
+        self._local: set[str] = set()  # names that a loop or branch writes: not in compiled memory
+        self._tapes: dict[int, Tape] = {}
+        self._tape: Tape | None = None
+
+    def bind(self, op: Operator) -> Callable[[], None]:
+        """Return what to call at every step."""
+        return functools.partial(self.run, op)
+
+    # -- values ------------------------------------------------------------------------------
+    def get(self, name: str) -> Any:
+        """Return a value by name; None if nothing has given it one."""
+        if name in self._values:
+            return self._values[name]
+        array = self._arrays.get(name)
+        if array is None:
+            return None
+        if isinstance(array, SelectedRows):
+            raise GraphError(f"{name!r} has chosen rows, which loops and branches do not take")
+        meta = self._metas.get(name)
+        lod = None if meta is None else meta.lod
+        memory, value = self._read.get(name, (None, None))
+        if self._tape is None or value is None or memory is not array or value.lod is not lod:
+            value = Value(array, lod)
+            self._read[name] = array, value
+        return value
+
+    def _put(self, op: Operator, name: str, value: Any) -> None:
+        array = None if name in self._local else self._arrays.get(name)
+        if array is None:
+            self._values[name] = value
+            return
+        if value is None or isinstance(value, TensorArray):
+            return
+        if value.array is array:
+            return
+        if value.array.shape != array.shape or value.array.dtype != array.dtype:
+            raise GraphError(
+                f"{op.place} {op}: {name!r} is {value.array.dtype}{list(value.array.shape)} now, "
+                f"but was declared as {array.dtype}{list(array.shape)}"
+            )
+        array[...] = value.array
+
+    # -- operators ---------------------------------------------------------------------------
+    def run(self, op: Operator) -> None:
+        """Run one operator, with its blocks."""
+        if op.type in GRADIENTS:
+            self._run_gradient(op)
+        elif "sub_block" in op.attrs:
+            self._run_nested(op)
+        else:
+            self._run_operator(op)
+
+    def _run_operator(self, op: Operator) -> None:
+        ins = {slot: [self._input(op, slot, n) for n in names] for slot, names in op.inputs.items()}
+        into = {
+            name: self._arrays[name]
+            for name in op.output_arg_names
+            if name in self._arrays and name not in self._local and self._tape is None
+        }
+        if lookup(op.type).values is not None:
+            self._keep_from_reuse(op, ins)
+        outs = self._apply(op, ins, into)
+        for slot, names in op.outputs.items():
+            for name, value in zip(names, outs.get(slot, ())):
+                if name != EMPTY:
+                    self._put(op, name, value)
+        if self._tape is not None:
+            entry = operator_entry(op.block, op, ins, outs, self._execute)
+            if entry is not None:
+                self._tape.entries.append(entry)
+
+    def _keep_from_reuse(self, op: Operator, ins: Mapping[str, Sequence[Any]]) -> None:
+        """Let operands that a result may be, or be part of, stay when their memory is reused."""
+        for slot, names in op.inputs.items():
+            for name, value in zip(names, ins[slot]):
+                memory = self._arrays.get(name)
+                if memory is not None and isinstance(value, Value) and value.array is memory:
+                    value.array = memory.copy()
+
+    def _input(self, op: Operator, slot: str, name: str) -> Any:
+        if name == EMPTY:
+            return None
+        value = self.get(name)
+        if value is None and lookup(op.type).values is None:
+            raise GraphError(
+                f"{op.place} {op} reads {name!r}, which nothing has given a value in this step"
+            )
+        return value
+
+    def _execute(self, op: Operator, values: dict[str, Any]) -> None:
+        """Run an operator on values by name, and add its results to them."""
+        ins = {slot: [values.get(n) for n in names] for slot, names in op.inputs.items()}
+        outs = self._apply(op, ins, {})
+        for slot, names in op.outputs.items():
+            for name, value in zip(names, outs.get(slot, ())):
+                if name != EMPTY:
+                    values[name] = value
+
+    def _apply(
+        self, op: Operator, ins: dict[str, list[Any]], into: Mapping[str, Any]
+    ) -> dict[str, list[Any]]:
+        """Compute the results of an operator by slot; ``into`` has memory for some, by name."""
+        definition = lookup(op.type)
+        own = own_attrs(definition, op.attrs)
+        if any(isinstance(v, TensorArray) for held in ins.values() for v in held):
+            if op.type == "sum":
+                return {"Out": [_summed(ins["X"])]}
+            if op.type in ("assign", "fill_zeros_like"):
+                made = TensorArray(
+                    v and (zeros_like(v) if op.type != "assign" else v) for v in ins["X"][0]
+                )
+                return {"Out": [made]}
+        if definition.values is not None:
+            if op.type == "write_to_array":
+                own["held"] = self.get(op.output("Out")[0])
+            if op.type == "array_to_lod_tensor":
+                own["like"] = op.block._var_recursive(op.output("Out")[0]).meta
+            found = definition.values(*arguments(definition.inputs, ins), **own)
+            per_slot = found if type(found) is tuple else (found,)
+            return {
+                slot.name: list(value) if slot.many else [value]
+                for slot, value in zip(definition.outputs, per_slot)
+            }
+        known = {
+            slot: [self._meta(definition, slot, v) for v in held] for slot, held in ins.items()
+        }
+        inferred = infer_outputs(op.type, {s: m for s, m in known.items() if m}, op.attrs)
+        outs: dict[str, list[Any]] = {}
+        copies = []
+        for slot, names in op.outputs.items():
+            outs[slot] = []
+            for name, meta in zip(names, inferred.get(slot, ())):
+                if name == EMPTY:
+                    outs[slot].append(None)
+                    continue
+                if -1 in meta.shape:
+                    raise GraphError(f"{op.place} {op}: the shape {meta.shape} of {name!r} is open")
+                array = into.get(name)
+                if array is None or array.shape != meta.shape:
+                    array = np.empty(meta.shape, meta.dtype)
+                elif name in op.input_arg_names and not _overwrites(definition, slot):
+                    copies.append((array, np.empty(meta.shape, meta.dtype)))
+                    array = copies[-1][1]
+                outs[slot].append(Value(array, meta.lod))
+        arrays = {s: [None if v is None else v.array for v in held] for s, held in ins.items()}
+        results = {s: [None if v is None else v.array for v in held] for s, held in outs.items()}
+        call = self._call(op, definition, own, known, arrays, results)
+        call()
+        for target, source in copies:
+            target[...] = source
+        return outs
+
+    @staticmethod
+    def _meta(definition: Any, slot: str, value: Any) -> Meta:
+        if slot in definition.measures:
+            lengths = Lod.of_lengths([value.array.reshape(-1)])
+            return Meta(value.meta.shape, value.meta.dtype, lod=value.lod, lengths=lengths)
+        return value.meta
+
+    def _call(
+        self, op: Operator, definition: Any, own: Any, known: Any, arrays: Any, results: Any
+    ) -> Any:
+        if definition.state is not None:
+            own["state"] = self._states.of(op, definition.state)
+        if definition.lods or definition.measures:
+            lods = {s: [m.lod for m in known.get(s, ())] for s in definition.lods}
+            lods |= {s: [m.lengths for m in known.get(s, ())] for s in definition.measures}
+            own["lods"] = arguments([s for s in definition.inputs if s.name in lods], lods)
+        operands = (*arguments(definition.inputs, arrays), *arguments(definition.outputs, results))
+        if definition.bind is not None:
+            return definition.bind(np, *operands, **own)
+        if definition.kernel is None:
+            raise GraphError(f"{op.place} {op}: cannot run within a loop or branch")
+        return functools.partial(definition.kernel, np, *operands, **own)
+
+    # -- loops and branches ------------------------------------------------------------------
+    def _run_nested(self, op: Operator) -> None:
+        outermost = op.block is self._block
+        inside = op.block.program.block(op.attrs["sub_block"])
+        if not outermost:
+            self._run_inside(op, inside)
+            return
+        inner = [n for i in nested_ops(op)[1:] for n in i.output_arg_names]
+        kept = {n for n in inner if _is_kept(self._block, n)}
+        self._local = set(inner) - kept
+        records = op.attrs["sub_block"] in self._recorded
+        for name in self._local & self._arrays.keys():
+            held = self.get(name)
+            self._values[name] = Value(held.array.copy(), held.lod)
+        names = list(dict.fromkeys([*op.input_arg_names, *outer_reads(op)]))
+        if records:
+            self._tape = Tape()
+            self._tape.before = {name: self.get(name) for name in names}
+        self._run_inside(op, inside)
+        if self._tape is not None:
+            outs = [n for n in op.output_arg_names if n != EMPTY]
+            self._tape.after = {name: self.get(name) for name in outs}
+            self._tapes[op.attrs["sub_block"]] = self._tape
+            self._tape = None
+        local, self._local = self._local, set()
+        for name in local & self._arrays.keys():
+            self._put(op, name, self._values.pop(name))
+
+    def _run_inside(self, op: Operator, inside: Block) -> None:
+        if op.type == "while":
+            condition = op.input("Condition")[0]
+            while self.get(condition).number:
+                self._run_block(inside)
+        elif op.type == "recurrent":
+            self._run_recurrent(op, inside)
+        elif self._holds(op):
+            self._run_block(inside)
+
+    def _run_block(self, inside: Block) -> None:
+        for op in inside.ops:
+            self.run(op)
+
+    def _holds(self, op: Operator) -> bool:
+        conditions = [self.get(name) for name in op.input("Cond")]
+        if op.attrs["is_scalar_condition"]:
+            return bool(conditions[0].number)
+        return all(value.array.size for value in conditions)
+
+    def _run_recurrent(self, op: Operator, inside: Block) -> None:
+        """Inside, a step of an input has the name that the whole has outside."""
+        inputs, outputs = op.input("inputs"), op.output("outputs")
+        parts = {}
+        for name in inputs:
+            parts[name], entry = unstacked(self.get(name))
+            self._record(entry)
+        steps = len(next(iter(parts.values())))
+        states = dict(zip(op.attrs["ex_states"], map(self.get, op.input("initial_states"))))
+        order = range(steps - 1, -1, -1) if op.attrs["reverse"] else range(steps)
+        made: dict[str, list[Any]] = {name: [None] * steps for name in outputs}
+        hidden = {name: self._values[name] for name in inputs if name in self._values}
+        self._local |= {*inputs, *states}
+        for t in order:
+            self._values.update({name: parts[name][t] for name in inputs})
+            self._values.update(states)
+            self._run_block(inside)
+            states = {
+                last: self.get(now) for last, now in zip(op.attrs["ex_states"], op.attrs["states"])
+            }
+            for name in outputs:
+                made[name][t] = self.get(name)
+        for name in inputs:
+            self._values.pop(name)
+        self._values.update(hidden)
+        self._local -= set(inputs)
+        for name, values in made.items():
+            self._values[name], entry = stacked(values)
+            self._record(entry)
+
+    def _record(self, entry: Any) -> None:
+        if self._tape is not None:
+            self._tape.entries.append(entry)
+
+    # -- gradients ---------------------------------------------------------------------------
+    def _run_gradient(self, op: Operator) -> None:
+        tape = self._tapes.pop(op.attrs["sub_block"], None)
+        forward = GRADIENTS[op.type]
+        outputs = {"while": "Out", "recurrent": "outputs", "conditional_block": "Out"}[forward]
+        wanted: list[tuple[str, str]] = []  # a gradient's name, and of what
+        for slot, names in op.outputs.items():
+            given = op.input(slot.removesuffix("@GRAD"))
+            wanted += [(g, n) for g, n in zip(names, given) if g != EMPTY]
+        seeds = []
+        assert tape is not None, f"{op.type}: nothing was recorded"
+        gradients = dict(zip(op.input(outputs), map(self.get, op.input(f"{outputs}@GRAD"))))
+        for name, gradient in gradients.items():
+            seeds += seeds_of(tape.after.get(name), gradient)
+        flat = []
+        for _, name in wanted:
+            value = tape.before.get(name)
+            flat += list(value) if isinstance(value, TensorArray) else [value]
+        found = tape.gradients(seeds, [v for v in flat if v is not None])
+        for gradient, name in wanted:
+            value = tape.before.get(name)
+            made: Any
+            if value is None:
+                made = None
+            elif isinstance(value, TensorArray):
+                made = TensorArray(v and found(v) for v in value)
+            else:
+                made = found(value) or zeros_like(value)
+            self._put(op, gradient, made)
+
+
+def _summed(arrays: Sequence[Any]) -> TensorArray:
+    made = TensorArray([None] * max(map(len, arrays)))
+    for array in arrays:
+        for k, value in enumerate(array):
+            if value is not None:
+                held = made[k]
+                made[k] = value if held is None else Value(held.array + value.array, held.lod)
+    return made
+
+
+def _is_kept(block: Block, name: str) -> bool:
+    var = block.find_var(name)
+    return var is not None and var.persistable
+
+
+def _overwrites(definition: Any, slot: str) -> bool:
+    sources = {s.name for s in definition.inputs}
+    return slot in definition.inplace or (slot.endswith("Out") and slot[:-3] in sources)

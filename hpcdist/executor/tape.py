@@ -1,0 +1,195 @@
+"""A tape of what was computed in loops and branches, from which gradients are computed.
+
+Values are told apart by what they are, not by their names: a loop gives a name a new value in
+every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcdist.graph.block import Block
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import lookup
+from hpcdist.graph.values import TensorArray, Value
+from hpcdist.ops.arrays import zeros_like
+
+# What these give is one of the values they take, so its gradient is there already.
+SAME_VALUE = ("write_to_array", "read_from_array", "select_input")
+
+Gradients = Sequence[Value | None]
+Execute = Callable[[Operator, dict[str, Any]], None]  # writes results of an operator into the dict
+
+
+@dataclass
+class Entry:
+    """One computation: ``back`` turns gradients of the outputs into those of the inputs."""
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    back: Callable[[Gradients, Sequence[bool]], Gradients]
+
+
+@dataclass
+class Tape:
+    """What one run of a loop or branch has computed, in order.
+
+    ``before`` and ``after``: values of outer names when it began and when it ended.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+
+    def gradients(self, seeds: Iterable[tuple[Value, Value]], wanted: Iterable[Value]) -> Any:
+        """Return a function from values to their gradients, None where there is none.
+
+        ``seeds``: values with their gradients; ``wanted``: values that gradients flow to.
+        """
+        reached = {id(value) for value in wanted}
+        for entry in self.entries:
+            if any(id(taken) in reached for taken in entry.inputs):
+                reached.update(map(id, entry.outputs))
+        found: dict[int, Value] = {}
+
+        def add(value: Value, gradient: Value | None) -> None:
+            if gradient is None or id(value) not in reached or value.array.dtype.kind != "f":
+                return
+            held = found.get(id(value))
+            if held is not None:
+                gradient = Value(held.array + gradient.array, held.lod)
+            found[id(value)] = gradient
+
+        for value, gradient in seeds:
+            add(value, gradient)
+        for entry in reversed(self.entries):
+            given = [found.get(id(value)) for value in entry.outputs]
+            if all(g is None for g in given):
+                continue
+            flows = [id(v) in reached and v.array.dtype.kind == "f" for v in entry.inputs]
+            if not any(flows):
+                continue
+            for taken, found_here in zip(entry.inputs, entry.back(given, flows)):
+                add(taken, found_here)
+        return lambda value: found.get(id(value))
+
+
+def operator_entry(
+    block: Block,
+    op: Operator,
+    inputs: dict[str, list[Any]],
+    outputs: dict[str, list[Any]],
+    execute: Execute,
+) -> Entry | None:
+    """Return the entry of an operator that was run; None if it has no gradient.
+
+    Its operands get names of their own, for a name may stand for several of them.
+    """
+    definition = lookup(op.type)
+    if definition.grad is None or op.type in SAME_VALUE:
+        return None
+    attrs = {**op.attrs, "is_sparse": False} if "is_sparse" in op.attrs else op.attrs
+    values: dict[str, Any] = {}
+
+    def named(held: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
+        made = {slot: [f"{side}_{slot}_{k}" for k in range(len(v))] for slot, v in held.items()}
+        for slot, given in held.items():
+            values.update(zip(made[slot], given))
+        return {
+            slot: [name if values[name] is not None else EMPTY for name in names]
+            for slot, names in made.items()
+        }
+
+    copy = Operator(block, op.type, named(inputs, "in"), named(outputs, "out"), attrs)
+    stopped = {
+        new
+        for slot, names in copy.inputs.items()
+        for new, name in zip(names, op.input(slot))
+        if _is_stopped(block, name)
+    }
+    ins = _flat(copy.input_arg_names, values)
+    outs = _flat(copy.output_arg_names, values)
+
+    def back(given: Gradients, flows: Sequence[bool]) -> Gradients:
+        wanted = {name for (name, _, _), flow in zip(ins, flows) if flow} - stopped
+        held = dict(values)
+        for (name, index, _), gradient in zip(outs, given):
+            if index is None:
+                if gradient is not None:
+                    held[grad_name(name)] = gradient
+            else:
+                array = held.setdefault(grad_name(name), TensorArray([None] * len(values[name])))
+                array[index] = gradient
+        assert definition.grad is not None
+        for grad in definition.grad(copy, wanted.__contains__):
+            step = Operator(block, grad.type, grad.inputs, grad.outputs, grad.attrs)
+            if not any(name != EMPTY for name in step.output_arg_names):
+                continue
+            for name in step.input_arg_names:
+                forward = name.removesuffix(GRAD_SUFFIX)
+                if name not in held and isinstance(values.get(forward), Value):
+                    held[name] = zeros_like(values[forward])
+            execute(step, held)
+        found = []
+        for name, index, _ in ins:
+            gradient = held.get(grad_name(name)) if name in wanted else None
+            found.append(gradient if gradient is None or index is None else gradient[index])
+        return found
+
+    return Entry([v for *_, v in ins], [v for *_, v in outs], back)
+
+
+def _flat(names: Sequence[str], values: dict[str, Any]) -> list[tuple[str, int | None, Value]]:
+    """Return values with their names, and with their places in arrays."""
+    found: list[tuple[str, int | None, Value]] = []
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, Value):
+            found.append((name, None, value))
+        elif isinstance(value, TensorArray):
+            found += [(name, k, v) for k, v in enumerate(value) if v is not None]
+    return found
+
+
+def _is_stopped(block: Block, name: str) -> bool:
+    var = block.find_var(name)
+    return var is not None and var.stop_gradient
+
+
+def unstacked(x: Value) -> tuple[list[Value], Entry]:
+    """Return the parts of a value along its first dimension."""
+    parts = [Value(part) for part in x.array]
+
+    def back(given: Gradients, _: Sequence[bool]) -> Gradients:
+        out = np.zeros_like(x.array)
+        for k, gradient in enumerate(given):
+            if gradient is not None:
+                out[k] = gradient.array
+        return [Value(out)]
+
+    return parts, Entry([x], parts, back)
+
+
+def stacked(parts: Sequence[Value]) -> tuple[Value, Entry]:
+    """Return the opposite of `unstacked`."""
+    out = Value(np.stack([part.array for part in parts]))
+
+    def back(given: Gradients, _: Sequence[bool]) -> Gradients:
+        (gradient,) = given
+        return [None] * len(parts) if gradient is None else [Value(g) for g in gradient.array]
+
+    return out, Entry(list(parts), [out], back)
+
+
+def seeds_of(value: Any, gradient: Any) -> list[tuple[Value, Value]]:
+    """Return values with their gradients: of an array, those of its elements."""
+    if value is None or gradient is None:
+        return []
+    if isinstance(value, TensorArray):
+        return [(v, g) for v, g in zip(value, gradient) if v is not None and g is not None]
+    return [(value, gradient)]

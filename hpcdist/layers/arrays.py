@@ -1,0 +1,147 @@
+"""Tensor arrays, sequences step by step, and rows chosen by a mask: what loops are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.values import ARRAY, RANK_TABLE
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+
+
+def create_array(dtype: Any) -> Variable:
+    """Create an array of values, empty; `array_write` fills it."""
+    helper = LayerHelper("array")
+    block = helper.main_program.current_block()
+    return block.create_var(f"{helper.name}.out", dtype=dtype, type=ARRAY)
+
+
+def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
+    """Write ``x`` at place ``i`` (int64, shape (1,)) of an array, a new one by default."""
+    helper = LayerHelper("array_write")
+    if array is None:
+        block = helper.main_program.current_block()
+        array = block.create_var(f"{helper.name}.out", dtype=x.dtype, type=ARRAY)
+    _expect_array(array, "array_write")
+    helper.append_op("write_to_array", {"X": x, "I": i}, {"Out": array})
+    return array
+
+
+def array_read(array: Variable, i: Variable) -> Variable:
+    """Return what stands at place ``i`` of an array."""
+    _expect_array(array, "array_read")
+    helper = LayerHelper("array_read")
+    return helper.apply("read_from_array", {"X": array, "I": i}, dtype=array.dtype)
+
+
+def array_length(array: Variable) -> Variable:
+    """Return the number of places of an array, int64, shape (1,)."""
+    _expect_array(array, "array_length")
+    helper = LayerHelper("array_length")
+    facts: dict[str, Any] = {"dtype": "int64", "stop_gradient": True}
+    return helper.apply("lod_array_length", {"X": array}, **facts)
+
+
+def tensor_array_to_tensor(
+    input: Variable, axis: int = 1, name: str | None = None, use_stack: bool = False
+) -> tuple[Variable, Variable]:
+    """Join, or stack, the values of an array along ``axis``; also return their extents there."""
+    _expect_array(input, "tensor_array_to_tensor")
+    helper = LayerHelper("tensor_array_to_tensor", name)
+    out, index = helper.new_var(input.dtype), helper.new_var("int32", stop_gradient=True)
+    attrs = {"axis": axis, "use_stack": use_stack}
+    outputs = {"Out": out, "OutIndex": index}
+    helper.append_op("tensor_array_to_tensor", {"X": input}, outputs, attrs)
+    return out, index
+
+
+def _expect_array(array: Variable, layer: str) -> None:
+    if not isinstance(array, Variable) or array.type != ARRAY:
+        raise GraphTypeError(f"{layer}: expected an array such as create_array gives, got {array}")
+
+
+# -- sequences step by step ------------------------------------------------------------------------
+def lod_rank_table(x: Variable, level: int = 0) -> Variable:
+    """Sort the sequences of ``x``, the longest first."""
+    helper = LayerHelper("lod_rank_table")
+    block = helper.main_program.current_block()
+    table = block.create_var(f"{helper.name}.out", type=RANK_TABLE, stop_gradient=True)
+    helper.append_op("lod_rank_table", {"X": x}, {"Out": table}, {"level": level})
+    return table
+
+
+def max_sequence_len(rank_table: Variable) -> Variable:
+    """Return the length of the longest sequence, int64, shape (1,)."""
+    helper = LayerHelper("max_seqence_len")  # as Fluid spells it
+    return helper.apply("max_sequence_len", {"RankTable": rank_table}, dtype="int64")
+
+
+def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
+    """Return an array with the rows of each step: those of sequences that are long enough."""
+    helper = LayerHelper("lod_tensor_to_array")
+    block = helper.main_program.current_block()
+    array = block.create_var(f"{helper.name}.tmp_0", dtype=x.dtype, type=ARRAY)
+    helper.append_op("lod_tensor_to_array", {"X": x, "RankTable": table}, {"Out": array})
+    return array
+
+
+def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
+    """Put the rows of steps together to sequences again."""
+    helper = LayerHelper("array_to_lod_tensor")
+    slots = {"X": x, "RankTable": table}
+    return helper.apply("array_to_lod_tensor", slots, dtype=x.dtype)
+
+
+def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
+    """Keep the rows of ``x`` whose sequences have a step ``i``."""
+    helper = LayerHelper("shrink_memory")
+    slots = {"X": x, "I": i, "RankTable": table}
+    return helper.apply("shrink_rnn_memory", slots, dtype=x.dtype)
+
+
+def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
+    """Return the rows, or sequences, of ``x`` in the order of a rank table."""
+    if rank_table.type != RANK_TABLE:
+        raise GraphTypeError(f"reorder_lod_tensor_by_rank: {rank_table.name!r} is no rank table")
+    helper = LayerHelper("reorder_lod_tensor_by_rank")
+    slots = {"X": x, "RankTable": rank_table}
+    return helper.apply("reorder_lod_tensor_by_rank", slots, dtype=x.dtype)
+
+
+# -- rows by a mask --------------------------------------------------------------------------------
+def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
+    """Return the rows where ``mask`` (bool [rows, 1]) holds, and the others."""
+    helper = LayerHelper("split_lod_tensor")
+    chosen, others = helper.new_var(input.dtype), helper.new_var(input.dtype)
+    outputs = {"OutTrue": chosen, "OutFalse": others}
+    helper.append_op("split_lod_tensor", {"X": input, "Mask": mask}, outputs, {"level": level})
+    return chosen, others
+
+
+def merge_lod_tensor(
+    in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0
+) -> Variable:
+    """Put rows together that `split_lod_tensor` has divided."""
+    helper = LayerHelper("merge_lod_tensor")
+    slots = {"X": x, "Mask": mask, "InTrue": in_true, "InFalse": in_false}
+    return helper.apply("merge_lod_tensor", slots, {"level": level}, dtype=in_true.dtype)
+
+
+def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
+    """Return the one of ``inputs`` whose number ``mask`` (int32, shape (1,)) is."""
+    if not inputs:
+        raise GraphError("select_input: no inputs")
+    helper = LayerHelper("select_input")
+    slots = {"X": list(inputs), "Mask": mask}
+    return helper.apply("select_input", slots, dtype=inputs[0].dtype)
+
+
+def is_empty(x: Variable, cond: Variable | None = None) -> Variable:
+    """Return whether ``x`` has no elements, bool, shape (1,)."""
+    helper = LayerHelper("is_empty")
+    if cond is None:
+        cond = helper.new_var("bool", stop_gradient=True)
+    helper.append_op("is_empty", {"X": x}, {"Out": cond})
+    return cond

@@ -1,0 +1,268 @@
+"""Values made of nothing or of coordinates, and what is known about values."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.tensor import assign, cast, expand, fill_constant, reshape
+
+__all__ = [
+    "add_position_encoding",
+    "arange",
+    "clamp",
+    "elementwise_equal",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "mean_iou",
+    "meshgrid",
+    "randint",
+    "randn",
+    "random_crop",
+    "randperm",
+    "range",
+    "rank",
+    "sampling_id",
+    "size",
+]
+
+
+def _known(layer: str, what: str, *values: Any) -> list[Any]:
+    if any(isinstance(value, Variable) for value in values):
+        raise GraphError(
+            f"layers.{layer}: {what} must be numbers that are known before the step: shapes are "
+            "fixed when a Program is compiled"
+        )
+    return list(values)
+
+
+def _constant(values: np.ndarray, dtype: Any) -> Variable:
+    held = values.astype(canonical(dtype))
+    if held.dtype == np.float64:
+        return cast(assign(held.astype(np.float32)), "float64")
+    return assign(held)
+
+
+def range(start: float, end: float, step: float, dtype: Any) -> Variable:
+    """Return start, start + step, ... below end."""
+    start, end, step = _known("range", "start, end and step", start, end, step)
+    return _constant(np.arange(start, end, step), dtype)
+
+
+def arange(start: float, end: float, step: float = 1, dtype: Any = None) -> Variable:
+    """Return start, start + step, ... below end; float32 if dtype is not given."""
+    return range(start, end, step, "float32" if dtype is None else dtype)
+
+
+def linspace(start: float, stop: float, num: int, dtype: Any) -> Variable:
+    """Return ``num`` numbers at equal distances, both ends included."""
+    start, stop, num = _known("linspace", "start, stop and num", start, stop, num)
+    return _constant(np.linspace(start, stop, int(num)), dtype)
+
+
+def eye(
+    num_rows: int,
+    num_columns: int | None = None,
+    batch_shape: Sequence[int] | None = None,
+    dtype: Any = "float32",
+) -> Variable:
+    """Return an identity matrix, repeated for ``batch_shape``."""
+    helper = LayerHelper("eye")
+    columns = num_rows if num_columns is None else num_columns
+    attrs = {"num_rows": num_rows, "num_columns": columns, "dtype": canonical(dtype)}
+    out = helper.apply("eye", {}, attrs, dtype=dtype, stop_gradient=True)
+    if batch_shape is None:
+        return out
+    wide = reshape(out, [1] * len(batch_shape) + [num_rows, columns])
+    return expand(wide, [*batch_shape, 1, 1])
+
+
+def _filled(made: Variable, out: Variable | None) -> Variable:
+    if out is None:
+        return made
+    LayerHelper("assign").append_op("assign", {"X": made}, {"Out": out})
+    return out
+
+
+def full(
+    shape: Sequence[int],
+    fill_value: float,
+    out: Variable | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    stop_gradient: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """Fill a value of this shape (float32)."""
+    made = fill_constant(shape, "float32" if dtype is None else dtype, fill_value, out=out)
+    made.stop_gradient = stop_gradient
+    return made
+
+
+def full_like(
+    input: Variable,
+    fill_value: float,
+    out: Variable | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    stop_gradient: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """Fill a value of the shape of ``input``."""
+    kind = input.dtype if dtype is None else canonical(dtype)
+    attrs = {"value": float(fill_value), "dtype": kind}
+    helper = LayerHelper("full_like", name)
+    made = helper.apply("fill_any_like", {"X": input}, attrs, dtype=kind)
+    made.stop_gradient = stop_gradient
+    return _filled(made, out)
+
+
+# -- drawn -----------------------------------------------------------------------------------------
+def randint(
+    low: int,
+    high: int | None = None,
+    shape: Sequence[int] | None = None,
+    out: Variable | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    stop_gradient: bool = False,
+    seed: int = 0,
+    name: str | None = None,
+) -> Variable:
+    """Draw whole numbers of [low, high), or of [0, low); int64."""
+    least, bound = (0, low) if high is None else (low, high)
+    kind = canonical("int64" if dtype is None else dtype)
+    sizes = _known("randint", "shape", *([1] if shape is None else shape))
+    attrs = {"shape": sizes, "low": least, "high": bound, "dtype": kind, "seed": seed}
+    made = LayerHelper("randint", name).apply("randint", {}, attrs, dtype=kind)
+    made.stop_gradient = stop_gradient
+    return _filled(made, out)
+
+
+def randn(
+    shape: Sequence[int],
+    out: Variable | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    stop_gradient: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """Draw normal numbers of mean 0 and deviation 1."""
+    kind = canonical("float32" if dtype is None else dtype)
+    attrs = {"shape": [int(d) for d in shape], "mean": 0.0, "std": 1.0, "seed": 0, "dtype": kind}
+    made = LayerHelper("randn", name).apply("gaussian_random", {}, attrs, dtype=kind)
+    made.stop_gradient = stop_gradient
+    return _filled(made, out)
+
+
+def randperm(
+    n: int,
+    out: Variable | None = None,
+    dtype: Any = "int64",
+    device: str | None = None,
+    stop_gradient: bool = True,
+    seed: int = 0,
+) -> Variable:
+    """Draw an order of 0 .. n - 1."""
+    if n < 1:
+        raise GraphError(f"layers.randperm: n must be positive, got {n}")
+    attrs = {"n": n, "dtype": canonical(dtype), "seed": seed}
+    made = LayerHelper("randperm").apply("randperm", {}, attrs, dtype=dtype)
+    made.stop_gradient = stop_gradient
+    return _filled(made, out)
+
+
+def sampling_id(
+    x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32"
+) -> Variable:
+    """Draw a column for each row, with the probabilities of the row."""
+    attrs = {"min": float(min), "max": float(max), "seed": seed}
+    helper = LayerHelper("sampling_id")
+    return helper.apply("sampling_id", {"X": x}, attrs, dtype="int64", stop_gradient=True)
+
+
+def random_crop(x: Variable, shape: Sequence[int], seed: int | None = None) -> Variable:
+    """Cut a piece of this shape out of every sample, at a place that is drawn."""
+    attrs = {"shape": [int(d) for d in shape], "startup_seed": seed or 0}
+    return LayerHelper("random_crop").apply("random_crop", {"X": x}, attrs, dtype=x.dtype)
+
+
+# -- of coordinates --------------------------------------------------------------------------------
+def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variable]:
+    """Repeat each of N vectors along the dimensions of the others."""
+    helper = LayerHelper("meshgrid", name)
+    outs = [helper.new_var(v.dtype) for v in input]
+    helper.append_op("meshgrid", {"X": list(input)}, {"Out": outs})
+    return outs
+
+
+def add_position_encoding(
+    input: Variable, alpha: float, beta: float, name: str | None = None
+) -> Variable:
+    """Return alpha input + beta sines and cosines of positions (Vaswani et al., 2017)."""
+    attrs, helper = (
+        {"alpha": float(alpha), "beta": float(beta)},
+        LayerHelper("add_position_encoding", name),
+    )
+    out = helper.apply(helper.layer_type, {"X": input}, attrs, dtype=input.dtype)
+    return out
+
+
+# -- about values ----------------------------------------------------------------------------------
+def rank(input: Variable) -> Variable:
+    """Return the number of dimensions."""
+    return assign(np.array([len(input.shape)], "int32"))
+
+
+def size(input: Variable) -> Variable:
+    """Return the number of elements."""
+    helper = LayerHelper("size")
+    return helper.apply("size", {"Input": input}, dtype="int64", stop_gradient=True)
+
+
+def clamp(
+    input: Variable,
+    min: float | None = None,
+    max: float | None = None,
+    output: Variable | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Limit every element to [min, max], one of which may be left out."""
+    if min is None and max is None:
+        raise GraphError("layers.clamp: min or max must be given")
+    bound = float(np.finfo(np.float32).max)
+    attrs = {
+        "min": -bound if min is None else float(min),
+        "max": bound if max is None else float(max),
+    }
+    return _filled(
+        LayerHelper("clamp", name).apply("clip", {"X": input}, attrs, dtype=input.dtype), output
+    )
+
+
+def elementwise_equal(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Tell which elements are equal."""
+    helper = LayerHelper("elementwise_equal", name)
+    return helper.apply("equal", {"X": x, "Y": y}, dtype="bool", stop_gradient=True)
+
+
+def mean_iou(
+    input: Variable, label: Variable, num_classes: int
+) -> tuple[Variable, Variable, Variable]:
+    """Return the mean overlap of the classes, and how often each is wrong and right."""
+    helper = LayerHelper("mean_iou")
+    mean = helper.new_var("float32", stop_gradient=True)
+    wrong, right = (helper.new_var("int32", stop_gradient=True) for _ in builtins.range(2))
+    outputs = {"OutMeanIou": mean, "OutWrong": wrong, "OutCorrect": right}
+    inputs = {"Predictions": input, "Labels": label}
+    helper.append_op("mean_iou", inputs, outputs, {"num_classes": num_classes})
+    return mean, wrong, right

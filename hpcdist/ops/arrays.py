@@ -1,0 +1,405 @@
+"""Arrays of values, sequences step by step, and rows chosen by a mask: for loops and branches.
+
+What these give has shapes that only the step knows, so they compute with Values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError, GraphError
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
+from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value
+from hpcdist.ops.common import grad_by
+
+
+# -- rows of a batch that trainers share -----------------------------------------------------------
+def in_loops(op: Applied) -> OfRows:
+    """Rows of a batch are not followed through these."""
+    raise MixesRows("rows of a batch are not followed through it")
+
+
+def as_x(op: Applied) -> OfRows:
+    """The same rows, in an array or out of it."""
+    return op.inputs["X"][0].of
+
+
+def _by_steps(op: Applied) -> OfRows:
+    """Rows of sequences in steps, or back in sequences: each stays with its sequence."""
+    (x,) = op.inputs["X"]
+    if x.of.how is not How.RAGGED or x.lod_level > 1:
+        raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+    return x.of
+
+
+def _by_rank(op: Applied) -> OfRows:
+    """Rows of samples in the order of a table go with the rows of its sequences."""
+    (x,), (table,) = op.inputs["X"], op.inputs["RankTable"]
+    if x.of == OfRows(How.ROWS) and table.of.how is How.RAGGED:
+        return table.of
+    return _by_steps(op)
+
+
+def _longest(op: Applied) -> OfRows:
+    """A number that is each trainer's own; `runtime.batches.gather_batch` watches where it goes."""
+    return SAME
+
+
+def _array_of(x: Meta, *_: Any, **__: Any) -> Meta:
+    return Meta(x.shape, x.dtype, ARRAY, lod=x.lod)
+
+
+def _element(x: Meta, *_: Any, **__: Any) -> Meta:
+    return Meta(x.shape, x.dtype, lod=x.lod)
+
+
+def _open_rows(x: Meta, *_: Any, **__: Any) -> Meta:
+    return Meta((-1, *x.shape[1:]), x.dtype)
+
+
+def zeros_like(x: Value) -> Value:
+    """Return zeros in place of a value that has no gradient."""
+    return Value(np.zeros_like(x.array), x.lod)
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+def _written(x: Value, i: Value, *, held: Any) -> TensorArray:
+    made = TensorArray(held or ())
+    made.extend([None] * (int(i.number) + 1 - len(made)))
+    made[int(i.number)] = x
+    return made
+
+
+def _at(array: Any, i: Value, op_type: str) -> Any:
+    index = int(i.number)
+    if array is None or not 0 <= index < len(array) or array[index] is None:
+        length = 0 if array is None else len(array)
+        raise FeedError(f"{op_type}: nothing was written at {index} of an array of {length}")
+    return array[index]
+
+
+def _written_grad(x: Value, i: Value, dout: Any) -> Value:
+    index = int(i.number)
+    given = dout[index] if dout is not None and index < len(dout) else None
+    return zeros_like(x) if given is None else given
+
+
+def _read_grad(x: Any, i: Value, dout: Value) -> TensorArray:
+    made = TensorArray([None] * len(x))
+    made[int(i.number)] = dout
+    return made
+
+
+_WRITTEN_GRAD = "X, I, Out@GRAD -> X@GRAD"
+define(
+    "write_to_array",
+    "X, I -> Out",
+    rows=as_x,
+    infer=_array_of,
+    values=_written,
+    grad=grad_by("write_to_array_grad", _WRITTEN_GRAD),
+)
+define("write_to_array_grad", _WRITTEN_GRAD, infer=_element, values=_written_grad)
+_READ_GRAD = "X, I, Out@GRAD -> X@GRAD"
+define(
+    "read_from_array",
+    "X, I -> Out",
+    rows=as_x,
+    infer=_element,
+    values=lambda x, i: _at(x, i, "array_read"),
+    grad=grad_by("read_from_array_grad", _READ_GRAD),
+)
+define("read_from_array_grad", _READ_GRAD, infer=_array_of, values=_read_grad)
+define(
+    "lod_array_length",
+    "X -> Out",
+    rows=in_loops,
+    infer=lambda x: Meta((1,), "int64"),
+    values=lambda x: Value(np.array([0 if x is None else len(x)], np.int64)),
+)
+
+
+def _joined(x: Any, axis: int, use_stack: bool) -> tuple[Value, Value]:
+    arrays = [v.array for v in x]
+    out = np.stack(arrays, axis) if use_stack else np.concatenate(arrays, axis)
+    sizes = [1 if use_stack else a.shape[axis] for a in arrays]
+    return Value(out), Value(np.array(sizes, np.int32))
+
+
+def _joined_infer(x: Meta, axis: int, use_stack: bool) -> tuple[Meta, Meta]:
+    shape = list(x.shape)
+    if use_stack:
+        shape.insert(axis, -1)
+    elif shape:
+        shape[axis] = -1
+    return Meta(tuple(shape), x.dtype), Meta((-1,), "int32")
+
+
+def _joined_grad(x: Any, dout: Value, axis: int, use_stack: bool) -> TensorArray:
+    if use_stack:
+        return TensorArray(Value(a) for a in np.moveaxis(dout.array, axis, 0))
+    ends = np.cumsum([v.array.shape[axis] for v in x])[:-1]
+    return TensorArray(Value(np.ascontiguousarray(a)) for a in np.split(dout.array, ends, axis))
+
+
+_JOINED_GRAD = "X, Out@GRAD -> X@GRAD"
+_JOINED = {"axis": 0, "use_stack": False}
+define(
+    "tensor_array_to_tensor",
+    "X -> Out, OutIndex",
+    rows=in_loops,
+    attrs=_JOINED,
+    infer=_joined_infer,
+    values=_joined,
+    grad=grad_by("tensor_array_to_tensor_grad", _JOINED_GRAD),
+)
+define(
+    "tensor_array_to_tensor_grad",
+    _JOINED_GRAD,
+    attrs=_JOINED,
+    infer=_array_of,
+    values=_joined_grad,
+)
+
+
+# -- sequences step by step ------------------------------------------------------------------------
+def _table(x: Value, level: int) -> RankTable:
+    if x.lod is None:
+        raise FeedError("lod_rank_table: X is not grouped into sequences; declare lod_level=1")
+    if level != x.lod.level - 1:
+        raise FeedError(
+            f"lod_rank_table: level {level} of {x.lod.level}: steps of sequences of sequences are "
+            "not there; take the last level"
+        )
+    return RankTable.of(x.lod)
+
+
+def _steps(x: Value, table: RankTable) -> TensorArray:
+    longest = max(int(table.lengths.max(initial=0)), 1)  # a step of no rows, if there are none
+    return TensorArray(Value(np.take(x.array, table.rows(t), axis=0)) for t in range(longest))
+
+
+def _together(x: Any, table: RankTable, like: Meta | None = None) -> Value:
+    """``like``: what a row is if no step was computed, for all sequences are empty."""
+    if not x and like is not None:
+        return Value(np.zeros((0, *like.shape[1:]), like.dtype), table.lod)
+    first = x[0].array
+    out = np.zeros((table.lod.rows, *first.shape[1:]), first.dtype)
+    for step, value in enumerate(x):
+        if value is not None:
+            out[table.rows(step)] = value.array
+    return Value(out, table.lod)
+
+
+def _shrunk(x: Value, i: Value, table: RankTable) -> Value:
+    count = table.longer(int(i.number))
+    if x.lod is None:
+        return Value(x.array[:count])
+    lod, begin, end = x.lod.cut(0, count)
+    return Value(x.array[begin:end], lod)
+
+
+def _shrunk_grad(x: Value, i: Value, table: RankTable, dout: Value) -> Value:
+    out = np.zeros_like(x.array)
+    out[: len(dout.array)] = dout.array
+    return Value(out, x.lod)
+
+
+def _reordered_rows(x: Value, table: RankTable) -> tuple[Any, Lod | None]:
+    """Return the rows of X in the order of a table, and the sequences they form then."""
+    if x.lod is None:
+        if len(x.array) != len(table.order):
+            raise FeedError(
+                f"reorder_lod_tensor_by_rank: X has {len(x.array)} rows, the table "
+                f"{len(table.order)} sequences"
+            )
+        return table.order, None
+    starts, lengths = x.lod.last[:-1][table.order], x.lod.lengths[table.order]
+    lod = Lod.of_lengths([lengths])
+    within = np.arange(lod.rows) - np.repeat(lod.last[:-1], lengths)
+    return np.repeat(starts, lengths) + within, lod
+
+
+def _reordered(x: Value, table: RankTable) -> Value:
+    rows, lod = _reordered_rows(x, table)
+    return Value(np.take(x.array, rows, axis=0), lod)
+
+
+def _reordered_grad(x: Value, table: RankTable, dout: Value) -> Value:
+    out = np.empty_like(x.array)
+    out[_reordered_rows(x, table)[0]] = dout.array
+    return Value(out, x.lod)
+
+
+define(
+    "lod_rank_table",
+    "X -> Out",
+    rows=_by_steps,
+    attrs={"level": 0},
+    infer=lambda x, **_: Meta((), x.dtype, RANK_TABLE),
+    values=_table,
+)
+define(
+    "max_sequence_len",
+    "RankTable -> Out",
+    rows=_longest,
+    infer=lambda table: Meta((1,), "int64"),
+    values=lambda table: Value(np.array([table.lengths.max(initial=0)], np.int64)),
+)
+define(
+    "lod_tensor_to_array",
+    "X, RankTable -> Out",
+    rows=_by_steps,
+    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, ARRAY),
+    values=_steps,
+    grad=grad_by("lod_tensor_to_array_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
+)
+
+
+def _steps_grad(x: Value, table: RankTable, dout: Any) -> Value:
+    return _together(dout, table) if any(v is not None for v in dout) else zeros_like(x)
+
+
+define(
+    "lod_tensor_to_array_grad",
+    "X, RankTable, Out@GRAD -> X@GRAD",
+    infer=_element,
+    values=_steps_grad,
+)
+define(
+    "array_to_lod_tensor",
+    "X, RankTable -> Out",
+    rows=_by_steps,
+    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=Lod(1)),
+    values=_together,
+    grad=grad_by("array_to_lod_tensor_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
+)
+define(
+    "array_to_lod_tensor_grad",
+    "X, RankTable, Out@GRAD -> X@GRAD",
+    infer=_array_of,
+    values=lambda x, table, dout: _steps(dout, table),
+)
+_SHRUNK_GRAD = "X, I, RankTable, Out@GRAD -> X@GRAD"
+define(
+    "shrink_rnn_memory",
+    "X, I, RankTable -> Out",
+    rows=_by_steps,
+    infer=lambda x, i, table: Meta((-1, *x.shape[1:]), x.dtype, lod=x.lod),
+    values=_shrunk,
+    grad=grad_by("shrink_rnn_memory_grad", _SHRUNK_GRAD),
+)
+define("shrink_rnn_memory_grad", _SHRUNK_GRAD, infer=_element, values=_shrunk_grad)
+_REORDERED_GRAD = "X, RankTable, Out@GRAD -> X@GRAD"
+define(
+    "reorder_lod_tensor_by_rank",
+    "X, RankTable -> Out",
+    rows=_by_rank,
+    infer=lambda x, table: _element(x),
+    values=_reordered,
+    grad=grad_by("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD),
+)
+define("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD, infer=_element, values=_reordered_grad)
+
+
+# -- rows by a mask --------------------------------------------------------------------------------
+_LEVEL = {"level": 0}
+
+
+def _split(x: Value, mask: Value, level: int) -> tuple[Value, Value]:
+    if x.lod is not None:
+        raise FeedError("split_lod_tensor: sequences are not divided by a mask; pool them first")
+    chosen = mask.array.reshape(-1).astype(bool)
+    return Value(x.array[chosen]), Value(x.array[~chosen])
+
+
+def _merged(x: Any, mask: Value, of_true: Value, of_false: Value, level: int) -> Value:
+    chosen = mask.array.reshape(-1).astype(bool)
+    some = of_true.array if len(of_true.array) else of_false.array
+    out = np.empty((len(chosen), *some.shape[1:]), some.dtype)
+    out[chosen], out[~chosen] = of_true.array, of_false.array
+    return Value(out)
+
+
+def _merged_grad(mask: Value, dout: Value, level: int) -> tuple[Value, Value]:
+    return _split(dout, mask, level)
+
+
+_SPLIT_GRAD = "X, Mask, OutTrue@GRAD, OutFalse@GRAD -> X@GRAD"
+define(
+    "split_lod_tensor",
+    "X, Mask -> OutTrue, OutFalse",
+    rows=in_loops,
+    attrs=_LEVEL,
+    infer=lambda x, mask, **_: (_open_rows(x), _open_rows(x)),
+    values=_split,
+    grad=grad_by("split_lod_tensor_grad", _SPLIT_GRAD),
+)
+define("split_lod_tensor_grad", _SPLIT_GRAD, attrs=_LEVEL, infer=_element, values=_merged)
+_MERGED_GRAD = "Mask, Out@GRAD -> InTrue@GRAD, InFalse@GRAD"
+define(
+    "merge_lod_tensor",
+    "X?, Mask, InTrue, InFalse -> Out",
+    rows=in_loops,
+    attrs=_LEVEL,
+    infer=lambda x, mask, of_true, of_false, **_: _open_rows(of_true),
+    values=_merged,
+    grad=grad_by("merge_lod_tensor_grad", _MERGED_GRAD),
+)
+define(
+    "merge_lod_tensor_grad",
+    _MERGED_GRAD,
+    attrs=_LEVEL,
+    infer=lambda mask, dout, **_: (_open_rows(dout), _open_rows(dout)),
+    values=_merged_grad,
+)
+
+
+def _selected(x: Sequence[Any], mask: Value) -> Any:
+    found = x[int(mask.number)]
+    if found is None:
+        raise FeedError(f"select_input: nothing was computed for {int(mask.number)}")
+    return found
+
+
+def _selected_grad(x: Sequence[Any], mask: Value, dout: Any) -> list[Any]:
+    return [dout if k == int(mask.number) else None for k in range(len(x))]
+
+
+def _selected_infer(x: Sequence[Meta], mask: Meta) -> Meta:
+    if len({len(meta.shape) for meta in x}) > 1:
+        raise GraphError(f"select_input: branches give shapes {[meta.shape for meta in x]}")
+    extents = zip(*(meta.shape for meta in x))
+    shape = tuple(same[0] if len(set(same)) == 1 else -1 for same in extents)
+    return Meta(shape, x[0].dtype, x[0].type, lod=x[0].lod)
+
+
+_SELECTED_GRAD = "X*, Mask, Out@GRAD -> X@GRAD*"
+define(
+    "select_input",
+    "X*, Mask -> Out",
+    rows=in_loops,
+    infer=_selected_infer,
+    values=_selected,
+    grad=grad_by("select_input_grad", _SELECTED_GRAD),
+)
+define(
+    "select_input_grad",
+    _SELECTED_GRAD,
+    infer=lambda x, mask, dout: [Meta(m.shape, m.dtype, m.type, lod=m.lod) for m in x],
+    values=_selected_grad,
+)
+
+
+define(
+    "is_empty",
+    "X -> Out",
+    rows=in_loops,
+    infer=lambda x: Meta((1,), "bool"),
+    values=lambda x: Value(np.array([x.array.size == 0])),
+)

@@ -1,0 +1,172 @@
+"""Operators whose kernel is a function of PyTorch's, on the same memory: torch is optional.
+
+A function takes tensors, the inputs in order, and attributes; it returns what becomes of the
+outputs. Shapes follow from running it on tensors without memory, gradients from torch's autograd,
+which runs it once more. Without torch, using such an operator is an error that says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.graph.names import GRAD_SUFFIX
+from hpcdist.graph.registry import Meta, Slot, define, parse_signature
+from hpcdist.graph.rows import Treatment
+from hpcdist.ops.common import grad_by, like_inputs
+
+Function = Callable[..., Any]
+# Extents to try where one is not known: those of a result that differ are not known either.
+_TRIED = (24, 48)
+_defined: list[str] = []
+
+
+def needing_torch() -> Sequence[str]:
+    """Return the types of the operators that need torch, without those of gradients, sorted."""
+    return sorted(_defined)
+
+
+def torch_for(type: str) -> Any:
+    """Return torch, which the operator needs; HpcdistError if it is not installed."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise HpcdistError(
+            f"operator {type!r} needs torch, which cannot be imported ({error}): install "
+            "hpcdist[torch] (pip install .[torch]) on every rank"
+        ) from None
+
+
+def define_by_torch(
+    type: str,
+    signature: str,
+    function: Function,
+    *,
+    rows: Treatment,
+    attrs: dict[str, Any] | None = None,
+    wrt: Sequence[str] = (),
+    infer: Callable[..., Any] | None = None,
+    lods: Sequence[str] = (),
+) -> None:
+    """Enter an operator and its gradient by the inputs ``wrt``; ``function(torch, *inputs)``.
+
+    ``infer``: its shape rule, where shapes alone do not tell what it does.
+    """
+    inputs, outputs = parse_signature(signature)
+    held = attrs or {}
+    gradients = ", ".join(f"{name}{GRAD_SUFFIX}?" for name in wrt)
+    first = outputs[0].name
+    taken = ", ".join(_spelt(slot) for slot in inputs)
+    grad_signature = f"{taken}, {first}{GRAD_SUFFIX} -> {gradients}"
+    _defined.append(type)
+
+    def bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
+        torch = torch_for(type)
+        tensors = [_tensor(torch, array) for array in arrays]
+        values, targets = tensors[: len(inputs)], tensors[len(inputs) :]
+
+        def run() -> None:
+            with torch.no_grad():
+                for target, made in zip(targets, _several(function(torch, *values, **given))):
+                    if target is not None:
+                        target.copy_(made.reshape(target.shape))
+
+        return run
+
+    def grad_bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
+        torch = torch_for(type)
+        tensors = [_tensor(torch, array) for array in arrays]
+        values, (dout, *targets) = tensors[: len(inputs)], tensors[len(inputs) :]
+        places = {slot.name: i for i, slot in enumerate(inputs)}
+        wanted = [
+            (places[name], target) for name, target in zip(wrt, targets) if target is not None
+        ]
+
+        def run() -> None:
+            with torch.enable_grad():
+                own = list(values)
+                for place, _ in wanted:
+                    own[place] = values[place].detach().requires_grad_()
+                out = _several(function(torch, *own, **given))[0]
+                found = torch.autograd.grad(
+                    out,
+                    [own[place] for place, _ in wanted],
+                    dout.reshape(out.shape),
+                    allow_unused=True,
+                )
+            for (_, target), gradient in zip(wanted, found):
+                target.zero_() if gradient is None else target.copy_(gradient)
+
+        return run
+
+    def by_trying(*metas: Meta | None, **given: Any) -> Any:
+        return _inferred(type, function, metas, given)
+
+    sequences: dict[str, Any] = {"lods": lods} if lods else {}
+    define(
+        type,
+        signature,
+        rows=rows,
+        attrs=held,
+        infer=infer or by_trying,
+        bind=bind,
+        grad=grad_by(f"{type}_grad", grad_signature) if wrt else None,
+        **sequences,
+    )
+    if wrt:
+        define(
+            f"{type}_grad",
+            grad_signature,
+            attrs=held,
+            infer=like_inputs(grad_signature),
+            bind=grad_bind,
+            **sequences,
+        )
+
+
+def _spelt(slot: Slot) -> str:
+    return f"{slot.name}?" if slot.optional else slot.name
+
+
+def _several(made: Any) -> Sequence[Any]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _tensor(torch: Any, array: Any) -> Any:
+    """Return a tensor on an array's memory, whether numpy's or cupy's."""
+    if array is None:
+        return None
+    return (
+        torch.from_numpy(array)
+        if hasattr(array, "ctypes")
+        else torch.as_tensor(array, device="cuda")
+    )
+
+
+def _inferred(type: str, function: Function, metas: Sequence[Meta | None], given: Any) -> Any:
+    torch = torch_for(type)
+    known = all(meta is None or -1 not in meta.shape for meta in metas)
+    tried = [_shapes(torch, function, metas, e, given) for e in (_TRIED[:1] if known else _TRIED)]
+    made = []
+    for (shape, dtype), (other, _) in zip(tried[0], tried[-1]):
+        if len(shape) != len(other):
+            raise GraphError("the number of dimensions of the result depends on the batch")
+        made.append(Meta(tuple(a if a == b else -1 for a, b in zip(shape, other)), dtype))
+    return tuple(made) if len(made) > 1 else made[0]
+
+
+def _shapes(
+    torch: Any, function: Function, metas: Sequence[Meta | None], extent: int, given: Any
+) -> list[tuple[tuple[int, ...], str]]:
+    def empty(meta: Meta) -> Any:
+        shape = [extent if d < 0 else d for d in meta.shape]
+        return torch.empty(shape, dtype=getattr(torch, meta.dtype), device="meta")
+
+    try:
+        made = function(torch, *(None if m is None else empty(m) for m in metas), **given)
+    except RuntimeError as error:
+        shapes = [None if m is None else m.shape for m in metas]
+        raise GraphError(f"values of shapes {shapes} do not fit: {error}") from None
+    return [(tuple(v.shape), str(v.dtype).removeprefix("torch.")) for v in _several(made)]

@@ -1,0 +1,456 @@
+"""Volumes and sampled images, by torch: convolutions, pools, grids, deformed convolutions, RoIs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
+from hpcdist.ops.by_torch import define_by_torch
+
+Pairs = list[tuple[int, int]]
+
+
+def _first(x: Any, data_format: str) -> Any:
+    """View values with their channels in dimension 1."""
+    return x.movedim(-1, 1) if data_format.endswith("C") else x
+
+
+def _last(x: Any, data_format: str) -> Any:
+    return x.movedim(1, -1) if data_format.endswith("C") else x
+
+
+def _around(
+    extents: Sequence[int],
+    taps: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    padding_algorithm: str,
+) -> Pairs:
+    """Return the padding before and after each axis."""
+    if padding_algorithm == "VALID":
+        return [(0, 0)] * len(extents)
+    if padding_algorithm == "SAME":
+        lacking = [max((-(-e // s) - 1) * s + t - e, 0) for e, t, s in zip(extents, taps, strides)]
+        return [(lack // 2, lack - lack // 2) for lack in lacking]
+    if len(paddings) == len(extents):
+        return [(p, p) for p in paddings]
+    return list(zip(paddings[::2], paddings[1::2]))
+
+
+def _padded(torch: Any, x: Any, pairs: Pairs, value: float = 0.0) -> Any:
+    flat = [number for pair in reversed(pairs) for number in pair]
+    return torch.nn.functional.pad(x, flat, value=value) if any(flat) else x
+
+
+# -- convolutions of volumes -----------------------------------------------------------------------
+_CONV = {
+    "strides": (1, 1, 1),
+    "paddings": (0, 0, 0),
+    "dilations": (1, 1, 1),
+    "groups": 1,
+    "padding_algorithm": "EXPLICIT",
+    "data_format": "NCDHW",
+}
+
+
+def _conv3d(
+    torch: Any,
+    x: Any,
+    w: Any,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    padding_algorithm: str,
+    data_format: str,
+) -> Any:
+    x = _first(x, data_format)
+    dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
+    pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+    x = _padded(torch, x, pairs)
+    made = torch.nn.functional.conv3d(x, w, None, list(strides), 0, dilations, groups)
+    return _last(made, data_format)
+
+
+def _conv3d_transpose(
+    torch: Any,
+    x: Any,
+    w: Any,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    padding_algorithm: str,
+    data_format: str,
+    output_size: Sequence[int],
+) -> Any:
+    x = _first(x, data_format)
+    dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
+    pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
+    least = [
+        (e - 1) * s - sum(pair) + d * (t - 1) + 1
+        for e, s, pair, d, t in zip(x.shape[2:], strides, pairs, dilations, w.shape[2:])
+    ]
+    wish = list(output_size) or least
+    if any(not a <= b < a + s for a, b, s in zip(least, wish, strides)):
+        raise GraphError(f"output_size must be {least} or up to a stride more, got {wish}")
+    made = torch.nn.functional.conv_transpose3d(
+        x, w, None, list(strides), 0, [b - a for a, b in zip(least, wish)], groups, dilations
+    )
+    # What is padding is cut off, and what the wish is longer is kept.
+    for axis, ((before, _), size) in enumerate(zip(pairs, wish), 2):
+        made = made.narrow(axis, before, size)
+    return _last(made, data_format)
+
+
+_CONVOLUTIONS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
+    ("conv3d", _conv3d, {}),
+    ("conv3d_transpose", _conv3d_transpose, {"output_size": ()}),
+)
+for _type, _function, _more in _CONVOLUTIONS:
+    define_by_torch(
+        _type,
+        "Input, Filter -> Output",
+        _function,
+        rows=by_row("Input"),
+        attrs={**_CONV, **_more},
+        wrt=("Input", "Filter"),
+    )
+
+
+# -- pools of volumes ------------------------------------------------------------------------------
+def _pool3d(
+    torch: Any,
+    x: Any,
+    pooling_type: str,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    padding_algorithm: str,
+    global_pooling: bool,
+    adaptive: bool,
+    ceil_mode: bool,
+    exclusive: bool,
+    data_format: str,
+) -> Any:
+    f = torch.nn.functional
+    x = _first(x, data_format)
+    if global_pooling or adaptive:
+        size = [1] * 3 if global_pooling else list(ksize)
+        pool = f.adaptive_max_pool3d if pooling_type == "max" else f.adaptive_avg_pool3d
+        return _last(pool(x, size), data_format)
+    pairs = _around(x.shape[2:], ksize, strides, paddings, padding_algorithm)
+    if ceil_mode:  # a last window may reach over the edge
+        windows = [
+            (e + sum(pair) - k + s - 1) // s + 1
+            for e, pair, k, s in zip(x.shape[2:], pairs, ksize, strides)
+        ]
+        for n, (before, _), s, e in zip(windows, pairs, strides, x.shape[2:]):
+            if (n - 1) * s - before >= e and (exclusive or pooling_type == "max"):
+                raise GraphError(
+                    f"the last of {n} windows has no element of an extent of {e}: use less padding "
+                    "or ceil_mode=False"
+                )
+        pairs = [
+            (a, max(b, (n - 1) * s + k - e - a))
+            for (a, b), n, s, k, e in zip(pairs, windows, strides, ksize, x.shape[2:])
+        ]
+    ksize, strides = list(ksize), list(strides)
+    if pooling_type == "max":
+        made = f.max_pool3d(_padded(torch, x, pairs, -math.inf), ksize, strides)
+        return _last(made, data_format)
+    made = f.avg_pool3d(_padded(torch, x, pairs), ksize, strides)
+    if exclusive:  # of the elements within the volume
+        inside = _padded(torch, torch.ones_like(x[:1, :1]), pairs)
+        made = made / f.avg_pool3d(inside, ksize, strides)
+    return _last(made, data_format)
+
+
+define_by_torch(
+    "pool3d",
+    "X -> Out",
+    _pool3d,
+    rows=by_row(),
+    attrs={
+        "pooling_type": "max",
+        "ksize": (1, 1, 1),
+        "strides": (1, 1, 1),
+        "paddings": (0, 0, 0),
+        "padding_algorithm": "EXPLICIT",
+        "global_pooling": False,
+        "adaptive": False,
+        "ceil_mode": False,
+        "exclusive": True,
+        "data_format": "NCDHW",
+    },
+    wrt=("X",),
+)
+
+
+def _max_pool3d_with_index(
+    torch: Any,
+    x: Any,
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    global_pooling: bool,
+    adaptive: bool,
+) -> Any:
+    f = torch.nn.functional
+    if global_pooling or adaptive:
+        size = [1] * 3 if global_pooling else list(ksize)
+        made, index = f.adaptive_max_pool3d(x, size, return_indices=True)
+    else:
+        how = list(ksize), list(strides), list(paddings)
+        made, index = f.max_pool3d(x, *how, return_indices=True)
+    return made, index.to(torch.int32)
+
+
+define_by_torch(
+    "max_pool3d_with_index",
+    "X -> Out, Mask",
+    _max_pool3d_with_index,
+    rows=by_row(),
+    attrs={
+        "ksize": (1, 1, 1),
+        "strides": (1, 1, 1),
+        "paddings": (0, 0, 0),
+        "global_pooling": False,
+        "adaptive": False,
+    },
+    wrt=("X",),
+)
+
+
+# -- grids: where in an image each result is taken from --------------------------------------------
+def _grid_sampler(torch: Any, x: Any, grid: Any) -> Any:
+    return torch.nn.functional.grid_sample(x, grid, align_corners=True)
+
+
+def _affine_grid(torch: Any, theta: Any, output_shape: Sequence[int]) -> Any:
+    size = [len(theta), *list(output_shape)[1:]]
+    return torch.nn.functional.affine_grid(theta, size, align_corners=True)
+
+
+define_by_torch(
+    "grid_sampler", "X, Grid -> Output", _grid_sampler, rows=by_row(), wrt=("X", "Grid")
+)
+define_by_torch(
+    "affine_grid",
+    "Theta -> Output",
+    _affine_grid,
+    rows=by_row(),
+    attrs={"output_shape": ()},
+    wrt=("Theta",),
+)
+
+
+# -- deformable convolution (Dai et al., 2017; with a mask Zhu et al., 2019) -----------------------
+def _sampled(torch: Any, x: Any, y: Any, across: Any) -> Any:
+    """Read images [B, C, H, W] at places [B, P] between pixels; 0 outside."""
+    b, c, height, width = x.shape
+    flat = x.reshape(b, c, -1)
+    top, left = torch.floor(y), torch.floor(across)
+    total = None
+    for down in (0, 1):
+        for right in (0, 1):
+            row, column = top + down, left + right
+            weight = (1 - (y - row).abs()) * (1 - (across - column).abs())
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
+            index = place.long().unsqueeze(1).expand(-1, c, -1)
+            part = flat.gather(2, index) * (weight * inside).unsqueeze(1)
+            total = part if total is None else total + part
+    return total
+
+
+def _deformable(
+    torch: Any,
+    x: Any,
+    offset: Any,
+    mask: Any,
+    w: Any,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    deformable_groups: int,
+    im2col_step: int,
+) -> Any:
+    n, c = x.shape[:2]
+    filters, _, rows, columns = w.shape
+    height, width = offset.shape[2:]
+    taps, parts = rows * columns, deformable_groups
+    facts = {"dtype": x.dtype, "device": x.device}
+    grids = []
+    for i, (size, count) in enumerate(((height, rows), (width, columns))):
+        begin = torch.arange(size, **facts) * strides[i] - paddings[i]
+        tap = torch.arange(count, **facts) * dilations[i]
+        grids.append((begin, tap))
+    base_y = grids[0][1].repeat_interleave(columns).reshape(-1, 1, 1) + grids[0][0].reshape(
+        1, -1, 1
+    )
+    base_x = grids[1][1].repeat(rows).reshape(-1, 1, 1) + grids[1][0].reshape(1, 1, -1)
+    moved = offset.reshape(n, parts, taps, 2, height, width)
+    y, across = moved[:, :, :, 0] + base_y, moved[:, :, :, 1] + base_x
+    flat = (n * parts, taps * height * width)
+    read = _sampled(
+        torch, x.reshape(n * parts, c // parts, *x.shape[2:]), y.reshape(flat), across.reshape(flat)
+    )
+    read = read.reshape(n, parts, c // parts, taps, height * width)
+    if mask is not None:
+        read = read * mask.reshape(n, parts, 1, taps, height * width)
+    read = read.reshape(n, groups, c // groups * taps, height * width)
+    weights = w.reshape(groups, filters // groups, -1)
+    made = torch.einsum("gok,ngkp->ngop", weights, read)
+    return made.reshape(n, filters, height, width)
+
+
+def _deformable_v1(torch: Any, x: Any, offset: Any, w: Any, **facts: Any) -> Any:
+    return _deformable(torch, x, offset, None, w, **facts)
+
+
+_DEFORMABLE = {
+    "strides": (1, 1),
+    "paddings": (0, 0),
+    "dilations": (1, 1),
+    "groups": 1,
+    "deformable_groups": 1,
+    "im2col_step": 64,
+}
+
+
+def _deformed_rows(op: Applied) -> OfRows:
+    return each_row(op, "Input", "Offset", "Mask")
+
+
+define_by_torch(
+    "deformable_conv",
+    "Input, Offset, Mask, Filter -> Output",
+    _deformable,
+    rows=_deformed_rows,
+    attrs=_DEFORMABLE,
+    wrt=("Input", "Offset", "Mask", "Filter"),
+)
+define_by_torch(
+    "deformable_conv_v1",
+    "Input, Offset, Filter -> Output",
+    _deformable_v1,
+    rows=_deformed_rows,
+    attrs=_DEFORMABLE,
+    wrt=("Input", "Offset", "Filter"),
+)
+
+
+# -- regions of interest: a fixed number of bins of each -------------------------------------------
+def _owners(lods: Sequence[Any], regions: int) -> list[int]:
+    """Return the image that each region belongs to, by the sequences of the regions."""
+    if lods[0] is None:
+        raise GraphError("regions must be in sequences, one for each image (lod_level=1)")
+    offsets = lods[0].offsets[-1]
+    return [i for i in range(len(offsets) - 1) for _ in range(offsets[i + 1] - offsets[i])]
+
+
+def _roi_pool(
+    torch: Any,
+    x: Any,
+    rois: Any,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    lods: Sequence[Any],
+) -> Any:
+    """The maximum of each bin (Girshick, 2015); of an empty one 0."""
+    height, width = x.shape[2:]
+    made = []
+    for region, image in zip(rois.tolist(), _owners(lods, len(rois))):
+        left, top, right, bottom = (_rounded(v * spatial_scale) for v in region)
+        size = max(bottom - top + 1, 1), max(right - left + 1, 1)
+        bins = []
+        for i in range(pooled_height):
+            for j in range(pooled_width):
+                ends = []
+                for at, count, k, first, extent in (
+                    (i, pooled_height, 0, top, height),
+                    (j, pooled_width, 1, left, width),
+                ):
+                    low = at * size[k] // count + first
+                    high = -(-(at + 1) * size[k] // count) + first
+                    ends.append((min(max(low, 0), extent), min(max(high, 0), extent)))
+                part = x[image, :, ends[0][0] : ends[0][1], ends[1][0] : ends[1][1]]
+                empty = 0 in part.shape
+                flat = part.reshape(len(part), -1)
+                bins.append(x.new_zeros(len(part)) if empty else flat.max(1).values)
+        made.append(torch.stack(bins, 1).reshape(-1, pooled_height, pooled_width))
+    return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+
+
+def _rounded(value: float) -> int:
+    """Round halves away from 0, as C does."""
+    return int(math.floor(abs(value) + 0.5) * math.copysign(1, value))
+
+
+def _roi_align(
+    torch: Any,
+    x: Any,
+    rois: Any,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    lods: Sequence[Any],
+) -> Any:
+    """The mean of places between pixels in each bin (He et al., 2017)."""
+    made = []
+    for region, image in zip(rois, _owners(lods, len(rois))):
+        left, top, right, bottom = (region[k] * spatial_scale for k in range(4))
+        sizes = (bottom - top).clamp(min=1), (right - left).clamp(min=1)
+        places = []
+        for begin, size, count in ((top, sizes[0], pooled_height), (left, sizes[1], pooled_width)):
+            step = size / count
+            samples = sampling_ratio if sampling_ratio > 0 else math.ceil(float(step))
+            at = (torch.arange(count * samples, dtype=x.dtype, device=x.device) + 0.5) / samples
+            places.append((begin + at * step, samples))
+        (ys, down), (xs, across) = places
+        grid = torch.meshgrid(ys, xs, indexing="ij")
+        read = _clamped(torch, x[image], grid[0].reshape(-1), grid[1].reshape(-1))
+        bins = read.reshape(-1, pooled_height, down, pooled_width, across)
+        made.append(bins.mean((2, 4)))
+    return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
+
+
+def _clamped(torch: Any, image: Any, y: Any, across: Any) -> Any:
+    """Read an image [C, H, W] between pixels; up to a pixel outside, its edge counts."""
+    height, width = image.shape[1:]
+    inside = (y >= -1) & (y <= height) & (across >= -1) & (across <= width)
+    y, across = y.clamp(0, height - 1), across.clamp(0, width - 1)
+    return _sampled(torch, image[None], y[None], across[None])[0] * inside
+
+
+def _roi_infer(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_: Any) -> Meta:
+    return Meta((rois.shape[0], x.shape[1], pooled_height, pooled_width), x.dtype, lod=rois.lod)
+
+
+def _regions(op: Applied) -> OfRows:
+    raise MixesRows("regions belong to images, which are divided otherwise")
+
+
+_BINS = {"spatial_scale": 1.0, "pooled_height": 1, "pooled_width": 1}
+for _type, _function, _more in (
+    ("roi_pool", _roi_pool, {}),
+    ("roi_align", _roi_align, {"sampling_ratio": -1}),
+):
+    define_by_torch(
+        _type,
+        "X, ROIs -> Out",
+        _function,
+        rows=_regions,
+        attrs={**_BINS, **_more},
+        wrt=("X",),
+        infer=_roi_infer,
+        lods=("ROIs",),
+    )

@@ -1,0 +1,66 @@
+"""Operators that torch computes: volumes, grids, deformed convolutions, regions."""
+
+VOLUME = {"x": "f 2 4 5 4 6"}
+LAST = {"x": "f 2 5 4 6 4"}
+NEEDS_TORCH = True
+DRAWN = 5
+CASES = [
+    (
+        "layers.conv3d(x, 6, {k}, {s}, {p}, {d}, {g})",
+        VOLUME,
+        {
+            "k": [1, 3, [2, 1, 3]],
+            "s": [1, 2],
+            "p": [1, [1, 0, 2], "SAME", "VALID"],
+            "d": [1],
+            "g": [None, 2],
+        },
+    ),
+    ("layers.conv3d(x, 4, 2, dilation=[1, 2, 1], act='relu')", VOLUME),
+    ("layers.conv3d(x, 4, 3, padding=1, data_format='NDHWC')", LAST),
+    (
+        "layers.conv3d_transpose(x, 6, None, {k}, {p}, {s}, {d}, {g})",
+        VOLUME,
+        {"k": [2, [3, 2, 1]], "p": [0, [1, 0, 0]], "s": [1, 2], "d": [1], "g": [None, 2]},
+    ),
+    ("layers.conv3d_transpose(x, 3, [10, 8, 12], None, 0, 2, bias_attr=False)", VOLUME),
+    (
+        "layers.pool3d(x, {k}, {t}, {s}, {p}, False, True, {c}, None, {e})",
+        VOLUME,
+        {
+            "k": [2, [3, 2, 2]],
+            "t": ["max", "avg"],
+            "s": [1, 2],
+            "p": [0, 1],
+            "c": [True, False],
+            "e": [True, False],
+        },
+    ),
+    ("layers.pool3d(x, 2, {t}, global_pooling=True)", VOLUME, {"t": ["max", "avg"]}),
+    ("layers.adaptive_pool3d(x, [2, 3, 4], {t})", VOLUME, {"t": ["max", "avg"]}),
+    ("layers.adaptive_pool3d(x, 2, 'max', True)[0]", VOLUME),
+    ("layers.grid_sampler(x, g)", {"x": "f 2 3 4 5", "g": "f 2 4 5 2"}),
+    ("layers.affine_grid(t, [2, 3, 4, 5])", {"t": "f 2 2 3"}),
+    (
+        "layers.deformable_conv(x, o, m, 4, 3, 1, 1, 1, {g}, {d}, 1)",
+        {"x": "f 2 4 4 5", "o": "u 2 36 4 5", "m": "u 2 18 4 5"},
+        {"g": [None, 2], "d": [2]},
+    ),
+    (
+        "layers.deformable_conv(x, o, None, 4, [2, 3], {s}, 0, 1, 1, 1, 1, modulated=False)",
+        {"x": "f 2 4 5 5", "o": "u 2 12 4 3"},
+        {"s": [1]},
+    ),
+    (
+        "layers.roi_pool(x, layers.lod_reset(layers.assign(np.array([[0, 0, 4, 3], [1, 1, 6, 6], "
+        "[2, 0, 3, 5]], 'float32')), target_lod=[0, 1, 3]), {h}, {w}, {s})",
+        {"x": "a 2 3 4 4"},
+        {"h": [2, 3], "w": [2], "s": [1.0, 0.5]},
+    ),
+    (
+        "layers.roi_align(x, layers.lod_reset(layers.assign(np.array([[0, 0, 4, 3], [1, 1, 6, 6], "
+        "[2, 0, 3, 5]], 'float32')), target_lod=[0, 1, 3]), {h}, {w}, {s}, {r})",
+        {"x": "a 2 3 4 4"},
+        {"h": [2, 3], "w": [2], "s": [1.0, 0.5], "r": [-1, 2]},
+    ),
+]
