@@ -276,6 +276,15 @@ VISIBLE_GPUS: Setting[str | None] = Setting(
     "GPUs that are shared out to the trainers of a host; `--gpus` chooses among them",
     group=Group.OTHER,
 )
+TORCH_MASTER = Setting(
+    "MASTER_ADDR",
+    Text(),
+    "",
+    "if it and `RANK` are set, and not by `--as-torchrun`, torch's rendezvous at env:// is left "
+    "to torch",
+    group=Group.OTHER,
+)
+TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Group.OTHER)
 MATH_THREADS = tuple(
     Setting(
         name, Text(), "", "if set, hpcdist does not limit the threads of a rank", group=Group.OTHER

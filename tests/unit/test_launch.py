@@ -71,6 +71,14 @@ def test_without_servers_every_rank_is_a_trainer():
 
 
 # -- table -------------------------------------------------------------------------------------
+def test_torchrun_counts_ranks_of_a_host_and_hosts():
+    env = environment.of_torchrun(2, ["a", "b", "a"])
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+    assert [env[name] for name in names] == ["2", "3", "1", "2", "0", "a"]
+    env = environment.of_torchrun(1, ["a", "b", "a"])
+    assert [env[name] for name in names] == ["1", "3", "0", "1", "1", "a"]
+
+
 def test_the_table_is_framed_as_fluids():
     value = "127.0.0.1:53762,127.0.0.1:58938,127.0.0.1:54203,127.0.0.1:44221"
     rows = {"PADDLE_TRAINERS_NUM": "8", "PADDLE_TRAINER_ENDPOINTS": value}
