@@ -20,7 +20,7 @@ from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import (
     fleet,
 )
 
-WORDS, FILES, LINES, EPOCHS, BATCH = 50, 6, 200, 4, 20
+WORDS, FILES, LINES, EPOCHS, BATCH = 50, 4, 300, 4, 20
 READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dataset_reader.py")
 
 

@@ -433,3 +433,32 @@ def test_a_pipe_command_of_a_script_under_as_paddle_finds_paddle(tmp_path):
     command = [sys.executable, "-m", "hpcdist", "--as-paddle", str(script)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout == "b'1 7\\n'\n"
+
+
+@pytest.mark.parametrize("kind", ["QueueDataset", "InMemoryDataset"])
+def test_training_gives_what_fluid_1_8_5_gives(kind, tmp_path, capsys):
+    """Losses and rows were measured with the real Fluid, one thread, the same files."""
+    (tmp_path / "p0").write_text(
+        "2 5 6 1 1 2 0.5 0.25\n1 7 1 0 2 1 2\n3 1 2 3 1 1 2 -1e-3 .5\n1 7 1 0 2 1 2\n"
+        "1 9 1 1 2 3 4\n"
+    )
+    (tmp_path / "p1").write_text("2 5 6 1 1 2 0.5 0.25\n1 7 1 0 2 1 2\n1 8 1 0 2 1 2\n")
+    words = layers.data("words", [1], dtype="int64", lod_level=1)
+    label, z = layers.data("label", [1], dtype="int64"), layers.data("z", [2])
+    tenth = fluid.initializer.Constant(0.1)
+    rows = layers.embedding(words, [100, 4], param_attr=fluid.ParamAttr("t", initializer=tenth))
+    pooled = layers.sequence_pool(rows, "sum")
+    guess = layers.fc(layers.concat([pooled, z], 1), 1, param_attr=tenth)
+    loss = layers.mean(layers.square_error_cost(guess, layers.cast(label, "float32")))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    made = dataset(kind, [tmp_path / "p0", tmp_path / "p1"], variables=[words, label, z])
+    if kind == "InMemoryDataset":
+        made.load_into_memory()
+    exe.train_from_dataset(dataset=made, fetch_list=[loss], print_period=1)
+    losses = [float(line.split("[")[1][:-1]) for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(losses, [0.414813, 0.357259, 0.394803, 1.07489], rtol=2e-6)
+    table = np.array(fluid.global_scope().find_var("t").get_tensor())[[0, 1, 5, 7, 8, 9], 0]
+    measured = [0.1, 0.1089307, 0.11836188, 0.07704898, 0.08388806, 0.10661773]
+    np.testing.assert_allclose(table, measured, rtol=1e-6)
