@@ -227,6 +227,13 @@ BATCH_NORM = Setting(
     "whose mean and variance batch_norm takes on trainers that share batches: the whole batch's, "
     "or each trainer's own rows'",
 )
+KERNELS = Setting(
+    "HPCDIST_KERNELS",
+    Word("own", "torch"),
+    "own",
+    "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
+    "the same on all ranks of a job",
+)
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
 )
