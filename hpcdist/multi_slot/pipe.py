@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from gzip import GzipFile
-from typing import IO
+from typing import IO, Any
 
 from hpcdist.errors import DataError
 
@@ -22,7 +22,8 @@ def lines_of(path: str, command: str) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             if command.strip() in ("", "cat"):
-                yield from _whole_lines(GzipFile(fileobj=file) if path.endswith(".gz") else file)
+                plain: Any = GzipFile(fileobj=file) if path.endswith(".gz") else file
+                yield from _whole_lines(plain)
             else:
                 yield from _piped(file, path, command)
     except (OSError, EOFError) as error:
