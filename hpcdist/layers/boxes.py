@@ -26,6 +26,7 @@ __all__ = [
     "unique_with_counts",
     "where",
     "yolo_box",
+    "yolov3_loss",
 ]
 
 _VARIANCE = (0.1, 0.1, 0.2, 0.2)
@@ -186,6 +187,47 @@ def yolo_box(
     }
     inputs, slots = {"X": x, "ImgSize": img_size}, ("Boxes", "Scores")
     return _two("yolo_box", name, inputs, attrs, slots, x.dtype)
+
+
+def yolov3_loss(
+    x: Variable,
+    gt_box: Variable,
+    gt_label: Variable,
+    anchors: Sequence[int],
+    anchor_mask: Sequence[int],
+    class_num: int,
+    ignore_thresh: float,
+    downsample_ratio: int,
+    gt_score: Variable | None = None,
+    use_label_smooth: bool = True,
+    name: str | None = None,
+    scale_x_y: float = 1.0,
+) -> Variable:
+    """Return the loss of each image: where boxes are, whether there are any, of which class.
+
+    gt_box: [N, boxes, 4], center, width and height in parts of the image; 0 where there is none.
+    """
+    helper = LayerHelper("yolov3_loss", name)
+    inputs = {"X": x, "GTBox": gt_box, "GTLabel": gt_label}
+    if gt_score is not None:
+        inputs["GTScore"] = gt_score
+    attrs = {
+        "anchors": [int(a) for a in anchors],
+        "anchor_mask": [int(a) for a in anchor_mask],
+        "class_num": class_num,
+        "ignore_thresh": ignore_thresh,
+        "downsample_ratio": downsample_ratio,
+        "use_label_smooth": use_label_smooth,
+        "scale_x_y": scale_x_y,
+    }
+    loss = helper.new_var(x.dtype)
+    outputs = {
+        "Loss": loss,
+        "ObjectnessMask": helper.new_var(x.dtype, stop_gradient=True),
+        "GTMatchMask": helper.new_var("int32", stop_gradient=True),
+    }
+    helper.append_op("yolov3_loss", inputs, outputs, attrs)
+    return loss
 
 
 def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:

@@ -54,4 +54,5 @@ from hpcdist.ops import (  # noqa: F401
     tensor,
     volumes,
     whole_norms,
+    yolo_loss,
 )

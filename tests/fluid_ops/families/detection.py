@@ -63,6 +63,16 @@ CASES = [
         {"x": "f 2 16 3 4", "i": "j200 2 2"},
         {"t": [0.01, 0.5], "c": [True, False], "s": [1.0, 1.2]},
     ),
+    (
+        "layers.yolov3_loss(x, b * 0.5 + 0.2, i, [10, 13, 16, 30, 33, 23], {m}, 3, {t}, 8, "
+        "use_label_smooth={l}, scale_x_y={s})",
+        {"x": "f 2 16 4 4", "b": "u 2 2 4", "i": "j3 2 2"},
+        {"m": [[0, 1], [2, 1]], "t": [0.5, 0.9], "l": [True, False], "s": [1.0, 1.2]},
+    ),
+    (
+        "layers.yolov3_loss(x, b, i, [10, 13, 16, 30, 33, 23], [1, 2], 3, 0.7, 8, g)",
+        {"x": "f 2 16 4 4", "b": "u 2 3 4", "i": "j3 2 3", "g": "u 2 3"},
+    ),
     ("layers.polygon_box_transform(x)", {"x": "f 2 8 3 4"}),
     (
         "layers.multiclass_nms(layers.concat([a, a + c], 2), s, {t}, {k}, {n}, {o}, {m}, {e}, {b})",
