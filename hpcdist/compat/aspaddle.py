@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import hpcdist
+from hpcdist import settings
 from hpcdist.compat import fluid_names, paddle2, version
 from hpcdist.compat.fluid_names import FLUID, ROOT
 from hpcdist.errors import LaunchError, MissingModuleError, MissingNameError
@@ -96,20 +96,15 @@ def install() -> None:
     if ROOT in sys.modules:
         raise LaunchError("--as-paddle: the real paddle is already imported in this process")
     sys.meta_path.insert(0, _Finder())
-    os.environ["PYTHONPATH"] = os.pathsep.join([CHILDREN, *_others_on_path()])
+    settings.find_in_children(CHILDREN, True)
 
 
 def uninstall() -> None:
     """Undo ``install`` and forget the modules imported under paddle's name."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(_others_on_path())
+    settings.find_in_children(CHILDREN, False)
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
-
-
-def _others_on_path() -> list[str]:
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [folder for folder in folders if folder not in ("", CHILDREN)]
 
 
 def _alias(fullname: str) -> str:
