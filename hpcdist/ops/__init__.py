@@ -29,6 +29,7 @@ from hpcdist.ops import (  # noqa: F401
     lrn,
     lstm,
     made,
+    match,
     matmul,
     metric,
     moved,
