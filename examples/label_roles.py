@@ -3,7 +3,7 @@
     python -m hpcdist examples/label_roles.py
     mpirun -n 4 python -m hpcdist --pservers 2 examples/label_roles.py
 
-Sentences of words, ragged, go through bidirectional LSTMs, and a linear chain gives each word a tag:
+Sentences of words, ragged, go through LSTMs both ways, and a linear chain gives each word a tag:
 B- and I- of who does it and of what it is done to, or O. The sentences are made up: in some, a word
 says that who and what change places, so that tags follow from words far away. After each epoch the
 script prints the cost, and the precision and F1 of the roles that it finds; on many ranks they are
@@ -18,7 +18,7 @@ import hpcdist as fluid
 
 layers = fluid.layers
 
-VERBS, NOUNS, FILLERS, PASSIVE = range(0, 10), range(10, 60), range(60, 80), 80
+VERBS, NOUNS, FILLERS, PASSIVE = range(10), range(10, 60), range(60, 80), 80
 WORDS, ROLES = 81, 2
 OUTSIDE = 2 * ROLES  # tags are 2 * role for B-, one more for I-, and this
 
