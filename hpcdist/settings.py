@@ -227,6 +227,13 @@ BATCH_NORM = Setting(
     "whose mean and variance batch_norm takes on trainers that share batches: the whole batch's, "
     "or each trainer's own rows'",
 )
+KERNELS = Setting(
+    "HPCDIST_KERNELS",
+    Word("own", "torch"),
+    "own",
+    "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
+    "the same on all ranks of a job",
+)
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
 )
@@ -322,6 +329,13 @@ def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {
         s.name: found[s.name] for s in ALL.values() if s.group is Group.ROLE and s.is_set(found)
     }
+
+
+def find_in_children(folder: str, found: bool) -> None:
+    """Let Python processes that this one starts find the modules of a folder first, or no more."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [other for other in folders if other not in ("", folder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * found + others)
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -355,6 +355,8 @@ def _run_script(asked: Options) -> None:
         np.random.seed(asked.seed)
     if asked.as_paddle:
         aspaddle.install()
+    else:
+        aspaddle.tell()
     sys.argv = arguments = ScriptArguments([asked.script, *asked.script_args])
     ours = script_arguments.misplaced(asked.script_args, options.names())
 

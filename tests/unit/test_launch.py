@@ -366,6 +366,23 @@ def test_what_hpcdist_lacks_is_refused_by_name(source, message):
         exec(source, {})
 
 
+@pytest.fixture
+def told():
+    aspaddle.tell()
+    yield
+    aspaddle.uninstall()
+
+
+@pytest.mark.usefixtures("told")
+def test_a_script_that_imports_paddle_without_the_option_is_told(monkeypatch, tmp_path):
+    with pytest.raises(ImportError, match="paddle, which is not installed: .*--as-paddle"):
+        import paddle.fluid
+    (tmp_path / "paddle.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match="every rank trains alone: .*--as-paddle"):
+        import paddle  # noqa: F401
+
+
 def test_a_real_paddle_is_not_replaced(monkeypatch):
     monkeypatch.setitem(sys.modules, "paddle", sys)
     with pytest.raises(LaunchError, match="already imported"):
