@@ -91,6 +91,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=256, help="rows, over all trainers")
     parser.add_argument("--rate", type=float, default=0.02)
     parser.add_argument("--steps", type=int, default=0, help="stop an epoch after so many")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     data = getattr(fluid.dataset, options.data)
@@ -100,7 +101,7 @@ def main():
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adagrad(options.rate).minimize(loss)
 
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder(inputs, fluid.CPUPlace())
     samples = fluid.reader.shuffle(in_one_table(data.train(), slots), 20000)

@@ -29,6 +29,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=20, help="rows, over all trainers")
     parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     data = fluid.dataset.regression()
@@ -36,7 +37,7 @@ def main():
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.SGD(learning_rate=options.learning_rate).minimize(loss)
 
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder(inputs, fluid.CPUPlace())
     train = fluid.batch(fluid.reader.shuffle(data.train(), 500), options.batch_size)

@@ -30,6 +30,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="rows, over all trainers")
     parser.add_argument("--mnist", action="store_true", help="train on MNIST's own images")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     data = fluid.dataset.mnist if options.mnist else fluid.dataset.digits
@@ -40,7 +41,7 @@ def main():
     )
     fluid.optimizer.Momentum(learning_rate=rate, momentum=0.9).minimize(loss)
 
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder(inputs, fluid.CPUPlace())
     train = fluid.batch(fluid.reader.shuffle(data.train(), 2000), options.batch_size)

@@ -63,6 +63,7 @@ def main():
     parser.add_argument("--net", choices=sorted(NETS), default="conv")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="rows, over all trainers")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     image = fluid.data(name="img", shape=[None, 1, 28, 28], dtype="float32")
@@ -73,7 +74,7 @@ def main():
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adam(learning_rate=0.001).minimize(loss)
 
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder([image, label], fluid.CPUPlace())
     train_samples, test_samples = readers()

@@ -9,7 +9,6 @@ collective mode, that it is one of many: then each worker has batches and images
 """
 
 import argparse
-import os
 
 import numpy as np
 
@@ -76,7 +75,7 @@ def options():
     add("--epochs", type=int, default=10)
     add("--steps", type=int, default=50, help="batches of an epoch")
     add("--learning-rate", type=float, default=0.1)
-    add("--use-cuda", action="store_true", help="compute on this rank's GPU")
+    add("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     add("--fleet", action="store_true", help="train through fleet's collective mode")
     add("--use-hierarchical-allreduce", action="store_true", help="with --fleet: by hosts")
     add("--hierarchical-allreduce-inter-nranks", type=int, help="ranks that sum before the others")
@@ -114,8 +113,7 @@ def main():
         optimizer = distributed(optimizer, given)
     optimizer.minimize(loss)
 
-    gpu = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])
-    exe = fluid.Executor(fluid.CUDAPlace(gpu) if given.use_cuda else fluid.CPUPlace())
+    exe = fluid.Executor(given.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder([image, label], fluid.CPUPlace())
     count = given.steps * given.batch_size

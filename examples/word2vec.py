@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=200, help="rows, over all trainers")
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=0, help="stop an epoch after so many")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     dictionary = fluid.dataset.text.build_dict(options.least, options.text)
@@ -64,7 +65,7 @@ def main():
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adagrad(options.rate).minimize(loss)
 
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder(words, fluid.CPUPlace())
     samples = fluid.dataset.text.train(dictionary, N, path=options.text)

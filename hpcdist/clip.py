@@ -11,7 +11,7 @@ from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program
-from hpcdist.graph.roles import ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 
 ParamGrads = list[tuple[Parameter, Variable]]
@@ -48,6 +48,43 @@ class GradientClipBase:
     def _create(self, param: Parameter, grad: Variable, context: Any = None) -> Variable:
         """Append the operator that clips one gradient and return the new one."""
         raise NotImplementedError
+
+
+class BaseErrorClipAttr:
+    """What is done to the gradient of a value, ``variable.error_clip``, before it flows on."""
+
+    def _append_clip_op(self, block: Any, grad_name: str) -> None:
+        """Append the operator that changes this gradient in place."""
+        raise NotImplementedError
+
+
+class ErrorClipByValue(BaseErrorClipAttr):
+    """Cut every element to [min, max]; ``min`` is ``-max`` by default."""
+
+    def __init__(self, max: float, min: float | None = None) -> None:
+        self.max = float(max)
+        self.min = -self.max if min is None else float(min)
+
+    def __str__(self) -> str:
+        return f"ByValue, min={self.min:f}, max={self.max:f}"
+
+    def _append_clip_op(self, block: Any, grad_name: str) -> None:
+        attrs = {"min": self.min, "max": self.max, ROLE_ATTR: int(Role.BACKWARD)}
+        block.append_op("clip", {"X": grad_name}, {"Out": grad_name}, attrs)
+
+
+def error_clip_callback(block: Any, context: dict[str, Any]) -> None:
+    """Clip the gradients that the latest backward operator wrote, of values with an error_clip."""
+    for grad_name in context["__current_op_desc__"].output_arg_names:
+        forward = block.find_var(context.get(grad_name, ""))
+        clip = getattr(forward, "error_clip", None)
+        if clip is None:
+            continue
+        if not isinstance(clip, BaseErrorClipAttr):
+            raise GraphTypeError(
+                f"{forward.name}.error_clip must be an ErrorClipByValue or None, got {clip!r}"
+            )
+        clip._append_clip_op(block, grad_name)
 
 
 class GradientClipByValue(GradientClipBase):

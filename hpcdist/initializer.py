@@ -162,6 +162,26 @@ class NumpyArrayInitializer(Initializer):
         return block.prepend_op("assign_value", {}, {"Out": var}, attrs)
 
 
+class BilinearInitializer(Initializer):
+    """Fill square filters with the weights by which a transposed convolution enlarges images."""
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        """Prepend ``assign_value``."""
+        if len(var.shape) != 4 or var.shape[2] != var.shape[3]:
+            raise GraphError(
+                f"BilinearInitializer: {var.name!r} has shape {var.shape}, expected square filters "
+                "[filters, channels, size, size]"
+            )
+        size = var.shape[3]
+        half = math.ceil(size / 2)
+        center = (2 * half - 1 - half % 2) / (2 * half)
+        place = np.arange(math.prod(var.shape))
+        # As Fluid: the row is a fraction, which grows within it.
+        column, row = place % size, place / size % size
+        weights = (1 - abs(column / half - center)) * (1 - abs(row / half - center))
+        return NumpyArrayInitializer(weights.reshape(var.shape).astype("float32"))(var, block)
+
+
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return (fan_in, fan_out) of a weight: rows and columns, or channels times the kernel."""
     if not shape:
@@ -181,3 +201,4 @@ Normal = NormalInitializer
 TruncatedNormal = TruncatedNormalInitializer
 Xavier = XavierInitializer
 MSRA = MSRAInitializer
+Bilinear = BilinearInitializer

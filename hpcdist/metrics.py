@@ -10,7 +10,16 @@ import numpy as np
 from hpcdist.errors import FeedError
 from hpcdist.ops.auc import CURVES, area
 
-__all__ = ["Accuracy", "Auc", "CompositeMetric", "MetricBase", "Precision", "Recall"]
+__all__ = [
+    "Accuracy",
+    "Auc",
+    "ChunkEvaluator",
+    "CompositeMetric",
+    "EditDistance",
+    "MetricBase",
+    "Precision",
+    "Recall",
+]
 
 
 class MetricBase:
@@ -182,3 +191,59 @@ class Auc(MetricBase):
     def eval(self) -> float:
         """Return the area, 0 while one class is missing."""
         return area(self._stat_pos, self._stat_neg, self._curve)
+
+
+class ChunkEvaluator(MetricBase):
+    """Precision, recall and F1 of chunks, from the counts that ``layers.chunk_eval`` gives."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.num_infer_chunks = 0
+        self.num_label_chunks = 0
+        self.num_correct_chunks = 0
+
+    def update(  # type: ignore[override]
+        self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any
+    ) -> None:
+        """Add the chunks found, those that there are, and those found rightly."""
+        self.num_infer_chunks += _number("num_infer_chunks", num_infer_chunks)
+        self.num_label_chunks += _number("num_label_chunks", num_label_chunks)
+        self.num_correct_chunks += _number("num_correct_chunks", num_correct_chunks)
+
+    def eval(self) -> tuple[float, float, float]:
+        """Return precision, recall and F1; 0 where there is nothing to divide by."""
+        right = self.num_correct_chunks
+        precision = right / self.num_infer_chunks if self.num_infer_chunks else 0.0
+        recall = right / self.num_label_chunks if self.num_label_chunks else 0.0
+        return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
+
+
+def _number(what: str, value: Any) -> int:
+    if not isinstance(value, (int, float, np.number, np.ndarray)) or np.size(value) != 1:
+        raise ValueError(f"The {what!r} must be a number or an array of one, got {value!r}")
+    return int(np.asarray(value).reshape(()))
+
+
+class EditDistance(MetricBase):
+    """Mean distance of sequences, and the share of those that are not right."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.total_distance = 0.0
+        self.seq_num = 0
+        self.instance_error = 0
+
+    def update(self, distances: Any, seq_num: Any) -> None:
+        """Add the distances of ``seq_num`` sequences, an array."""
+        if not isinstance(distances, np.ndarray):
+            raise ValueError(f"The 'distances' must be a numpy ndarray, got {distances!r}")
+        count = _number("seq_num", seq_num)
+        self.seq_num += count
+        self.instance_error += count - int((distances == 0).sum())
+        self.total_distance += float(distances.sum())
+
+    def eval(self) -> tuple[float, float]:
+        """Return the mean distance and the share of sequences with errors."""
+        if self.seq_num == 0:
+            raise ValueError("EditDistance: there is no data, call update() with some first")
+        return self.total_distance / self.seq_num, self.instance_error / self.seq_num

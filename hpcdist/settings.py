@@ -8,200 +8,28 @@ a setting: see `hpcdist.comm.process_manager`.
 from __future__ import annotations
 
 import difflib
-import enum
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from hpcdist.errors import SettingError, SettingTypeError
+from hpcdist.setting import (
+    Group,
+    Integer,
+    Integers,
+    Kind,
+    Mask,
+    Number,
+    Setting,
+    Switch,
+    Text,
+    Word,
+    environment,
+)
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-TRUE, FALSE = ("1", "true", "on"), ("0", "false", "off")
 ON_FAILURE_WORDS = ("end", "continue")
 CARRIERS = ("nccl", "mpi", "mpi-cuda-aware")
-
-
-# -- types -----------------------------------------------------------------------------------------
-class Kind(Generic[T_co]):
-    """A type of values as text: what is expected, how it is read, which Python types fit."""
-
-    word: str  # in get_flags, set_flags and docs
-    expected: str
-    types: tuple[type, ...] = (str,)
-
-    def parse(self, text: str) -> T_co:
-        """Return the value; ValueError saying what was expected and what was given."""
-        try:
-            value = self._convert(text)
-        except ValueError:
-            value = None
-        if value is None:
-            raise ValueError(f"expected {self.expected}, got {text!r}")
-        return value
-
-    def text(self, value: Any) -> str:
-        """Return a value as `parse` reads it."""
-        return str(value)
-
-    def _convert(self, text: str) -> T_co | None:
-        """Return the value; None or ValueError for text that is none."""
-        raise NotImplementedError
-
-
-class Integer(Kind[int]):
-    """An integer of at least ``least``."""
-
-    word, types = "int", (int,)
-
-    def __init__(self, least: int) -> None:
-        self.least = least
-        self.expected = f"an integer >= {least}"
-
-    def _convert(self, text: str) -> int | None:
-        value = int(text)
-        return value if value >= self.least else None
-
-
-class Mask(Kind[int]):
-    """The permissions that new files do not get, in octal, as `umask` takes them."""
-
-    word, types, expected = "umask", (int,), "an octal number such as 077"
-
-    def text(self, value: Any) -> str:
-        """Return a value as `parse` reads it."""
-        return f"{value:03o}"
-
-    def _convert(self, text: str) -> int | None:
-        value = int(text, 8)
-        return value if 0 <= value <= 0o777 else None
-
-
-class Number(Kind[float]):
-    """A finite number, above ``above`` if that is given."""
-
-    word, types = "float", (int, float)
-
-    def __init__(self, above: float = -math.inf) -> None:
-        self._above = above
-        self.expected = "a number" if above == -math.inf else f"a number > {above:g}"
-
-    def _convert(self, text: str) -> float | None:
-        value = float(text)
-        return value if math.isfinite(value) and value > self._above else None
-
-
-class Switch(Kind[bool]):
-    """True or false, in any of the usual spellings."""
-
-    word, types = "bool", (bool, int)
-    expected = "true or false (1, on; 0, off)"
-
-    def _convert(self, text: str) -> bool | None:
-        word = text.strip().lower()
-        return word in TRUE if word in TRUE + FALSE else None
-
-    def text(self, value: Any) -> str:
-        return str(int(bool(value)))
-
-
-class Text(Kind[str]):
-    """Any text."""
-
-    word, expected = "str", "text"
-
-    def _convert(self, text: str) -> str:
-        return text
-
-
-class Word(Kind[str]):
-    """One of some words."""
-
-    word = "str"
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-        self.expected = " or ".join(words) if len(words) < 3 else f"one of {', '.join(words)}"
-
-    def _convert(self, text: str) -> str | None:
-        return text if text in self.words else None
-
-
-class Integers(Kind[tuple[int, ...]]):
-    """Numbers from 0 on, separated by commas."""
-
-    word, expected, types = "str", "numbers separated by commas, such as 0 or 0,1", (str,)
-
-    def _convert(self, text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(","))
-
-
-class Group(enum.Enum):
-    """A section of docs/settings.md; the value is its heading."""
-
-    FLUID = "Fluid's"
-    IGNORED = "Fluid's, without effect"
-    HPCDIST = "hpcdist's"
-    ROLE = "The role of a process"
-    OTHER = "Other software's"
-
-
-@dataclass(frozen=True)
-class Setting(Generic[T]):
-    """One environment variable. Empty counts as not set; so does a ``default`` that is a Setting,
-    whose value is then meant."""
-
-    name: str
-    kind: Kind[Any]
-    default: T | Setting[T]
-    meaning: str
-    unit: str = ""
-    group: Group = Group.HPCDIST
-
-    def read(self, environ: Mapping[str, str] | None = None) -> T:
-        """Return the value in ``environ`` (the process's own), or the default.
-
-        SettingError names the variable, what was expected and what was found.
-        """
-        text = _environ(environ).get(self.name)
-        if text:
-            value: T = self.parse(text)
-            return value
-        return self.default.read(environ) if isinstance(self.default, Setting) else self.default
-
-    def is_set(self, environ: Mapping[str, str] | None = None) -> bool:
-        """Tell whether the environment has a value."""
-        return bool(_environ(environ).get(self.name))
-
-    def parse(self, text: str) -> Any:
-        """Return the value of a text; SettingError if it is none."""
-        try:
-            return self.kind.parse(text)
-        except ValueError as error:
-            unit = f" ({self.unit})" if self.unit else ""
-            raise SettingError(f"{self.name}{unit}: {error}") from None
-
-    def write(self, value: T) -> None:
-        """Set the variable, for this process and those that it starts."""
-        os.environ[self.name] = self.text(value)
-
-    def text(self, value: Any) -> str:
-        """Return a value as the environment has it; SettingTypeError, SettingError for a bad one.
-
-        A bool is no number, whatever Python says.
-        """
-        wrong_bool = isinstance(value, bool) and bool not in self.kind.types
-        if wrong_bool or not isinstance(value, self.kind.types):
-            raise SettingTypeError(f"{self.name}: expected {self.kind.word}, got {value!r}")
-        text = self.kind.text(value)
-        self.parse(text)
-        return text
-
-
-def _environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if environ is None else environ
 
 
 # -- Fluid's ---------------------------------------------------------------------------------------
@@ -399,6 +227,13 @@ BATCH_NORM = Setting(
     "whose mean and variance batch_norm takes on trainers that share batches: the whole batch's, "
     "or each trainer's own rows'",
 )
+KERNELS = Setting(
+    "HPCDIST_KERNELS",
+    Word("own", "torch"),
+    "own",
+    "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
+    "the same on all ranks of a job",
+)
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
 )
@@ -448,6 +283,15 @@ VISIBLE_GPUS: Setting[str | None] = Setting(
     "GPUs that are shared out to the trainers of a host; `--gpus` chooses among them",
     group=Group.OTHER,
 )
+TORCH_MASTER = Setting(
+    "MASTER_ADDR",
+    Text(),
+    "",
+    "if it and `RANK` are set, and not by `--as-torchrun`, torch's rendezvous at env:// is left "
+    "to torch",
+    group=Group.OTHER,
+)
+TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Group.OTHER)
 MATH_THREADS = tuple(
     Setting(
         name, Text(), "", "if set, hpcdist does not limit the threads of a rank", group=Group.OTHER
@@ -481,10 +325,17 @@ def check(environ: Mapping[str, str] | None = None) -> None:
 
 def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return those variables of a process's role that are set, as text."""
-    found = _environ(environ)
+    found = environment(environ)
     return {
         s.name: found[s.name] for s in ALL.values() if s.group is Group.ROLE and s.is_set(found)
     }
+
+
+def find_in_children(folder: str, found: bool) -> None:
+    """Let Python processes that this one starts find the modules of a folder first, or no more."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [other for other in folders if other not in ("", folder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * found + others)
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -493,7 +344,7 @@ def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:
     Of Fluid's flags there are many that hpcdist does not have: those are told that are nearly one.
     """
     found = []
-    for name in sorted(set(_environ(environ)) - set(ALL)):
+    for name in sorted(set(environment(environ)) - set(ALL)):
         ours = name.startswith("HPCDIST_")
         if ours or name.startswith("FLAGS_"):
             near = difflib.get_close_matches(name, ALL, n=1, cutoff=0.6 if ours else 0.9)
@@ -526,47 +377,3 @@ def flag(name: str) -> Setting[Any]:
     if name not in FLAGS:
         raise SettingError(f"there is no flag {name!r}; the flags are {', '.join(sorted(FLAGS))}")
     return FLAGS[name]
-
-
-# -- docs ------------------------------------------------------------------------------------------
-_HEAD = """\
-# Settings
-
-Every environment variable that hpcdist reads. `python -m hpcdist settings` prints this page from
-`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks Fluid's and
-hpcdist's settings before the script starts, and warns of names that do not exist. In a script,
-`fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set those that begin
-with `FLAGS_`.
-"""
-_ABOUT = {
-    Group.IGNORED: "They tune Fluid's memory, threads and kernels; `get_flags` and `set_flags` know"
-    " them.",
-    Group.ROLE: "The launcher sets them on every rank; see [launch.md](launch.md). Those that are"
-    " set before it starts are kept.",
-}
-
-
-def markdown() -> str:
-    """Return the text of docs/settings.md."""
-    parts = [_HEAD]
-    for group in Group:
-        members = [setting for setting in ALL.values() if setting.group is group]
-        parts.append("\n".join(filter(None, [f"## {group.value}\n", _ABOUT.get(group, "")])))
-        if group is Group.IGNORED:
-            parts[-1] += "\n\n" + "\n".join(f"- `{s.name}` ({_default(s)})" for s in members) + "\n"
-            continue
-        rows = [
-            f"| `{s.name}` | {s.kind.expected} | {s.unit} | {_default(s)} | {s.meaning} |"
-            for s in members
-        ]
-        head = ["| variable | value | unit | default | meaning |", "|---|---|---|---|---|"]
-        parts[-1] = parts[-1].rstrip() + "\n\n" + "\n".join([*head, *rows]) + "\n"
-    return "\n".join(parts)
-
-
-def _default(setting: Setting[Any]) -> str:
-    if isinstance(setting.default, Setting):
-        return f"as `{setting.default.name}`"
-    if setting.default in (None, "", ()):
-        return ""
-    return f"`{setting.kind.text(setting.default)}`"

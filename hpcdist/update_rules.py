@@ -168,12 +168,13 @@ def lamb_rate(lr, p_norm, step_norm):
 @jit
 def adadelta_rule(p, g, squares, updates, lr, rho, rest, epsilon):
     """s' = rho s + (1 - rho) g^2;  d = -sqrt((u + epsilon) / (s' + epsilon)) g;
-    u' = rho u + (1 - rho) d^2;  p' = p + d  (Zeiler, 2012). ``lr`` is not used.
+    u' = rho u + (1 - rho) d^2;  p' = p - sqrt((u' + epsilon) / (s' + epsilon)) g (Zeiler, 2012).
+    With u' and not u, as Fluid's kernel, which writes it first. ``lr`` is not used.
     """
     squares = rho * squares + rest * g * g
     update = -np.sqrt((updates + epsilon) / (squares + epsilon)) * g
     updates = rho * updates + rest * update * update
-    return p + update, squares, updates
+    return p - np.sqrt((updates + epsilon) / (squares + epsilon)) * g, squares, updates
 
 
 @dataclass(frozen=True)

@@ -73,10 +73,10 @@ class NcclCollective:
         what = describe or (lambda: f"the sum of {array.dtype}{list(array.shape)}")
         if ordered:
             return NcclReduction([self], _RankOrder(self, array, kind), what)
-        ptr, count = array.data.ptr, array.size
 
         def enqueue(stream: Any) -> None:
-            self.comm.allReduce(ptr, ptr, count, kind, self.nccl.NCCL_SUM, stream.ptr)
+            ptr = array.data.ptr  # of an array that lives as long as its sum
+            self.comm.allReduce(ptr, ptr, array.size, kind, self.nccl.NCCL_SUM, stream.ptr)
 
         return NcclReduction([self], enqueue, what)
 

@@ -35,9 +35,10 @@ class HierarchicalNcclCollective(OverFlat):
             return self.flat.allreduce_init(array, ordered=ordered, describe=describe)
         agreed(self.group, on_device(self.flat.cupy, array), ordered)
         kind, add = self.flat.kind(array), self.flat.nccl.NCCL_SUM
-        ptr, count = array.data.ptr, array.size
+        count = array.size
 
         def enqueue(stream: Any) -> None:
+            ptr = array.data.ptr  # of an array that lives as long as its sum
             inner = self._levels[0].comm
             inner.reduce(ptr, ptr, count, kind, add, 0, stream.ptr)
             for leaders in self._levels[1:]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 
 from hpcdist import settings
 from hpcdist.errors import EOFException, HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
+from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.lod_tensor import LoDTensor
@@ -27,11 +28,11 @@ def is_compiled_with_cuda() -> bool:
 
 
 def get_cuda_device_count() -> int:
-    """Return the number of GPUs this process sees; 0 without cupy or without a driver."""
-    if not is_compiled_with_cuda():
+    """Return the number of GPUs this process sees; 0 without cupy, CUDA's libraries or a driver."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
         return 0
-    import cupy
-
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError:
@@ -52,6 +53,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 __all__ = [
     "CPUPlace",
+    "CUDAPinnedPlace",
     "CUDAPlace",
     "EOFException",
     "EnforceNotMet",

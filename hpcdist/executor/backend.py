@@ -22,6 +22,14 @@ class CPUPlace:
 
 
 @dataclass(frozen=True)
+class CUDAPinnedPlace(CPUPlace):
+    """Memory of the host that a GPU copies from; what computes there is numpy."""
+
+    def __str__(self) -> str:
+        return "CUDAPinnedPlace"
+
+
+@dataclass(frozen=True)
 class CUDAPlace:
     """Compute with cupy on GPU ``device_id`` of those CUDA_VISIBLE_DEVICES shows."""
 
@@ -32,6 +40,16 @@ class CUDAPlace:
 
 
 Place = CPUPlace | CUDAPlace
+
+
+def place(name: str) -> Place:
+    """Return the place called "cpu" or "gpu", for the option of a script; ValueError for others.
+
+    On several ranks "gpu" is the GPU that the launcher chose for this rank.
+    """
+    if name not in ("cpu", "gpu"):
+        raise ValueError(f"place: expected cpu or gpu, got {name!r}")
+    return CPUPlace() if name == "cpu" else CUDAPlace(*selected_gpus()[:1])
 
 
 def selected_gpus() -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
 from hpcdist.executor.interpret import Interpreter
-from hpcdist.executor.memory import ALIGNMENT, adjacent, nbytes_of
+from hpcdist.executor.memory import adjacent, adopted, carve, meta_of, nbytes_of, new_value
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
@@ -43,7 +42,6 @@ from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
 from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.ops.selected_rows import SelectedRows
 
 Step = Callable[[], Any]
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
@@ -136,7 +134,7 @@ class Compiler:
         """
         self.arrays = dict(given or {})
         self.given = frozenset(self.arrays)
-        fed = {n: _meta_of(array) for n, array in self.arrays.items()}
+        fed = {n: meta_of(array) for n, array in self.arrays.items()}
         fed = {**fed, **(known or {}), **feeds}
         ops = select_live(self.block.ops, fetches, self._keeps)
         controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
@@ -186,7 +184,7 @@ class Compiler:
                 arrays=self.arrays,
                 steps=steps,
                 bound=again,
-                carve=functools.partial(self._carve, memory),
+                carve=functools.partial(carve, memory),
                 rebind=functools.partial(self._bind_kernel, metas=metas),
                 fits=fits,
                 interpreted=dynamic if dynamic.ops else None,
@@ -220,13 +218,13 @@ class Compiler:
                     continue
                 if op.type == "listen_and_serv" and self._held(name) is None:
                     continue  # a gradient that trainers will bring
-                known[name] = _meta_of(self._initialized(name))
+                known[name] = meta_of(self._initialized(name))
             made.update(writes(op))
         for name in fetches:
             if name not in made and name not in known:
                 if self.block.find_var(name) is None:
                     raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
-                known[name] = _meta_of(self._initialized(name))
+                known[name] = meta_of(self._initialized(name))
         return known
 
     def _held(self, name: str) -> Any:
@@ -255,42 +253,12 @@ class Compiler:
         if name in self.arrays:
             return
         variable = self.scope.find_var(name) or self.scope.var(name)
-        if variable.value is None or _meta_of(variable.value) != meta:
-            variable.hold(self._new(meta))
-        own = self._adopted(variable.value)
+        if variable.value is None or meta_of(variable.value) != meta:
+            variable.hold(new_value(meta, self.backend))
+        own = adopted(variable.value, self.backend)
         if own is not variable.value:
             variable.hold(own)
         self.arrays[name] = own
-
-    def _adopted(self, value: Any) -> Any:
-        """Return a value in this backend's memory: itself, unless it is in another's."""
-        adopt = self.backend.adopt
-        if not isinstance(value, SelectedRows):
-            return adopt(value)
-        rows = adopt(value.rows)
-        if rows is value.rows:
-            return value
-        return SelectedRows(rows, adopt(value.value), value.height)
-
-    def _new(self, meta: Meta) -> Any:
-        if meta.type == "SELECTED_ROWS":
-            rows = max(meta.rows, 0)
-            value = self.backend.xp.zeros((rows, *meta.shape[1:]), meta.dtype)
-            return SelectedRows(self.backend.xp.zeros(rows, "int64"), value, meta.shape[0])
-        return self._carve(self.backend.bytes(nbytes_of(meta)), 0, meta)
-
-    def _carve(self, memory: Any, offset: int, meta: Meta) -> Any:
-        def piece(start: int, shape: tuple[int, ...], dtype: str) -> Any:
-            size = math.prod(shape) * np.dtype(dtype).itemsize
-            return memory[start : start + size].view(dtype).reshape(shape)
-
-        if meta.type != "SELECTED_ROWS":
-            return piece(offset, meta.shape, meta.dtype)
-        rows = piece(offset, (meta.rows,), "int64")
-        behind = offset + -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
-        return SelectedRows(
-            rows, piece(behind, (meta.rows, *meta.shape[1:]), meta.dtype), meta.shape[0]
-        )
 
     def _lay_contiguous(
         self, groups: list[list[str]], metas: Mapping[str, Meta], network: control.Control
@@ -303,7 +271,7 @@ class Compiler:
             memory = network.memory(sum(nbytes_of(metas[n]) for n in group), self.backend)
             offset = 0
             for name, var in zip(group, held):
-                array = self._carve(memory, offset, metas[name])
+                array = carve(memory, offset, metas[name])
                 if var.value is not None:
                     array[...] = var.value
                 var.hold(array)
@@ -330,7 +298,7 @@ class Compiler:
             place = Place(offset, storage.nbytes)
             for name in storage.names:
                 places[name] = place
-                self.arrays[name] = self._carve(memory, offset, metas[name])
+                self.arrays[name] = carve(memory, offset, metas[name])
         return places
 
     def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
@@ -389,7 +357,7 @@ class Compiler:
         for slot, names in op.outputs.items():
             for i, name in enumerate(names):
                 if name in op.input_arg_names and not _may_overwrite(definition, slot):
-                    fresh = self._new(metas[name])
+                    fresh = new_value(metas[name], self.backend)
                     copies.append((outputs[slot][i], fresh))
                     outputs[slot][i] = fresh
         outs = arguments(definition.outputs, outputs)
@@ -424,6 +392,19 @@ class Compiler:
         return functools.partial(_run_if, condition, body.steps)
 
 
+def steps_of(
+    block: Block,
+    ops: Sequence[Operator],
+    binding: control.Binding,
+    given: Mapping[str, Any] | None = None,
+) -> list[Step]:
+    """Return the calls of some operators of a block, by themselves; ``given``: see `compile`."""
+    part = Block(block.program, block.idx, block.parent_idx)
+    part.vars, part.ops = block.vars, list(ops)
+    compiler = Compiler(part, binding.scope, binding.backend, Pool(binding.backend))
+    return compiler.compile({}, [], given).steps
+
+
 def _run_if(condition: Any, steps: Sequence[Step]) -> None:
     if condition.reshape(-1)[0]:
         for call in steps:
@@ -451,10 +432,3 @@ def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta])
         return True
     pieces = op.input("X") if op.type == "concat" else []
     return bool(pieces) and all(n in views and views[n].root == results[0] for n in pieces)
-
-
-def _meta_of(array: Any) -> Meta:
-    if isinstance(array, SelectedRows):
-        shape = (array.height, *array.value.shape[1:])
-        return Meta(shape, array.value.dtype.name, "SELECTED_ROWS", len(array.rows))
-    return Meta(tuple(array.shape), array.dtype.name)

@@ -1,4 +1,4 @@
-"""Where temporaries lie: buffers whose lifetimes do not meet share memory. Pure."""
+"""Values in memory: where temporaries lie (those whose lifetimes do not meet share it), arrays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdist.executor.backend import Backend
 from hpcdist.graph.registry import Meta
+from hpcdist.ops.selected_rows import SelectedRows
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -36,7 +37,7 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, i)):
         life = lifetimes[index]
-        size = -(-life.nbytes // ALIGNMENT) * ALIGNMENT
+        size = _aligned(life.nbytes)
         offset = 0
         for begin, end, other in placed:
             if other.last < life.first or life.last < other.first:
@@ -56,8 +57,7 @@ def nbytes_of(meta: Meta) -> int:
     item = np.dtype(meta.dtype).itemsize
     if meta.type != "SELECTED_ROWS":
         return math.prod(meta.shape) * item
-    ids = -(-meta.rows * 8 // ALIGNMENT) * ALIGNMENT
-    return ids + meta.rows * math.prod(meta.shape[1:]) * item
+    return _aligned(meta.rows * 8) + meta.rows * math.prod(meta.shape[1:]) * item
 
 
 def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
@@ -67,3 +67,48 @@ def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
     starts = [backend.address(a) for a in arrays]
     ends = [start + a.nbytes for start, a in zip(starts, arrays)]
     return ends[:-1] == starts[1:]
+
+
+def meta_of(value: Any) -> Meta:
+    """Return shape, element type and kind of a value."""
+    if isinstance(value, SelectedRows):
+        shape = (value.height, *value.value.shape[1:])
+        return Meta(shape, value.value.dtype.name, "SELECTED_ROWS", len(value.rows))
+    return Meta(tuple(value.shape), value.dtype.name)
+
+
+def carve(memory: Any, offset: int, meta: Meta) -> Any:
+    """Return a value that lies ``offset`` bytes into memory, an array of uint8."""
+
+    def piece(start: int, shape: tuple[int, ...], dtype: str) -> Any:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        return memory[start : start + size].view(dtype).reshape(shape)
+
+    if meta.type != "SELECTED_ROWS":
+        return piece(offset, meta.shape, meta.dtype)
+    rows = piece(offset, (meta.rows,), "int64")
+    values = piece(offset + _aligned(rows.nbytes), (meta.rows, *meta.shape[1:]), meta.dtype)
+    return SelectedRows(rows, values, meta.shape[0])
+
+
+def new_value(meta: Meta, backend: Backend) -> Any:
+    """Return a value of zeros in memory of its own; of SelectedRows without present rows, if -1."""
+    if meta.type == "SELECTED_ROWS":
+        rows = max(meta.rows, 0)
+        value = backend.xp.zeros((rows, *meta.shape[1:]), meta.dtype)
+        return SelectedRows(backend.xp.zeros(rows, "int64"), value, meta.shape[0])
+    return carve(backend.bytes(nbytes_of(meta)), 0, meta)
+
+
+def adopted(value: Any, backend: Backend) -> Any:
+    """Return a value in a backend's memory: itself, unless it is in another's."""
+    if not isinstance(value, SelectedRows):
+        return backend.adopt(value)
+    rows = backend.adopt(value.rows)
+    if rows is value.rows:
+        return value
+    return SelectedRows(rows, backend.adopt(value.value), value.height)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

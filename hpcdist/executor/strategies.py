@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from hpcdist.errors import GraphError, PlanAttributeError
-
-
-class _Settings:
-    """Refuses fields that do not exist, where a plain object would take any."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not any(name == f.name for f in fields(self)):  # type: ignore[arg-type]
-            known = [f.name for f in fields(self)]  # type: ignore[arg-type]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise PlanAttributeError(f"{type(self).__name__} has no field {name!r}{hint}")
-        super().__setattr__(name, value)
+from hpcdist.checks import Fields
+from hpcdist.errors import GraphError
 
 
 @dataclass
-class BuildStrategy(_Settings):
+class BuildStrategy(Fields):
     """How Fluid would rewrite a Program for its devices, with its names and defaults.
 
     A trainer of parameter servers has one device and is compiled the same way whatever stands
@@ -73,7 +61,7 @@ class BuildStrategy(_Settings):
 
 
 @dataclass
-class ExecutionStrategy(_Settings):
+class ExecutionStrategy(Fields):
     """How Fluid would schedule operators on threads; here one thread runs a list of calls."""
 
     allow_op_delay: bool = False

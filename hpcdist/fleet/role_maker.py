@@ -8,9 +8,10 @@ from enum import IntEnum
 from typing import Any
 
 from hpcdist import settings
+from hpcdist.checks import FLEET, integer
 from hpcdist.comm.cluster import PSERVER, TRAINER
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
-from hpcdist.settings import Setting
+from hpcdist.setting import Setting
 
 LONE_WORKER = "127.0.0.1:6170"  # what a worker without others is called
 
@@ -138,8 +139,10 @@ class UserDefinedRoleMaker(RoleMakerBase):
             raise FleetTypeError(f"role: expected Role.WORKER or Role.SERVER, got {role!r}")
         self._found = Placement(
             Role(role),
-            _number("current_id", current_id, 0, len(servers) if role == Role.SERVER else None),
-            _number("worker_num", worker_num, 1, None),
+            integer(
+                "current_id", current_id, 0, len(servers) if role == Role.SERVER else None, FLEET
+            ),
+            integer("worker_num", worker_num, 1, errors=FLEET),
             servers,
         )
 
@@ -152,7 +155,7 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
     def __init__(self, current_id: int = 0, worker_endpoints: list[str] | None = None) -> None:
         super().__init__()
         workers = _endpoints("worker_endpoints", worker_endpoints)
-        index = _number("current_id", current_id, 0, len(workers))
+        index = integer("current_id", current_id, 0, len(workers), FLEET)
         self._found = Placement(Role.WORKER, index, len(workers), (), workers)
 
 
@@ -220,13 +223,3 @@ def _endpoints(argument: str, given: Any) -> tuple[str, ...]:
     if len(set(given)) != len(given):
         raise FleetError(f"{argument}: each name may stand only once, got {given}")
     return tuple(given)
-
-
-def _number(argument: str, value: Any, least: int, bound: int | None) -> int:
-    """Check an integer of ``least`` or more, and below ``bound`` if there is one."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise FleetTypeError(f"{argument}: expected an integer, got {value!r}")
-    if value < least or (bound is not None and value >= bound):
-        expected = f"at least {least}" if bound is None else f"{least}..{bound - 1}"
-        raise FleetError(f"{argument}: expected {expected}, got {value}")
-    return value

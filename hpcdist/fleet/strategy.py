@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from hpcdist import settings
+from hpcdist.checks import FLEET, integer
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fleet.trainer_config import TrainerRuntimeConfig
@@ -170,10 +171,7 @@ class GeoStrategy(DistributedStrategy):
     }
 
     def __init__(self, update_frequency: int = 100) -> None:
-        if not isinstance(update_frequency, int) or isinstance(update_frequency, bool):
-            raise FleetTypeError(f"update_frequency: expected an integer, got {update_frequency!r}")
-        if update_frequency < 1:
-            raise FleetError(f"update_frequency: expected at least 1, got {update_frequency}")
+        integer("update_frequency", update_frequency, 1, errors=FLEET)
         super().__init__()
         self._program_config.geo_sgd_need_push_nums = update_frequency
 

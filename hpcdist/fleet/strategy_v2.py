@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from dataclasses import replace
 from typing import Any
 
+from hpcdist.checks import FLEET, integer, no_field
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
@@ -119,9 +119,8 @@ class DistributedStrategy:
             super().__setattr__(name, value)
             return
         if name not in _DEFAULTS:
-            near = difflib.get_close_matches(name, [*_DEFAULTS, "a_sync", "a_sync_configs"], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise FleetTypeError(f"DistributedStrategy has no field {name!r}{hint}")
+            known = [*_DEFAULTS, "a_sync", "a_sync_configs"]
+            raise FleetTypeError(no_field("DistributedStrategy", name, known))
         if name in _REFUSED and value:
             raise refuse(name, _REFUSED[name])
         self._values[name] = _checked(name, value)
@@ -186,8 +185,7 @@ class DistributedStrategy:
         mode = "local_sgd" if local else self.collective_mode or "nccl2"
         often = self.localsgd_configs if local else {}
         for name, steps in often.items():
-            if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-                raise FleetError(f"localsgd_configs[{name!r}]: expected 1 or more, got {steps!r}")
+            integer(f"localsgd_configs[{name!r}]", steps, 1, errors=FLEET)
         if self.lars and self.lamb:
             raise FleetError("lars and lamb exclude each other: they stand for other optimizers")
         build = self.build_strategy or BuildStrategy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntFlag
 
 ROLE_ATTR = "op_role"
+WITHOUT_SERVERS = "without_servers"  # what keeps values of parameters that servers do not know of
 ROLE_VAR_ATTR = "op_role_var"  # [parameter, gradient, parameter, gradient, ...]
 
 

@@ -13,7 +13,7 @@ from hpcdist.comm.process_manager import launched_rank
 from hpcdist.compat import fluid_options
 from hpcdist.launch import role_map
 from hpcdist.runtime.job.failure_policy import OnFailure
-from hpcdist.settings import Kind, Word
+from hpcdist.setting import Kind, Word
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ Run a training script on one process or on many ranks.
   mpirun -n 4 python -m hpcdist --pservers 2 train.py    2 trainers and 2 parameter servers
   srun -n 4 python -m hpcdist --pservers 2 train.py      the same under Slurm
   python -m hpcdist --as-paddle train.py                 a script that says `import paddle.fluid`
+  mpirun -n 4 python -m hpcdist --as-torchrun train.py   a script of PyTorch's, written for torchrun
   python -m hpcdist checkpoint inspect PATH              what a checkpoint holds (or: verify)
   python -m hpcdist slurm --pservers 2 train.py          a batch script for Slurm
 
@@ -55,6 +56,7 @@ class Options:
     all_output: bool
     quiet: bool
     as_paddle: bool
+    as_torchrun: bool
     feed: str
     seed: int
     deadline: int | None
@@ -168,6 +170,12 @@ def _parser() -> argparse.ArgumentParser:
         "--as-paddle",
         action="store_true",
         help="make `import paddle` and `import paddle.fluid` import hpcdist",
+    )
+    parser.add_argument(
+        "--as-torchrun",
+        action="store_true",
+        help="run a script of PyTorch's that is written for torchrun: its variables are set, and "
+        "torch.distributed goes over MPI, whichever backend the script names; needs torch",
     )
     parser.add_argument(
         "--feed",

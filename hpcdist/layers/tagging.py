@@ -103,9 +103,9 @@ def edit_distance(
     """
     helper = LayerHelper("edit_distance")
     if ignored_tokens:
-        raise GraphError(
-            "edit_distance: ignored_tokens are not there: leave these tokens out of what is fed"
-        )
+        attrs = {"tokens": list(ignored_tokens)}
+        input = helper.apply("sequence_erase", {"X": input}, attrs, dtype="int64")
+        label = helper.apply("sequence_erase", {"X": label}, attrs, dtype="int64")
     lengths = {}
     if input_length is not None and label_length is not None:
         lengths = {"HypsLength": input_length, "RefsLength": label_length}

@@ -13,14 +13,41 @@ import numpy as np
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, MixesRows, OfRows
+from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
 from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value
 from hpcdist.ops.common import grad_by
 
 
+# -- rows of a batch that trainers share -----------------------------------------------------------
 def in_loops(op: Applied) -> OfRows:
-    """Rows of a batch are not followed through loops, branches and arrays."""
-    raise MixesRows("rows of a batch are not followed through loops, branches and tensor arrays")
+    """Rows of a batch are not followed through these."""
+    raise MixesRows("rows of a batch are not followed through it")
+
+
+def as_x(op: Applied) -> OfRows:
+    """The same rows, in an array or out of it."""
+    return op.inputs["X"][0].of
+
+
+def _by_steps(op: Applied) -> OfRows:
+    """Rows of sequences in steps, or back in sequences: each stays with its sequence."""
+    (x,) = op.inputs["X"]
+    if x.of.how is not How.RAGGED or x.lod_level > 1:
+        raise MixesRows(f"{x.name!r} is {x.of.how.value}")
+    return x.of
+
+
+def _by_rank(op: Applied) -> OfRows:
+    """Rows of samples in the order of a table go with the rows of its sequences."""
+    (x,), (table,) = op.inputs["X"], op.inputs["RankTable"]
+    if x.of == OfRows(How.ROWS) and table.of.how is How.RAGGED:
+        return table.of
+    return _by_steps(op)
+
+
+def _longest(op: Applied) -> OfRows:
+    """A number that is each trainer's own; `runtime.batches.gather_batch` watches where it goes."""
+    return SAME
 
 
 def _array_of(x: Meta, *_: Any, **__: Any) -> Meta:
@@ -72,7 +99,7 @@ _WRITTEN_GRAD = "X, I, Out@GRAD -> X@GRAD"
 define(
     "write_to_array",
     "X, I -> Out",
-    rows=in_loops,
+    rows=as_x,
     infer=_array_of,
     values=_written,
     grad=grad_by("write_to_array_grad", _WRITTEN_GRAD),
@@ -82,7 +109,7 @@ _READ_GRAD = "X, I, Out@GRAD -> X@GRAD"
 define(
     "read_from_array",
     "X, I -> Out",
-    rows=in_loops,
+    rows=as_x,
     infer=_element,
     values=lambda x, i: _at(x, i, "array_read"),
     grad=grad_by("read_from_array_grad", _READ_GRAD),
@@ -153,13 +180,14 @@ def _table(x: Value, level: int) -> RankTable:
 
 
 def _steps(x: Value, table: RankTable) -> TensorArray:
-    longest = int(table.lengths[0]) if len(table.lengths) else 0
+    longest = max(int(table.lengths.max(initial=0)), 1)  # a step of no rows, if there are none
     return TensorArray(Value(np.take(x.array, table.rows(t), axis=0)) for t in range(longest))
 
 
-def _together(x: Any, table: RankTable) -> Value:
-    if not x:
-        raise FeedError("array_to_lod_tensor: no step was computed, for all sequences are empty")
+def _together(x: Any, table: RankTable, like: Meta | None = None) -> Value:
+    """``like``: what a row is if no step was computed, for all sequences are empty."""
+    if not x and like is not None:
+        return Value(np.zeros((0, *like.shape[1:]), like.dtype), table.lod)
     first = x[0].array
     out = np.zeros((table.lod.rows, *first.shape[1:]), first.dtype)
     for step, value in enumerate(x):
@@ -211,7 +239,7 @@ def _reordered_grad(x: Value, table: RankTable, dout: Value) -> Value:
 define(
     "lod_rank_table",
     "X -> Out",
-    rows=in_loops,
+    rows=_by_steps,
     attrs={"level": 0},
     infer=lambda x, **_: Meta((), x.dtype, RANK_TABLE),
     values=_table,
@@ -219,14 +247,14 @@ define(
 define(
     "max_sequence_len",
     "RankTable -> Out",
-    rows=in_loops,
+    rows=_longest,
     infer=lambda table: Meta((1,), "int64"),
     values=lambda table: Value(np.array([table.lengths.max(initial=0)], np.int64)),
 )
 define(
     "lod_tensor_to_array",
     "X, RankTable -> Out",
-    rows=in_loops,
+    rows=_by_steps,
     infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, ARRAY),
     values=_steps,
     grad=grad_by("lod_tensor_to_array_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
@@ -246,7 +274,7 @@ define(
 define(
     "array_to_lod_tensor",
     "X, RankTable -> Out",
-    rows=in_loops,
+    rows=_by_steps,
     infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=Lod(1)),
     values=_together,
     grad=grad_by("array_to_lod_tensor_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
@@ -261,7 +289,7 @@ _SHRUNK_GRAD = "X, I, RankTable, Out@GRAD -> X@GRAD"
 define(
     "shrink_rnn_memory",
     "X, I, RankTable -> Out",
-    rows=in_loops,
+    rows=_by_steps,
     infer=lambda x, i, table: Meta((-1, *x.shape[1:]), x.dtype, lod=x.lod),
     values=_shrunk,
     grad=grad_by("shrink_rnn_memory_grad", _SHRUNK_GRAD),
@@ -271,7 +299,7 @@ _REORDERED_GRAD = "X, RankTable, Out@GRAD -> X@GRAD"
 define(
     "reorder_lod_tensor_by_rank",
     "X, RankTable -> Out",
-    rows=in_loops,
+    rows=_by_rank,
     infer=lambda x, table: _element(x),
     values=_reordered,
     grad=grad_by("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD),

@@ -1,5 +1,10 @@
 """Optimizers, by their short names and Fluid's long ones."""
 
+from hpcdist.optimizer.averages import (
+    ExponentialMovingAverage,
+    LookaheadOptimizer,
+    ModelAverage,
+)
 from hpcdist.optimizer.base import Optimizer
 from hpcdist.optimizer.kinds import (
     AdadeltaOptimizer,
@@ -14,6 +19,7 @@ from hpcdist.optimizer.kinds import (
     RMSPropOptimizer,
     SGDOptimizer,
 )
+from hpcdist.optimizer.private import DpsgdOptimizer
 
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
@@ -26,6 +32,7 @@ RMSProp = RMSPropOptimizer
 Ftrl = FtrlOptimizer
 Adadelta = AdadeltaOptimizer
 Lamb = LambOptimizer
+Dpsgd = DpsgdOptimizer
 
 __all__ = [
     "SGD",
@@ -39,12 +46,17 @@ __all__ = [
     "AdamaxOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
+    "Dpsgd",
+    "DpsgdOptimizer",
+    "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
     "Lamb",
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "LookaheadOptimizer",
+    "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",

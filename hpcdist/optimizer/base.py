@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcdist.backward import append_backward
-from hpcdist.clip import GradientClipBase, append_gradient_clip_ops
+from hpcdist.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
@@ -97,6 +97,8 @@ class Optimizer:
     ) -> ParamGrads:
         """Append the backward operators and return (parameter, gradient) pairs."""
         chosen = parameter_list or self.parameter_list
+        if callbacks is None:
+            callbacks = [error_clip_callback]
         return append_backward(loss, chosen, no_grad_set, callbacks)
 
     def apply_optimize(

@@ -83,9 +83,11 @@ class PsServer:
         self._deadline_s = deadline_s
         self._own_answers = own_answers
         trainers = len(cluster.trainers)
-        packets = len(expected.gradients) + len(expected.tables) + bool(tables)
-        self._shards: Shards = shards or SyncShards(trainers, packets)
-        self._whole_steps = WholeSteps(packets) if whole_steps else None
+        self._packets = len(expected.gradients) + len(expected.tables) + bool(tables)
+        self._shards: Shards = shards or SyncShards(trainers, self._packets)
+        self._whole_steps = WholeSteps(self._packets) if whole_steps else None
+        self._on_step_begin: OnStepBegin = lambda step: None
+        self._on_packet: OnPacket = lambda packet, contributors: None
 
         self._exchange = StepExchange(
             transport,
@@ -106,7 +108,7 @@ class PsServer:
         self.rows = self._row_server.gradients
         specs = list(zip(expected.row_tables, tables, strict=True))
         self.tables = TableServer(transport, cluster.trainers, specs, deadline_s)
-        self._table_packet = packets - 1 if tables else None
+        self._table_packet = self._packets - 1 if tables else None
 
         self._greetings = Greetings(expected, trainers, one_by_one=own_answers)
         self._closed: set[int] = set()
@@ -125,6 +127,8 @@ class PsServer:
             deadline_s,
             on_checkpoint=on_checkpoint,
         )
+        asked = (self._greetings, self._answers, self._verdicts)
+        self._of_trainers = (*asked, self._row_server, self.tables)
         self._who = self._answers.who
         self._headers = [new_header() for _ in self._ranks]
         # Every rank polls one list: a header from each trainer, then trainer-major packets.
@@ -140,13 +144,13 @@ class PsServer:
         packet ``index`` and updates its parameters.
         """
         transport, shards = self._transport, self._shards
-        trainers, packets = len(self._ranks), self._dense
-        places = [(k, p) for k in range(trainers) for p in range(packets)]
+        self._on_step_begin, self._on_packet = on_step_begin, on_packet
+        trainers = len(self._ranks)
+        places = [(k, p) for k in range(trainers) for p in range(self._dense)]
         owners = [*range(trainers), *(k for k, _ in places)]
         transport.start(self._requests)
         # The list is shared: it grows by the step path's receives once all trainers are here.
         wait = transport.waiter_some(self._requests, self._awaited, self._deadline_s)
-        arrived = shards.arrived
         turns = 0
         stop_looking = while_waiting(self._look)
         while not (self._closed and shards.finished):
@@ -168,15 +172,13 @@ class PsServer:
                     continue
                 if index < trainers:
                     try:
-                        self._control(index, on_step_begin, on_packet)
+                        self._control(index)
                     except RankFailure as failure:
                         died = failure
                     continue
-                update = arrived(*places[index - trainers])
-                if update:
-                    self._update(update, on_step_begin, on_packet)
+                self._take_packet(*places[index - trainers])
             if died is not None:
-                self._bury(died, on_step_begin, on_packet)
+                self._bury(died)
         stop_looking()
         self._exchange.close()
         self.tables.close()
@@ -189,28 +191,28 @@ class PsServer:
 
     # -- the step path --
 
-    def _update(self, update: DuePacket, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
-        if self._whole_steps is None:
-            if update.begins_step:
-                on_step_begin(self._shards.step)
-            self._apply(update, on_packet)
-            self._answer(update)
-        elif due := self._whole_steps.add(update):
-            if any(u.begins_step for u in due):
-                on_step_begin(self._shards.step)
-            for one in due:
-                self._apply(one, on_packet)
-            for one in due:
-                self._answer(one)
+    def _update(self, update: DuePacket) -> None:
+        due = [update] if self._whole_steps is None else self._whole_steps.add(update)
+        if any(one.begins_step for one in due):
+            self._on_step_begin(self._shards.step)
+        for one in due:
+            self._apply(one)
+        for one in due:
+            self._answer(one)
         if self._answers.awaited or self._tables or self._table_packet is not None:
             self._answer_reads()
 
-    def _apply(self, update: DuePacket, on_packet: OnPacket) -> None:
+    def _take_packet(self, trainer: int, packet: int) -> None:
+        update = self._shards.arrived(trainer, packet)
+        if update:
+            self._update(update)
+
+    def _apply(self, update: DuePacket) -> None:
         packet, contributors = update.packet, update.contributors
         if packet < self._dense and contributors:
             self._exchange.settle(packet)
         if packet >= self._dense or contributors:
-            on_packet(packet, contributors)
+            self._on_packet(packet, contributors)
 
     def _answer(self, update: DuePacket) -> None:
         """Send parameters that have been updated, and take the next gradients."""
@@ -251,7 +253,7 @@ class PsServer:
             return self._greetings.missing(self._closed)
         return self._shards.missing()[2]
 
-    def _bury(self, failure: RankFailure, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+    def _bury(self, failure: RankFailure) -> None:
         """Go on without the trainers that have died, if that is wanted and some are left."""
         if self._on_death is None or not set(failure.ranks) <= set(self._ranks):
             raise failure
@@ -260,16 +262,10 @@ class PsServer:
         self._closed |= newly_dead
         for trainer in sorted(newly_dead):
             self._on_death(trainer, self._shards.steps_of(trainer))
-            for part in (
-                self._greetings,
-                self._answers,
-                self._verdicts,
-                self._row_server,
-                self.tables,
-            ):
+            for part in self._of_trainers:
                 part.forget(trainer)
             for update in self._shards.died(trainer):
-                self._update(update, on_step_begin, on_packet)
+                self._update(update)
         if len(self._dead) == len(self._ranks):
             raise failure
         self._greet()
@@ -277,7 +273,7 @@ class PsServer:
 
     # -- control messages --
 
-    def _control(self, trainer: int, on_step_begin: OnStepBegin, on_packet: OnPacket) -> None:
+    def _control(self, trainer: int) -> None:
         header = decode_header(self._headers[trainer])
         self._asked_by[trainer] += 1
         if header.trainer != trainer:
@@ -286,7 +282,7 @@ class PsServer:
                 f"but its message says trainer {header.trainer}"
             )
         if header.kind in TABLE_KINDS:
-            self._table_message(trainer, header, on_step_begin, on_packet)
+            self._table_message(trainer, header)
             return
         payload = read_payload(
             self._transport,
@@ -311,15 +307,13 @@ class PsServer:
             self._row_server.take_pull(trainer, header, payload)
         elif header.kind is Kind.PUSH:
             name = self._row_server.take_push(trainer, payload)
-            update = self._shards.arrived(trainer, self._dense + self._tables[name])
-            if update:
-                self._update(update, on_step_begin, on_packet)
+            self._take_packet(trainer, self._dense + self._tables[name])
         elif header.kind is Kind.CHANGED:
             self._row_server.answer_changed(trainer, header, payload)
         elif header.kind is Kind.DIED:
             self._verdicts.hear(trainer, parse_witness(payload))
         elif header.kind is Kind.CLOSE:
-            self._close(trainer, payload, on_step_begin, on_packet)
+            self._close(trainer, payload)
         else:
             raise CommError(
                 f"{self._name}: unexpected {header.kind.name} from {self._who(trainer)}"
@@ -328,18 +322,14 @@ class PsServer:
             self._transport.start([self._requests[trainer]])
         self._answer_reads()
 
-    def _table_message(
-        self, trainer: int, header: Header, on_step_begin: OnStepBegin, on_packet: OnPacket
-    ) -> None:
+    def _table_message(self, trainer: int, header: Header) -> None:
         if self._table_packet is None:
             raise CommError(
                 f"{self._who(trainer)} asked {self._name} for rows, but it has no tables: {DIFFER}"
             )
         if header.kind is Kind.TABLE_PUSH:
             self.tables.take_push(trainer, header)
-            update = self._shards.arrived(trainer, self._table_packet)
-            if update:
-                self._update(update, on_step_begin, on_packet)
+            self._take_packet(trainer, self._table_packet)
         else:
             self.tables.take_pull(trainer, header)
         self._transport.start([self._requests[trainer]])
@@ -364,16 +354,13 @@ class PsServer:
         if refusal:
             raise CommError(refusal)
 
-    def _close(
-        self, trainer: int, payload: Any, on_step_begin: OnStepBegin, on_packet: OnPacket
-    ) -> None:
-        packets = self._dense + len(self._tables) + (self._table_packet is not None)
-        sent = payload or [0] * packets
+    def _close(self, trainer: int, payload: Any) -> None:
+        sent = payload or [0] * self._packets
         if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
             raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")
         self._closed.add(trainer)
         for update in self._shards.closed(trainer, sent):
-            self._update(update, on_step_begin, on_packet)
+            self._update(update)
         self._greet()
 
     def _answer_reads(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdist.checks import integer
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.graph.distribution import Distribution
@@ -28,13 +29,8 @@ def pserver_participants(
     trainer_id: Any, pservers: Any, trainers: Any, current_endpoint: str
 ) -> Participants:
     """Check the arguments of pserver mode."""
-    if not isinstance(trainers, int) or isinstance(trainers, bool):
-        raise PlanTypeError(
-            f"trainers: in pserver mode expected the number of trainers, got {trainers!r}"
-        )
-    if trainers < 1:
-        raise PlanError(f"trainers: expected at least 1, got {trainers}")
-    _check_trainer_id(trainer_id, trainers)
+    integer("trainers (in pserver mode the number of trainers)", trainers, 1)
+    integer("trainer_id", trainer_id, 0, trainers)
     return Participants(
         split_endpoints("pservers", pservers), trainers, trainer_id, current_endpoint
     )
@@ -173,8 +169,7 @@ def collective_group(
         raise PlanError(
             f"trainers: in collective mode expected the trainers' endpoints, got {trainers!r}"
         )
-    if not isinstance(rings, int) or isinstance(rings, bool) or rings < 1:
-        raise PlanError(f"nrings: expected at least 1, got {rings!r}")
+    integer("nrings", rings, 1)
     endpoints = split_endpoints("trainers", trainers)
     if len(endpoints) == 1 and mode != "single_process_multi_thread":
         raise PlanError(
@@ -185,17 +180,8 @@ def collective_group(
 
 
 def _check_rank(trainer_id: Any, endpoints: tuple[str, ...], current_endpoint: str) -> None:
-    _check_trainer_id(trainer_id, len(endpoints))
+    integer("trainer_id", trainer_id, 0, len(endpoints))
     if current_endpoint not in endpoints:
         raise PlanError(
             f"current_endpoint: {current_endpoint!r} is none of the trainers {', '.join(endpoints)}"
-        )
-
-
-def _check_trainer_id(trainer_id: Any, trainers: int) -> None:
-    if not isinstance(trainer_id, int) or isinstance(trainer_id, bool):
-        raise PlanTypeError(f"trainer_id: expected an integer, got {trainer_id!r}")
-    if not 0 <= trainer_id < trainers:
-        raise PlanError(
-            f"trainer_id: expected 0..{trainers - 1} for {trainers} trainers, got {trainer_id}"
         )

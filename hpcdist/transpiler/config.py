@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from hpcdist import settings
+from hpcdist.checks import Fields, integer
 from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, PlanTypeError
 from hpcdist.transpiler.dispatch import PSDispatcher, RoundRobin
 
@@ -25,7 +25,7 @@ class DistributedMode(IntEnum):
 
 
 @dataclass
-class DistributeTranspilerConfig:
+class DistributeTranspilerConfig(Fields):
     """Settings of a DistributeTranspiler; a field that does not exist cannot be set.
 
     ``split_method`` None means RoundRobin. ``sync_mode`` and ``runtime_split_send_recv`` exclude
@@ -54,10 +54,6 @@ class DistributeTranspilerConfig:
     collective_mode: str | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not hasattr(type(self), name):
-            near = difflib.get_close_matches(name, [f.name for f in fields(self)], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise PlanAttributeError(f"{type(self).__name__} has no field {name!r}{hint}")
         rivals = {"sync_mode": "runtime_split_send_recv", "runtime_split_send_recv": "sync_mode"}
         if name in rivals:
             if value is None:
@@ -95,24 +91,12 @@ def check_config(config: Any) -> None:
         )
     if config.mode not in MODES:
         raise PlanError(f"config.mode: expected one of {', '.join(MODES)}, got {config.mode!r}")
-    for name in ("min_block_size", "nccl_comm_num", "geo_sgd_need_push_nums"):
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise PlanTypeError(f"config.{name}: expected an integer, got {value!r}")
-    if config.min_block_size < SMALLEST_BLOCK:
-        raise PlanAssertionError(
-            f"config.min_block_size: expected at least {SMALLEST_BLOCK} elements, "
-            f"got {config.min_block_size}"
-        )
+    as_fluid = (PlanTypeError, PlanAssertionError)
+    integer("config.min_block_size", config.min_block_size, SMALLEST_BLOCK, errors=as_fluid)
     for name in ("nccl_comm_num", "geo_sgd_need_push_nums"):
-        if getattr(config, name) < 1:
-            raise PlanError(f"config.{name}: expected at least 1, got {getattr(config, name)}")
-    staleness = config.max_staleness
-    if staleness is not None:
-        if not isinstance(staleness, int) or isinstance(staleness, bool):
-            raise PlanTypeError(f"config.max_staleness: expected an integer, got {staleness!r}")
-        if staleness < 0:
-            raise PlanError(f"config.max_staleness: expected at least 0, got {staleness}")
+        integer(f"config.{name}", getattr(config, name), 1)
+    if config.max_staleness is not None:
+        integer("config.max_staleness", config.max_staleness, 0)
         if config.enable_dc_asgd:
             raise PlanError("config.max_staleness and config.enable_dc_asgd exclude each other")
     dispatcher_class(config)

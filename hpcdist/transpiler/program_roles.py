@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpcdist.errors import PlanError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import ROLE_VAR_ATTR, WITHOUT_SERVERS, Role
 
 # Optimizers that a server can run on a block of rows: none looks across elements, except that
 # lars_momentum takes its norms over the block (where trainers share batches, over the parameter).
@@ -56,9 +56,16 @@ class ProgramRoles:
 def program_roles(program: Program) -> ProgramRoles:
     """Find the operators that schedule the learning rate, clip gradients, and update parameters.
 
-    PlanError if there is nothing to update, or a parameter without exactly one optimizer.
+    PlanError if there is nothing to update, a parameter without exactly one optimizer, or
+    something that follows parameters on trainers.
     """
     ops = program.global_block().ops
+    for op in ops:
+        if WITHOUT_SERVERS in op.attrs:
+            raise PlanError(
+                f"{op.attrs[WITHOUT_SERVERS]} follows the parameters of every step, which "
+                "parameter servers move: train without servers (no --pservers)"
+            )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
     optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE]
     clip = _clip_ops(program, optimizing)

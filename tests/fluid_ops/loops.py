@@ -142,7 +142,39 @@ def switch_case_and_case(fluid, layers):
     ]
 
 
+def translation(fluid, layers):
+    """Search for sentences as the book's machine translation does."""
+    words, hidden, beams, end = 12, 5, 3, 1
+    context = layers.data("context", [hidden])
+    first_ids = layers.data("first_ids", [1], dtype="int64", lod_level=2)
+    first_scores = layers.data("first_scores", [1], dtype="float32", lod_level=2)
+    longest, step = layers.fill_constant([1], "int64", 6), layers.zeros([1], "int64")
+    states = layers.array_write(context, step)
+    ids, scores = layers.array_write(first_ids, step), layers.array_write(first_scores, step)
+    holds = layers.less_than(step, longest)
+    with layers.While(holds).block():
+        last_ids, last_score = layers.array_read(ids, step), layers.array_read(scores, step)
+        state = layers.sequence_expand(layers.array_read(states, step), last_score)
+        word = layers.embedding(last_ids, size=[words, 4], is_sparse=True)
+        state = layers.fc([state, word], hidden, act="tanh")
+        grouped = layers.lod_reset(state, y=last_score)
+        best, candidates = layers.topk(layers.fc(grouped, words, act="softmax"), k=beams)
+        so_far = layers.reshape(last_score, [-1])
+        total = layers.elementwise_add(layers.log(best), so_far, axis=0)
+        chosen, chosen_scores = layers.beam_search(
+            last_ids, last_score, candidates, total, beams, end_id=end, level=0
+        )
+        layers.increment(step, 1)
+        layers.array_write(state, step, states)
+        layers.array_write(chosen, step, ids)
+        layers.array_write(chosen_scores, step, scores)
+        goes_on = layers.logical_not(layers.is_empty(chosen))
+        layers.logical_and(layers.less_than(step, longest), goes_on, out=holds)
+    return list(layers.beam_search_decode(ids, scores, beams, end))
+
+
 PROGRAMS = [
+    translation,
     while_sum,
     arrays,
     dynamic_rnn,
@@ -161,6 +193,7 @@ def run(fluid, program):
     rng = np.random.RandomState(0)
     values = {"x": rng.randn(5, 3), "ragged": rng.randn(7, 3), "state": rng.randn(3, 4)}
     values.update({"steps": rng.randn(5, 2, 3), "sized": rng.randn(2, 3)})
+    values["context"] = rng.randn(3, 5)
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         fetches = program(fluid, fluid.layers)
@@ -169,10 +202,14 @@ def run(fluid, program):
     feed = {n: v.astype("float32") for n, v in values.items() if main.global_block().has_var(n)}
     if "ragged" in feed:
         feed["ragged"] = fluid.create_lod_tensor(feed["ragged"], [LENGTHS], place)
+    if "context" in feed:
+        for name, value in (("first_ids", np.zeros), ("first_scores", np.ones)):
+            dtype = "int64" if name == "first_ids" else "float32"
+            feed[name] = fluid.create_lod_tensor(value((3, 1), dtype), [[1] * 3, [1] * 3], place)
     with fluid.scope_guard(scope):
         exe.run(startup)
         for parameter in main.global_block().all_parameters():
-            drawn = rng.uniform(-0.5, 0.5, parameter.shape).astype("float32")
+            drawn = rng.uniform(-1, 1, parameter.shape).astype("float32")
             scope.find_var(parameter.name).get_tensor().set(drawn, place)
         for _ in range(2):
             found = exe.run(main, feed=feed, fetch_list=fetches, return_numpy=False)

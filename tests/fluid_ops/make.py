@@ -21,7 +21,7 @@ def main(chosen):
         found = []
         for expression, inputs in replay.cases(family):
             try:
-                values = replay.run(fluid, expression, inputs)
+                values = replay.runner(family)(fluid, expression, inputs)
             except Exception as error:
                 failed += 1
                 told = [line for line in str(error).splitlines() if line.strip()]

@@ -137,6 +137,62 @@ def run(fluid, expression, inputs):
     return {name: np.array(array) for name, array in zip(names, arrays)}
 
 
+def train(fluid, expression, inputs):
+    """Return the losses of some steps with an optimizer, and what the parameters are in the end.
+
+    ``inputs`` may say what averages the parameters: they are fetched with the averages applied.
+    """
+    rng = np.random.RandomState(7)
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 1])
+        hidden = fluid.layers.fc(x, 3, act="tanh")
+        if "error_clip" in inputs:
+            hidden.error_clip = eval(inputs["error_clip"], {"fluid": fluid})
+        out = fluid.layers.fc(hidden, 1)
+        loss = fluid.layers.mean(fluid.layers.square_error_cost(out, y))
+        eval(expression, {"fluid": fluid}).minimize(loss)
+        average = None
+        if "average" in inputs:
+            average = eval(inputs["average"], {"fluid": fluid})
+            if hasattr(average, "update"):
+                average.update()
+    parameters = [p.name for p in main.global_block().all_parameters()]
+    scope, found = fluid.Scope(), {}
+    with fluid.scope_guard(scope):
+        executor = fluid.Executor(fluid.CPUPlace())
+        executor.run(startup)
+
+        def values():
+            held = [np.array(scope.find_var(n).get_tensor()) for n in sorted(parameters)]
+            return np.concatenate([v.reshape(-1) for v in held])
+
+        for name in parameters:
+            shape = np.array(scope.find_var(name).get_tensor()).shape
+            start = rng.uniform(-0.9, 0.9, shape).astype("float32")
+            for held in (name, name + "@SLOW"):  # a slow copy begins where the parameter does
+                if scope.find_var(held) is not None:
+                    scope.find_var(held).get_tensor().set(start, fluid.CPUPlace())
+        losses = []
+        for _ in range(7):
+            feed = {"x": rng.normal(size=(5, 4)), "y": rng.normal(size=(5, 1))}
+            feed = {name: value.astype("float32") for name, value in feed.items()}
+            losses.append(np.array(executor.run(main, feed=feed, fetch_list=[loss])[0]))
+        found["losses"] = np.concatenate([v.reshape(-1) for v in losses])
+        found["parameters"] = values()
+        if average is not None:
+            with average.apply(executor):
+                found["averages"] = values()
+            found["restored"] = values()
+    return found
+
+
+def runner(family):
+    """What runs the cases of a family."""
+    module = importlib.import_module("tests.fluid_ops.families." + family)
+    return train if getattr(module, "TRAINING", False) else run
+
+
 def kept(array):
     """What is kept of a value: its shape, and its numbers or sums of them."""
     flat = np.asarray(array).reshape(-1).astype("float64")

@@ -198,7 +198,7 @@ def test_settings_that_contradict():
     strategy = fleet2.DistributedStrategy()
     strategy.localsgd = True
     strategy.localsgd_configs = {"k_steps": 0}
-    with pytest.raises(ValueError, match=r"localsgd_configs\['k_steps'\]: expected 1 or more"):
+    with pytest.raises(ValueError, match=r"localsgd_configs\['k_steps'\]: expected at least 1"):
         strategy.collective()
     older = fleet1.DistributedStrategy()
     older.collective_mode = "grad_allreduce"

@@ -8,6 +8,7 @@ import re
 import pytest
 
 import hpcdist as fluid
+import hpcdist.fleet  # a submodule is a name of the package once it is imported
 from hpcdist.compat import aspaddle, fluid_names
 from hpcdist.errors import MissingModuleError, MissingNameError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import hpcdist as fluid
@@ -70,3 +72,20 @@ def test_places_follow_the_selected_gpus(monkeypatch):
     monkeypatch.setenv("FLAGS_selected_gpus", "a")
     with pytest.raises(fluid.HpcdistError, match="FLAGS_selected_gpus: expected numbers.*'a'"):
         fluid.cuda_places()
+
+
+def test_places_by_name(monkeypatch):
+    assert fluid.place("cpu") == fluid.CPUPlace()
+    monkeypatch.setenv("FLAGS_selected_gpus", "2,3")
+    assert fluid.place("gpu") == fluid.CUDAPlace(2)
+    monkeypatch.delenv("FLAGS_selected_gpus")
+    assert fluid.place("gpu") == fluid.CUDAPlace(0)
+    with pytest.raises(ValueError, match="expected cpu or gpu, got 'tpu'"):
+        fluid.place("tpu")
+
+
+def test_cupy_that_finds_no_libraries_of_cuda_sees_no_gpu(monkeypatch, tmp_path):
+    (tmp_path / "cupy.py").write_text("raise ImportError('libcudart.so.12: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert fluid.core.get_cuda_device_count() == 0

@@ -187,3 +187,43 @@ def test_a_sequence_that_is_not_fed_is_missed():
         drnn.output(drnn.step_input(x))
     with pytest.raises(FeedError, match="'x' is not fed"):
         run([drnn()])
+
+
+# -- what users see and take part in ---------------------------------------------------------------
+def test_print_shows_the_value_and_its_gradient_and_changes_nothing(capsys):
+    x = layers.data("x", [2, 2], append_batch_size=False)
+    x.stop_gradient = False
+    shown = layers.Print(x, first_n=2, message="look", summarize=3)
+    (slope,) = fluid.gradients(layers.reduce_sum(layers.square(shown)), x)
+    exe = fluid.Executor()
+    given = np.array([[1, 2], [3, 4]], "float32")
+    for _ in range(3):
+        (found,) = exe.run(feed={"x": given}, fetch_list=[slope])
+    np.testing.assert_array_equal(found, 2 * given)
+    told = capsys.readouterr().out
+    assert told.count("look") == 4
+    assert "Variable: x\n  - shape: [2, 2]\n  - dtype: float32\n  - data: [1.0, 2.0, 3.0]" in told
+    assert "Variable: x@GRAD" in told
+
+
+def test_a_print_that_nobody_reads_is_printed(capsys):
+    layers.Print(number(7))
+    run([number(1)])
+    assert "data: [7]" in capsys.readouterr().out
+
+
+def test_a_function_of_the_user_computes_a_value_and_its_gradient():
+    x = layers.data("x", [3])
+    x.stop_gradient = False
+    block = fluid.default_main_program().current_block()
+    out = block.create_var("cubed", shape=[-1, 3], dtype="float32")
+
+    def slope(value, dout):
+        return 3 * np.square(value) * np.array(dout)
+
+    layers.py_func(lambda value: np.array(value) ** 3, x, out, slope, out)
+    (gradient,) = fluid.gradients(layers.reduce_sum(layers.scale(out, 2.0)), x)
+    given = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
+    value, found = run([out, gradient], {"x": given})
+    np.testing.assert_allclose(value, given**3, rtol=1e-6)
+    np.testing.assert_allclose(found, 6 * given**2, rtol=1e-5)

@@ -100,7 +100,7 @@ def adadelta(p: Any, g: Any, s: Arrays, t: int) -> Any:
     s[0][:] = 0.95 * s[0] + 0.05 * g**2
     step = -np.sqrt((s[1] + 1e-6) / (s[0] + 1e-6)) * g
     s[1][:] = 0.95 * s[1] + 0.05 * step**2
-    return p + step
+    return p - np.sqrt((s[1] + 1e-6) / (s[0] + 1e-6)) * g
 
 
 Rule = Callable[..., Any]

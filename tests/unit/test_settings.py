@@ -10,6 +10,7 @@ import pytest
 from hpcdist import settings
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import SettingError
+from hpcdist.launch import settings_page
 from hpcdist.settings import get_flags, set_flags
 
 MEMORY, GROUPS = "FLAGS_fuse_parameter_memory_size", "FLAGS_fuse_parameter_groups_size"
@@ -127,7 +128,7 @@ def test_misspelt_names_are_told_with_what_was_meant():
 
 ROOT = Path(settings.__file__).parent
 # What mpirun and srun say; what the launcher sets for a script, and hands to NCCL.
-EXEMPT = ("settings.py", "comm/process_manager.py", "launch/main.py")
+EXEMPT = ("setting.py", "settings.py", "comm/process_manager.py", "launch/main.py")
 
 
 def test_no_other_module_reads_the_environment():
@@ -153,6 +154,6 @@ def test_the_launcher_reads_no_setting_past_this_module():
 
 
 def test_the_page_is_what_the_module_says():
-    assert (ROOT.parent / "docs" / "settings.md").read_text() == settings.markdown(), (
+    assert (ROOT.parent / "docs" / "settings.md").read_text() == settings_page.markdown(), (
         "python -m hpcdist settings > docs/settings.md"
     )

@@ -21,6 +21,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.graph.roles import Role
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
+from hpcdist.graph.values import RANK_TABLE
 from hpcdist.lod_tensor import LoDTensor, concatenated
 from hpcdist.runtime.batches.scatter_batch import (
     Division,
@@ -34,6 +35,7 @@ Value = np.ndarray | LoDTensor
 
 _IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
 _GRADIENT = OfRows(How.GRADIENT)
+_OWN_STEPS = OfRows(How.MIXED, why="it depends on each trainer's own longest sequence")
 
 
 class RowTreatment:
@@ -50,11 +52,13 @@ class RowTreatment:
         self.alike: set[tuple[str, str]] = set()
         self._of: dict[str, OfRows] = {}
         self._backward: set[str] = set()  # values of backward operators
+        self._own: set[str] = set()  # that count steps of each trainer's own longest sequence
         for _ in range(2):  # what is kept from step to step is read as the last step left it
             kept = {name: of for name, of in self._of.items() if self._is_kept(name)}
             self._of = kept | {name: self._of_data(name) for name in sorted(batched)}
             for op in self._block.ops:
-                self._of.update(self._results(op))
+                self._follow(op)
+        self._of |= dict.fromkeys(self._own, _OWN_STEPS)
         means = {of.sequences for of in self._of.values() if of.how is How.MEAN}
         self.counted = means - {""}
 
@@ -77,6 +81,48 @@ class RowTreatment:
     def _is_kept(self, name: str) -> bool:
         var = self._block.find_var(name)
         return var is not None and var.persistable
+
+    def _follow(self, op: Operator) -> None:
+        """Note what an operator's results are; of a loop, also those within it."""
+        if op.type == "while":
+            inside = op.block.program.block(op.attrs["sub_block"]).ops
+            for _ in range(2):  # what a turn leaves, the next one reads
+                for inner in inside:
+                    self._follow(inner)
+            self._of.update(self._after_loop(op))
+            return
+        results = self._results(op)
+        if op.block is not self._block:
+            results = {name: _within_loop(op, of) for name, of in results.items()}
+        if op.type == "write_to_array":  # it leaves the other places as they were
+            results = {n: self._beside(n, of) for n, of in results.items()}
+        self._of.update(results)
+        own = op.type == "max_sequence_len" or not self._own.isdisjoint(op.input_arg_names)
+        self._own -= results.keys()
+        if own:
+            counts = [n for n, of in results.items() if of.how is How.SAME]
+            self._own.update(counts)
+            others = results.keys() - set(counts)
+            if not op.role & Role.BACKWARD:
+                self._of |= dict.fromkeys(others, _OWN_STEPS)
+
+    def _beside(self, name: str, of: OfRows) -> OfRows:
+        held = self._of.get(name, of)
+        if held == of or How.MIXED in (held.how, of.how):
+            return of if held == of or of.how is How.MIXED else held
+        both = f"{held.how.value} and {of.how.value}"
+        return OfRows(How.MIXED, why=f"array {name!r} holds both {both}")
+
+    def _after_loop(self, op: Operator) -> dict[str, OfRows]:
+        """Return what a loop leaves: how often it turns must not depend on rows of the batch."""
+        condition = op.input("Condition")[0]
+        outs = op.output("Out")
+        if self.of(condition).how is not How.SAME:
+            why = "a loop turns as often as rows of the batch say"
+            return dict.fromkeys(outs, OfRows(How.MIXED, why=why))
+        if condition in self._own:
+            self._own.update(n for n in outs if self.of(n).how is How.SAME)
+        return {}
 
     def _results(self, op: Operator) -> dict[str, OfRows]:
         names = op.output_arg_names
@@ -114,20 +160,22 @@ class RowTreatment:
 
     def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
         """Rows must have a first dimension that is left open."""
-        var = self._block.find_var(name)
+        var = op.block.find_var(name)
+        if var is not None and var.type == RANK_TABLE:
+            return of
         if of.how in _IN_ROWS and (var is None or var.shape[:1] != (-1,)):
             return OfRows(How.MIXED, why=f"operator {op.type!r} gives {name!r} a fixed dimension 0")
         return of
 
     def _applied(self, op: Operator) -> Applied:
         def operands(slots: dict[str, list[str]]) -> dict[str, list[Operand]]:
-            return {slot: [self._operand(n) for n in names] for slot, names in slots.items()}
+            return {slot: [self._operand(op, n) for n in held] for slot, held in slots.items()}
 
         attrs = own_attrs(lookup(op.type), op.attrs)
         return Applied(attrs, operands(op.inputs), operands(op.outputs), self._align)
 
-    def _operand(self, name: str) -> Operand:
-        var = self._block.find_var(name)
+    def _operand(self, op: Operator, name: str) -> Operand:
+        var = op.block.find_var(name)
         if var is None:
             return Operand(name, self.of(name), ())
         return Operand(name, self.of(name), var.shape, var.lod_level, var.dtype)
@@ -150,6 +198,22 @@ class RowTreatment:
                 why = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
                 return OfRows(How.MIXED, why=why)
         return SAME if all(map(self._is_kept, op.output_arg_names)) else _GRADIENT
+
+
+def _within_loop(op: Operator, of: OfRows) -> OfRows:
+    """A turn has some rows only, each trainer's in their own order: they must stay apart."""
+    definition = lookup(op.type)
+    if of.how in (How.SAME, How.MIXED):
+        return of
+    if op.type == "read_from_array" and of.how is How.ROWS:
+        why = "rows of samples meet sequences by length: memory(init=..., need_reorder=True)"
+        return OfRows(How.MIXED, why=why)
+    if op.type == "print":
+        return of
+    if of.how is not How.RAGGED or definition.lods or definition.state or op.type == "batch_norm":
+        why = f"within a loop, operator {op.type!r} does not keep rows of sequences apart"
+        return OfRows(How.MIXED, why=why)
+    return of
 
 
 def _undeclared(op: Operator) -> str:

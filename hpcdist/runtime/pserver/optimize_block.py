@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.executor.compile import Compiler, Step
+from hpcdist.executor.compile import Step, steps_of
 from hpcdist.executor.control import Binding
-from hpcdist.executor.pool import Pool
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.ops.common import in_sequence
 from hpcdist.ops.optimize import UPDATES
 from hpcdist.ops.optimize import bind_update as fused_pass
 from hpcdist.ops.optimize_sparse import bind_sparse_update
@@ -77,21 +77,19 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
     order times 1/contributors. Where an optimizer has a fused kernel, merge and update are one
     pass over memory; both ways give the same bits.
     """
-    backend = binding.backend
     if len(block.ops) == 1 and block.ops[0].type in UPDATES:
         return _fused(block.ops[0], rows, binding)
-    merged = backend.xp.empty(rows.shape[1:], rows.dtype)
+    merged = binding.backend.xp.empty(rows.shape[1:], rows.dtype)
     sender = np.zeros(1, np.int64)  # DC-ASGD compensates for what this trainer had read
-    compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
-    steps = compiler.compile({}, [], {block.gradient: merged, TRAINER_ID: sender}).steps
+    given = {block.gradient: merged, TRAINER_ID: sender}
+    run = in_sequence(steps_of(block.block, block.ops, binding, given))
     backups = _backups(block, binding)
     param = array_of(binding, block.parameter)
 
     def generic(contributors: tuple[int, ...]) -> None:
         sender[0] = contributors[0]
         merge_rows(rows, contributors, merged)
-        for call in steps:
-            call()
+        run()
         if backups:
             backups[contributors[0]][...] = param
 
@@ -159,16 +157,13 @@ def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedR
     A lone optimizer is bound once. Clip or regularization before it depends on the number of rows,
     so that block is compiled for every gradient.
     """
-    backend = binding.backend
     if len(block.ops) == 1 and block.ops[0].type in UPDATES:
         op, (param, rate, state) = block.ops[0], _optimizer_arrays(block.ops[0], binding)
         attrs = own_attrs(lookup(op.type), op.attrs)
-        return bind_sparse_update(backend.xp, op.type, attrs, param, rate, state)
+        return bind_sparse_update(binding.backend.xp, op.type, attrs, param, rate, state)
 
     def apply(merged: SelectedRows) -> None:
-        compiler = Compiler(_rest(block), binding.scope, backend, Pool(backend))
-        for call in compiler.compile({}, [], {block.gradient: merged}).steps:
-            call()
+        in_sequence(steps_of(block.block, block.ops, binding, {block.gradient: merged}))()
 
     return apply
 
@@ -205,14 +200,6 @@ def bind_back_up(blocks: Sequence[OptimizeBlock], binding: Binding) -> Callable[
 def _backups(block: OptimizeBlock, binding: Binding) -> list[Any]:
     """Return, with DC-ASGD, the parameter as each trainer last read it; else nothing."""
     return [array_of(binding, name) for name in block.backups]
-
-
-def _rest(block: OptimizeBlock) -> Block:
-    """Return the block without its merge, for the compiler."""
-    rest = Block(block.block.program, block.block.idx, block.block.parent_idx)
-    rest.vars = block.block.vars
-    rest.ops = list(block.ops)
-    return rest
 
 
 def array_of(binding: Binding, name: str) -> Any:

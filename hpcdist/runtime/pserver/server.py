@@ -14,13 +14,13 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import GraphError
 from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.compile import Compiler, Step
+from hpcdist.executor.compile import Step, steps_of
 from hpcdist.executor.control import Binding
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.ops.common import in_sequence
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import SparseTable
@@ -156,7 +156,7 @@ class Server(Link):
         """Return how packets are applied in this mode."""
         self._failure_policy.learn(plan.plan)
         packets = len(exchange.gradients) + len(exchange.pushed) + bool(plan.tables)
-        schedule = _compile_schedule(plan, binding)
+        schedule = _schedule_of(plan, binding)
         if plan.mode.synchronous:
             return Serving(plan.plan.trainers, packets, schedule)
         return AsynchronousServing(plan, packets, schedule, blocks, binding)
@@ -235,12 +235,12 @@ def _bind_packets(
     return updates
 
 
-def _compile_schedule(plan: ServerPlan, binding: Binding) -> list[Step]:
+def _schedule_of(plan: ServerPlan, binding: Binding) -> Step | None:
+    """Return what runs the schedule of the learning rate; None if there is none."""
     if plan.schedule < 0:
-        return []
+        return None
     block = binding.program.block(plan.schedule)
-    compiler = Compiler(block, binding.scope, binding.backend, Pool(binding.backend))
-    return compiler.compile({}, []).steps
+    return in_sequence(steps_of(block, block.ops, binding))
 
 
 def _readable(program: Program, binding: Binding) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ class Serving:
 
     arrays: Mapping[str, Any] = {}  # what trainers are answered with beside variables
 
-    def __init__(self, trainers: int, packets: int, schedule: Sequence[Call]) -> None:
+    def __init__(self, trainers: int, packets: int, schedule: Call | None) -> None:
         self.shards: Shards = SyncShards(trainers, packets)
         self._schedule = schedule
         self._updates: Sequence[Sequence[Apply]] = ()
@@ -48,8 +48,8 @@ class Serving:
     def begin_step(self, step: int) -> None:
         """Do what comes before the first update of a step."""
         here.step = step + 1
-        for call in self._schedule:
-            call()
+        if self._schedule is not None:
+            self._schedule()
 
     def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
         """Merge and apply a packet of these trainers."""
@@ -77,7 +77,7 @@ class AsynchronousServing(Serving):
         self,
         plan: ServerPlan,
         packets: int,
-        schedule: Sequence[Call],
+        schedule: Call | None,
         blocks: Sequence[OptimizeBlock],
         binding: Binding,
     ) -> None:
@@ -127,8 +127,8 @@ class AsynchronousServing(Serving):
             self.after_load()
 
     def after_load(self) -> None:
-        for call in self._schedule:
-            call()
+        if self._schedule is not None:
+            self._schedule()
 
     def _check_number(self, trainer: int) -> None:
         """Check that numbers come without a gap or a repeat: no update is lost or applied twice."""

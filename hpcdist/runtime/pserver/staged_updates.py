@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.executor.compile import Compiler, Step
+from hpcdist.executor.compile import Step, steps_of
 from hpcdist.executor.control import Binding
-from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
+from hpcdist.ops.common import in_sequence
 from hpcdist.transpiler.mean_gradient import STAGE, ServerSums
 
 Merge = Callable[[tuple[int, ...]], Any]  # contributors -> mean gradient; None: it has no rows
 Update = Callable[[tuple[int, ...]], None]
-Stages = Sequence[Sequence[Step]]
+Stages = Sequence[Step]
 
 
 class StagedUpdates:
@@ -83,8 +83,7 @@ class StagedUpdates:
             if stage:
                 self._add_up(stage - 1)
             for stages in (self._scalars, *moved):
-                for call in stages[stage]:
-                    call()
+                stages[stage]()
 
     def _add_up(self, stage: int) -> None:
         """Make totals of the parts of a stage. Collective among the servers."""
@@ -99,15 +98,13 @@ class StagedUpdates:
 
     def _compiled(self, block: Block, ops: Sequence[Operator], given: Mapping[str, Any]) -> Stages:
         """Compile the operators of each stage; what one hands to another is kept in the scope."""
-        compiled = []
-        for stage in range(self._sums.stages):
-            part = Block(block.program, block.idx, block.parent_idx)
-            part.vars = block.vars
-            part.ops = [op for op in ops if op.attrs[STAGE] == stage]
-            backend = self._binding.backend
-            compiler = Compiler(part, self._binding.scope, backend, Pool(backend))
-            compiled.append(compiler.compile({}, [], {**self._given, **given}).steps)
-        return compiled
+        given = {**self._given, **given}
+        return [
+            in_sequence(
+                steps_of(block, [op for op in ops if op.attrs[STAGE] == s], self._binding, given)
+            )
+            for s in range(self._sums.stages)
+        ]
 
 
 def servers_with_blocks(servers: Transport, takes_part: bool) -> Transport | None:

@@ -1,0 +1,49 @@
+"""Checks of arguments and fields, each with its words in one place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from hpcdist.errors import FleetError, FleetTypeError, PlanAttributeError, PlanError, PlanTypeError
+
+Errors = tuple[type[Exception], type[Exception]]  # of a wrong type, of a wrong value
+PLAN: Errors = (PlanTypeError, PlanError)
+FLEET: Errors = (FleetTypeError, FleetError)
+
+
+def integer(
+    what: str,
+    value: Any,
+    least: int,
+    below: int | None = None,
+    errors: Errors = PLAN,
+) -> int:
+    """Return an int of at least ``least``, below ``below`` if that is given; a bool is none.
+
+    ``what`` is what errors call it.
+    """
+    wrong_type, wrong_value = errors
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong_type(f"{what}: expected an integer, got {value!r}")
+    if value < least or (below is not None and value >= below):
+        expected = f"at least {least}" if below is None else f"{least}..{below - 1}"
+        raise wrong_value(f"{what}: expected {expected}, got {value}")
+    return value
+
+
+def no_field(owner: str, name: str, known: Iterable[str]) -> str:
+    """Return the words for a field that does not exist, with the one that may be meant."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"{owner} has no field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+class Fields:
+    """Base of dataclasses of settings: fields that do not exist cannot be set."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = type(self).__dataclass_fields__  # type: ignore[attr-defined]
+        if name not in known:
+            raise PlanAttributeError(no_field(type(self).__name__, name, known))
+        super().__setattr__(name, value)

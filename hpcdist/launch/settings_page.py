@@ -1,0 +1,50 @@
+"""docs/settings.md, as ``python -m hpcdist settings`` prints it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.setting import Group, Setting
+from hpcdist.settings import ALL
+
+_HEAD = """\
+# Settings
+
+Every environment variable that hpcdist reads. `python -m hpcdist settings` prints this page from
+`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks Fluid's and
+hpcdist's settings before the script starts, and warns of names that do not exist. In a script,
+`fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set those that begin
+with `FLAGS_`.
+"""
+_ABOUT = {
+    Group.IGNORED: "They tune Fluid's memory, threads and kernels; `get_flags` and `set_flags` know"
+    " them.",
+    Group.ROLE: "The launcher sets them on every rank; see [launch.md](launch.md). Those that are"
+    " set before it starts are kept.",
+}
+
+
+def markdown() -> str:
+    """Return the text of docs/settings.md."""
+    parts = [_HEAD]
+    for group in Group:
+        members = [setting for setting in ALL.values() if setting.group is group]
+        parts.append("\n".join(filter(None, [f"## {group.value}\n", _ABOUT.get(group, "")])))
+        if group is Group.IGNORED:
+            parts[-1] += "\n\n" + "\n".join(f"- `{s.name}` ({_default(s)})" for s in members) + "\n"
+            continue
+        rows = [
+            f"| `{s.name}` | {s.kind.expected} | {s.unit} | {_default(s)} | {s.meaning} |"
+            for s in members
+        ]
+        head = ["| variable | value | unit | default | meaning |", "|---|---|---|---|---|"]
+        parts[-1] = parts[-1].rstrip() + "\n\n" + "\n".join([*head, *rows]) + "\n"
+    return "\n".join(parts)
+
+
+def _default(setting: Setting[Any]) -> str:
+    if isinstance(setting.default, Setting):
+        return f"as `{setting.default.name}`"
+    if setting.default in (None, "", ()):
+        return ""
+    return f"`{setting.kind.text(setting.default)}`"

@@ -1,0 +1,224 @@
+"""Choosing tokens: beam search, what CTC decodes, tokens left out. Only the step knows how many."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.values import Value
+from hpcdist.ops.arrays import in_loops
+
+
+# -- beam search -----------------------------------------------------------------------------------
+def _search(
+    pre_ids: Value,
+    pre_scores: Value,
+    ids: Any,
+    scores: Value,
+    level: int,
+    beam_size: int,
+    end_id: int,
+    is_accumulated: bool,
+) -> tuple[Value, Value, Value]:
+    """For each source keep the best continuations of its prefixes; rows are prefixes."""
+    lod = scores.lod if scores.lod is not None else pre_ids.lod
+    if lod is None or lod.level < 2:
+        raise FeedError(
+            "beam_search: scores must be in two levels of sequences, sources of prefixes: feed the "
+            "first ids and scores with lod_level=2"
+        )
+    sources = lod.offsets[level]
+    if level == 0:
+        sources = lod.offsets[1][sources]
+    given = scores.array.reshape(len(scores.array), -1)
+    tokens = np.broadcast_to(np.arange(given.shape[1]), given.shape)
+    if ids is not None:
+        tokens = ids.array.reshape(given.shape)
+    last, totals = pre_ids.array.reshape(-1), pre_scores.array.reshape(-1)
+    chosen: list[list[tuple[int, Any]]] = [[] for _ in range(int(sources[-1]))]
+    for begin, end in itertools.pairwise(sources):
+        found = []
+        for prefix in range(begin, end):
+            if last[prefix] == end_id:
+                found.append((totals[prefix], prefix, end_id))
+                continue
+            for token, score in zip(tokens[prefix], given[prefix]):
+                if not is_accumulated:
+                    score = totals[prefix] + np.log(score)
+                found.append((score, prefix, int(token)))
+        # The better score first, of equal ones the later prefix; those of a prefix in their order.
+        found.sort(key=lambda item: (-item[0], -item[1]))
+        best = found[:beam_size]
+        if all(token == end_id and last[prefix] == end_id for _, prefix, token in best):
+            continue  # this source has ended
+        for score, prefix, token in best:
+            chosen[prefix].append((token, score))
+    flat = [item for items in chosen for item in items]
+    made = Lod.of_offsets([sources, np.cumsum([0, *map(len, chosen)])])
+    parents = np.repeat(np.arange(len(chosen)), [len(items) for items in chosen])
+    shape = (len(flat), 1)
+    return (
+        Value(np.array([token for token, _ in flat], np.int64).reshape(shape), made),
+        Value(np.array([s for _, s in flat], totals.dtype).reshape(shape), made),
+        Value(parents.astype(np.int32)),
+    )
+
+
+def _search_infer(pre_ids: Meta, pre_scores: Meta, ids: Any, scores: Meta, **_: Any) -> Any:
+    lod = Lod(2)
+    return (
+        Meta((-1, 1), "int64", lod=lod),
+        Meta((-1, 1), pre_scores.dtype, lod=lod),
+        Meta((-1,), "int32"),
+    )
+
+
+define(
+    "beam_search",
+    "pre_ids, pre_scores, ids?, scores -> selected_ids, selected_scores, parent_idx",
+    rows=in_loops,
+    attrs={"level": 0, "beam_size": 1, "end_id": 0, "is_accumulated": True},
+    infer=_search_infer,
+    values=_search,
+)
+
+
+def _sentences(ids: Any, scores: Any, beam_size: int, end_id: int) -> tuple[Value, Value]:
+    """Follow every candidate of the last step back to the first; the best sentence comes first."""
+    steps = [(i, s) for i, s in zip(ids or (), scores or ()) if i is not None]
+    if not steps or any(i.lod is None or i.lod.level < 2 for i, _ in steps):
+        raise FeedError("beam_search_decode: the arrays must hold what beam_search has given")
+    count = len(steps[0][0].lod.offsets[0]) - 1
+    words: list[list[list[Any]]] = [[[] for _ in range(beam_size)] for _ in range(count)]
+    at: list[list[int]] = [[] for _ in range(count)]  # where each sentence stands: a prefix
+    for chosen, scored in reversed(steps):
+        outer, inner = chosen.lod.offsets
+        tokens, values = chosen.array.reshape(-1), scored.array.reshape(-1)
+        owner = np.repeat(np.arange(len(inner) - 1), np.diff(inner))
+        for source in range(count):
+            begin, end = int(outer[source]), int(outer[source + 1])
+            if not at[source]:  # it ended at this step, or it is the last one
+                for candidate in range(int(inner[begin]), int(inner[end])):
+                    word = words[source][len(at[source])]
+                    word.append((tokens[candidate], values[candidate]))
+                    at[source].append(int(owner[candidate]))
+                continue
+            for k, candidate in enumerate(at[source]):
+                if tokens[candidate] != end_id or not words[source][k]:
+                    words[source][k].append((tokens[candidate], values[candidate]))
+                at[source][k] = int(owner[candidate])
+    for found in words:
+        found.sort(key=lambda word: -word[0][1] if word else np.inf)
+    flat = [pair for found in words for word in found for pair in reversed(word)]
+    lengths = [len(word) for found in words for word in found]
+    lod = Lod.of_lengths([[beam_size] * count, lengths])
+    dtype = steps[0][1].array.dtype
+    return (
+        Value(np.array([token for token, _ in flat], np.int64).reshape(-1, 1), lod),
+        Value(np.array([score for _, score in flat], dtype).reshape(-1, 1), lod),
+    )
+
+
+define(
+    "beam_search_decode",
+    "Ids, Scores -> SentenceIds, SentenceScores",
+    rows=in_loops,
+    attrs={"beam_size": 1, "end_id": 0},
+    infer=lambda ids, scores, **_: (
+        Meta((-1, 1), "int64", lod=Lod(2)),
+        Meta((-1, 1), scores.dtype, lod=Lod(2)),
+    ),
+    values=_sentences,
+)
+
+
+def _gather_tree(xp: Any, ids: Any, parents: Any, out: Any) -> None:
+    """Follow parents back from the last step: [steps, batch, beams]."""
+    out[-1] = ids[-1]
+    beams = parents[-1]
+    for step in range(len(ids) - 2, -1, -1):
+        out[step] = xp.take_along_axis(ids[step], beams, axis=1)
+        beams = xp.take_along_axis(parents[step], beams, axis=1)
+
+
+define(
+    "gather_tree",
+    "Ids, Parents -> Out",
+    rows=in_loops,
+    infer=lambda ids, parents: Meta(ids.shape, ids.dtype),
+    kernel=_gather_tree,
+)
+
+
+# -- tokens left out -------------------------------------------------------------------------------
+def _kept(x: Value, kept: Any) -> Value:
+    assert x.lod is not None, "checked before"
+    ends = np.concatenate([[0], np.cumsum(kept)])[x.lod.last]
+    return Value(x.array[kept], Lod.of_offsets([*x.lod.offsets[:-1], ends]))
+
+
+def _erased(x: Value, tokens: Any) -> Value:
+    if x.lod is None:
+        raise FeedError("sequence_erase: X is not grouped into sequences; declare lod_level=1")
+    return _kept(x, ~np.isin(x.array.reshape(-1), list(tokens)))
+
+
+define(
+    "sequence_erase",
+    "X -> Out",
+    rows=in_loops,
+    attrs={"tokens": ()},
+    infer=lambda x, **_: Meta((-1, *x.shape[1:]), x.dtype, lod=Lod(1)),
+    values=_erased,
+)
+
+
+def _is_kept(tokens: Any, begins: Any, blank: int, merge_repeated: bool) -> Any:
+    kept = tokens != blank
+    if merge_repeated and len(tokens):
+        repeats = np.concatenate([[False], tokens[1:] == tokens[:-1]])
+        repeats[begins[begins < len(tokens)]] = False
+        kept &= ~repeats
+    return kept
+
+
+def _aligned(
+    x: Value, lengths: Any, blank: int, merge_repeated: bool, padding_value: int
+) -> tuple[Value, Any]:
+    if lengths is None:
+        if x.lod is None:
+            raise FeedError("ctc_greedy_decoder: give sequences, or input_length")
+        tokens = x.array.reshape(-1)
+        out = _kept(x, _is_kept(tokens, x.lod.last[:-1], blank, merge_repeated))
+        if not len(out.array):  # as Fluid: one row says that nothing is there
+            out = Value(np.full((1, 1), -1, x.array.dtype), Lod.of_offsets([[0, 0]]))
+        return out, None
+    padded = np.full_like(x.array, padding_value)
+    counts = np.zeros((len(x.array), 1), np.int64)
+    for row, length in enumerate(lengths.array.reshape(-1)):
+        tokens = x.array[row, :length]
+        found = tokens[_is_kept(tokens, np.array([0]), blank, merge_repeated)]
+        padded[row, : len(found)] = found
+        counts[row] = len(found)
+    return Value(padded), Value(counts)
+
+
+def _aligned_infer(x: Meta, lengths: Any, **_: Any) -> Any:
+    if lengths is None:
+        return Meta((-1, 1), x.dtype, lod=Lod(1)), None
+    return Meta(x.shape, x.dtype), Meta((x.shape[0], 1), "int64")
+
+
+define(
+    "ctc_align",
+    "Input, InputLength? -> Output, OutputLength?",
+    rows=in_loops,
+    attrs={"blank": 0, "merge_repeated": True, "padding_value": 0},
+    infer=_aligned_infer,
+    values=_aligned,
+)

@@ -1,0 +1,112 @@
+"""Averages of parameters and slow copies: where they cannot be, and metrics of chunks and edits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.errors import GraphError, GraphTypeError, HpcdistError
+from hpcdist.initializer import Bilinear
+
+BILINEAR = [
+    0.0625,
+    0.28125,
+    0.375,
+    0.15625,
+    0.1875,
+    0.65625,
+    0.75,
+    0.21875,
+    0.1875,
+    0.46875,
+    0.375,
+    0.09375,
+    0.0625,
+    0.09375,
+    0.0,
+    -0.03125,
+]
+WRAPPED = {
+    "ExponentialMovingAverage": lambda: fluid.optimizer.ExponentialMovingAverage(0.9).update(),
+    "ModelAverage": lambda: fluid.optimizer.ModelAverage(0.5),
+    "LookaheadOptimizer": None,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_what_follows_parameters_is_refused_with_servers(name: str) -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 4])
+        loss = fluid.layers.mean(fluid.layers.fc(x, 1))
+        optimizer = fluid.optimizer.SGD(0.1)
+        if name == "LookaheadOptimizer":
+            optimizer = fluid.optimizer.LookaheadOptimizer(optimizer)
+        optimizer.minimize(loss)
+        after = WRAPPED[name]
+        if after is not None:
+            after()
+    transpiler = fluid.DistributeTranspiler()
+    with pytest.raises(HpcdistError, match=f"{name} follows the parameters.*without servers"):
+        transpiler.transpile(0, main, "a:1,b:2", 2, startup_program=startup)
+        transpiler.get_trainer_program()
+
+
+def test_averages_need_parameters() -> None:
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        pytest.raises(GraphError, match="no parameter to average"),
+    ):
+        fluid.optimizer.ModelAverage(0.5)
+
+
+def test_decay_extends_optimizers_only() -> None:
+    with pytest.raises(GraphTypeError, match="expected a class of optimizers"):
+        fluid.contrib.extend_with_decoupled_weight_decay(dict)
+
+
+def test_bilinear_weights_are_those_of_fluid() -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        attr = fluid.ParamAttr("w", initializer=Bilinear())
+        fluid.layers.create_parameter([1, 1, 4, 4], "float32", attr=attr)
+    scope = fluid.Scope()
+    with fluid.scope_guard(scope):
+        fluid.Executor().run(startup)
+        found = np.array(scope.find_var("w").get_tensor()).ravel()
+    # Measured with Fluid 1.8.5: a row is a fraction that grows within it.
+    np.testing.assert_allclose(found, BILINEAR, atol=1e-6)
+
+
+def test_chunks_and_edits_add_up() -> None:
+    chunks = fluid.metrics.ChunkEvaluator()
+    chunks.update(10, np.array([8]), 4)
+    assert chunks.eval() == (0.4, 0.5, pytest.approx(4 / 9))
+    edits = fluid.metrics.EditDistance("edits")
+    edits.update(np.array([[0.0], [3.0], [1.0]]), 3)
+    edits.update(np.array([[0.0]]), np.array([1]))
+    assert edits.eval() == (1.0, 0.5)
+    with pytest.raises(ValueError, match="there is no data"):
+        fluid.metrics.EditDistance("new").eval()
+
+
+def test_the_noise_of_dpsgd_is_normal_and_the_same_again() -> None:
+    moves = []
+    for _ in range(2):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            attr = fluid.ParamAttr("w", initializer=fluid.initializer.Constant(0.0))
+            w = fluid.layers.create_parameter([1], "float32", attr=attr)
+            x = fluid.data("x", [None, 1])
+            loss = fluid.layers.mean(fluid.layers.elementwise_mul(x, w))
+            fluid.optimizer.Dpsgd(1.0, 1.0, 1.0, 2.0).minimize(loss)
+        scope, exe = fluid.Scope(), fluid.Executor()
+        exe.run(startup, scope=scope)
+        seen = []
+        for _ in range(400):
+            exe.run(main, feed={"x": np.zeros((1, 1), np.float32)}, scope=scope)
+            seen.append(float(np.array(scope.find_var("w").get_tensor())[0]))
+        moves.append(np.diff(seen))
+    np.testing.assert_array_equal(*moves)
+    assert abs(moves[0].mean()) < 0.4 and 1.7 < moves[0].std() < 2.3
