@@ -13,6 +13,7 @@ from hpcdist.layers import (  # noqa: F401
     pair_losses,
     resize,
     sampled,
+    ssd,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -193,6 +194,7 @@ from hpcdist.layers.sequence import (
     sequence_unpad,
 )
 from hpcdist.layers.side_effects import Print, py_func
+from hpcdist.layers.ssd import *  # noqa: F403
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagging import (
     chunk_eval,
@@ -427,6 +429,7 @@ __all__ = [
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *ssd.__all__,
     *distributions.__all__,
     *boxes.__all__,
     *volumes.__all__,

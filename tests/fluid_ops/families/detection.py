@@ -73,6 +73,38 @@ CASES = [
         "layers.yolov3_loss(x, b, i, [10, 13, 16, 30, 33, 23], [1, 2], 3, 0.7, 8, g)",
         {"x": "f 2 16 4 4", "b": "u 2 3 4", "i": "j3 2 3", "g": "u 2 3"},
     ),
+    (
+        "layers.bipartite_match(layers.iou_similarity("
+        "layers.concat([t * 0.3, t * 0.3 + 0.5], 1), " + B + "), {m}, {d})",
+        {"b": "u 4 2", "d": "u 4 2", "t": "u 5 2 lod 2 3"},
+        {"m": [None, "per_prediction"], "d": [None, 0.1]},
+    ),
+    (
+        "layers.ssd_loss(x, s, layers.concat([t * 0.3, t * 0.3 + 0.5], 1), i, "
+        + B
+        + ", [0.1, 0.1, 0.2, 0.2], "
+        "overlap_threshold={o}, neg_pos_ratio={r}, normalize={n}, match_type={m})",
+        {
+            "b": "u 6 2",
+            "d": "u 6 2",
+            "x": "f 2 6 4",
+            "s": "f 2 6 3",
+            "t": "u 5 2 lod 2 3",
+            "i": "j3 5 1 lod 2 3",
+        },
+        {
+            "o": [0.1, 0.5],
+            "r": [1.0, 3.0],
+            "n": [True, False],
+            "m": ["per_prediction", "bipartite"],
+        },
+    ),
+    (
+        "layers.multi_box_head([x, y, z], m, 32, 3, [[2.0], [2.0, 3.0], [2.0]], 20, 90, "
+        "flip={f}, kernel_size=3, pad=1, min_max_aspect_ratios_order={o})",
+        {"x": "f 2 2 4 4", "y": "f 2 2 2 2", "z": "f 2 2 1 1", "m": "f 2 3 32 32"},
+        {"f": [True, False], "o": [True, False]},
+    ),
     ("layers.polygon_box_transform(x)", {"x": "f 2 8 3 4"}),
     (
         "layers.multiclass_nms(layers.concat([a, a + c], 2), s, {t}, {k}, {n}, {o}, {m}, {e}, {b})",
