@@ -41,6 +41,7 @@ from hpcdist.ops import (  # noqa: F401
     parts,
     patches,
     pool,
+    private,
     random,
     reduce,
     sampled,
