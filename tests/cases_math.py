@@ -292,8 +292,3 @@ def _gather(draw: Draw) -> Case:
     n = draw.int(1, 6)
     index = draw.rng.integers(0, shape[0], (n, 1) if draw.bool() else (n,))
     return Case({"X": draw.floats(shape), "Index": index.astype(draw.of(np.int64, np.int32))})
-
-
-@case("print")
-def _print(draw: Draw) -> Case:
-    return Case({"In": draw.floats(draw.shape())}, {"first_n": 0})
