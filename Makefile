@@ -2,6 +2,7 @@
 # make quick    the unit tests, and the tests of 2 ranks
 # make test     lint, all tests: those of one process, those of 1, 2, 3 and 4 ranks under mpirun, and
 #               whole jobs side by side, on a Slurm of our own too where its programs are
+# make test-torch   the tests of PyTorch over MPI, in an environment that gets torch too
 # make format   rewrite the source as the linter wants it
 # make clean    remove what the others have made
 #
@@ -55,7 +56,7 @@ PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # A directory of results is made new by the first run, so that it is of one `make`.
 SUMMARY := $(BIN)/python -m tests.summary $(RESULTS)
 
-.PHONY: help env run test quick lint unit alone ranks jobs rest memory fresh format clean
+.PHONY: help env run test test-torch quick lint unit alone ranks jobs rest memory fresh format clean
 # With -j, too: each part keeps all cores busy.
 .NOTPARALLEL:
 
@@ -113,6 +114,22 @@ rest: $(READY)
 	@rm -rf $(REST)
 	$(PYTEST) -n $(JOBS) --dist worksteal -m 'not mpi' $(SKIPPED) --results $(REST)/alone
 	$(MPIRUN) -n 4 $(PYTEST) -m mpi $(SKIPPED) --expect-ranks 4 --results $(REST)/ranks-4
+
+# PyTorch is large: only this target installs it.
+TORCH_READY := $(VENV)/.ready-torch
+test-torch: memory $(TORCH_READY)
+	@rm -rf $(RESULTS)-torch
+	$(PYTEST) -m 'not mpi' --results $(RESULTS)-torch/alone tests/torch
+	@for n in $(RANKS); do \
+	  $(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n --results $(RESULTS)-torch/ranks-$$n \
+	    tests/torch || { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
+	done
+	@$(BIN)/python -m tests.summary $(RESULTS)-torch
+	@echo "make test-torch: all passed (MPI=$(MPI), ranks $(RANKS))"
+
+$(TORCH_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
+	@touch $@
 
 format: $(READY)
 	$(BIN)/python -m ruff check --fix-only -q .

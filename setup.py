@@ -30,6 +30,7 @@ setup(
         "rich>=13",
         "scikit-learn>=1.4",
         "scipy>=1.9",
+        "six>=1.16",
         "threadpoolctl>=3.1",
         "xxhash>=3.4",
     ],

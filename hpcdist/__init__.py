@@ -31,9 +31,16 @@ from hpcdist.compat import (
     param_attr,
 )
 from hpcdist.compat.core import cpu_places, cuda_places, is_compiled_with_cuda
+from hpcdist.compat.housekeeping import (
+    cuda_pinned_places,
+    device_guard,
+    in_dygraph_mode,
+    name_scope,
+    require_version,
+)
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPlace, place
+from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, place
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.parallel_executor import ParallelExecutor
@@ -52,7 +59,7 @@ from hpcdist.launch.progress import progress
 from hpcdist.layers.embedding import embedding_v2 as embedding
 from hpcdist.layers.embedding import one_hot_v2 as one_hot
 from hpcdist.layers.io import data_v2 as data
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
 from hpcdist.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from hpcdist.reader import batch
 from hpcdist.runtime import is_first, is_server, rank
@@ -66,12 +73,14 @@ from hpcdist.transpiler import (
     release_memory,
 )
 
+Tensor = LoDTensor
 __version__ = "0.1.0"
 modules.install()
 
 __all__ = [
     "BuildStrategy",
     "CPUPlace",
+    "CUDAPinnedPlace",
     "CUDAPlace",
     "CompiledProgram",
     "DataFeeder",
@@ -86,7 +95,9 @@ __all__ = [
     "Parameter",
     "Program",
     "Scope",
+    "Tensor",
     "Variable",
+    "WeightNormParamAttr",
     "append_backward",
     "average",
     "backward",
@@ -98,17 +109,20 @@ __all__ = [
     "cpu_places",
     "create_lod_tensor",
     "create_random_int_lodtensor",
+    "cuda_pinned_places",
     "cuda_places",
     "data",
     "dataset",
     "default_main_program",
     "default_startup_program",
+    "device_guard",
     "embedding",
     "even_batches",
     "framework",
     "get_flags",
     "global_scope",
     "gradients",
+    "in_dygraph_mode",
     "initializer",
     "io",
     "is_compiled_with_cuda",
@@ -119,6 +133,7 @@ __all__ = [
     "load_program_state",
     "memory_optimize",
     "metrics",
+    "name_scope",
     "nets",
     "one_hot",
     "optimizer",
@@ -131,6 +146,7 @@ __all__ = [
     "reader",
     "regularizer",
     "release_memory",
+    "require_version",
     "rows_ahead",
     "runtime",
     "save",

@@ -227,6 +227,13 @@ BATCH_NORM = Setting(
     "whose mean and variance batch_norm takes on trainers that share batches: the whole batch's, "
     "or each trainer's own rows'",
 )
+KERNELS = Setting(
+    "HPCDIST_KERNELS",
+    Word("own", "torch"),
+    "own",
+    "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
+    "the same on all ranks of a job",
+)
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
 )
@@ -276,6 +283,15 @@ VISIBLE_GPUS: Setting[str | None] = Setting(
     "GPUs that are shared out to the trainers of a host; `--gpus` chooses among them",
     group=Group.OTHER,
 )
+TORCH_MASTER = Setting(
+    "MASTER_ADDR",
+    Text(),
+    "",
+    "if it and `RANK` are set, and not by `--as-torchrun`, torch's rendezvous at env:// is left "
+    "to torch",
+    group=Group.OTHER,
+)
+TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Group.OTHER)
 MATH_THREADS = tuple(
     Setting(
         name, Text(), "", "if set, hpcdist does not limit the threads of a rank", group=Group.OTHER

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import hpcdist as fluid
+from hpcdist.checkpoint.attempt import Target, complete
 from hpcdist.checkpoint.local_shards import held_of_server
-from hpcdist.checkpoint.save import Target, _finish
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
@@ -84,7 +84,7 @@ class Servers:
             store.answer(request)
         count = len(self.stores)
         awaited = [target.path("server", k, count) for k in range(count)]
-        _finish(target, awaited, 10.0, (), None)
+        complete(target, awaited, 10.0, (), None)
 
     def check(self, directory, data=False):
         for store in self.stores:

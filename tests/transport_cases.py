@@ -176,6 +176,28 @@ class TransportTests:
 
         self.run(4, body)
 
+    def test_subsets_are_made_by_their_ranks_alone(self) -> None:
+        def body(t: Transport) -> None:
+            if t.rank == 1:
+                return
+            part = t.subset([2, 0], 5)
+            assert (part.rank, part.size) == (0 if t.rank == 2 else 1, 2)
+            into = np.zeros(3, int)
+            request = part.irecv(into, 1 - part.rank, part.most_tag)
+            send = part.isend(np.array([t.rank, 7]), 1 - part.rank, part.most_tag)
+            came: list[int] = []
+
+            def poll() -> bool:
+                if not came and (nbytes := part.arrival(request)) is not None:
+                    came.append(nbytes)
+                return bool(came) and part.test_all([send])
+
+            part.waiter(poll, nothing, LIMIT_S)()
+            assert came == [16]
+            assert into[0] == 2 - t.rank
+
+        self.run(3, body)
+
     def test_what_cannot_be_a_message_is_refused(self) -> None:
         def body(t: Transport) -> None:
             with pytest.raises(CommError, match=r"C-contiguous.*strides"):

@@ -80,6 +80,7 @@ class _Part:
         self.ids = self._ids.bytes.view(np.int64)
         self._row_bytes = 4 * part.dim
         self._by_row = self._rows.bytes.reshape(part.count, self._row_bytes)
+        self.find(np.empty(0, np.int64))  # so that it is compiled now, not at the first look-up
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """Return where each id stands, -1 where it does not."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist.comm.progress import DEADLINE_S
+from hpcdist.comm.progress import DEADLINE_S, WaitPolicy
 from hpcdist.errors import CommError
 
 ANY = -1  # any peer
@@ -47,6 +47,8 @@ class Transport(Protocol):
     concurrent: bool  # two threads of this rank may use it at once, for different messages
     takes_device_memory: bool = False  # sums may be of arrays in the memory of a GPU
     native: Any  # the communicator as mpi4py, and so HDF5, knows it; None without MPI
+    policy: WaitPolicy  # how its waits wait
+    most_tag: int  # the greatest tag of a message
 
     # -- point to point --
 
@@ -97,6 +99,13 @@ class Transport(Protocol):
 
     def irecv(self, array: Array, peer: int, tag: int) -> Request:
         """Receive once into ``array``."""
+        ...
+
+    def arrival(self, request: Request) -> int | None:
+        """Return how many bytes one `irecv` has received, None before its end.
+
+        Not to be asked again after that.
+        """
         ...
 
     def test_all(self, requests: Sequence[Request]) -> bool:
@@ -172,6 +181,13 @@ class Transport(Protocol):
 
     def split(self, color: int, key: int) -> Transport:
         """Return the transport of the ranks of equal ``color``, by ``key``. Collective."""
+        ...
+
+    def subset(self, ranks: Sequence[int], tag: int) -> Transport:
+        """Return the transport of these ranks, renumbered in this order. Collective among them.
+
+        Subsets that are made at the same time have different tags, below 2**15.
+        """
         ...
 
     def failed(self) -> frozenset[int]:

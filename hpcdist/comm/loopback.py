@@ -27,6 +27,7 @@ class _Request:
         self.sends = sends
         self.active = False
         self.ended = True
+        self.came = 0  # bytes received
         self.error: str | None = None
 
 
@@ -52,6 +53,7 @@ class _World:
         self.receives: dict[tuple[int, int, int], deque[_Request]] = defaultdict(deque)
         self.rounds: dict[int, dict[int, Any]] = defaultdict(dict)
         self.sums: dict[int, dict[int, _Request]] = defaultdict(dict)
+        self.subsets: dict[tuple[Any, ...], tuple[_World, set[int]]] = {}
         self.dead: set[int] = set()
 
 
@@ -78,6 +80,8 @@ class LoopbackTransport(Transport):
         self.concurrent = True
         self.tolerant = True
         self.native = None
+        self.policy = CROWDED
+        self.most_tag = 2**31 - 1
 
     # -- point to point --
 
@@ -115,6 +119,9 @@ class LoopbackTransport(Transport):
         request = self.recv_init(array, peer, tag)
         self._start([request])
         return request
+
+    def arrival(self, request: _Request) -> int | None:
+        return request.came if self.test_all([request]) else None
 
     def test_all(self, requests: Sequence[_Request]) -> bool:
         with self._world.changed:
@@ -209,6 +216,19 @@ class LoopbackTransport(Transport):
         shared: _World = self._everyones(fresh, "a split")[group[0]]
         return LoopbackTransport(shared, group.index(self.rank))
 
+    def subset(self, ranks: Sequence[int], tag: int) -> LoopbackTransport:
+        key = (tag, *ranks)
+        with self._world.changed:
+            if key not in self._world.subsets:
+                hosts = [self._world.hosts[rank] for rank in ranks]
+                fresh = _World(hosts, self._world.job, self._world.clock)
+                self._world.subsets[key] = fresh, set()
+            shared, here = self._world.subsets[key]
+            here.add(self.rank)
+            if len(here) == len(ranks):
+                del self._world.subsets[key]
+        return LoopbackTransport(shared, [*ranks].index(self.rank))
+
     def die(self) -> None:
         """Be dead to the other ranks, as a killed process is: what nobody has received is lost."""
         with self._world.changed:
@@ -256,6 +276,7 @@ class LoopbackTransport(Transport):
             )
         else:
             receive.bytes[: send.bytes.size] = send.bytes
+            receive.came = send.bytes.size
         send.ended = receive.ended = True
 
     def _all_ended(self, requests: Sequence[_Request]) -> bool:

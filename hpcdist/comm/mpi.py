@@ -51,8 +51,9 @@ class MpiTransport(Transport):
 
         self._mpi = MPI
         self._comm = comm
-        self._policy = policy
+        self.policy = policy
         self.native: Any = comm
+        self.most_tag = int(cast(Any, MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self.concurrent: bool = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -87,6 +88,10 @@ class MpiTransport(Transport):
     def irecv(self, array: Array, peer: int, tag: int) -> Request:
         return self._comm.Irecv(self._bytes(writable(array)), self._checked(peer), tag)
 
+    def arrival(self, request: Request) -> int | None:
+        status = self._mpi.Status()
+        return int(status.Get_elements(self._mpi.BYTE)) if request.Test(status) else None
+
     def test_all(self, requests: Sequence[Request]) -> bool:
         return bool(self._mpi.Request.Testall(requests))
 
@@ -94,13 +99,13 @@ class MpiTransport(Transport):
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], bool]:
         poll = partial(self._mpi.Request.Testall, requests)
-        return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception)
+        return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception)
 
     def waiter_some(
         self, requests: Sequence[Request], describe: Callable[[], str], deadline_s: float | None
     ) -> Callable[[], list[int]]:
         poll: Callable[[], Any] = partial(self._mpi.Request.Testsome, requests)
-        return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception)
+        return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception)
 
     def iprobe(self, peer: int, tag: int) -> tuple[int, int] | None:
         source = self._mpi.ANY_SOURCE if peer == ANY else self._checked(peer)
@@ -156,10 +161,10 @@ class MpiTransport(Transport):
             self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
             return poll()
 
-        return waiter(checked, self._policy, describe, deadline_s, self._mpi.Exception)
+        return waiter(checked, self.policy, describe, deadline_s, self._mpi.Exception)
 
     def on_host(self) -> MpiTransport:
-        return MpiTransport(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED), self._policy)
+        return MpiTransport(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED), self.policy)
 
     def share(self, nbytes: int) -> SharedRows | None:
         # A file system that fills up would end ranks by a signal, in the middle of a step.
@@ -181,7 +186,11 @@ class MpiTransport(Transport):
         return SharedRows(rows, window.Sync, free)
 
     def split(self, color: int, key: int) -> MpiTransport:
-        return MpiTransport(self._comm.Split(color, key), self._policy)
+        return MpiTransport(self._comm.Split(color, key), self.policy)
+
+    def subset(self, ranks: Sequence[int], tag: int) -> MpiTransport:
+        group = self._comm.Get_group().Incl(list(ranks))
+        return MpiTransport(cast(Any, self._comm).Create_group(group, tag), self.policy)
 
     def abort(self, code: int) -> None:
         self._comm.Abort(code)

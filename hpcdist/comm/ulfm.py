@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -130,7 +130,11 @@ class UlfmTransport(MpiTransport):
         return ended
 
     def split(self, color: int, key: int) -> UlfmTransport:
-        return UlfmTransport(self._comm.Split(color, key), self._policy)
+        return UlfmTransport(self._comm.Split(color, key), self.policy)
+
+    def subset(self, ranks: Sequence[int], tag: int) -> UlfmTransport:
+        group = self._comm.Get_group().Incl(list(ranks))
+        return UlfmTransport(cast(Any, self._comm).Create_group(group, tag), self.policy)
 
     # -- inside --
 
@@ -141,7 +145,7 @@ class UlfmTransport(MpiTransport):
         deadline_s: float | None,
         explained: Callable[[Exception, str], CommError],
     ) -> Callable[[], Any]:
-        return waiter(poll, self._policy, describe, deadline_s, self._mpi.Exception, explained)
+        return waiter(poll, self.policy, describe, deadline_s, self._mpi.Exception, explained)
 
     def _explained(self, error: Exception, what: str, ended: tuple[int, ...] = ()) -> CommError:
         failed = self._comm.Get_failed()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 import hpcdist
@@ -88,6 +89,30 @@ class _Finder(MetaPathFinder, Loader):
             module.__spec__ = spec.loader_state[1]
 
 
+class _Teller(MetaPathFinder):
+    """Tells a script that imports paddle, though it was started without ``--as-paddle``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != ROOT:
+            return None
+        how = "python -m hpcdist --as-paddle ... lets the script find hpcdist as paddle"
+        if PathFinder.find_spec(ROOT) is None:
+            raise MissingModuleError(f"the script imports paddle, which is not installed: {how}")
+        warnings.warn(
+            f"the script imports the paddle that is installed, not hpcdist, so that every rank "
+            f"trains alone: {how}",
+            stacklevel=2,
+        )
+        return None
+
+
+def tell() -> None:
+    """From now on, tell a script that imports paddle of ``--as-paddle``."""
+    sys.meta_path.insert(0, _Teller())
+
+
 def install() -> None:
     """Make ``import paddle`` mean hpcdist, from now on in this process."""
     if ROOT in sys.modules:
@@ -97,7 +122,9 @@ def install() -> None:
 
 def uninstall() -> None:
     """Undo ``install`` and forget the modules imported under paddle's name."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not isinstance(finder, (_Finder, _Teller))
+    ]
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
 

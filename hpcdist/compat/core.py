@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpcdist import settings
 from hpcdist.errors import EOFException, HpcdistError
-from hpcdist.executor.backend import CPUPlace, CUDAPlace, selected_gpus
+from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.lod_tensor import LoDTensor
@@ -53,6 +53,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 __all__ = [
     "CPUPlace",
+    "CUDAPinnedPlace",
     "CUDAPlace",
     "EOFException",
     "EnforceNotMet",

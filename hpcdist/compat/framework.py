@@ -1,8 +1,18 @@
 """Fluid's module ``framework``: the graph under the names that scripts import it by."""
 
+from hpcdist.compat.housekeeping import (
+    cuda_pinned_places,
+    device_guard,
+    in_dygraph_mode,
+    name_scope,
+    require_version,
+)
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import canonical as convert_np_dtype_to_dtype_
+from hpcdist.graph.dtypes import is_float as dtype_is_floating
 from hpcdist.graph.names import GRAD_SUFFIX, grad_name
+from hpcdist.graph.names import grad_name as grad_var_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import (
     Program,
@@ -21,10 +31,18 @@ __all__ = [
     "Parameter",
     "Program",
     "Variable",
+    "convert_np_dtype_to_dtype_",
+    "cuda_pinned_places",
     "default_main_program",
     "default_startup_program",
+    "device_guard",
+    "dtype_is_floating",
     "grad_name",
+    "grad_var_name",
+    "in_dygraph_mode",
+    "name_scope",
     "program_guard",
+    "require_version",
     "switch_main_program",
     "switch_startup_program",
     "unique_name",

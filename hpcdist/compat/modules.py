@@ -7,6 +7,7 @@ of that name here, or another (`ALIASES`), or an empty one that finds its names 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -32,9 +33,16 @@ ALIASES = {
         "compiler",
         "core",
         "framework",
+        "install_check",
+        "layer_helper",
+        "log_helper",
         "parallel_executor",
         "param_attr",
+        "profiler",
     )},
+    "hpcdist.contrib.memory_usage_calc": f"{_OWN}.program_statistics",
+    "hpcdist.contrib.op_frequence": f"{_OWN}.program_statistics",
+    "hpcdist.layer_helper_base": f"{_OWN}.layer_helper",
     "hpcdist.unique_name": "hpcdist.graph.names",
     f"{_FLEET}.base.fleet_base": "hpcdist.fleet.fleet_base",
     f"{_FLEET}.base.role_maker": "hpcdist.fleet.role_maker",
@@ -48,6 +56,7 @@ ALIASES = {
 # Where modules look for names of Fluid's that they do not have themselves.
 SOURCES = {
     "hpcdist.compiler": ("hpcdist",),
+    "hpcdist.contrib": (f"{_OWN}.program_statistics",),
     "hpcdist.contrib.decoder": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.core": ("hpcdist",),
@@ -80,8 +89,12 @@ class _Finder(MetaPathFinder, Loader):
             )
         else:
             above, _, name = fullname.rpartition(".")
+            if _is_fluids(above):
+                guard(sys.modules[above], above)  # nothing had imported it until now
             asked = vars(sys.modules[above]).get("__getattr__")
             if not isinstance(asked, _Guard) or not _holder(asked.names, name):
+                return None
+            if asked.elsewhere(name) is not None:
                 return None
             raise MissingModuleError(_told(asked.names, name, ()))
         guard(module, fullname)
@@ -133,17 +146,25 @@ class _Guard:
             raise AttributeError(f"module {self._module.__name__!r} has no attribute {name!r}")
         if self._own is not None and not _holder(self.names, name):
             return self._own(name)
+        found = self.elsewhere(name)
+        if found is not None:
+            return found
         for module in self.names:
-            full = f"{module}.{name}"
-            if full in ALIASES or _is_fluids(full):
-                found = importlib.import_module(full)
-                guard(found, full)
-                return found
+            if _holder([module], name) or f"{module}.{name}" in ALIASES:
+                with contextlib.suppress(MissingModuleError):
+                    found = importlib.import_module(f"{module}.{name}")
+                    guard(found, f"{module}.{name}")
+                    return found
+        raise MissingNameError(_told(self.names, name, dir(self._module)))
+
+    def elsewhere(self, name: str) -> Any:
+        """Return what another module has under this name; None if there is none."""
+        for module in self.names:
             for source in self._sources(module, name):
                 held = vars(importlib.import_module(source))
                 if name in held:
                     return held[name]
-        raise MissingNameError(_told(self.names, name, dir(self._module)))
+        return None
 
     def _sources(self, module: str, name: str) -> Sequence[str]:
         if module.startswith(_LAYERS):

@@ -1,5 +1,5 @@
 """Fluid's module ``param_attr``."""
 
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
 
-__all__ = ["ParamAttr"]
+__all__ = ["ParamAttr", "WeightNormParamAttr"]

@@ -22,6 +22,14 @@ class CPUPlace:
 
 
 @dataclass(frozen=True)
+class CUDAPinnedPlace(CPUPlace):
+    """Memory of the host that a GPU copies from; what computes there is numpy."""
+
+    def __str__(self) -> str:
+        return "CUDAPinnedPlace"
+
+
+@dataclass(frozen=True)
 class CUDAPlace:
     """Compute with cupy on GPU ``device_id`` of those CUDA_VISIBLE_DEVICES shows."""
 

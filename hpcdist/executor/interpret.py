@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hpcdist.errors import GraphError
 from hpcdist.executor.analysis import nested_ops
 from hpcdist.executor.dynamic import GRADIENTS, outer_reads
 from hpcdist.executor.states import OperatorStates
-from hpcdist.executor.tape import Tape, operator_entry, seeds_of, stacked, unstacked
+from hpcdist.executor.tape import Recorder, Tape, seeds_of, stacked, unstacked
 from hpcdist.graph.block import Block
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY
@@ -46,6 +47,7 @@ class Interpreter:
         self._block = block
         self._arrays, self._metas = arrays, metas
         self._states, self._recorded = states, recorded
+        self._recorder = Recorder(self._execute)
         self.begin()
 
     def begin(self) -> None:
@@ -119,7 +121,7 @@ class Interpreter:
                 if name != EMPTY:
                     self._put(op, name, value)
         if self._tape is not None:
-            entry = operator_entry(op.block, op, ins, outs, self._execute)
+            entry = self._recorder.entry(op, ins, outs)
             if entry is not None:
                 self._tape.entries.append(entry)
 
@@ -208,7 +210,7 @@ class Interpreter:
     def _meta(definition: Any, slot: str, value: Any) -> Meta:
         if slot in definition.measures:
             lengths = Lod.of_lengths([value.array.reshape(-1)])
-            return Meta(value.meta.shape, value.meta.dtype, lod=value.lod, lengths=lengths)
+            return replace(value.meta, lengths=lengths)
         return value.meta
 
     def _call(

@@ -79,69 +79,98 @@ class Tape:
         return lambda value: found.get(id(value))
 
 
-def operator_entry(
-    block: Block,
-    op: Operator,
-    inputs: dict[str, list[Any]],
-    outputs: dict[str, list[Any]],
-    execute: Execute,
-) -> Entry | None:
-    """Return the entry of an operator that was run; None if it has no gradient.
+class Recorder:
+    """Makes entries of operators that were run; what is the same in every turn is found once."""
 
-    Its operands get names of their own, for a name may stand for several of them.
-    """
-    definition = lookup(op.type)
-    if definition.grad is None or op.type in SAME_VALUE:
-        return None
-    attrs = {**op.attrs, "is_sparse": False} if "is_sparse" in op.attrs else op.attrs
-    values: dict[str, Any] = {}
+    def __init__(self, execute: Execute) -> None:
+        self._execute = execute
+        self._known: dict[Any, _Differentiated] = {}
 
-    def named(held: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
-        made = {slot: [f"{side}_{slot}_{k}" for k in range(len(v))] for slot, v in held.items()}
-        for slot, given in held.items():
-            values.update(zip(made[slot], given))
-        return {
-            slot: [name if values[name] is not None else EMPTY for name in names]
-            for slot, names in made.items()
+    def entry(
+        self, op: Operator, inputs: dict[str, list[Any]], outputs: dict[str, list[Any]]
+    ) -> Entry | None:
+        """Return the entry of an operator that was run; None if it has no gradient."""
+        if lookup(op.type).grad is None or op.type in SAME_VALUE:
+            return None
+        given = [v for held in (inputs, outputs) for values in held.values() for v in values]
+        key = id(op), tuple([v is None for v in given])
+        if key not in self._known:
+            self._known[key] = _Differentiated(op, inputs, outputs, self._execute)
+        return self._known[key].entry(given)
+
+
+class _Differentiated:
+    """An operator whose operands have names of their own, for a name may stand for several."""
+
+    def __init__(
+        self,
+        op: Operator,
+        inputs: dict[str, list[Any]],
+        outputs: dict[str, list[Any]],
+        execute: Execute,
+    ) -> None:
+        self._execute = execute
+        self._block = op.block
+        attrs = {**op.attrs, "is_sparse": False} if "is_sparse" in op.attrs else op.attrs
+        ins, outs = _named(inputs, "in"), _named(outputs, "out")
+        self._copy = Operator(op.block, op.type, ins, outs, attrs)
+        self._in_names, self._out_names = self._copy.input_arg_names, self._copy.output_arg_names
+        self._stopped = {
+            new
+            for slot, names in ins.items()
+            for new, name in zip(names, op.input(slot))
+            if _is_stopped(op.block, name)
         }
+        self._steps: dict[frozenset[str], list[Operator]] = {}
 
-    copy = Operator(block, op.type, named(inputs, "in"), named(outputs, "out"), attrs)
-    stopped = {
-        new
-        for slot, names in copy.inputs.items()
-        for new, name in zip(names, op.input(slot))
-        if _is_stopped(block, name)
-    }
-    ins = _flat(copy.input_arg_names, values)
-    outs = _flat(copy.output_arg_names, values)
+    def entry(self, given: Sequence[Any]) -> Entry:
+        """Return the entry of one run, with these operands: inputs, then outputs."""
+        values = dict(zip((*self._in_names, *self._out_names), given))
+        ins, outs = _flat(self._in_names, values), _flat(self._out_names, values)
 
-    def back(given: Gradients, flows: Sequence[bool]) -> Gradients:
-        wanted = {name for (name, _, _), flow in zip(ins, flows) if flow} - stopped
-        held = dict(values)
-        for (name, index, _), gradient in zip(outs, given):
-            if index is None:
-                if gradient is not None:
+        def back(gradients: Gradients, flows: Sequence[bool]) -> Gradients:
+            wanted = {name for (name, _, _), flow in zip(ins, flows) if flow} - self._stopped
+            held = dict(values)
+            for (name, index, _), gradient in zip(outs, gradients):
+                if index is not None:
+                    empty = TensorArray([None] * len(values[name]))
+                    held.setdefault(grad_name(name), empty)[index] = gradient
+                elif gradient is not None:
                     held[grad_name(name)] = gradient
-            else:
-                array = held.setdefault(grad_name(name), TensorArray([None] * len(values[name])))
-                array[index] = gradient
-        assert definition.grad is not None
-        for grad in definition.grad(copy, wanted.__contains__):
-            step = Operator(block, grad.type, grad.inputs, grad.outputs, grad.attrs)
-            if not any(name != EMPTY for name in step.output_arg_names):
-                continue
-            for name in step.input_arg_names:
-                forward = name.removesuffix(GRAD_SUFFIX)
-                if name not in held and isinstance(values.get(forward), Value):
-                    held[name] = zeros_like(values[forward])
-            execute(step, held)
-        found = []
-        for name, index, _ in ins:
-            gradient = held.get(grad_name(name)) if name in wanted else None
-            found.append(gradient if gradient is None or index is None else gradient[index])
-        return found
+            for step in self._back(frozenset(wanted)):
+                for name in step.input_arg_names:
+                    forward = name.removesuffix(GRAD_SUFFIX)
+                    if name not in held and isinstance(values.get(forward), Value):
+                        held[name] = zeros_like(values[forward])
+                self._execute(step, held)
+            found = []
+            for name, index, _ in ins:
+                gradient = held.get(grad_name(name)) if name in wanted else None
+                found.append(gradient if gradient is None or index is None else gradient[index])
+            return found
 
-    return Entry([v for *_, v in ins], [v for *_, v in outs], back)
+        return Entry([v for *_, v in ins], [v for *_, v in outs], back)
+
+    def _back(self, wanted: frozenset[str]) -> list[Operator]:
+        """Return the operators that compute the gradients of these inputs."""
+        if wanted not in self._steps:
+            grad = lookup(self._copy.type).grad
+            assert grad is not None, "others are not recorded"
+            steps = [
+                Operator(self._block, made.type, made.inputs, made.outputs, made.attrs)
+                for made in grad(self._copy, wanted.__contains__)
+            ]
+            self._steps[wanted] = [
+                step for step in steps if any(name != EMPTY for name in step.output_arg_names)
+            ]
+        return self._steps[wanted]
+
+
+def _named(held: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
+    return {
+        slot: [EMPTY if v is None else f"{side}_{slot}_{k}" for k, v in enumerate(values)]
+        for slot, values in held.items()
+    }
 
 
 def _flat(names: Sequence[str], values: dict[str, Any]) -> list[tuple[str, int | None, Value]]:

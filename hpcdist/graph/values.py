@@ -7,6 +7,7 @@ An operator whose results' shapes follow from its operands' values has ``values`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class Value:
     array: Any
     lod: Lod | None = None
 
-    @property
+    @cached_property
     def meta(self) -> Meta:
         """What shape rules see of it."""
         shape, dtype = tuple(self.array.shape), np.dtype(self.array.dtype).name

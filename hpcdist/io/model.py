@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local_shards import tables_looked_up
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
-from hpcdist.checkpoint.save import fingerprint, save_alone
+from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.checkpoint.saved_rows import SavedRows
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, name_of, path_of
 from hpcdist.checkpoint.local_shards import array_of, state_of_tables, tables_looked_up
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
-from hpcdist.checkpoint.save import fingerprint, save_alone
+from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.executor.scope import global_scope
 from hpcdist.graph.program import Program

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.fluid_files import write_tensors
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
@@ -25,7 +26,7 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.ranks import done_by_first, peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table, wanted
-from hpcdist.checkpoint.save import fingerprint, save_alone, save_by_servers, save_rows
+from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.errors import CheckpointError, GraphTypeError

@@ -1,8 +1,12 @@
-"""The variables that tell a script which rank of a job it is, under Fluid's names. Pure."""
+"""The variables that tell a script which rank of a job it is: Fluid's, or torchrun's. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpcdist.comm.cluster import COLLECTIVE, PSERVER, TRAINER, Cluster
+
+TORCH_PORT = "29500"  # torchrun's own
 
 
 def variables(cluster: Cluster, rank: int) -> dict[str, str]:
@@ -38,3 +42,28 @@ def variables(cluster: Cluster, rank: int) -> dict[str, str]:
 def alone() -> dict[str, str]:
     """Return the variables of a script that runs in one process: one trainer, and no role."""
     return {"PADDLE_TRAINERS": "1", "PADDLE_TRAINERS_NUM": "1", "PADDLE_TRAINER_ID": "0"}
+
+
+def of_torchrun(rank: int, hosts: Sequence[str]) -> dict[str, str]:
+    """Return the variables that torchrun gives ``rank``; ``hosts`` are those of all ranks.
+
+    The master's port is a name only: nothing binds it.
+    """
+    nodes = list(dict.fromkeys(hosts))
+    here = [k for k, host in enumerate(hosts) if host == hosts[rank]]
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(hosts)),
+        "LOCAL_RANK": str(here.index(rank)),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(nodes.index(hosts[rank])),
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(len(hosts)),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": hosts[0],
+        "MASTER_PORT": TORCH_PORT,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "hpcdist",
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import logging
 import os
 import random
@@ -21,7 +22,7 @@ import numpy as np
 
 from hpcdist import runtime, settings
 from hpcdist.checkpoint import preemption
-from hpcdist.comm import mpi
+from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.process_manager import launched_rank, launched_size
@@ -148,6 +149,8 @@ def _run_alone(asked: Options) -> None:
     _warn_of_misspelt()
     for name, value in environment.alone().items():
         os.environ.setdefault(name, value)
+    if asked.as_torchrun:
+        os.environ.update(environment.of_torchrun(0, [me.host]))
     output = Output()
     if asked.log_dir is not None:
         output.direct(0, alone.role_of(0), asked.log_dir, all_output=asked.all_output)
@@ -172,6 +175,9 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     )
     found = environment.variables(cluster, transport.rank)
     found |= gpus.variables(transport, cluster, os.environ)
+    if asked.as_torchrun:
+        _refuse_servers(cluster)
+        found |= environment.of_torchrun(transport.rank, hosts)
     os.environ.update(found)
     settings.RANK.write(transport.rank)
     if transport.rank == 0:
@@ -179,7 +185,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         if not asked.quiet:
             _print_table(asked, cluster, ranks, found)
     host = ranks[transport.rank].host
-    cores.share(sum(facts.host == host for facts in ranks))
+    cores.share(sum(facts.host == host for facts in ranks), tell=asked.as_torchrun)
     output = Output()
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
@@ -219,7 +225,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:
-        ends.fail(error)
+        ends.fail(lanes.origin(error))
 
 
 def _leave(ends: Guard, pid: int) -> None:
@@ -228,7 +234,7 @@ def _leave(ends: Guard, pid: int) -> None:
 
 
 def _own_facts(asked: Options) -> RankFacts:
-    problem = _problem_with(asked.script) or _problem_with_settings()
+    problem = _problem_with(asked.script) or _problem_with_settings() or _problem_with_torch(asked)
     if not problem and asked.log_dir is not None:
         problem = logs.problem_with(asked.log_dir)
     given = settings.role_variables() | _role_of(asked)
@@ -240,6 +246,21 @@ def _own_facts(asked: Options) -> RankFacts:
         env=given,
         problem=problem,
     )
+
+
+def _refuse_servers(cluster: Cluster) -> None:
+    if cluster.servers:
+        raise LaunchError(
+            f"--as-torchrun: jobs of torch's have no servers, got {len(cluster.servers)}: leave "
+            "out --pservers, --role-map and PADDLE_TRAINING_ROLE"
+        )
+
+
+def _problem_with_torch(asked: Options) -> str:
+    """Return why a script of torch's cannot run here, or an empty string."""
+    if not asked.as_torchrun or importlib.util.find_spec("torch"):
+        return ""
+    return "--as-torchrun: torch is not installed: python -m pip install 'hpcdist[torch]'"
 
 
 def _role_of(asked: Options) -> dict[str, str]:
@@ -316,16 +337,26 @@ def _code_of_script(asked: Options) -> int:
 
 
 def _run_script(asked: Options) -> None:
-    """Run the script as ``python script.py`` would, its random numbers seeded."""
+    """Run the script as ``python script.py`` would, its random numbers seeded.
+
+    A script of torch's seeds its own: under torchrun nobody else does.
+    """
     preemption.listen()
     logs.show_messages(logging.WARNING if asked.quiet else logging.INFO, asked.log_level)
     if asked.log_dir is not None and runtime.is_first():
         here.after_first_step.append(functools.partial(slurm.note_first_step, asked.log_dir))
     settings.SEED.write(asked.seed)
-    random.seed(asked.seed)
-    np.random.seed(asked.seed)
+    if asked.as_torchrun:
+        from hpcdist.torch import takeover  # an optional extra, and seconds to import
+
+        takeover.stand_in()
+    else:
+        random.seed(asked.seed)
+        np.random.seed(asked.seed)
     if asked.as_paddle:
         aspaddle.install()
+    else:
+        aspaddle.tell()
     sys.argv = arguments = ScriptArguments([asked.script, *asked.script_args])
     ours = script_arguments.misplaced(asked.script_args, options.names())
 

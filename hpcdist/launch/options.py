@@ -24,6 +24,7 @@ Run a training script on one process or on many ranks.
   mpirun -n 4 python -m hpcdist --pservers 2 train.py    2 trainers and 2 parameter servers
   srun -n 4 python -m hpcdist --pservers 2 train.py      the same under Slurm
   python -m hpcdist --as-paddle train.py                 a script that says `import paddle.fluid`
+  mpirun -n 4 python -m hpcdist --as-torchrun train.py   a script of PyTorch's, written for torchrun
   python -m hpcdist checkpoint inspect PATH              what a checkpoint holds (or: verify)
   python -m hpcdist slurm --pservers 2 train.py          a batch script for Slurm
 
@@ -55,6 +56,7 @@ class Options:
     all_output: bool
     quiet: bool
     as_paddle: bool
+    as_torchrun: bool
     feed: str
     seed: int
     deadline: int | None
@@ -145,6 +147,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--all-output", "show the stdout of every rank, not only of rank 0"),
         ("--quiet", "print warnings and errors only: no table at the start, no other messages"),
         ("--as-paddle", "make `import paddle` and `import paddle.fluid` import hpcdist"),
+        (
+            "--as-torchrun",
+            "run a script of PyTorch's that is written for torchrun: its variables are set, and "
+            "torch.distributed goes over MPI, whichever backend the script names; needs torch",
+        ),
     ):
         parser.add_argument(name, action="store_true", help=help_text)
     _add(

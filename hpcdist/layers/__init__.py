@@ -2,6 +2,8 @@
 
 from hpcdist.layers import (  # noqa: F401
     activation_curves,
+    boxes,
+    distributions,
     indexed,
     linear_algebra,
     made,
@@ -11,6 +13,7 @@ from hpcdist.layers import (  # noqa: F401
     pair_losses,
     resize,
     sampled,
+    ssd,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -59,6 +62,7 @@ from hpcdist.layers.arrays import (
     split_lod_tensor,
     tensor_array_to_tensor,
 )
+from hpcdist.layers.boxes import *  # noqa: F403
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -81,6 +85,7 @@ from hpcdist.layers.decoding import (
     ctc_greedy_decoder,
     gather_tree,
 )
+from hpcdist.layers.distributions import *  # noqa: F403
 from hpcdist.layers.embedding import embedding, one_hot
 from hpcdist.layers.image import (
     adaptive_pool2d,
@@ -189,6 +194,7 @@ from hpcdist.layers.sequence import (
     sequence_unpad,
 )
 from hpcdist.layers.side_effects import Print, py_func
+from hpcdist.layers.ssd import *  # noqa: F403
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagging import (
     chunk_eval,
@@ -423,6 +429,9 @@ __all__ = [
     *indexed.__all__,
     *linear_algebra.__all__,
     *moved.__all__,
+    *ssd.__all__,
+    *distributions.__all__,
+    *boxes.__all__,
     *volumes.__all__,
     *resize.__all__,
     *made.__all__,

@@ -8,8 +8,8 @@ from typing import Any
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
-from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.layers.param_attr import ParamAttr
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
 
 
 class LayerHelper:
@@ -65,7 +65,7 @@ class LayerHelper:
         default_initializer: Any = None,
         *,
         is_distributed: bool = False,
-    ) -> Parameter | None:
+    ) -> Any:
         """Create a parameter, with its initializer in the startup program; None if attr is False.
 
         A parameter of that name that is there already is shared; its shape must be the same. The
@@ -84,11 +84,16 @@ class LayerHelper:
                 "only the batch dimension of its input may be -1"
             )
         name = given.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
+        if isinstance(given, WeightNormParamAttr):
+            from hpcdist.layers.weight_norm import weight_normalized  # made of layers
+
+            initializer = given.initializer or default_initializer
+            return weight_normalized(self, given, name, initializer, shape, dtype)
         known = self.main_program.global_block().vars.get(name)
         if known is not None:
             if known.shape != shape:
                 raise GraphError(f"parameter {name!r} is {known.shape}, cannot share it as {shape}")
-            return known  # type: ignore[return-value]
+            return known
         facts: dict[str, Any] = {
             "shape": shape,
             "dtype": dtype,

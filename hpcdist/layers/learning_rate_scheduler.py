@@ -30,7 +30,7 @@ def _schedule() -> Any:
     return default_main_program()._lr_schedule_guard()
 
 
-def _step(begin: int = 0) -> Variable:
+def _decay_step_counter(begin: int = 0) -> Variable:
     """Return the number of the step as a float: ``begin`` in the first."""
     counter = layers.autoincreased_step_counter(counter_name=COUNTER, begin=begin, step=1)
     return layers.cast(counter, "float32")
@@ -38,14 +38,14 @@ def _step(begin: int = 0) -> Variable:
 
 def _periods(decay_steps: int, staircase: bool) -> Variable:
     """Return how many periods have passed: whole ones, or a fraction too."""
-    periods = _step() / decay_steps
+    periods = _decay_step_counter() / decay_steps
     return layers.floor(periods) if staircase else periods
 
 
 def noam_decay(d_model: int, warmup_steps: int, learning_rate: Rate = 1.0) -> Variable:
     """lr d^-0.5 min(step^-0.5, step warmup^-1.5), from step 1 on (Vaswani et al., 2017)."""
     with _schedule():
-        step = _step(begin=1)
+        step = _decay_step_counter(begin=1)
         falling = step**-0.5
         rising = warmup_steps**-1.5 * step
         return learning_rate * d_model**-0.5 * layers.elementwise_min(falling, rising)
@@ -86,7 +86,7 @@ def polynomial_decay(
 ) -> Variable:
     """(lr - end) (1 - step / decay_steps)^power + end; ``cycle`` begins anew, each time longer."""
     with _schedule():
-        step = _step()
+        step = _decay_step_counter()
         period: Any = decay_steps
         if cycle:
             cycles = layers.ceil(step / decay_steps)
@@ -110,7 +110,7 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
             f"got {len(values)}"
         )
     with _schedule():
-        step = _step()
+        step = _decay_step_counter()
         rate = layers.create_global_var([1], 0.0, "float32", persistable=True, name="learning_rate")
         with layers.Switch() as switch:
             for boundary, value in zip(boundaries, values):
@@ -131,7 +131,7 @@ def cosine_decay(learning_rate: Rate, step_each_epoch: int, epochs: int) -> Vari
             f"cosine_decay: learning_rate must be a float or a Variable, got {learning_rate!r}"
         )
     with _schedule():
-        epoch = layers.floor(_step() / step_each_epoch)
+        epoch = layers.floor(_decay_step_counter() / step_each_epoch)
         return learning_rate * 0.5 * (layers.cos(epoch * math.pi / epochs) + 1)
 
 
@@ -145,7 +145,7 @@ def linear_lr_warmup(
         rate = layers.create_global_var(
             [1], 0.0, dtype, persistable=True, name="learning_rate_warmup"
         )
-        step = _step()
+        step = _decay_step_counter()
         with layers.Switch() as switch:
             with switch.case(step < warmup_steps):
                 layers.assign(start_lr + slope * (step / float(warmup_steps)), rate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdist.errors import GraphTypeError
 
@@ -48,3 +48,26 @@ class ParamAttr:
         raise GraphTypeError(
             f"param_attr: expected a ParamAttr, a name, an initializer or False, got {value!r}"
         )
+
+
+class WeightNormParamAttr(ParamAttr):
+    """A parameter as a direction and a length of its own; see `layers.weight_norm`.
+
+    ``dim``: the dimension along which each part has a length; None: all elements have one.
+    """
+
+    params_with_weight_norm: ClassVar[list[Any]] = []  # what takes the parameters' places
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        name: str | None = None,
+        initializer: Any = None,
+        learning_rate: float = 1.0,
+        regularizer: Any = None,
+        trainable: bool = True,
+        do_model_average: bool = False,
+    ) -> None:
+        facts = initializer, learning_rate, regularizer, trainable, None, do_model_average
+        super().__init__(name, *facts)
+        self.dim = dim

@@ -10,6 +10,8 @@ from hpcdist.ops import (  # noqa: F401
     auc,
     average,
     batch_norm,
+    boxes,
+    chosen,
     control,
     conv,
     cross_entropy,
@@ -27,6 +29,7 @@ from hpcdist.ops import (  # noqa: F401
     lrn,
     lstm,
     made,
+    match,
     matmul,
     metric,
     moved,
@@ -52,4 +55,5 @@ from hpcdist.ops import (  # noqa: F401
     tensor,
     volumes,
     whole_norms,
+    yolo_loss,
 )

@@ -64,7 +64,7 @@ def define_by_torch(
 
     def bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
         torch = torch_for(type)
-        tensors = [_tensor(torch, array) for array in arrays]
+        tensors = [tensor_on(torch, array) for array in arrays]
         values, targets = tensors[: len(inputs)], tensors[len(inputs) :]
 
         def run() -> None:
@@ -77,7 +77,7 @@ def define_by_torch(
 
     def grad_bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
         torch = torch_for(type)
-        tensors = [_tensor(torch, array) for array in arrays]
+        tensors = [tensor_on(torch, array) for array in arrays]
         values, (dout, *targets) = tensors[: len(inputs)], tensors[len(inputs) :]
         places = {slot.name: i for i, slot in enumerate(inputs)}
         wanted = [
@@ -134,14 +134,14 @@ def _several(made: Any) -> Sequence[Any]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def _tensor(torch: Any, array: Any) -> Any:
-    """Return a tensor on an array's memory, whether numpy's or cupy's."""
+def tensor_on(torch: Any, array: Any) -> Any:
+    """Return a tensor on an array's memory, whether numpy's or cupy's; None of None."""
     if array is None:
         return None
     return (
         torch.from_numpy(array)
         if hasattr(array, "ctypes")
-        else torch.as_tensor(array, device="cuda")
+        else torch.astensor_on(array, device="cuda")
     )
 
 

@@ -10,6 +10,9 @@ import importlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from hpcdist import settings
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.windows import Axis
 
@@ -63,23 +66,38 @@ class Correlation:
 
 def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
     """Return what writes y."""
-    call: Call = _made_for(xp).correlate(xp, c, x, w, y)
+    call: Call = _made_for(xp, c, w.shape[1]).correlate(xp, c, x, w, y)
     return call
 
 
 def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
     """Return what writes the gradient by x."""
-    call: Call = _made_for(xp).correlate_back(xp, c, w, dy, dx)
+    call: Call = _made_for(xp, c, w.shape[1]).correlate_back(xp, c, w, dy, dx)
     return call
 
 
 def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call:
     """Return what writes the gradient by w."""
-    call: Call = _made_for(xp).correlate_weights(xp, c, x, dy, dw)
+    call: Call = _made_for(xp, c, dw.shape[1]).correlate_weights(xp, c, x, dy, dw)
     return call
 
 
-def _made_for(xp: Any) -> Any:
-    """Return the module that has the three for numpy (it imports numba) or for cupy."""
-    kind = "cpu" if xp.__name__ == "numpy" else "device"
+def _made_for(xp: Any, c: Correlation, channels: int) -> Any:
+    """Return the module that has the three: for numpy (it imports numba), for cupy, by torch.
+
+    ``channels``: how many of them each filter sees.
+    """
+    if settings.KERNELS.read() == "torch" and (xp is not np or _is_for_torch(c, channels)):
+        return importlib.import_module("hpcdist.ops.correlate_torch")
+    kind = "cpu" if xp is np else "device"
     return importlib.import_module(f"hpcdist.ops.correlate_{kind}")
+
+
+def _is_for_torch(c: Correlation, channels: int) -> bool:
+    """Tell whether torch is the faster one on a CPU, as measured layer by layer (docs/images.md).
+
+    Not with windows of one pixel, few channels, or groups of several channels.
+    """
+    if c.groups > 1:
+        return c.taps > 1 and channels == 1
+    return c.taps > 1 and channels >= 6

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from hpcdist import settings
 from hpcdist.graph.registry import define
 from hpcdist.graph.rows import by_element
+from hpcdist.ops.by_torch import tensor_on, torch_for
 from hpcdist.ops.common import grad_by, like_inputs, same
+
+Call = Callable[[], Any]
 
 # erfc(t) exp(t^2) for t in [0, _FAR] is smooth in s = (t - _MIDDLE) / (t + _MIDDLE): a short
 # Chebyshev series gives it to 1e-14 (Schonfelder 1978). Beyond _FAR, erf is 1 to double precision.
@@ -64,6 +70,24 @@ def _gelu_grad(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> None:
     xp.multiply(dout, cdf + x * density, out=dx)
 
 
+def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
+    if settings.KERNELS.read() != "torch":
+        return functools.partial(_gelu, xp, x, out, approximate)
+    torch = torch_for("gelu")
+    x, out = (tensor_on(torch, array) for array in (x, out))
+    how = {"approximate": "tanh" if approximate else "none"}
+    return lambda: torch.ops.aten.gelu.out(x, out=out, **how)
+
+
+def _grad_bind(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> Call:
+    if settings.KERNELS.read() != "torch":
+        return functools.partial(_gelu_grad, xp, x, dout, dx, approximate)
+    torch = torch_for("gelu")
+    x, dout, dx = (tensor_on(torch, array) for array in (x, dout, dx))
+    how = {"approximate": "tanh" if approximate else "none"}
+    return lambda: torch.ops.aten.gelu_backward.grad_input(dout, x, grad_input=dx, **how)
+
+
 _GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "gelu",
@@ -71,9 +95,7 @@ define(
     rows=by_element(),
     attrs={"approximate": False},
     infer=same,
-    kernel=_gelu,
+    bind=_bind,
     grad=grad_by("gelu_grad", _GRAD),
 )
-define(
-    "gelu_grad", _GRAD, attrs={"approximate": False}, infer=like_inputs(_GRAD), kernel=_gelu_grad
-)
+define("gelu_grad", _GRAD, attrs={"approximate": False}, infer=like_inputs(_GRAD), bind=_grad_bind)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import PlanError
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
@@ -149,7 +150,8 @@ def trainer_plan(program: Program) -> Plan | None:
 def fingerprint(program: Program, plan: Plan) -> str:
     """Return a digest that is equal on two ranks if they built the same program and plan."""
     shared = replace(plan, trainer_id=0, current_endpoint="")
-    return hashlib.sha256(f"{exact_text(program)}\n{shared}".encode()).hexdigest()
+    text = f"{exact_text(program)}\n{shared}\n{settings.KERNELS.read()}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def constants_of(startup: Program) -> tuple[tuple[str, float], ...]:

@@ -71,6 +71,14 @@ def test_without_servers_every_rank_is_a_trainer():
 
 
 # -- table -------------------------------------------------------------------------------------
+def test_torchrun_counts_ranks_of_a_host_and_hosts():
+    env = environment.of_torchrun(2, ["a", "b", "a"])
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+    assert [env[name] for name in names] == ["2", "3", "1", "2", "0", "a"]
+    env = environment.of_torchrun(1, ["a", "b", "a"])
+    assert [env[name] for name in names] == ["1", "3", "0", "1", "1", "a"]
+
+
 def test_the_table_is_framed_as_fluids():
     value = "127.0.0.1:53762,127.0.0.1:58938,127.0.0.1:54203,127.0.0.1:44221"
     rows = {"PADDLE_TRAINERS_NUM": "8", "PADDLE_TRAINER_ENDPOINTS": value}
@@ -356,6 +364,23 @@ def test_a_static_script_of_paddle_2(make_optimizer, same, monkeypatch):
 def test_what_hpcdist_lacks_is_refused_by_name(source, message):
     with pytest.raises((ImportError, AttributeError, HpcdistError), match=message):
         exec(source, {})
+
+
+@pytest.fixture
+def told():
+    aspaddle.tell()
+    yield
+    aspaddle.uninstall()
+
+
+@pytest.mark.usefixtures("told")
+def test_a_script_that_imports_paddle_without_the_option_is_told(monkeypatch, tmp_path):
+    with pytest.raises(ImportError, match="paddle, which is not installed: .*--as-paddle"):
+        import paddle.fluid
+    (tmp_path / "paddle.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match="every rank trains alone: .*--as-paddle"):
+        import paddle  # noqa: F401
 
 
 def test_a_real_paddle_is_not_replaced(monkeypatch):

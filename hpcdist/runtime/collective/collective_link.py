@@ -149,7 +149,8 @@ class CollectiveLink(Link):
     def _agree(self, program: Program, group: Group) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""
         often = (group.k_steps, group.begin_step)
-        chosen = (fusing_of(group), group.fused, _way(group), _ordered(), often)
+        kernels = settings.KERNELS.read()
+        chosen = (fusing_of(group), group.fused, _way(group), _ordered(), often, kernels)
         text = f"{exact_text(program)}\n{chosen}"
         digest = hashlib.sha256(text.encode()).digest()
         what = "the other trainers' programs"

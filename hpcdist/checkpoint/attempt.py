@@ -1,0 +1,124 @@
+"""One attempt at a checkpoint: where its files go, what servers are asked, and its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcdist.checkpoint.checkpoint import begin_step, drop_attempts, finish_step, next_attempt
+from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.local import Label
+from hpcdist.checkpoint.manifest import joined, part_name, write_manifest
+from hpcdist.checkpoint.metadata import Manifest, Part, PartFile
+from hpcdist.checkpoint.read import StoredFile
+from hpcdist.checkpoint.serving import SAVE, failure_words
+from hpcdist.errors import CheckpointError
+from hpcdist.graph.printing import exact_text
+from hpcdist.graph.program import Program
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where an attempt at a checkpoint goes."""
+
+    directory: str
+    attempt: int
+    manifest: str = MANIFEST
+
+    def path(self, kind: str, index: int | None, count: int) -> Path:
+        """Return the file of a writer; without ``index``, the file that all write."""
+        name = part_name(kind, index, count, self.attempt, self.manifest)
+        return Path(self.directory) / name
+
+
+def fingerprint(program: Program) -> str:
+    """Return a digest that is equal for Programs that compute the same."""
+    return hashlib.sha256(exact_text(program).encode()).hexdigest()
+
+
+def new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
+    if keep is not None and keep < 1:
+        raise CheckpointError(f"keep: expected at least 1 checkpoint, got {keep}")
+    try:
+        begin_step(directory)
+        return [str(directory), next_attempt(directory, manifest), manifest]
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be made: {error.strerror}") from None
+
+
+def request(
+    target: Target,
+    label: Label,
+    compression: str | None,
+    asynchronous: bool = False,
+    single_file: bool = False,
+) -> dict[str, Any]:
+    """Return what servers are told that are to save."""
+    return {
+        "do": SAVE,
+        "directory": str(Path(target.directory).resolve()),
+        "manifest": target.manifest,
+        "attempt": target.attempt,
+        "step": label.step,
+        "program": label.program,
+        "compression": compression,
+        "asynchronous": asynchronous,
+        "single_file": single_file,
+    }
+
+
+def complete(
+    target: Target,
+    awaited: Sequence[Path],
+    deadline_s: float,
+    states: Sequence[Any],
+    extra: Any,
+    program: str = "",
+) -> None:
+    """Wait for all parts, then write the manifest; ``program`` is for one without parts."""
+    parts = [_await(path, deadline_s) for path in awaited]
+    directory = Path(target.directory)
+    manifest = Manifest(0, program, extra=extra)
+    if parts:
+        manifest = joined(_without_repeats(parts), states, extra)
+    write_manifest(directory / target.manifest, manifest)
+    finish_step(directory)
+    drop_attempts(directory, target.attempt, target.manifest)
+
+
+def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
+    """Wait until a writer's file is there under its name: then it is whole."""
+    began = time.monotonic()
+    while not path.exists():
+        if (failure := failure_words(path)) is not None:
+            raise CheckpointError(failure)
+        if time.monotonic() - began > deadline_s:
+            raise CheckpointError(
+                f"{path}: has not come within {deadline_s:g} s: the checkpoint is not saved; all "
+                "ranks must see the same directory"
+            )
+        time.sleep(POLL_S)
+    with StoredFile(path) as file:
+        assert isinstance(file.facts, Part)
+        return PartFile(path.name, file.head.file_bytes, file.head.facts), file.facts
+
+
+def _without_repeats(parts: list[tuple[PartFile, Part]]) -> list[tuple[PartFile, Part]]:
+    """Let a variable that several writers have alike be that of the first of them."""
+    seen: set[Any] = set()
+    kept = []
+    for file, part in parts:
+        pieces = []
+        for piece in part.pieces:
+            key = (piece.name, piece.begin, piece.end, piece.copy)
+            if key not in seen:
+                pieces.append(piece)
+            seen.add(key)
+        kept.append((file, replace(part, pieces=tuple(pieces))))
+    return kept

@@ -1,0 +1,92 @@
+"""What trainer 0 saves by itself, for ``fluid.io``: its variables, or the servers' with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdist.checkpoint.attempt import Target, complete, fingerprint, new_target, request
+from hpcdist.checkpoint.local import Content, Label
+from hpcdist.checkpoint.local_shards import Held
+from hpcdist.checkpoint.manifest import check_names
+from hpcdist.checkpoint.rows import inference_runs
+from hpcdist.checkpoint.trainer_shares import own_variables
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.control import Peers
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.program import Program
+from hpcdist.ps.table import SparseTable
+
+
+def save_alone(
+    directory: Path,
+    manifest: str,
+    held: Sequence[Held],
+    scope: Scope | None,
+    program: str,
+    *,
+    tables: Sequence[SparseTable] = (),
+    extra: Any = None,
+    compression: str | None = None,
+) -> None:
+    """Save variables of this process, with no other rank taking part."""
+    check_names([h.piece.name for h in held])
+    target = Target(*new_target(directory, manifest, None))
+    own = []
+    if held or tables:
+        own = [target.path("trainer", 0, 1)]
+        label = Label("trainer 0", 0, program)
+        Content(held, scope or Scope(), tables).write(own[0], label, compression)
+    complete(target, own, 0.0, (), extra, program)
+
+
+def save_by_servers(
+    peers: Peers,
+    directory: Path,
+    manifest: str,
+    main: Program,
+    compression: str | None = None,
+) -> None:
+    """Save what servers have, and trainer 0 beside it, which alone calls this."""
+    program, scope = peers.program(main), global_scope()
+    target = Target(*new_target(directory, manifest, None))
+    label = Label("trainer 0", 0, fingerprint(main))
+    peers.ask(request(target, label, compression))
+    own = target.path("trainer", 0, 1)
+    Content(own_variables(peers, program, scope), scope).write(own, label, compression)
+    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    complete(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+def save_rows(
+    peers: Peers,
+    directory: Path,
+    manifest: str,
+    held: Sequence[Held],
+    scope: Scope,
+    program: str,
+    tables: Sequence[str],
+) -> None:
+    """Save some variables, and the rows of ``tables`` from where they are, to be looked up there.
+
+    Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's.
+    """
+    check_names([*(h.piece.name for h in held), *tables])
+    here = [] if peers.servers else [_table(name) for name in tables]
+    target = Target(*new_target(directory, manifest, None))
+    label = Label("trainer 0", 0, program)
+    peers.ask({**request(target, label, None), "rows_of": list(tables)})
+    own = target.path("trainer", 0, 1)
+    Content(held, scope, here, inference_runs).write(own, label)
+    awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
+    complete(target, [*awaited, own], peers.deadline_s, (), None)
+
+
+def _table(name: str) -> SparseTable:
+    found = global_scope().find_var(name)
+    if found is None or not isinstance(found.value, SparseTable):
+        raise CheckpointError(
+            f"table {name!r} has no rows in this scope: run the startup program first"
+        )
+    return found.value

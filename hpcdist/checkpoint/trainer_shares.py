@@ -1,0 +1,60 @@
+"""Which variables each trainer writes into a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpcdist.checkpoint.layout import path_of
+from hpcdist.checkpoint.local_shards import Held, individual, individually, whole_variables
+from hpcdist.checkpoint.manifest import check_names
+from hpcdist.checkpoint.plan import shares
+from hpcdist.executor.control import Peers
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.program import Program
+
+
+def own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
+    """Return the variables that trainers hold whole, and no server has."""
+    held = whole_variables(program, scope)
+    overview = program.distribution.records if peers.servers else None
+    elsewhere = set()
+    if overview is not None:
+        elsewhere = {record.origin.name for record in overview.distributed_vars}
+    check_names([h.piece.name for h in held] + list(elsewhere))
+    return [h for h in held if h.piece.name not in elsewhere]
+
+
+def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
+    """Return what each trainer writes: what all have alike once, and what each has of its own.
+
+    With servers trainer 0 writes what all have alike, without them each a share. Of what each has
+    of its own trainer 0's stands under the plain name, unless that is the servers'.
+    """
+    every = whole_variables(program, scope)
+    held = own_variables(peers, program, scope)
+    own = individual(program)
+    alike = [h for h in held if h.local not in own]
+    found: list[list[Held]] = [[] for _ in range(peers.trainers)]
+    if peers.servers or peers.trainers == 1:
+        found[0] += alike
+    else:
+        by_name = {h.piece.name: h for h in alike}
+        for k, rows in enumerate(_shares(alike, peers.trainers)):
+            for name, begin, end in rows:
+                piece = replace(by_name[name].piece, begin=begin, end=end, path=path_of(name))
+                found[k].append(Held(name, piece))
+    plain = {h.local for h in held}
+    for k, share in enumerate(found):
+        for h in every:
+            if h.local in own:
+                share.append(individually(h, k) if k or h.local not in plain else h)
+    return found
+
+
+def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int]]]:
+    shapes = {h.piece.name: h.piece.whole for h in held}
+    sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
+    return shares(shapes, sizes, writers)

@@ -1,0 +1,229 @@
+"""Operations that go on while the script computes: whoever waits for one moves it, or a thread.
+
+An operation is a generator that yields what it waits for next (`Wait`). Operations of one `Lane`
+run one after another, those of different lanes side by side.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Protocol, TypeAlias
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.comm.collective import Group
+from hpcdist.comm.progress import CROWDED, WaitPolicy, deadline_error, waiter
+from hpcdist.errors import CommError
+
+_failures: deque[CommError] = deque(maxlen=8)  # the latest of this process
+
+
+def origin(error: BaseException) -> BaseException:
+    """Return the failure of an operation that ``error`` tells of, or ``error`` itself.
+
+    Who waits for operations in C++ gets another exception with the words of ours.
+    """
+    for failure in _failures:
+        if failure is not error and str(failure) in str(error):
+            return failure
+    return error
+
+
+class Wait(Protocol):
+    """What an operation waits for."""
+
+    def ended(self) -> bool:
+        """Return whether the wait is over, after helping it along; not asked again after that."""
+        ...
+
+    def missing(self) -> Sequence[int]:
+        """Return the ranks of the group from which something is missing."""
+        ...
+
+
+Steps: TypeAlias = Generator[Wait, None, None]
+
+
+class Messages:
+    """The wait for messages of known lengths: pairs (peer, bytes) to send and to receive."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        tag: int,
+        sends: Sequence[tuple[int, Array]],
+        receives: Sequence[tuple[int, Array]],
+    ) -> None:
+        self._transport = transport
+        self._open: list[tuple[int, int, Request]] = [
+            (peer, array.nbytes, transport.irecv(array, peer, tag)) for peer, array in receives
+        ]
+        self._sends: list[Request] = [transport.isend(array, peer, tag) for peer, array in sends]
+
+    def ended(self) -> bool:
+        still = []
+        for peer, expected, request in self._open:
+            came = self._transport.arrival(request)
+            if came is None:
+                still.append((peer, expected, request))
+            elif came != expected:
+                raise CommError(f"rank {peer} of the group sent {came} bytes, expected {expected}")
+        self._open = still
+        return not still and (not self._sends or self._transport.test_all(self._sends))
+
+    def missing(self) -> Sequence[int]:
+        return [peer for peer, _, _ in self._open]
+
+
+class Operation:
+    """One operation of a lane, from its call to its end."""
+
+    def __init__(
+        self,
+        group: Group,
+        steps: Steps,
+        what: Callable[[], str],
+        deadline_s: float | None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """``what()`` says in errors what it is; ``on_end`` is called once, by any thread."""
+        self.done = False
+        self.error: CommError | None = None
+        self._group = group
+        self._steps = steps
+        self._deadline_s = deadline_s
+        self._began: float | None = None
+        self._wait: Wait | None = None
+        self._on_end = on_end
+        self.describe = group.lacking(what, self._missing)
+
+    def advance(self) -> bool:
+        """Go on as far as possible now; return whether it has ended, well or not."""
+        try:
+            while self._wait is None or self._wait.ended():
+                self._wait = next(self._steps)
+            now = time.monotonic()
+            self._began = self._began or now
+            if self._deadline_s is not None and now - self._began > self._deadline_s:
+                raise deadline_error(self.describe, self._deadline_s)
+            return False
+        except StopIteration:
+            pass
+        except CommError as error:
+            self.error = error
+        except Exception as error:  # of MPI's, or memory: whoever waits is told
+            self.error = CommError(f"{self.describe()}: {type(error).__name__}: {error}")
+            self.error.__cause__ = error
+        if self.error is not None:
+            _failures.append(self.error)
+        return True
+
+    def end(self, error: CommError | None = None) -> None:
+        """Note the end, with an error that others caused if there is one, and tell of it."""
+        self.error = self.error or error
+        self._steps.close()
+        self.done = True
+        if self._on_end is not None:
+            self._on_end()
+
+    def _missing(self) -> Sequence[int]:
+        return self._wait.missing() if self._wait is not None else ()
+
+
+class Lane:
+    """Operations that run one after another. When one fails, so do all behind it."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Operation] = deque()
+        self._moving = threading.Lock()
+        self._broken: CommError | None = None
+
+    def add(self, operation: Operation) -> None:
+        """Put an operation at the end."""
+        self._queue.append(operation)
+
+    def is_empty(self) -> bool:
+        """Tell whether no operation is left."""
+        return not self._queue
+
+    def move(self) -> bool:
+        """Move its first operations on as far as they go; return whether any is left."""
+        while self._queue:
+            if not self._moving.acquire(blocking=False):
+                return True  # another thread is at it
+            try:
+                ended = self._queue.popleft() if self._queue and self._advance_first() else None
+            finally:
+                self._moving.release()
+            if ended is None:
+                return bool(self._queue)
+            # What is called now may wait for operations of this lane.
+            broken, self._broken = self._broken, self._broken or ended.error
+            ended.end(CommError(f"an earlier operation failed: {broken}") if broken else None)
+        return False
+
+    def _advance_first(self) -> bool:
+        return self._broken is not None or self._queue[0].advance()
+
+
+class Mover:
+    """A thread that moves the lanes that it is told of, until they are empty."""
+
+    def __init__(self, policy: WaitPolicy = CROWDED) -> None:
+        self._policy = policy
+        self._lanes: list[Lane] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, lane: Lane) -> None:
+        """Have a lane moved from now on, until nothing is left in it."""
+        with self._changed:
+            if lane not in self._lanes:
+                self._lanes.append(lane)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hpcdist-mover", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def wait(self, lane: Lane, operation: Operation, deadline_s: float | None) -> None:
+        """Wait for the end of an operation, moving its lane; raise what made it fail."""
+
+        def poll() -> bool:
+            if not operation.done:
+                lane.move()
+            return operation.done
+
+        if not operation.done:
+            waiter(poll, self._policy, operation.describe, deadline_s, ())()
+        if operation.error is not None:
+            raise operation.error
+
+    def close(self) -> None:
+        """End the thread; what is under way is given up."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lanes or self._closed)
+            idle_since = time.monotonic()
+            while self._lanes and not self._closed:
+                for lane in list(self._lanes):
+                    if not lane.move():
+                        self._forget(lane)
+                        idle_since = time.monotonic()
+                idle = time.monotonic() - idle_since
+                nap = idle * self._policy.sleep_share
+                time.sleep(min(max(nap, self._policy.min_sleep_s), self._policy.max_sleep_s))
+
+    def _forget(self, lane: Lane) -> None:
+        with self._changed:
+            if lane.is_empty():  # nothing has come since
+                self._lanes.remove(lane)

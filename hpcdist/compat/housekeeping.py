@@ -1,0 +1,73 @@
+"""What Fluid's scripts call around their programs: versions, scopes of names, devices."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpcdist.compat.core import CUDAPinnedPlace, cuda_places, is_compiled_with_cuda
+from hpcdist.compat.version import full_version
+from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError, LaunchError
+
+__all__ = ["cuda_pinned_places", "device_guard", "in_dygraph_mode", "name_scope", "require_version"]
+
+_VERSION = re.compile(r"\d+(\.\d+){0,3}")
+
+
+def require_version(min_version: str, max_version: str | None = None) -> None:
+    """Refuse a script that asks for other versions of Fluid than 1.8.5: LaunchError."""
+    given = {"min_version": min_version}
+    if max_version is not None:
+        given["max_version"] = max_version
+    for name, version in given.items():
+        if not isinstance(version, str):
+            raise GraphTypeError(f"require_version: {name} must be a string, got {version!r}")
+        if not _VERSION.fullmatch(version):
+            raise GraphError(f"require_version: {name}={version!r}: expected one like '1.5.2.0'")
+    here = _parts(full_version)
+    if here < _parts(min_version) or (max_version is not None and here > _parts(max_version)):
+        to = f" to {max_version}" if max_version is not None else " or higher"
+        raise LaunchError(
+            f"the script requires Fluid {min_version}{to}; hpcdist is compatible with "
+            f"{full_version}"
+        )
+
+
+def _parts(version: str) -> list[int]:
+    parts = [int(part) for part in version.split(".")]
+    return parts + [0] * (4 - len(parts))
+
+
+def in_dygraph_mode() -> bool:
+    """Return False: programs are static."""
+    return False
+
+
+@contextmanager
+def name_scope(prefix: str | None = None) -> Iterator[None]:
+    """Name a group of operators, for pictures of graphs; variables' names do not follow it."""
+    if not prefix:
+        raise GraphAssertionError("name_scope: prefix can not be empty")
+    yield
+
+
+@contextmanager
+def device_guard(device: str | None = None) -> Iterator[None]:
+    """Accept where Fluid would run the operators inside; here a Program runs at its place."""
+    if device not in ("cpu", "gpu", "", None):
+        raise GraphError(f"device_guard: expected 'cpu', 'gpu' or None, got {device!r}")
+    if device == "gpu" and not is_compiled_with_cuda():
+        warnings.warn(
+            "device_guard('gpu'): there is no GPU, the executor's place decides", stacklevel=3
+        )
+    yield
+
+
+def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
+    """Return places in host memory, by default one for each GPU; they compute as CPUPlace does."""
+    if not is_compiled_with_cuda():
+        raise GraphAssertionError("cuda_pinned_places: no GPU kernels here: cupy is not installed")
+    count = len(cuda_places()) if device_count is None else device_count
+    return [CUDAPinnedPlace()] * count

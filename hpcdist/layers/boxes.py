@@ -1,0 +1,329 @@
+"""Boxes in images: priors and anchors, overlaps, codes, and which of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.variable import Variable
+from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.nn import softmax
+from hpcdist.layers.tensor import slice, transpose
+
+__all__ = [
+    "anchor_generator",
+    "box_clip",
+    "box_coder",
+    "density_prior_box",
+    "detection_output",
+    "iou_similarity",
+    "multiclass_nms",
+    "nonzero",
+    "polygon_box_transform",
+    "prior_box",
+    "unique",
+    "unique_with_counts",
+    "where",
+    "yolo_box",
+    "yolov3_loss",
+]
+
+_VARIANCE = (0.1, 0.1, 0.2, 0.2)
+
+
+def _floats(value: Any) -> list[float]:
+    return [float(v) for v in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _two(
+    kind: str, name: str | None, inputs: Any, attrs: Any, slots: tuple[str, str], dtype: Any
+) -> tuple[Variable, Variable]:
+    helper = LayerHelper(kind, name)
+    made = [helper.new_var(dtype, stop_gradient=True) for _ in slots]
+    helper.append_op(kind, inputs, dict(zip(slots, made)), attrs)
+    return made[0], made[1]
+
+
+def prior_box(
+    input: Variable,
+    image: Variable,
+    min_sizes: Any,
+    max_sizes: Any = None,
+    aspect_ratios: Any = (1.0,),
+    variance: Sequence[float] = _VARIANCE,
+    flip: bool = False,
+    clip: bool = False,
+    steps: Sequence[float] = (0.0, 0.0),
+    offset: float = 0.5,
+    name: str | None = None,
+    min_max_aspect_ratios_order: bool = False,
+) -> tuple[Variable, Variable]:
+    """Return prior boxes [rows, columns, priors, 4] of a feature map, and their variances."""
+    attrs = {
+        "min_sizes": _floats(min_sizes),
+        "aspect_ratios": _floats(aspect_ratios),
+        "variances": list(variance),
+        "flip": flip,
+        "clip": clip,
+        "step_w": float(steps[0]),
+        "step_h": float(steps[1]),
+        "offset": offset,
+        "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
+    }
+    if max_sizes is not None and _floats(max_sizes)[0] > 0:
+        attrs["max_sizes"] = _floats(max_sizes)
+    slots = ("Boxes", "Variances")
+    return _two("prior_box", name, {"Input": input, "Image": image}, attrs, slots, input.dtype)
+
+
+def density_prior_box(
+    input: Variable,
+    image: Variable,
+    densities: Sequence[int] | None = None,
+    fixed_sizes: Sequence[float] | None = None,
+    fixed_ratios: Sequence[float] | None = None,
+    variance: Sequence[float] = _VARIANCE,
+    clip: bool = False,
+    steps: Sequence[float] = (0.0, 0.0),
+    offset: float = 0.5,
+    flatten_to_2d: bool = False,
+    name: str | None = None,
+) -> tuple[Variable, Variable]:
+    """Return prior boxes of fixed sizes, ``densities[i]`` squared of size i over each cell."""
+    if not densities or not fixed_sizes or not fixed_ratios or len(densities) != len(fixed_sizes):
+        raise GraphError("density_prior_box: as many densities as fixed_sizes must be given")
+    attrs = {
+        "variances": list(variance),
+        "clip": clip,
+        "step_w": float(steps[0]),
+        "step_h": float(steps[1]),
+        "offset": offset,
+        "densities": [int(d) for d in densities],
+        "fixed_sizes": _floats(fixed_sizes),
+        "fixed_ratios": _floats(fixed_ratios),
+        "flatten_to_2d": flatten_to_2d,
+    }
+    slots, inputs = ("Boxes", "Variances"), {"Input": input, "Image": image}
+    return _two("density_prior_box", name, inputs, attrs, slots, input.dtype)
+
+
+def anchor_generator(
+    input: Variable,
+    anchor_sizes: Any = None,
+    aspect_ratios: Any = None,
+    variance: Sequence[float] = _VARIANCE,
+    stride: Sequence[float] | None = None,
+    offset: float = 0.5,
+    name: str | None = None,
+) -> tuple[Variable, Variable]:
+    """Return anchors [rows, columns, anchors, 4] in pixels, and their variances."""
+    if stride is None or len(stride) != 2:
+        raise GraphError(f"anchor_generator: stride must be (width, height), got {stride}")
+    attrs = {
+        "anchor_sizes": _floats(anchor_sizes),
+        "aspect_ratios": _floats(aspect_ratios),
+        "variances": list(variance),
+        "stride": _floats(stride),
+        "offset": offset,
+    }
+    slots = ("Anchors", "Variances")
+    return _two("anchor_generator", name, {"Input": input}, attrs, slots, input.dtype)
+
+
+def iou_similarity(
+    x: Variable, y: Variable, box_normalized: bool = True, name: str | None = None
+) -> Variable:
+    """Return |x and y| / |x or y| of all pairs of boxes."""
+    helper, attrs = LayerHelper("iou_similarity", name), {"box_normalized": box_normalized}
+    return helper.apply("iou_similarity", {"X": x, "Y": y}, attrs, dtype=x.dtype)
+
+
+def box_coder(
+    prior_box: Variable,
+    prior_box_var: Variable | Sequence[float],
+    target_box: Variable,
+    code_type: str = "encode_center_size",
+    box_normalized: bool = True,
+    name: str | None = None,
+    axis: int = 0,
+) -> Variable:
+    """Encode boxes by their distances from priors (encode_center_size), or decode them."""
+    inputs = {"PriorBox": prior_box, "TargetBox": target_box}
+    attrs = {"code_type": code_type, "box_normalized": box_normalized, "axis": axis}
+    if isinstance(prior_box_var, Variable):
+        inputs["PriorBoxVar"] = prior_box_var
+    else:
+        attrs["variance"] = _floats(list(prior_box_var))
+    helper = LayerHelper("box_coder", name)
+    return helper.apply("box_coder", inputs, attrs, slot="OutputBox", dtype=prior_box.dtype)
+
+
+def box_clip(input: Variable, im_info: Variable, name: str | None = None) -> Variable:
+    """Cut boxes off at the borders of their image: im_info has (rows, columns, scale)."""
+    helper, inputs = LayerHelper("box_clip", name), {"Input": input, "ImInfo": im_info}
+    return helper.apply("box_clip", inputs, slot="Output", dtype=input.dtype)
+
+
+def yolo_box(
+    x: Variable,
+    img_size: Variable,
+    anchors: Sequence[int],
+    class_num: int,
+    conf_thresh: float,
+    downsample_ratio: int,
+    clip_bbox: bool = True,
+    name: str | None = None,
+    scale_x_y: float = 1.0,
+) -> tuple[Variable, Variable]:
+    """Return boxes and scores that the head of a YOLO network says."""
+    attrs = {
+        "anchors": [int(a) for a in anchors],
+        "class_num": class_num,
+        "conf_thresh": conf_thresh,
+        "downsample_ratio": downsample_ratio,
+        "clip_bbox": clip_bbox,
+        "scale_x_y": scale_x_y,
+    }
+    inputs, slots = {"X": x, "ImgSize": img_size}, ("Boxes", "Scores")
+    return _two("yolo_box", name, inputs, attrs, slots, x.dtype)
+
+
+def yolov3_loss(
+    x: Variable,
+    gt_box: Variable,
+    gt_label: Variable,
+    anchors: Sequence[int],
+    anchor_mask: Sequence[int],
+    class_num: int,
+    ignore_thresh: float,
+    downsample_ratio: int,
+    gt_score: Variable | None = None,
+    use_label_smooth: bool = True,
+    name: str | None = None,
+    scale_x_y: float = 1.0,
+) -> Variable:
+    """Return the loss of each image: where boxes are, whether there are any, of which class.
+
+    gt_box: [N, boxes, 4], center, width and height in parts of the image; 0 where there is none.
+    """
+    helper = LayerHelper("yolov3_loss", name)
+    inputs = {"X": x, "GTBox": gt_box, "GTLabel": gt_label}
+    if gt_score is not None:
+        inputs["GTScore"] = gt_score
+    attrs = {
+        "anchors": [int(a) for a in anchors],
+        "anchor_mask": [int(a) for a in anchor_mask],
+        "class_num": class_num,
+        "ignore_thresh": ignore_thresh,
+        "downsample_ratio": downsample_ratio,
+        "use_label_smooth": use_label_smooth,
+        "scale_x_y": scale_x_y,
+    }
+    loss = helper.new_var(x.dtype)
+    outputs = {
+        "Loss": loss,
+        "ObjectnessMask": helper.new_var(x.dtype, stop_gradient=True),
+        "GTMatchMask": helper.new_var("int32", stop_gradient=True),
+    }
+    helper.append_op("yolov3_loss", inputs, outputs, attrs)
+    return loss
+
+
+def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
+    """Turn distances of corners from pixels of a 4 times smaller map into places."""
+    helper = LayerHelper("polygon_box_transform", name)
+    return helper.apply(helper.layer_type, {"Input": input}, slot="Output", dtype=input.dtype)
+
+
+# -- which are kept --------------------------------------------------------------------------------
+def multiclass_nms(
+    bboxes: Variable,
+    scores: Variable,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    nms_threshold: float = 0.3,
+    normalized: bool = True,
+    nms_eta: float = 1.0,
+    background_label: int = 0,
+    name: str | None = None,
+) -> Variable:
+    """Return (class, score, box) of boxes [N, M, 4] that no better one of their class overlaps.
+
+    scores: [N, classes, M]. Rows are in sequences, one for each image.
+    """
+    attrs = {
+        "background_label": background_label,
+        "score_threshold": float(score_threshold),
+        "nms_top_k": nms_top_k,
+        "nms_threshold": float(nms_threshold),
+        "nms_eta": float(nms_eta),
+        "keep_top_k": keep_top_k,
+        "normalized": normalized,
+    }
+    inputs, helper = {"BBoxes": bboxes, "Scores": scores}, LayerHelper("multiclass_nms", name)
+    return helper.apply("multiclass_nms", inputs, attrs, dtype=bboxes.dtype, stop_gradient=True)
+
+
+def detection_output(
+    loc: Variable,
+    scores: Variable,
+    prior_box: Variable,
+    prior_box_var: Any,
+    background_label: int = 0,
+    nms_threshold: float = 0.3,
+    nms_top_k: int = 400,
+    keep_top_k: int = 200,
+    score_threshold: float = 0.01,
+    nms_eta: float = 1.0,
+    return_index: bool = False,
+) -> Any:
+    """Decode boxes, and keep those that no better one of their class overlaps.
+
+    As in Fluid, the background is class 0 and nms_eta 1, whatever is given.
+    """
+    decoded = box_coder(prior_box, prior_box_var, loc, "decode_center_size")
+    chances = transpose(softmax(scores), [0, 2, 1])
+    chances.stop_gradient = True
+    how = score_threshold, nms_top_k, keep_top_k, nms_threshold
+    if not return_index:
+        return multiclass_nms(decoded, chances, *how)
+    names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold")
+    attrs = {**dict(zip(names, how)), "background_label": 0, "nms_eta": 1.0}
+    inputs, slots = {"BBoxes": decoded, "Scores": chances}, ("Out", "Index")
+    return _two("multiclass_nms2", None, inputs, attrs, slots, decoded.dtype)
+
+
+# -- chosen by value -------------------------------------------------------------------------------
+def where(condition: Variable) -> Variable:
+    """Return the places [n, dimensions] of what is true; only the step knows how many."""
+    helper = LayerHelper("where_index")
+    inputs = {"Condition": condition}
+    return helper.apply("where_index", inputs, dtype="int64", stop_gradient=True)
+
+
+def nonzero(input: Variable, as_tuple: bool = False) -> Any:
+    """Return the places of what is not zero, as one value or one for each dimension."""
+    helper = LayerHelper("nonzero")
+    kind = {"in_dtype": input.dtype, "out_dtype": "bool"}
+    places = where(helper.apply("cast", {"X": input}, kind, dtype="bool"))
+    if not as_tuple:
+        return places
+    axes = range(len(input.shape))
+    return tuple(slice(places, axes=[1], starts=[i], ends=[i + 1]) for i in axes)
+
+
+def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable]:
+    """Return the different numbers of a vector, in order, and which of them each element is."""
+    return _two("unique", None, {"X": x}, {"dtype": str(dtype)}, ("Out", "Index"), x.dtype)
+
+
+def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable, Variable]:
+    """Return what `unique` does, and how often each number is there."""
+    helper = LayerHelper("unique_with_counts")
+    out = helper.new_var(x.dtype, stop_gradient=True)
+    index, count = (helper.new_var(dtype, stop_gradient=True) for _ in range(2))
+    outputs = {"Out": out, "Index": index, "Count": count}
+    helper.append_op("unique_with_counts", {"X": x}, outputs, {"dtype": str(dtype)})
+    return out, index, count

@@ -1,0 +1,67 @@
+"""Weight normalization: a parameter as a direction and a length of its own (Salimans, 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist import layers  # complete when a layer is built
+from hpcdist.errors import GraphError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import program_guard
+from hpcdist.graph.variable import Variable
+from hpcdist.initializer import Initializer
+from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
+
+
+def weight_normalized(
+    helper: Any,
+    attr: WeightNormParamAttr,
+    name: str,
+    initializer: Any,
+    shape: Sequence[int],
+    dtype: Any,
+) -> Variable:
+    """Return ``g v / |v|``, the norm of each part along dimension ``attr.dim``, or of all.
+
+    ``<name>_v`` is initialized as the parameter would be, ``<name>_g`` with its norms.
+    """
+    dim = attr.dim
+    if dim is not None and not 0 <= dim < len(shape):
+        raise GraphError(f"WeightNormParamAttr(dim={dim}): the parameter has shape {tuple(shape)}")
+    lengths = [extent if axis == dim else 1 for axis, extent in enumerate(shape)]
+    v = helper.create_parameter(_part(attr, f"{name}_v", initializer), shape, dtype)
+    g = helper.create_parameter(_part(attr, f"{name}_g", _NormsOf(v.name, dim)), lengths, dtype)
+    scale = layers.elementwise_div(g, _norms(v, dim, lengths))
+    if dim is not None:
+        scale = layers.reshape(scale, [shape[dim]])
+    w = layers.elementwise_mul(v, scale, axis=-1 if dim is None else dim)
+    WeightNormParamAttr.params_with_weight_norm.append(w)
+    return w
+
+
+def _part(attr: WeightNormParamAttr, name: str, initializer: Any) -> ParamAttr:
+    facts = attr.learning_rate, attr.regularizer, attr.trainable
+    return ParamAttr(name, initializer, *facts, do_model_average=attr.do_model_average)
+
+
+def _norms(v: Variable, dim: int | None, lengths: Sequence[int]) -> Variable:
+    others = [axis for axis in range(len(v.shape)) if axis != dim]
+    squares = layers.reduce_sum(layers.square(v), dim=others or None, keep_dim=True)
+    return layers.reshape(layers.sqrt(squares), lengths)
+
+
+class _NormsOf(Initializer):
+    """Initializes the lengths as the norms of a parameter that is initialized before."""
+
+    def __init__(self, source: str, dim: int | None) -> None:
+        self._source = source
+        self._dim = dim
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        """Append what computes the norms to the startup program, behind all initializers."""
+        with program_guard(block.program, block.program):
+            norms = _norms(block.var(self._source), self._dim, var.shape)
+            layers.assign(norms, output=var)
+        return block.ops[-1]

@@ -1,0 +1,142 @@
+"""What is chosen by its value, so that only the step knows how much: where, unique, boxes kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.graph.values import Value
+from hpcdist.ops.boxes import overlaps
+
+define(
+    "where_index",
+    "Condition -> Out",
+    rows=not_on_rows,
+    infer=lambda x: Meta((-1, len(x.shape)), "int64"),
+    values=lambda x: Value(np.argwhere(x.array).astype(np.int64)),
+)
+
+
+def _unique(x: Value, dtype: str, counted: bool = False) -> Any:
+    """Numbers in the order in which they are met first, where each element is among them."""
+    flat = x.array.reshape(-1)
+    _, first, inverse, counts = np.unique(
+        flat, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(first, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    index = Value(place[inverse.reshape(-1)].astype(dtype))
+    found = Value(flat[first[order]]), index
+    return (*found, Value(counts[order].astype(dtype))) if counted else found
+
+
+def _unique_infer(x: Meta, dtype: str) -> Any:
+    return Meta((-1,), x.dtype), Meta((-1,), dtype)
+
+
+define(
+    "unique",
+    "X -> Out, Index",
+    rows=not_on_rows,
+    attrs={"dtype": "int32"},
+    infer=_unique_infer,
+    values=_unique,
+)
+define(
+    "unique_with_counts",
+    "X -> Out, Index, Count",
+    rows=not_on_rows,
+    attrs={"dtype": "int32"},
+    infer=lambda x, dtype: (*_unique_infer(x, dtype), Meta((-1,), dtype)),
+    values=lambda x, dtype: _unique(x, dtype, True),
+)
+
+
+# -- multiclass_nms: of boxes that overlap, the one with the highest score ------------------------
+def _kept(
+    boxes: Any, scores: Any, threshold: float, top: int, nms: float, eta: float, normalized: bool
+) -> list[int]:
+    """Return the places of the boxes of a class that are kept, by falling scores."""
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] > threshold]
+    order = order[:top] if top > -1 else order
+    boxes = boxes[order]
+    apart = (boxes[:, None, 2:] < boxes[None, :, :2]).any(-1)  # however wide a pixel is
+    shared = np.where(apart | apart.T, 0, overlaps(np, boxes, boxes, normalized))
+    kept: list[int] = []
+    for i in range(len(order)):
+        if all(shared[i, k] <= nms for k in kept):
+            kept.append(i)
+            nms *= eta if eta < 1 and nms > 0.5 else 1
+    return [int(order[i]) for i in kept]
+
+
+def _nms(
+    boxes: Value,
+    scores: Value,
+    background_label: int,
+    score_threshold: float,
+    nms_top_k: int,
+    nms_threshold: float,
+    nms_eta: float,
+    keep_top_k: int,
+    normalized: bool,
+) -> tuple[Value, Value]:
+    """Rows (class, score, x1, y1, x2, y2) for each image, [[-1]] if there are none at all."""
+    rows, index, lengths = [], [], []
+    images, count = boxes.array.shape[:2]
+    for n in range(images):
+        found = []
+        for label in range(scores.array.shape[1]):
+            if label != background_label:
+                own = scores.array[n, label]
+                how = score_threshold, nms_top_k, nms_threshold, nms_eta, normalized
+                found += [(label, i) for i in _kept(boxes.array[n], own, *how)]
+        if -1 < keep_top_k < len(found):
+            best = sorted(found, key=lambda f: -scores.array[n, f[0], f[1]])[:keep_top_k]
+            found = sorted(best, key=lambda f: f[0])
+        rows += [[c, scores.array[n, c, i], *boxes.array[n, i]] for c, i in found]
+        index += [n * count + i for _, i in found]
+        lengths.append(len(found))
+    dtype = boxes.array.dtype
+    if not rows:
+        lod = Lod.of_lengths([np.array([1] + [0] * (images - 1))])
+        return Value(np.full((1, 1), -1, dtype), lod), Value(np.zeros((0, 1), np.int32))
+    lod = Lod.of_lengths([np.array(lengths)])
+    places = np.array(index, np.int32).reshape(-1, 1)
+    return Value(np.array(rows, dtype), lod), Value(places, lod)
+
+
+_NMS = {
+    "background_label": 0,
+    "score_threshold": 0.0,
+    "nms_top_k": -1,
+    "nms_threshold": 0.3,
+    "nms_eta": 1.0,
+    "keep_top_k": -1,
+    "normalized": True,
+}
+define(
+    "multiclass_nms",
+    "BBoxes, Scores -> Out",
+    rows=not_on_rows,
+    attrs=_NMS,
+    infer=lambda boxes, scores, **_: Meta((-1, 6), boxes.dtype, lod=Lod(1)),
+    values=lambda boxes, scores, **how: _nms(boxes, scores, **how)[0],
+)
+define(
+    "multiclass_nms2",
+    "BBoxes, Scores -> Out, Index",
+    rows=not_on_rows,
+    attrs=_NMS,
+    infer=lambda boxes, scores, **_: (
+        Meta((-1, 6), boxes.dtype, lod=Lod(1)),
+        Meta((-1, 1), "int32", lod=Lod(1)),
+    ),
+    values=_nms,
+)

@@ -1,0 +1,23 @@
+"""torch.distributed over MPI: ``import hpcdist.torch`` registers the backend ``hpcdist``.
+
+Needs torch 2.13 or newer (``pip install hpcdist[torch]``): `LaunchError` for an older one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpcdist.errors import LaunchError
+
+OLDEST = (2, 13)  # whose process groups can be written in Python as far as we need
+
+found = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+if found < OLDEST:
+    raise LaunchError(
+        f"hpcdist.torch needs torch {OLDEST[0]}.{OLDEST[1]} or newer, found {torch.__version__}: "
+        "python -m pip install -U torch"
+    )
+
+from hpcdist.torch.takeover import register  # noqa: E402
+
+register()

@@ -1,0 +1,183 @@
+"""c10d's collectives by messages between ranks, anywhere. Each is a generator of `comm.lanes`.
+
+Tensors are contiguous vectors. Reductions run in rank order, whatever the number of elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.lanes import Messages, Steps
+from hpcdist.comm.reduction_phases import cuts, shares
+from hpcdist.torch.memory import as_bytes
+from hpcdist.torch.reductions import Reduction
+
+Vectors = Sequence[torch.Tensor]
+ROUND_BYTES = 2**26  # of a vector at once: what the ranks send needs memory to be received in
+WHOLE_TO = 16384  # bytes up to which every rank sends all it has to all
+
+
+@dataclass(frozen=True)
+class Channel:
+    """How the messages of a group's collectives go; all have one tag, for they run in order."""
+
+    transport: Transport
+    tag: int
+
+    @property
+    def rank(self) -> int:
+        return self.transport.rank
+
+    @property
+    def size(self) -> int:
+        return self.transport.size
+
+    @property
+    def others(self) -> list[int]:
+        """The other ranks, nearest first, so that not all begin with the same one."""
+        return [(self.rank + k) % self.size for k in range(1, self.size)]
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, torch.Tensor]] = (),
+        receives: Sequence[tuple[int, torch.Tensor]] = (),
+    ) -> Messages:
+        """Return the wait for messages: pairs of a rank and a vector."""
+        return Messages(
+            self.transport,
+            self.tag,
+            [(peer, as_bytes(vector)) for peer, vector in sends],
+            [(peer, as_bytes(vector)) for peer, vector in receives],
+        )
+
+
+def barrier(channel: Channel) -> Steps:
+    """Wait for all ranks."""
+    nothing = torch.empty(0)
+    pairs = [(peer, nothing) for peer in channel.others]
+    yield channel.exchange(pairs, pairs)
+
+
+def all_to_all(channel: Channel, inputs: Vectors, outputs: Vectors) -> Steps:
+    """Send ``inputs[r]`` to rank r, receive ``outputs[r]`` from it; lengths may differ."""
+    others = channel.others
+    receives = [(peer, outputs[peer]) for peer in others]
+    wait = channel.exchange([(peer, inputs[peer]) for peer in others], receives)
+    outputs[channel.rank].copy_(inputs[channel.rank])
+    yield wait
+
+
+def all_gather(channel: Channel, own: torch.Tensor, outputs: Vectors) -> Steps:
+    """Bring every rank's ``own`` to all, as ``outputs[r]``."""
+    return all_to_all(channel, [own] * channel.size, outputs)
+
+
+def gather(channel: Channel, own: torch.Tensor, outputs: Vectors, root: int) -> Steps:
+    """Bring every rank's ``own`` to the root, as ``outputs[r]`` there."""
+    if channel.rank != root:
+        yield channel.exchange(sends=[(root, own)])
+        return
+    wait = channel.exchange(receives=[(peer, outputs[peer]) for peer in channel.others])
+    outputs[root].copy_(own)
+    yield wait
+
+
+def scatter(channel: Channel, inputs: Vectors, out: torch.Tensor, root: int) -> Steps:
+    """Bring the root's ``inputs[r]`` to rank r, as ``out``."""
+    if channel.rank != root:
+        yield channel.exchange(receives=[(root, out)])
+        return
+    wait = channel.exchange([(peer, inputs[peer]) for peer in channel.others])
+    out.copy_(inputs[root])
+    yield wait
+
+
+def broadcast(channel: Channel, vector: torch.Tensor, root: int) -> Steps:
+    """Overwrite ``vector`` with the root's, along a binomial tree."""
+    distance = (channel.rank - root) % channel.size
+    bit = 1
+    while bit < channel.size and not distance & bit:
+        bit <<= 1
+    if distance:
+        yield channel.exchange(receives=[((distance - bit + root) % channel.size, vector)])
+    children = []
+    while bit := bit >> 1:
+        if distance + bit < channel.size:
+            children.append(((distance + bit + root) % channel.size, vector))
+    if children:
+        yield channel.exchange(children)
+
+
+def reduce(channel: Channel, vector: torch.Tensor, reduction: Reduction, root: int) -> Steps:
+    """Overwrite the root's ``vector`` with the reduction of all."""
+    for block in rounds(vector, channel.size):
+        given = reduction.prepare(block)
+        if channel.rank != root:
+            yield channel.exchange(sends=[(root, given)])
+            continue
+        rows = _rows(channel, given)
+        yield channel.exchange(receives=[(peer, rows[peer]) for peer in channel.others])
+        reduction.fold(rows, block)
+
+
+def reduce_scatter(
+    channel: Channel, inputs: Vectors, out: torch.Tensor, reduction: Reduction
+) -> Steps:
+    """Write the reduction of all ranks' ``inputs[r]`` into rank r's ``out``."""
+    prepared = [reduction.prepare(vector) for vector in inputs]
+    cut = [list(rounds(vector, 1)) for vector in prepared]
+    targets = list(rounds(out, 1))
+    nothing = out[:0]
+    for k in range(max(map(len, cut))):
+        blocks = [each[k] if k < len(each) else nothing for each in cut]
+        rows = _rows(channel, blocks[channel.rank])
+        yield channel.exchange(
+            [(peer, blocks[peer]) for peer in channel.others],
+            [(peer, rows[peer]) for peer in channel.others],
+        )
+        reduction.fold(rows, targets[k] if k < len(targets) else nothing)
+
+
+def all_reduce(channel: Channel, vector: torch.Tensor, reduction: Reduction) -> Steps:
+    """Overwrite every rank's ``vector`` with the reduction of all."""
+    for block in rounds(vector, channel.size):
+        given = reduction.prepare(block)
+        if block.nbytes <= WHOLE_TO:
+            rows = _rows(channel, given)
+            yield channel.exchange(
+                [(peer, given) for peer in channel.others],
+                [(peer, rows[peer]) for peer in channel.others],
+            )
+            reduction.fold(rows, block)
+            continue
+        bounds = cuts(block.numel(), channel.size, channel.size)
+        parts = shares(given, bounds)
+        rows = _rows(channel, parts[channel.rank])
+        yield channel.exchange(
+            [(peer, parts[peer]) for peer in channel.others],
+            [(peer, rows[peer]) for peer in channel.others],
+        )
+        results = shares(block, bounds)
+        reduction.fold(rows, results[channel.rank])
+        yield channel.exchange(
+            [(peer, results[channel.rank]) for peer in channel.others],
+            [(peer, results[peer]) for peer in channel.others],
+        )
+
+
+def rounds(vector: torch.Tensor, ranks: int) -> Iterator[torch.Tensor]:
+    """Return a vector in pieces, for which ``ranks`` pieces of scratch are not too much; one if
+    it is empty."""
+    step = max(1, ROUND_BYTES // ranks // vector.element_size())
+    for begin in range(0, max(vector.numel(), 1), step):
+        yield vector[begin : begin + step]
+
+
+def _rows(channel: Channel, own: torch.Tensor) -> list[torch.Tensor]:
+    """Return room for what each rank gives, like this one's ``own``, which is among them."""
+    scratch = own.new_empty((channel.size - 1, own.numel())).unbind(0)
+    return [*scratch[: channel.rank], own, *scratch[channel.rank :]]

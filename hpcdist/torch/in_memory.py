@@ -1,0 +1,219 @@
+"""c10d's collectives among ranks of one host, in memory that all of them see.
+
+They go in phases. In a phase a rank writes into its own buffer, meets the others (`Meeting`), and
+reads theirs. Buffers are used in turn: who writes for phase k knows that all have ended their reads
+of phase k - 2, for they have come to phase k - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+import torch
+
+from hpcdist.comm.base import SharedRows, Transport
+from hpcdist.comm.lanes import Steps
+from hpcdist.comm.reduction_phases import cuts
+from hpcdist.torch.reductions import Reduction
+from hpcdist.torch.signature import agree
+
+LINE_BYTES = 64  # pieces begin at lines of the cache
+LINE = 4096  # before a rank's buffers: its count of phases, and what it calls
+CHUNK = 2**20  # bytes of a buffer
+HALF = CHUNK // 2
+WHOLE_TO = 2**14  # bytes up to which every rank reduces all of a vector
+
+
+class HostMemory:
+    """Memory shared by all ranks of a group on one host."""
+
+    def __init__(self, transport: Transport, shared: SharedRows, names: tuple[int, ...]) -> None:
+        """``shared`` has LINE + 2 * CHUNK bytes of each rank's, the first of them zeros."""
+        self.rank, self.size = transport.rank, transport.size
+        self._names = names
+        self._sync = shared.sync
+        self._heads = [memoryview(row[:24]).cast("q") for row in shared.rows]
+        self._others = [head for k, head in enumerate(self._heads) if k != self.rank]
+        buffers = torch.from_numpy(shared.rows)[:, LINE:].unflatten(1, (2, CHUNK))
+        self._buffers = buffers.transpose(0, 1)
+        self._count = 0
+        self._view = lru_cache(256)(self._slice)  # a script calls the same again and again
+
+    def rows(self, dtype: torch.dtype, length: int, begin: int = 0) -> list[torch.Tensor]:
+        """Return parts of all ranks' buffers of the phase that is to come.
+
+        They have ``length`` elements and lie ``begin`` bytes from the buffers' beginnings.
+        """
+        return self._view(self._count % 2, dtype, length, begin)
+
+    def meet(self) -> Meeting:
+        """Return the wait for all ranks to have written what is theirs in this phase."""
+        self._count += 1
+        self._sync()
+        self._heads[self.rank][0] = self._count
+        return Meeting(self._others, self._heads, self._count, self._sync)
+
+    def tell(self, call: int) -> None:
+        """Let the others see, when they meet next, what this rank calls."""
+        self._heads[self.rank][1 + self._count % 2] = call
+
+    def agree(self, call: int, number: int) -> None:
+        """Refuse ranks that have told other calls before they met."""
+        at = 2 - self._count % 2
+        told = [head[at] for head in self._heads]
+        agree(call, told, self._names, self.rank, number)
+
+    def _slice(self, turn: int, dtype: torch.dtype, length: int, begin: int) -> list[torch.Tensor]:
+        end = begin + length * dtype.itemsize
+        return list(self._buffers[turn, :, begin:end].view(dtype).unbind(0))
+
+
+class Meeting:
+    """The wait until all ranks have come to a phase."""
+
+    def __init__(
+        self,
+        others: Sequence[memoryview],
+        heads: Sequence[memoryview],
+        count: int,
+        sync: Callable[[], None],
+    ) -> None:
+        self._others = others
+        self._heads = heads
+        self._count = count
+        self._sync = sync
+
+    def ended(self) -> bool:
+        # A loop: it is asked again and again, and a generator would take longer.
+        for head in self._others:
+            if head[0] < self._count:
+                return False
+        self._sync()
+        return True
+
+    def missing(self) -> Sequence[int]:
+        return [k for k, head in enumerate(self._heads) if head[0] < self._count]
+
+
+def host_memory(transport: Transport, names: tuple[int, ...]) -> HostMemory | None:
+    """Return memory for a group, None if its ranks have none in common. Collective.
+
+    ``names`` are what messages call its ranks.
+    """
+    if transport.size == 1 or transport.on_host().size < transport.size:
+        return None
+    shared = transport.share(LINE + 2 * CHUNK)
+    return None if shared is None else HostMemory(transport, shared, names)
+
+
+def barrier(memory: HostMemory) -> Steps:
+    """Wait for all ranks."""
+    yield memory.meet()
+
+
+def broadcast(memory: HostMemory, vector: torch.Tensor, root: int) -> Steps:
+    """Overwrite ``vector`` with the root's."""
+    for part in pieces(vector, CHUNK):
+        rows = memory.rows(part.dtype, part.numel())
+        if memory.rank == root:
+            rows[root].copy_(part)
+        yield memory.meet()
+        if memory.rank != root:
+            part.copy_(rows[root])
+
+
+def all_gather(memory: HostMemory, own: torch.Tensor, outputs: Sequence[torch.Tensor]) -> Steps:
+    """Bring every rank's ``own`` to all, as ``outputs[r]``."""
+    targets = zip(*(pieces(out, CHUNK) for out in outputs), strict=True)
+    for part, into in zip(pieces(own, CHUNK), targets, strict=True):
+        rows = memory.rows(part.dtype, part.numel())
+        rows[memory.rank].copy_(part)
+        yield memory.meet()
+        for row, out in zip(rows, into, strict=True):
+            out.copy_(row)
+
+
+def all_to_all(
+    memory: HostMemory, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> Steps:
+    """Bring ``inputs[r]`` to rank r, and of each rank r what is for this one into ``outputs[r]``.
+
+    All are of one length.
+    """
+    step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
+    sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
+    targets = zip(*(pieces(vector, step) for vector in outputs), strict=True)
+    for given, into in zip(sources, targets, strict=True):
+        for peer, part in enumerate(given):
+            memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
+        rows = memory.rows(given[0].dtype, given[0].numel(), memory.rank * step)
+        yield memory.meet()
+        for row, out in zip(rows, into, strict=True):
+            out.copy_(row)
+
+
+def reduce_scatter(
+    memory: HostMemory,
+    inputs: Sequence[torch.Tensor],
+    out: torch.Tensor,
+    reduction: Reduction,
+) -> Steps:
+    """Write the reduction of all ranks' ``inputs[r]``, all of one length, into rank r's ``out``."""
+    step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
+    sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
+    for given, into in zip(sources, pieces(out, step), strict=True):
+        for peer, part in enumerate(given):
+            row = memory.rows(part.dtype, part.numel(), peer * step)[memory.rank]
+            row.copy_(reduction.prepare(part))
+        rows = memory.rows(into.dtype, into.numel(), memory.rank * step)
+        yield memory.meet()
+        reduction.fold(rows, into)
+
+
+def reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction, root: int) -> Steps:
+    """Overwrite the root's ``vector`` with the reduction of all."""
+    for part in pieces(vector, CHUNK):
+        rows = memory.rows(part.dtype, part.numel())
+        rows[memory.rank].copy_(reduction.prepare(part))
+        yield memory.meet()
+        if memory.rank == root:
+            reduction.fold(rows, part)
+
+
+def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction) -> Steps:
+    """Overwrite every rank's ``vector`` with the reduction of all."""
+    dtype, rank, size = vector.dtype, memory.rank, memory.size
+    if vector.nbytes <= WHOLE_TO:
+        rows = memory.rows(dtype, vector.numel())
+        rows[rank].copy_(reduction.prepare(vector))
+        yield memory.meet()
+        reduction.fold(rows, vector)
+        return
+    # Each rank reduces a share of a piece. In the phase in which they tell their shares' results,
+    # in the second half of the buffers, they give the next piece in the first half.
+    before: torch.Tensor | None = None
+    for part in [*pieces(vector, HALF), None]:
+        if before is not None:
+            bounds = cuts(before.numel(), size, size)
+            begin, end = bounds[rank : rank + 2]
+            shares = [row[begin:end] for row in rows]
+            reduction.fold(shares, memory.rows(dtype, end - begin, HALF)[rank])
+            results = [
+                memory.rows(dtype, e - b, HALF)[k] for k, (b, e) in enumerate(pairwise(bounds))
+            ]
+        if part is not None:
+            rows = memory.rows(dtype, part.numel())
+            rows[rank].copy_(reduction.prepare(part))
+        yield memory.meet()
+        if before is not None:
+            for result, (begin, end) in zip(results, pairwise(bounds), strict=True):
+                before[begin:end].copy_(result)
+        before = part
+
+
+def pieces(vector: torch.Tensor, nbytes: int) -> list[torch.Tensor]:
+    """Return a vector in pieces of at most ``nbytes``; one if it is empty."""
+    step = nbytes // vector.element_size()
+    return list(vector.split(step)) if vector.numel() > step else [vector]

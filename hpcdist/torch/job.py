@@ -1,0 +1,90 @@
+"""This process's part in a job of torch: transports, store, the thread beside the script."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import traceback
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+
+from hpcdist import settings
+from hpcdist.comm import loopback
+from hpcdist.comm.base import Transport
+from hpcdist.comm.lanes import Mover
+from hpcdist.comm.process_manager import launched_size
+from hpcdist.comm.world import mpi_world
+from hpcdist.errors import LaunchError
+from hpcdist.torch.store import Keeper, MpiStore
+
+
+@dataclass(frozen=True)
+class TorchJob:
+    """What all process groups of this process share."""
+
+    transport: Transport  # of all ranks; groups are subsets of it
+    store: MpiStore
+    mover: Mover
+    deadline_s: float  # of waits for which the script has set no time-out
+
+
+@cache
+def job() -> TorchJob:
+    """Return this process's part in the job; the first call starts it. Collective.
+
+    LaunchError if MPI does not allow several threads, or ranks have other roles.
+    """
+    launched = launched_size() is not None
+    world: Transport = mpi_world() if launched else loopback.world(1)[0]
+    if not world.concurrent:
+        raise LaunchError(
+            "hpcdist.torch sends from several threads and needs MPI_THREAD_MULTIPLE, which this "
+            "MPI library does not give; build it with threads, or leave mpi4py.rc.thread_level "
+            "at 'multiple'"
+        )
+    if settings.PSERVER_ENDPOINTS.is_set():
+        raise LaunchError(
+            "hpcdist.torch trains without parameter servers: start the job without --pservers"
+        )
+    deadline_s = settings.RPC_DEADLINE.read() / 1000
+    everyone = range(world.size)
+    messages = world.subset(everyone, 1)
+    asking = world.subset(everyone, 2)
+    keeper = Keeper(asking) if world.rank == 0 else None
+    store = MpiStore(asking, keeper, deadline_s)
+    found = TorchJob(messages, store, Mover(world.policy), deadline_s)
+
+    def leave() -> None:
+        found.mover.close()
+        if keeper is not None:
+            keeper.close()
+
+    def leave_together() -> None:
+        world.barrier(None)  # rank 0 keeps the store until nobody needs it
+        leave()
+
+    if launched and not settings.RANK.is_set():  # no launcher of ours ends the job
+        sys.excepthook = _EndsJob(world)
+        atexit.register(leave_together)
+    else:
+        atexit.register(leave)
+    return found
+
+
+@dataclass(frozen=True)
+class _EndsJob:
+    """An exception hook that ends all ranks, which would wait for this one."""
+
+    transport: Transport
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        lines = "".join(traceback.format_exception(kind, error, trace))
+        # torch's own hook holds back what is written to sys.stderr.
+        print(
+            f"hpcdist: rank {self.transport.rank} failed\n{lines}", file=sys.__stderr__, flush=True
+        )
+        if not issubclass(kind, KeyboardInterrupt):
+            self.transport.abort(1)

@@ -1,0 +1,80 @@
+"""What torch's ReduceOps do to tensors, one after another in rank order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpcdist.errors import CommError
+
+BLOCK_BYTES = 2**17  # folded at once: the partial result stays in the second-level cache
+_OPS = dist.ReduceOp.RedOpType
+_INTO: dict[Any, Callable[..., Any]] = {
+    _OPS.SUM: torch.add,
+    _OPS.AVG: torch.add,
+    _OPS.PREMUL_SUM: torch.add,
+    _OPS.PRODUCT: torch.mul,
+    _OPS.MIN: torch.minimum,
+    _OPS.MAX: torch.maximum,
+    _OPS.BAND: torch.bitwise_and,
+    _OPS.BOR: torch.bitwise_or,
+    _OPS.BXOR: torch.bitwise_xor,
+}
+_BITWISE = (_OPS.BAND, _OPS.BOR, _OPS.BXOR)
+_ORDERED = (_OPS.MIN, _OPS.MAX)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One ReduceOp for tensors of one dtype, over a number of ranks."""
+
+    name: str
+    into: Callable[..., Any]  # (left, right, out=)
+    size: int
+    mean: bool = False
+    factor: Any = None  # what each rank's tensor is multiplied by first
+
+    def prepare(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return what this rank gives: its tensor, or a new one."""
+        return flat if self.factor is None else flat * self.factor
+
+    def fold(self, rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        """Write the result over ``rows``, in their order, into ``out``, which may be one of them.
+
+        All are vectors of one length.
+        """
+        step = max(1, BLOCK_BYTES // out.element_size())
+        for begin in range(0, out.numel(), step) if out.numel() > step else (0,):
+            parts = [row[begin : begin + step] for row in rows]
+            target = out[begin : begin + step]
+            if len(parts) == 1:
+                target.copy_(parts[0])
+            elif len(parts) == 2:
+                self.into(parts[0], parts[1], out=target)
+            else:
+                total = self.into(parts[0], parts[1])
+                for part in parts[2:-1]:
+                    self.into(total, part, out=total)
+                self.into(total, parts[-1], out=target)
+            if self.mean:
+                rounding = None if out.is_floating_point() or out.is_complex() else "trunc"
+                target.div_(self.size, rounding_mode=rounding)
+
+
+def reduction(op: Any, dtype: torch.dtype, size: int) -> Reduction:
+    """Return what a ReduceOp does to tensors of ``dtype``; CommError if it is not for them."""
+    kind = op if isinstance(op, _OPS) else op.__getstate__()[0]
+    name = str(kind).rpartition(".")[2]
+    if kind not in _INTO:
+        raise CommError(f"ReduceOp.{name} is not there, expected one of SUM, AVG, PRODUCT, ...")
+    integral = not (dtype.is_floating_point or dtype.is_complex)
+    if (kind in _BITWISE and not integral) or (kind in _ORDERED and dtype.is_complex):
+        raise CommError(f"ReduceOp.{name} is not for tensors of {dtype}")
+    if kind == _OPS.AVG and dtype == torch.bool:
+        raise CommError("ReduceOp.AVG is not for tensors of torch.bool: they have no mean")
+    factor = op.__getstate__()[1] if kind == _OPS.PREMUL_SUM else None
+    return Reduction(name, _INTO[kind], size, kind == _OPS.AVG, factor)

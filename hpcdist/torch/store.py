@@ -1,0 +1,224 @@
+"""torch's key-value store over MPI: rank 0 keeps it (`StoreTable`), the others ask by messages.
+
+A request is one message to rank 0, its answer one message back under a tag of its own, so that
+threads of a rank may ask side by side. No port is opened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from hpcdist.comm.base import ANY, Transport
+from hpcdist.comm.collective import Group
+from hpcdist.errors import DeadlineError
+from hpcdist.torch.store_table import LATE, Request, StoreTable
+
+KEEPER = 0
+REQUEST_TAG = 1
+FIRST_ANSWER_TAG, ANSWER_TAGS = 2, 2**14
+# How long the keeper sleeps between looks for requests: short after one, longer when none come.
+LEAST_NAP_S, MOST_NAP_S, NAP_GROWTH = 50e-6, 5e-3, 1.2
+
+
+class StoreTimeout(DeadlineError, dist.DistStoreError):
+    """Keys that the store was asked for have not been set in time."""
+
+
+class Keeper:
+    """Rank 0's thread that answers requests, those of its own threads too."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._table = StoreTable()
+        self._guard = threading.Lock()  # of the table
+        self._sends: list[tuple[Any, Any]] = []  # requests under way with their buffers
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="hpcdist-store", daemon=True)
+        self._thread.start()
+
+    def ask(self, request: Request) -> None:
+        """Take a request of a thread of this rank, or of a message; answer what can be answered."""
+        with self._guard:
+            self._answer(self._table.ask(request))
+
+    def close(self) -> None:
+        """End the thread; requests that wait get no answer."""
+        self._closed = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        nap = LEAST_NAP_S
+        while not self._closed:
+            if found := self._transport.iprobe(ANY, REQUEST_TAG):
+                self._take(*found)
+                nap = LEAST_NAP_S
+                continue
+            with self._guard:
+                self._answer(self._table.expire(time.monotonic()))
+                self._sends = [s for s in self._sends if not self._transport.test_all([s[0]])]
+            time.sleep(nap)
+            nap = min(nap * NAP_GROWTH, MOST_NAP_S)
+
+    def _take(self, peer: int, nbytes: int) -> None:
+        data = np.empty(nbytes, np.uint8)
+        request = self._transport.irecv(data, peer, REQUEST_TAG)
+        self._transport.wait_all([request], lambda: f"a request of rank {peer} to the store")
+        tag, wait_s, operation, arguments = json.loads(data.tobytes())
+        late = time.monotonic() + wait_s
+        self.ask(Request((peer, tag), operation, tuple(arguments), late))
+
+    def _answer(self, answers: Sequence[tuple[Any, str, Any]]) -> None:
+        for asker, kind, value in answers:
+            if callable(asker):  # of this rank
+                asker(kind, value)
+                continue
+            peer, tag = asker
+            data = np.frombuffer(json.dumps([kind, value]).encode(), np.uint8)
+            self._sends.append((self._transport.isend(data, peer, tag), data))
+
+
+class MpiStore(dist.Store):
+    """A store for `init_process_group`: keys are seen by all ranks of the job."""
+
+    def __init__(self, transport: Transport, keeper: Keeper | None, deadline_s: float) -> None:
+        """``keeper`` is given on rank 0; ``deadline_s`` bounds the wait for rank 0 to answer."""
+        super().__init__()
+        self._transport = transport
+        self._keeper = keeper
+        self._deadline_s = deadline_s
+        self._group = Group(transport, tuple(range(transport.size)), deadline_s)
+        self._numbers = itertools.count()
+
+    # torch calls the store from C++ under some names and from Python under others.
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._ask("set", key, _text(value))
+
+    def get(self, key: str) -> bytes:
+        return _bytes(self._ask("get", key))
+
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask("add", key, value))
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        return _bytes(self._ask("compare_set", key, _text(expected), _text(desired)))
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._ask("append", key, _text(value))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return bool(self._ask("check", list(keys)))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._ask("wait", list(keys), timeout=timeout)
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask("delete_key", key))
+
+    deleteKey = delete_key
+
+    def num_keys(self) -> int:
+        return int(self._ask("num_keys"))
+
+    getNumKeys = num_keys
+
+    def list_keys(self) -> list[str]:
+        return list(self._ask("list_keys"))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [_bytes(text) for text in self._ask("multi_get", list(keys))]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        self._ask("multi_set", list(keys), [_text(value) for value in values])
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        self._ask("queue_push", key, _text(value))
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        found = self._ask("queue_pop", key, block)
+        if found is None:
+            raise dist.QueueEmptyError(f"rank {self._transport.rank}: queue {key!r} is empty")
+        return _bytes(found)
+
+    def queue_len(self, key: str) -> int:
+        return int(self._ask("queue_len", key))
+
+    def clone(self) -> MpiStore:
+        return self
+
+    # -- inside --
+
+    def _ask(self, operation: str, *arguments: Any, timeout: timedelta | None = None) -> Any:
+        wait_s = (self.timeout if timeout is None else timeout).total_seconds()
+        find = self._post(operation, arguments, wait_s)
+        found: list[Any] = []
+
+        def poll() -> bool:
+            found.extend(find())
+            return bool(found)
+
+        what = (
+            f"the store on rank {KEEPER} to answer {operation}({', '.join(map(repr, arguments))})"
+        )
+        describe = self._group.lacking(lambda: what, lambda: [KEEPER])
+        self._transport.waiter(poll, describe, wait_s + self._deadline_s)()
+        kind, value = found
+        if kind == LATE:
+            raise StoreTimeout(
+                f"rank {self._transport.rank}: the store has no {', '.join(map(repr, value))} "
+                f"after {wait_s:g} s: a rank that should set it is stuck, or slower than the "
+                "time-out"
+            )
+        return value
+
+    def _post(
+        self, operation: str, arguments: tuple[Any, ...], wait_s: float
+    ) -> Callable[[], Sequence[Any]]:
+        """Send a request; return what looks for its answer: (kind, value), or nothing yet."""
+        if self._keeper is not None:
+            answer: list[Any] = []
+            here = partial(_note, answer)
+            self._keeper.ask(Request(here, operation, arguments, time.monotonic() + wait_s))
+            return lambda: answer
+        tag = FIRST_ANSWER_TAG + next(self._numbers) % ANSWER_TAGS
+        words = json.dumps([tag, wait_s, operation, arguments]).encode()
+        data = np.frombuffer(words, np.uint8)
+        send = self._transport.isend(data, KEEPER, REQUEST_TAG)
+
+        def find() -> Sequence[Any]:
+            if not self._transport.test_all([send]):
+                return []
+            came = self._transport.iprobe(KEEPER, tag)
+            if came is None:
+                return []
+            answer = np.empty(came[1], np.uint8)
+            receive = self._transport.irecv(answer, KEEPER, tag)
+            self._transport.wait_all([receive], lambda: "the answer of the store")
+            return list(json.loads(answer.tobytes()))
+
+        return find
+
+
+def _note(answer: list[Any], kind: str, value: Any) -> None:
+    answer[:] = kind, value
+
+
+def _text(value: str | bytes) -> str:
+    return (value.encode() if isinstance(value, str) else bytes(value)).decode("latin-1")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")

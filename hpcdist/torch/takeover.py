@@ -1,0 +1,108 @@
+"""How torch comes to us: the backend ``hpcdist``, rendezvous over MPI, and the names of others."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.constants import default_pg_timeout
+
+from hpcdist import settings
+from hpcdist.errors import LaunchError
+from hpcdist.torch.job import job
+from hpcdist.torch.process_group import MpiProcessGroup
+
+NAME = "hpcdist"
+rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
+_generations = count()
+
+
+def register() -> None:
+    """Make torch know the backend, and let env:// find ranks by MPI. Once in a process."""
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    there = rendezvous._rendezvous_handlers["env"]
+    rendezvous._rendezvous_handlers["env"] = _by_mpi_unless(_is_other_job, there)
+
+
+def stand_in() -> None:
+    """Let groups of gloo, mpi, or nccl without a GPU be ours, and every rendezvous of torch's.
+
+    For scripts that are written for torchrun. torch goes on calling them what the script does.
+    """
+    for scheme in ("env", "tcp"):
+        there = rendezvous._rendezvous_handlers[scheme]
+        rendezvous._rendezvous_handlers[scheme] = _by_mpi_unless(lambda: False, there)
+    make = distributed_c10d._new_process_group_helper
+
+    def make_ours(
+        group_size: int, group_rank: int, ranks: Any, backend: Any, *more: Any, **named: Any
+    ) -> Any:
+        asked = NAME if _is_ours_to_replace(str(backend)) else backend
+        found = make(group_size, group_rank, ranks, asked, *more, **named)
+        group = found[0]
+        if asked == NAME and isinstance(group, dist.ProcessGroup):
+            _, store = distributed_c10d._world.pg_map[group]
+            distributed_c10d._world.pg_map[group] = (backend, store)
+        return found
+
+    distributed_c10d._new_process_group_helper = make_ours
+
+
+def _is_ours_to_replace(backend: str) -> bool:
+    """Tell whether a group of this backend is to be ours: of torch's own, those that need no GPU.
+
+    With a GPU, nccl is torch's own, over our store.
+    """
+    names = {part.rpartition(":")[2] for part in backend.lower().split(",")}
+    if not names <= {"gloo", "mpi", "nccl", "undefined"}:
+        return False
+    return names <= {"gloo", "mpi"} or not torch.cuda.is_available()
+
+
+def _is_other_job() -> bool:
+    """Tell whether the environment describes a job of torchrun's."""
+    return settings.TORCH_MASTER.is_set() and settings.TORCH_RANK.is_set()
+
+
+def _by_mpi_unless(
+    leave_it: Callable[[], bool], other: Callable[..., Iterator[Any]]
+) -> Callable[..., Iterator[Any]]:
+    """Return a handler of rendezvous that finds the ranks of this job by MPI."""
+
+    def handle(
+        url: str, timeout: timedelta = default_pg_timeout, **more: Any
+    ) -> Iterator[tuple[dist.Store, int, int]]:
+        if leave_it():
+            yield from other(url, timeout=timeout, **more)
+            return
+        ours = job()
+        rank, size = ours.transport.rank, ours.transport.size
+        query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)
+        asked = int(query.get("rank", rank)), int(query.get("world_size", size))
+        if asked not in ((rank, size), (-1, -1), (rank, -1), (-1, size)):
+            raise LaunchError(
+                f"rank {rank} of {size} under MPI asks torch to be rank {asked[0]} of {asked[1]}: "
+                "leave rank and world_size out, or take them from RANK and WORLD_SIZE"
+            )
+        yield dist.PrefixStore(f"init{next(_generations)}", ours.store), rank, size
+
+    return handle
+
+
+def _create(options: Any, _: Any) -> MpiProcessGroup:
+    ours = job()
+    size = options.group_size
+    return MpiProcessGroup(
+        ours,
+        options.store,
+        options.group_rank,
+        list(options.global_ranks_in_group) or list(range(size)),
+        options.group_id,
+        options.timeout if isinstance(options.timeout, timedelta) else default_pg_timeout,
+    )

@@ -1,0 +1,81 @@
+"""torch's handle of a collective that is under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpcdist.comm.lanes import Lane, Mover, Operation
+
+
+class MpiWork(dist.Work):
+    """One operation of a process group; ``result()`` are the tensors that it writes."""
+
+    def __init__(self, mover: Mover, lane: Lane, result: Sequence[Any]) -> None:
+        super().__init__()
+        self.operation: Operation  # set right after
+        self.source = -1  # of a message that may come from any rank
+        self._mover = mover
+        self.lane = lane
+        self._result = list(result)
+        self._ended: torch.futures.Future[None] | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._guard = threading.Lock()  # of the future
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for the end; ``timeout`` 0: as long as the group's. Raises what went wrong."""
+        self._mover.wait(self.lane, self.operation, timeout.total_seconds() or None)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.operation.done or not self.lane.move() or self.operation.done
+
+    def is_success(self) -> bool:
+        return self.operation.done and self.operation.error is None
+
+    def exception(self) -> Exception | None:
+        return self.operation.error
+
+    def result(self) -> list[Any]:
+        return self._result
+
+    def source_rank(self) -> int:
+        return self.source
+
+    _source_rank = source_rank
+
+    def covers(self, result: Sequence[Any]) -> None:
+        """Be the handle of operations before this one too, which together write ``result``."""
+        self._result = list(result)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        with self._guard:
+            if self._future is None:
+                self._ended = torch.futures.Future()
+                # An error set by Python is a value to torch's C++; one raised in a callback is not.
+                self._future = self._ended.then(self._outcome)
+        if self.operation.done:
+            self.tell()
+        else:
+            self._mover.watch(self.lane)  # who waits for a future moves nothing
+        return self._future
+
+    def tell(self) -> None:
+        """Settle the future, if somebody has asked for it: the operation has ended."""
+        with self._guard:
+            ended, self._ended = self._ended, None
+        if ended is not None:
+            ended.set_result(None)
+
+    def _outcome(self, _: torch.futures.Future[None]) -> list[Any]:
+        if self.operation.error is not None:
+            raise self.operation.error
+        return self._result

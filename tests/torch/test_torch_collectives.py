@@ -1,0 +1,324 @@
+"""Collectives of c10d over MPI: what gloo, torch's own backend, does with the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch.distributed as dist  # noqa: E402
+
+from hpcdist.errors import CommError  # noqa: E402
+from tests.torch.torch_ranks import Pair, filled, pairs, strided  # noqa: E402
+
+pytestmark = pytest.mark.mpi
+
+ALL = [
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+]
+COPIED = [*ALL, torch.int16, torch.bool, torch.complex64, torch.complex128]
+OPS = [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
+BITWISE = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
+
+# Empty, small, of several pieces of shared memory.
+SHAPES = [(0,), (), (1,), (3, 5), (2, 0, 4), (4097,), (7, 40_000)]
+WHICH = [0, 1, 2]  # of the pairs of groups
+APART = [False, True]  # elements that do not lie side by side
+
+
+def drawn(count: int, **choices: Sequence[object]) -> pytest.MarkDecorator:
+    """Call a test with arguments drawn at random, the same on all ranks.
+
+    Not by hypothesis: it would look for a smaller example on the rank that failed only.
+    """
+    random = Random(" ".join(choices))
+    cases = [tuple(map(random.choice, choices.values())) for _ in range(count)]
+    return pytest.mark.parametrize(list(choices), cases)
+
+
+def pair_of(k: int) -> Pair:
+    found = pairs()
+    return found[k % len(found)]
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Two sums may differ by their order, more so with three ranks and more."""
+    torch.testing.assert_close(ours, theirs, rtol=2e-2 if ours.element_size() < 4 else 1e-5, atol=0)
+
+
+@drawn(16, shape=SHAPES, dtype=ALL, op=OPS, k=WHICH, apart=APART)
+def test_all_reduce_and_reduce(shape, dtype, op, k, apart):
+    pair = pair_of(k)
+    if not pair.here:
+        return
+    given = filled(shape, dtype, dist.get_rank())
+    ours, theirs = (strided(given) if apart else given.clone()), given.clone()
+    dist.all_reduce(ours, op, group=pair.ours)
+    dist.all_reduce(theirs, op, group=pair.gloo)
+    close(ours, theirs)
+    ours, theirs = (strided(given) if apart else given.clone()), given.clone()
+    root = pair.ranks[-1]
+    dist.reduce(ours, root, op, group=pair.ours)
+    dist.reduce(theirs, root, op, group=pair.gloo)
+    if dist.get_rank() == root:
+        close(ours, theirs)
+    else:
+        assert torch.equal(ours, given)
+
+
+@drawn(6, dtype=ALL[:4], op=BITWISE, k=WHICH)
+def test_bitwise_reductions(dtype, op, k):
+    pair = pair_of(k)
+    if pair.here:
+        given = filled((33,), dtype, dist.get_rank())
+        ours, theirs = given.clone(), given.clone()
+        dist.all_reduce(ours, op, group=pair.ours)
+        dist.all_reduce(theirs, op, group=pair.gloo)
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bool, torch.int16])
+def test_reductions_that_gloo_lacks(dtype):
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    size = pair.size
+    everyone = [filled((50,), dtype, rank) for rank in range(size)]
+    total = everyone[0].clone()
+    for other in everyone[1:]:
+        total = total + other
+    ours = everyone[dist.get_rank()].clone()
+    dist.all_reduce(ours, group=pair.ours)
+    assert torch.equal(ours, total)
+    if dtype != torch.bool:
+        ours = everyone[dist.get_rank()].clone()
+        dist.all_reduce(ours, dist.ReduceOp.AVG, group=pair.ours)
+        rounding = "trunc" if dtype == torch.int16 else None
+        close(ours, torch.div(total, size, rounding_mode=rounding))
+    if dtype == torch.complex64:
+        ours = everyone[dist.get_rank()].clone()
+        dist.all_reduce(ours, dist._make_nccl_premul_sum(2.0), group=pair.ours)
+        close(ours, total * 2)
+
+
+def test_operations_that_make_no_sense_are_refused():
+    pair = pair_of(0)
+    if pair.here:
+        with pytest.raises(CommError, match="ReduceOp.BAND is not for tensors of torch.float32"):
+            dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND, group=pair.ours)
+        with pytest.raises(CommError, match="AVG is not for tensors of torch.bool"):
+            dist.all_reduce(torch.ones(2) > 0, dist.ReduceOp.AVG, group=pair.ours)
+
+
+@drawn(12, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
+def test_broadcast_gather_scatter(shape, dtype, k, apart):
+    pair = pair_of(k)
+    if not pair.here:
+        return
+    me, root = dist.get_rank(), pair.ranks[-1]
+    own = filled(shape, dtype, me)
+    of_root = filled(shape, dtype, root)
+    got = strided(own) if apart else own.clone()
+    dist.broadcast(got, root, group=pair.ours)
+    assert torch.equal(got, of_root)
+    everyone = [torch.empty(shape, dtype=dtype) for _ in pair.ranks] if me == root else None
+    dist.gather(own, everyone, root, group=pair.ours)
+    for rank, row in zip(pair.ranks, everyone or ()):
+        assert torch.equal(row, filled(shape, dtype, rank))
+    got = torch.empty(shape, dtype=dtype)
+    rows = [filled(shape, dtype, 50 + rank) for rank in pair.ranks] if me == root else None
+    dist.scatter(got, rows, root, group=pair.ours)
+    assert torch.equal(got, filled(shape, dtype, 50 + me))
+
+
+@drawn(12, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
+def test_all_gather(shape, dtype, k, apart):
+    pair = pair_of(k)
+    if not pair.here:
+        return
+    own = filled(shape, dtype, dist.get_rank())
+    expected = [filled(shape, dtype, rank) for rank in pair.ranks]
+    rows = [strided(torch.zeros(shape, dtype=dtype)) for _ in pair.ranks]
+    dist.all_gather(rows, strided(own) if apart else own, group=pair.ours)
+    for row, value in zip(rows, expected):
+        assert torch.equal(row, value)
+    if shape:
+        whole = torch.zeros((pair.size * shape[0], *shape[1:]), dtype=dtype)
+        whole = strided(whole) if apart else whole
+        dist.all_gather_into_tensor(whole, own, group=pair.ours)
+        assert torch.equal(whole, torch.cat(expected))
+
+
+@drawn(12, shape=[(0,), (3,), (2, 7), (40_000, 5)], dtype=ALL, k=WHICH, as_tensor=APART)
+def test_reduce_scatter(shape, dtype, k, as_tensor):
+    pair = pair_of(k)
+    if not pair.here:
+        return
+    of = [[filled(shape, dtype, 10 * r + q) for q in pair.ranks] for r in pair.ranks]
+    got = torch.zeros(shape, dtype=dtype)
+    if as_tensor:
+        dist.reduce_scatter_tensor(got, torch.cat(of[pair.me]), group=pair.ours)
+    else:
+        dist.reduce_scatter(got, of[pair.me], group=pair.ours)
+    total = of[0][pair.me].clone()
+    for row in of[1:]:
+        total += row[pair.me]
+    assert torch.equal(got, total)  # in rank order: the very bits
+
+
+@drawn(12, rows=[0, 1, 3], dtype=COPIED, k=WHICH)
+def test_all_to_all(rows, dtype, k):
+    pair = pair_of(k)
+    if not pair.here:
+        return
+    me, ranks = pair.me, range(pair.size)
+    # Rank r sends r + q + rows rows to rank q.
+    parts = [filled((me + q + rows, 3), dtype, 10 * me + q) for q in ranks]
+    expected = [filled((me + q + rows, 3), dtype, 10 * q + me) for q in ranks]
+    got = [torch.zeros_like(part) for part in expected]
+    dist.all_to_all(got, parts, group=pair.ours)
+    whole = torch.zeros_like(torch.cat(expected))
+    splits = [len(part) for part in parts]
+    dist.all_to_all_single(whole, torch.cat(parts), splits, splits, group=pair.ours)
+    for row, value in zip(got, expected):
+        assert torch.equal(row, value)
+    assert torch.equal(whole, torch.cat(expected))
+    equal = torch.cat([filled((rows, 2), dtype, 10 * me + q) for q in ranks])
+    got = torch.zeros_like(equal)
+    dist.all_to_all_single(got, equal, group=pair.ours)
+    assert torch.equal(got, torch.cat([filled((rows, 2), dtype, 10 * q + me) for q in ranks]))
+
+
+def test_messages_large_and_of_several_pieces():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    own = torch.arange(900_001, dtype=torch.float32) + dist.get_rank()
+    rows = torch.empty(pair.size, 900_001)
+    dist.all_gather_into_tensor(rows, own, group=pair.ours)
+    expected = torch.stack([own - dist.get_rank() + rank for rank in range(pair.size)])
+    assert torch.equal(rows, expected)
+    got, turned = torch.empty(pair.size * 300_000), torch.empty(pair.size, 300_000)
+    given = expected[:, :300_000].contiguous() * (1 + dist.get_rank())
+    dist.all_to_all_single(turned, given, group=pair.ours)
+    for rank in range(pair.size):
+        assert torch.equal(turned[rank], expected[dist.get_rank(), :300_000] * (1 + rank))
+    got = torch.empty(300_000)
+    dist.reduce_scatter_tensor(got, given, group=pair.ours)
+    factor = sum(1 + rank for rank in range(pair.size))
+    close(got, expected[dist.get_rank(), :300_000] * factor)
+
+
+def test_many_at_once_and_in_different_orders_of_groups():
+    found = [pair for pair in pairs() if pair.here]
+    if dist.get_rank() % 2:
+        found = found[::-1]
+    works = []
+    for pair in found:
+        for k in range(5):
+            tensor = torch.full((1000,), float(k + 1))
+            work = dist.all_reduce(tensor, group=pair.ours, async_op=True)
+            works.append((work, tensor, (k + 1) * pair.size))
+    for work, tensor, expected in reversed(works):
+        work.wait()
+        assert (tensor == expected).all()
+        assert work.is_completed() and work.is_success()
+
+
+def test_futures_tell_their_results():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    tensor = torch.ones(4)
+    future = dist.all_reduce(tensor, group=pair.ours, async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    assert torch.equal(doubled.wait(), torch.full((4,), 2.0 * pair.size))
+
+
+def test_futures_tell_what_went_wrong():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    if pair.size == 1:
+        return
+    group = dist.new_group(list(pair.ranks))  # it is broken after this
+    work = dist.all_reduce(torch.ones(1 + dist.get_rank()), group=group, async_op=True)
+    with pytest.raises(RuntimeError, match="ranks call different collectives as number 1"):
+        work.get_future().wait()
+
+
+def test_messages_with_tags_and_from_anyone():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    me, size = dist.get_rank(), pair.size
+    right, left = (me + 1) % size, (me - 1) % size
+    if size == 1:
+        return
+    ops = [
+        dist.P2POp(dist.isend, torch.full((3,), float(me)), right, pair.ours),
+        dist.P2POp(dist.irecv, got := torch.empty(3), left, pair.ours),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert (got == left).all()
+    # A later tag first; then any source.
+    first, second = torch.empty(1), torch.empty(1)
+    sends = [dist.isend(torch.tensor([10.0 * me + t]), right, pair.ours, tag=t) for t in (1, 2)]
+    dist.recv(second, left, pair.ours, tag=2)
+    dist.recv(first, left, pair.ours, tag=1)
+    assert (first.item(), second.item()) == (10 * left + 1, 10 * left + 2)
+    for work in sends:
+        work.wait()
+    if me:
+        dist.send(torch.tensor([me]), 0, pair.ours, tag=7)
+        return
+    sources = set()
+    for _ in range(size - 1):
+        got = torch.zeros(1, dtype=torch.int64)
+        source = dist.recv(got, None, pair.ours, tag=7)
+        assert got.item() == source
+        sources.add(source)
+    assert sources == set(range(1, size))
+
+
+def test_objects_and_sparse_tensors():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    me, size = dist.get_rank(), pair.size
+    everyone = [None] * size
+    dist.all_gather_object(everyone, {"rank": me, "text": "x" * me}, group=pair.ours)
+    assert everyone == [{"rank": rank, "text": "x" * rank} for rank in range(size)]
+    said = [f"rank {me}", me]
+    dist.broadcast_object_list(said, size - 1, group=pair.ours)
+    assert said == [f"rank {size - 1}", size - 1]
+    rows = torch.tensor([[me, 0]])
+    sparse = torch.sparse_coo_tensor(rows, torch.ones(2, 3), (size, 3))
+    dist.all_reduce(sparse, group=pair.ours)
+    dense = torch.zeros(size, 3)
+    for rank in range(size):
+        dense[rank] += 1
+        dense[0] += 1
+    assert torch.equal(sparse.to_dense(), dense)
+
+
+def test_coalesced_forms():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    tensors = [torch.full((n,), float(n)) for n in (3, 1, 5)]
+    with dist._coalescing_manager(pair.ours):
+        for tensor in tensors:
+            dist.all_reduce(tensor, group=pair.ours)
+    for n, tensor in zip((3, 1, 5), tensors):
+        assert (tensor == n * pair.size).all()
+
+
+def test_ranks_that_call_different_things_are_told():
+    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    if pair.size == 1:
+        return
+    group = dist.new_group(list(pair.ranks))  # it is broken after this
+    tensor = torch.ones(3 if dist.get_rank() else 4)
+    pattern = r"different collectives as number 1 .*all_reduce SUM of float32\[4\] on rank 0, all_r"
+    with pytest.raises(CommError, match=pattern):
+        dist.all_reduce(tensor, group=group)
+    with pytest.raises(CommError, match="an earlier operation failed"):
+        dist.barrier(group=group)

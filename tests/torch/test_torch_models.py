@@ -1,0 +1,142 @@
+"""What stands on torch.distributed, over MPI: it learns what it learns over gloo."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.distributed.algorithms.join import Join  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
+from torch.distributed.tensor.parallel import (  # noqa: E402
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
+
+from tests.torch.torch_ranks import Pair, pairs  # noqa: E402
+
+pytestmark = pytest.mark.mpi
+
+
+class Net(nn.Module):
+    """Two layers, and one that is not used in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.other = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, other: bool = False) -> torch.Tensor:
+        hidden = torch.relu(self.first(x))
+        return (self.other if other else self.second)(hidden)
+
+
+def everyone() -> Pair:
+    return next(pair for pair in pairs() if pair.size == dist.get_world_size())
+
+
+def fresh() -> nn.Module:
+    torch.manual_seed(3)
+    return Net()
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    return torch.rand(4, 6, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def train(model: nn.Module, steps: int = 3, **forward: bool) -> list[torch.Tensor]:
+    """Return the parameters after some steps on batches of this rank's own."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(batch(step, dist.get_rank()), **forward).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def whole(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [p.full_tensor() if isinstance(p, DTensor) else p for p in parameters]
+
+
+def trained_with_gloo(**forward: bool) -> list[torch.Tensor]:
+    return train(
+        DDP(fresh(), process_group=everyone().gloo, find_unused_parameters=True), **forward
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"find_unused_parameters": True},
+        {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True, "bucket_cap_mb": 1e-4},
+    ],
+    ids=str,
+)
+def test_ddp(options):
+    ours = train(DDP(fresh(), process_group=everyone().ours, **options), other=True)
+    torch.testing.assert_close(ours, trained_with_gloo(other=True))
+
+
+def test_ddp_with_a_communication_hook():
+    trained = []
+    for group in (everyone().ours, everyone().gloo):
+        model = DDP(fresh(), process_group=group, find_unused_parameters=True)
+        model.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        trained.append(train(model))
+    torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)  # half precision
+
+
+def test_ddp_with_uneven_numbers_of_batches():
+    trained = []
+    for group in (everyone().ours, everyone().gloo):
+        model = DDP(fresh(), process_group=group, find_unused_parameters=True)
+        with Join([model]):
+            trained.append(train(model, steps=2 + dist.get_rank()))
+    torch.testing.assert_close(*trained)
+
+
+def test_fsdp2_is_ddp():
+    mesh = DeviceMesh.from_group(everyone().ours, "cpu")
+    model = fresh()
+    for layer in (model.first, model.second, model.other):
+        fully_shard(layer, mesh=mesh)
+    ours = whole(train(fully_shard(model, mesh=mesh)))
+    torch.testing.assert_close(ours, trained_with_gloo())
+
+
+def test_tensor_parallel_layers_are_one_layer():
+    mesh = DeviceMesh.from_group(everyone().ours, "cpu")
+    plain, parallel = fresh(), fresh()
+    plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
+    parallel = parallelize_module(parallel, mesh, plan)
+    x = batch(0, 0)
+    given = torch.autograd.grad(plain(x).square().sum(), list(plain.first.parameters()))
+    parallel(x).square().sum().backward()
+    got = whole([p.grad for p in parallel.first.parameters()])
+    torch.testing.assert_close(got, list(given))
+
+
+def test_a_checkpoint_of_shards_comes_back(tmp_path_factory):
+    mesh = DeviceMesh.from_group(everyone().ours, "cpu")
+    (path,) = [str(tmp_path_factory.mktemp("dcp"))] if dist.get_rank() == 0 else [None]
+    said = [path]
+    dist.broadcast_object_list(said, 0, group=everyone().ours)
+    values = torch.arange(30.0).reshape(10, 3)
+    saved = {"w": distribute_tensor(values, mesh, [Shard(0)]), "step": 7}
+    dcp.save(saved, checkpoint_id=said[0])
+    loaded = copy.deepcopy(saved) | {"step": 0}
+    loaded["w"].to_local().zero_()
+    dcp.load(loaded, checkpoint_id=said[0])
+    assert loaded["step"] == 7
+    assert torch.equal(loaded["w"].full_tensor(), values)

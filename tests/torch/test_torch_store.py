@@ -1,0 +1,136 @@
+"""torch's store over MPI: what TCPStore does, with the keys on rank 0."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch.distributed as dist  # noqa: E402
+
+from hpcdist.comm.loopback import world  # noqa: E402
+from hpcdist.torch.store import Keeper, MpiStore  # noqa: E402
+from tests.threads import run_threads  # noqa: E402
+
+
+def run_stores(size, body):
+    """Run ``body(rank, store)`` on ranks that are threads, the store within torch's PrefixStore."""
+    transports = world(size)
+    keeper = Keeper(transports[0])
+
+    def with_store(t):
+        store = MpiStore(t, keeper if t.rank == 0 else None, 60.0)
+        body(t.rank, dist.PrefixStore("p", store))
+
+    try:
+        run_threads([partial(with_store, t) for t in transports])
+    finally:
+        keeper.close()
+
+
+def test_keys_are_seen_by_all():
+    def body(rank, store):
+        store.set(f"key{rank}", f"value{rank}\n")
+        assert store.get(f"key{1 - rank}") == f"value{1 - rank}\n".encode()
+        store.wait(["key0", "key1"])
+        assert store.check(["key0", "key1"])
+        assert not store.check(["key0", "key7"])
+        assert store.multi_get(["key1", "key0"]) == [b"value1\n", b"value0\n"]
+
+    run_stores(2, body)
+
+
+def test_numbers_are_added_by_one_rank_after_another():
+    totals = []
+
+    def body(rank, store):
+        totals.append(store.add("sum", 2))
+        totals.append(store.add("sum", -1))
+
+    run_stores(3, body)
+    assert len(totals) == 6
+    assert max(totals) <= 6
+    assert 3 in totals
+
+
+def test_bytes_of_all_values_come_back():
+    def body(rank, store):
+        base = store.underlying_store
+        data = bytes(range(256))
+        base.set("data", data)
+        base.append("data", b"\xff!")
+        assert base.get("data") == data + b"\xff!"
+        base.multi_set(["a", "b"], [b"1", "2"])
+        assert base.multi_get(["b", "a"]) == [b"2", b"1"]
+        assert base.num_keys() == 3
+        assert sorted(base.list_keys()) == ["a", "b", "data"]
+        assert base.delete_key("a")
+        assert not base.delete_key("a")
+
+    run_stores(1, body)
+
+
+def test_compare_set_as_tcp_store_does():
+    def body(rank, store):
+        assert store.compare_set("k", "expected", "new") == b"expected"  # there is no such key
+        assert not store.check(["k"])
+        assert store.compare_set("k", "", "first") == b"first"
+        assert store.compare_set("k", "other", "second") == b"first"
+        assert store.compare_set("k", "first", "second") == b"second"
+
+    run_stores(1, body)
+
+
+def test_queues():
+    def body(rank, store):
+        base = store.underlying_store
+        if rank:
+            assert base.queue_pop("q") == b"first"  # waits for it
+            assert base.queue_pop("q", block=True) == b"second"
+            base.set("popped", "")
+        else:
+            base.queue_push("q", "first")
+            base.queue_push("q", b"second")
+            base.wait(["popped"])
+            assert base.queue_len("q") == 0
+            with pytest.raises(dist.QueueEmptyError, match="queue 'q' is empty"):
+                base.queue_pop("q", block=False)
+
+    run_stores(2, body)
+
+
+@pytest.mark.parametrize("asker", [0, 1])
+def test_what_does_not_come_in_time_is_named(asker):
+    def body(rank, store):
+        if rank == asker:
+            soon = timedelta(milliseconds=20)
+            with pytest.raises(dist.DistStoreError, match=r"has no 'p/nothing' after 0.02 s"):
+                store.wait(["nothing"], soon)
+            store.set_timeout(soon)
+            with pytest.raises(TimeoutError, match=r"'p/nothing'"):
+                store.get("nothing")
+            store.set("ended", "")
+        else:
+            store.wait(["ended"], timedelta(seconds=60))
+
+    run_stores(2, body)
+
+
+def test_threads_of_a_rank_ask_side_by_side():
+    def body(rank, store):
+        if rank == 0:
+            store.wait(["asked"], timedelta(seconds=60))
+            store.set("answer", "42")
+            return
+        found = []
+        waiting = threading.Thread(target=lambda: found.append(store.get("answer")))
+        waiting.start()
+        store.set("asked", "")  # while the other thread waits
+        waiting.join(60)
+        assert found == [b"42"]
+
+    run_stores(2, body)

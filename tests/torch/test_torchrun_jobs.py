@@ -1,0 +1,177 @@
+"""Scripts written for torchrun, as users start them with --as-torchrun."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import LIMIT_S, ROOT, Job, clean_environment, needs_mpirun
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed: pip install .[torch]",
+)
+pytestmark = [needs_mpirun, needs_torch]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+# What a rank of torchrun's finds. torch opens no port that MPI has not opened before.
+ENVIRONMENT = """
+import os
+from datetime import timedelta
+import torch, torch.distributed as dist
+
+def listening():
+    links = ["/proc/self/fd/" + fd for fd in os.listdir("/proc/self/fd")]
+    own = {{os.readlink(link) for link in links if os.path.islink(link)}}
+    rows = [r.split() for f in ("tcp", "tcp6") for r in list(open("/proc/net/" + f))[1:]]
+    return sorted(r[1] for r in rows if r[3] == "0A" and f"socket:[{{r[9]}}]" in own)
+
+before = listening()
+rank = int(os.environ["RANK"])
+dist.init_process_group({backend})
+assert dist.get_rank() == rank and dist.get_world_size() == int(os.environ["WORLD_SIZE"])
+assert dist.get_backend() == {name}, dist.get_backend()
+assert os.environ["LOCAL_RANK"] == str(rank)
+assert os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
+assert os.environ["GROUP_RANK"] == "0" and dist.is_torchelastic_launched()
+assert os.environ["MASTER_ADDR"] and int(os.environ["MASTER_PORT"])
+total = torch.ones(3)
+dist.all_reduce(total)
+assert (total == dist.get_world_size()).all()
+if dist.get_backend() == "gloo":
+    dist.monitored_barrier(timeout=timedelta(seconds=60))
+dist.barrier()
+part = dist.new_group([0], backend="gloo")
+assert listening() == before
+if rank == 0:
+    print("as expected")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    "backend, name",
+    [('"gloo"', '"gloo"'), ('"cpu:gloo,cuda:nccl"', '"cpu:gloo,cuda:nccl"'), ("", '"undefined"')],
+)
+def test_a_rank_finds_what_torchrun_would_give_it(tmp_path, backend, name):
+    script = ENVIRONMENT.format(backend=backend, name=name)
+    ended = Job(tmp_path, script, "--as-torchrun", ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert "as expected" in ended.out
+
+
+def test_a_script_of_torchs_runs_alone(tmp_path):
+    script = ENVIRONMENT.format(backend='"gloo"', name='"gloo"')
+    ended = Job(tmp_path, script, "--as-torchrun", mpirun=False, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert "as expected" in ended.out
+
+
+TRAINS = """
+import os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def note(what, value):
+    with open(f"new.{what}.{os.environ['RANK']}", "w") as f:
+        f.write(str(value))
+    os.replace(f.name, f"{what}.{os.environ['RANK']}")
+
+note("pid", os.getpid())
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+def train(steps, every_s=0.0):
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8) + dist.get_rank()).square().mean().backward()
+        optimizer.step()
+        note("step", step)
+        time.sleep(every_s)
+"""
+
+
+def test_a_killed_rank_ends_the_job_with_one_message(tmp_path):
+    job = Job(tmp_path, TRAINS + "train(10**6, 0.01)", "--as-torchrun", ranks=3, env=ONE_THREAD)
+    job.await_step(1, 3)
+    os.kill(job.pid(1), signal.SIGKILL)
+    ended = job.end(within_s=20)
+    assert ended.code != 0
+    told = [line for line in ended.messages if "died" in line]
+    assert len(told) == 1, ended
+    assert re.search(r"rank 1 \(trainer 1, pid \d+ on .*\) died", told[0])
+
+
+def test_a_rank_that_does_not_come_is_named_with_its_stack(tmp_path):
+    script = TRAINS + (
+        "train(3)\n"
+        "def stuck_here():\n    time.sleep(60)\n"
+        "if dist.get_rank() == 1:\n    stuck_here()\n"
+        "train(3)\n"
+    )
+    options = ("--as-torchrun", "--deadline", "2000")
+    ended = Job(tmp_path, script, *options, ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 1
+    assert re.search(
+        r"rank 0 waiting for \w+ .*of \w+\[\d+\].* \(number \d+\), from rank 1: nothing came "
+        r"within 2 s",
+        ended.err,
+    ), ended.err
+    assert "rank 1 (trainer 1" in ended.err and "is missing" in ended.err
+    assert "in stuck_here" in ended.err
+
+
+def test_a_rank_that_raises_ends_the_job(tmp_path):
+    script = (
+        TRAINS + "train(2)\nif dist.get_rank() == 1:\n    raise ValueError('wrong')\ntrain(5)\n"
+    )
+    ended = Job(tmp_path, script, "--as-torchrun", ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 1
+    assert len(ended.messages[1:]) <= 2
+    assert "ValueError: wrong" in ended.err
+
+
+def test_servers_are_refused(tmp_path):
+    ended = Job(tmp_path, "print(1)", "--as-torchrun", "--pservers", "1", ranks=2).end()
+    assert ended.code == 1
+    assert "--as-torchrun: jobs of torch's have no servers, got 1" in ended.err
+
+
+def test_the_example_learns(tmp_path):
+    script = (Path(ROOT) / "examples" / "torch" / "classify_digits.py").read_text()
+    args = ("--epochs", "3")
+    job = Job(tmp_path, script, "--as-torchrun", ranks=2, args=args, env=ONE_THREAD)
+    ended = job.end(within_s=LIMIT_S)
+    assert ended.code == 0, ended
+    (accuracy,) = re.findall(r"epoch 2: .*accuracy ([\d.]+)", ended.out)
+    assert float(accuracy) > 0.85
+
+
+def test_without_torch_the_launcher_says_what_to_install(tmp_path):
+    (tmp_path / "train.py").write_text("print(1)")
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
+        "from hpcdist.launch.main import main\n"
+        "main(['--as-torchrun', 'train.py'])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert "torch is not installed: python -m pip install 'hpcdist[torch]'" in ran.stderr

@@ -1,0 +1,67 @@
+"""Groups of ranks for tests of hpcdist.torch: each twice, of ours and of gloo's, torch's own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch.distributed as dist  # noqa: E402
+
+import hpcdist.torch  # noqa: E402, F401
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same ranks in a group of ours and in one of gloo's."""
+
+    ranks: tuple[int, ...]
+    ours: dist.ProcessGroup
+    gloo: dist.ProcessGroup
+
+    @property
+    def here(self) -> bool:
+        """Whether this process is in it."""
+        return dist.get_rank() in self.ranks
+
+    @property
+    def me(self) -> int:
+        """This process's number in it."""
+        return self.ranks.index(dist.get_rank())
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+@cache
+def pairs() -> list[Pair]:
+    """Return pairs of groups: all ranks; all but the first; the first and the last. Collective."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("hpcdist")
+    size = dist.get_world_size()
+    sets = {tuple(range(size)), tuple(range(1, size)), tuple(sorted({0, size - 1}))} - {()}
+    return [
+        Pair(ranks, dist.new_group(list(ranks)), dist.new_group(list(ranks), backend="gloo"))
+        for ranks in sorted(sets)
+    ]
+
+
+def filled(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Return a tensor of small numbers that follow from ``seed``."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(0, 5, shape, generator=generator)
+    if dtype.is_floating_point or dtype.is_complex:
+        return (numbers + torch.rand(shape, generator=generator)).to(dtype)
+    return numbers.to(dtype)
+
+
+def strided(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an equal tensor that is not contiguous, if it has elements enough."""
+    room = tensor.new_zeros((*tensor.shape, 2))
+    room[..., 1] = tensor
+    return room[..., 1]

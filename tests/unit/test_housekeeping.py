@@ -1,0 +1,176 @@
+"""What Fluid's scripts call around their programs."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.errors import HpcdistError
+
+
+@pytest.fixture(autouse=True)
+def programs():
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.unique_name.guard(),
+        fluid.scope_guard(fluid.Scope()),
+    ):
+        yield
+
+
+def run(feed, fetch):
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    return exe.run(feed=feed, fetch_list=fetch)
+
+
+@pytest.mark.parametrize("asked", [("1.6.0",), ("1.8",), ("1.5", "1.8.5.0"), ("0",)])
+def test_a_version_that_is_there(asked):
+    fluid.require_version(*asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        (("1.8.6",), Exception, "requires Fluid 1.8.6 or higher; hpcdist .* 1.8.5"),
+        (("1.0", "1.7"), Exception, "requires Fluid 1.0 to 1.7"),
+        (("1.8-rc",), ValueError, "expected one like"),
+        ((1.8,), TypeError, "must be a string"),
+    ],
+)
+def test_other_versions_are_refused(asked, error, message):
+    with pytest.raises(error, match=message):
+        fluid.require_version(*asked)
+
+
+def test_groups_of_operators_and_devices_change_nothing():
+    assert not fluid.in_dygraph_mode()
+    with fluid.name_scope("encoder"), fluid.device_guard("cpu"):
+        x = layers.fill_constant([1], "float32", 3.0)
+    assert x.name == "fill_constant_0.tmp_0"
+    with pytest.raises(AssertionError), fluid.name_scope():
+        pass
+    with pytest.raises(ValueError, match="expected 'cpu', 'gpu'"), fluid.device_guard("tpu"):
+        pass
+
+
+def test_the_profiler_is_accepted_and_says_that_it_records_nothing():
+    from hpcdist import profiler
+
+    with pytest.warns(UserWarning, match="records nothing"), profiler.profiler("CPU", "total"):
+        pass
+    with pytest.raises(ValueError, match="state must be one of"):
+        profiler.start_profiler("TPU")
+
+
+def test_a_layer_of_ones_own():
+    from hpcdist.layer_helper import LayerHelper
+
+    def scaled(input, act=None, param_attr=None, bias_attr=None, name=None):
+        helper = LayerHelper("scaled", **locals())
+        dtype = helper.input_dtype()
+        w = helper.create_parameter(
+            attr=helper.param_attr,
+            shape=[input.shape[1]],
+            dtype=dtype,
+            default_initializer=fluid.initializer.Constant(2.0),
+        )
+        out = helper.create_variable_for_type_inference(dtype)
+        helper.append_op(
+            type="elementwise_mul",
+            inputs={"X": [helper.input()], "Y": [w]},
+            outputs={"Out": [out]},
+            attrs={"axis": 1},
+        )
+        return helper.append_activation(helper.append_bias_op(out))
+
+    x = fluid.data("x", [None, 3])
+    out = scaled(
+        x, act="relu", bias_attr=fluid.ParamAttr(initializer=fluid.initializer.Constant(-1.0))
+    )
+    assert [p.name for p in fluid.default_main_program().all_parameters()] == [
+        "scaled_0.w_0",
+        "scaled_0.b_0",
+    ]
+    values = np.array([[1.0, 0.0, 2.0]], np.float32)
+    np.testing.assert_array_equal(run({"x": values}, [out])[0], [[1.0, 0.0, 3.0]])
+    helper = LayerHelper("mine", input=3)
+    with pytest.raises(TypeError, match="input must be a Variable"):
+        helper.input()
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_a_weight_with_a_length_of_its_own(dim):
+    x = fluid.data("x", [None, 3])
+    attr = fluid.WeightNormParamAttr(
+        dim=dim, name="w", initializer=fluid.initializer.Normal(seed=5)
+    )
+    out = layers.fc(x, 2, param_attr=attr, bias_attr=False)
+    loss = layers.mean(out)
+    fluid.optimizer.SGD(0.5).minimize(loss)
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+
+    def held(name):
+        return np.array(fluid.global_scope().find_var(name).get_tensor())
+
+    v, g = held("w_v"), held("w_g")
+    axis = None if dim is None else 1 - dim
+    norms = np.sqrt(np.sum(v * v, axis=axis, keepdims=True))
+    np.testing.assert_allclose(g, norms.reshape(g.shape), rtol=1e-6)
+    (first,) = exe.run(feed={"x": values}, fetch_list=[out])
+    np.testing.assert_allclose(first, values @ v, rtol=1e-5)  # g / |v| is 1 at first
+    v, g = held("w_v"), held("w_g")
+    (second,) = exe.run(feed={"x": values}, fetch_list=[out])
+    norms = np.sqrt(np.sum(v * v, axis=axis, keepdims=True))
+    np.testing.assert_allclose(second, values @ (v * (g / norms)), rtol=1e-5)
+    assert second.mean() < first.mean()
+
+
+def test_statistics_of_a_program():
+    from hpcdist.contrib import memory_usage, op_freq_statistic
+
+    x = fluid.data("x", [None, 3])
+    layers.fc(layers.fc(x, 4, act="relu"), 1)
+    low, high, unit = memory_usage(fluid.default_main_program(), batch_size=10)
+    elements = 10 * (4 * 3 + 1 * 2)
+    assert (low, high, unit) == (elements * 4 * 1.05, elements * 4 * 1.1, "B")
+    single, pairs = op_freq_statistic(fluid.default_main_program())
+    assert dict(single) == {"mul": 2, "elementwise_add": 2, "relu": 1}
+    assert dict(pairs) == {"mul->elementwise_add": 2, "elementwise_add->relu": 1, "relu->mul": 1}
+    with pytest.raises(TypeError, match="expected a Program"):
+        memory_usage(3, 1)
+
+
+def test_a_check_of_the_installation(capsys):
+    fluid.install_check.run_check()
+    assert "installed successfully" in capsys.readouterr().out
+
+
+def test_a_logger_that_writes_by_itself(capsys):
+    logger = fluid.log_helper.get_logger("of_a_test", logging.INFO, fmt="%(message)s here")
+    logger.info("seen")
+    assert capsys.readouterr().err == "seen here\n"
+    assert issubclass(fluid.core.EnforceNotMet, HpcdistError)
+
+
+def test_schedules_of_ones_own_count_steps():
+    from hpcdist.layers.learning_rate_scheduler import _decay_step_counter
+
+    step = _decay_step_counter(begin=5)
+    assert run({}, [step])[0] == [5.0]
+
+
+def test_text_of_python_2():
+    from hpcdist.compat import python_versions as compat
+
+    assert compat.to_text([b"a", "b"]) == ["a", "b"]
+    given = {"a"}
+    assert compat.to_bytes(given, inplace=True) is given and given == {b"a"}
+    assert [compat.round(x) for x in (0.5, 1.5, -2.5, 0.0)] == [1.0, 2.0, -3.0, 0.0]
+    assert compat.round(2.675001, 2) == 2.68

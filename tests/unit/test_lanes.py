@@ -1,0 +1,125 @@
+"""Operations of lanes, among ranks that are threads."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hpcdist.comm.collective import Group
+from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, origin
+from hpcdist.comm.loopback import world
+from hpcdist.errors import CommError, DeadlineError
+from tests.threads import run_threads
+
+
+def swap(transport, given, got, peer, tag=0):
+    yield Messages(transport, tag, [(peer, given)], [(peer, got)])
+
+
+def operation(transport, steps, deadline_s=60.0, on_end=None):
+    group = Group(transport, tuple(range(transport.size)), deadline_s)
+    return Operation(group, steps, lambda: "a swap", deadline_s, on_end)
+
+
+def test_who_waits_moves_the_lane():
+    def body(t):
+        mover, lane = Mover(), Lane()
+        got = [np.zeros(2), np.zeros(2)]
+        ops = [
+            operation(t, swap(t, np.full(2, float(t.rank + k)), got[k], 1 - t.rank)) for k in (0, 1)
+        ]
+        for op in ops:
+            lane.add(op)
+        mover.wait(lane, ops[1], None)
+        assert ops[0].done
+        assert [list(g) for g in got] == [[1 - t.rank] * 2, [2 - t.rank] * 2]
+
+    run_threads([partial(body, t) for t in world(2)])
+
+
+def test_the_thread_moves_lanes_that_nobody_waits_for():
+    def body(t):
+        mover, lane, ended = Mover(), Lane(), threading.Event()
+        got = np.zeros(1)
+        lane.add(operation(t, swap(t, np.ones(1), got, 1 - t.rank), on_end=ended.set))
+        mover.watch(lane)
+        assert ended.wait(60)
+        assert got[0] == 1
+        mover.close()
+
+    run_threads([partial(body, t) for t in world(2)])
+
+
+def test_who_is_told_of_an_end_may_wait_for_the_next_one():
+    (t,) = world(1)
+    mover, lane = Mover(), Lane()
+    second = operation(t, iter_of())
+
+    def wait_for_second():
+        mover.wait(lane, second, None)
+
+    first = operation(t, iter_of(), on_end=wait_for_second)
+    lane.add(first)
+    lane.add(second)
+    assert not lane.move()
+    assert second.done
+
+
+def test_an_end_may_be_told_while_another_lane_is_watched():
+    """Who is told takes a lock under which another thread hands a lane to the mover."""
+    (t,) = world(1)
+    mover, guard, told = Mover(), threading.Lock(), threading.Event()
+
+    def tell():
+        with guard:
+            told.set()
+
+    for _ in range(300):
+        told.clear()
+        lane = Lane()
+        lane.add(operation(t, iter_of(), on_end=tell))
+        with guard:
+            mover.watch(lane)
+            mover.watch(Lane())
+        assert told.wait(60)
+    mover.close()
+
+
+def iter_of():
+    return
+    yield
+
+
+def test_lengths_that_differ_are_an_error_and_break_the_lane():
+    def body(t):
+        mover, lane = Mover(), Lane()
+        got, given = np.zeros(3), np.zeros(3 if t.rank else 2)
+        first = operation(t, swap(t, given, got, 1 - t.rank))
+        second = operation(t, iter_of())
+        lane.add(first)
+        lane.add(second)
+        if t.rank:
+            with pytest.raises(CommError, match="rank 0 of the group sent 16 bytes, expected 24"):
+                mover.wait(lane, first, None)
+            with pytest.raises(CommError, match="an earlier operation failed"):
+                mover.wait(lane, second, None)
+        else:
+            mover.wait(lane, second, None)
+
+    run_threads([partial(body, t) for t in world(2)])
+
+
+def test_a_deadline_names_who_is_missing():
+    t = world(3)[1]
+    mover, lane = Mover(), Lane()
+    late = operation(t, swap(t, np.zeros(1), np.zeros(1), 2), deadline_s=0.01)
+    lane.add(late)
+    with pytest.raises(DeadlineError, match="rank 1 waiting for a swap, from rank 2") as caught:
+        mover.wait(lane, late, None)
+    assert caught.value.missing == (2,)
+    assert origin(RuntimeError(f"in C++: {caught.value}")) is caught.value
+    other = RuntimeError("something else")
+    assert origin(other) is other
