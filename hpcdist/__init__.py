@@ -61,6 +61,7 @@ from hpcdist.layers.embedding import one_hot_v2 as one_hot
 from hpcdist.layers.io import data_v2 as data
 from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
 from hpcdist.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
+from hpcdist.multi_slot import DatasetFactory, InMemoryDataset, QueueDataset
 from hpcdist.reader import batch
 from hpcdist.runtime import is_first, is_server, rank
 from hpcdist.runtime.batches.uneven_batches import even_batches
@@ -84,16 +85,19 @@ __all__ = [
     "CUDAPlace",
     "CompiledProgram",
     "DataFeeder",
+    "DatasetFactory",
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
     "ExecutionStrategy",
     "Executor",
     "HpcdistError",
+    "InMemoryDataset",
     "LoDTensor",
     "ParallelExecutor",
     "ParamAttr",
     "Parameter",
     "Program",
+    "QueueDataset",
     "Scope",
     "Tensor",
     "Variable",

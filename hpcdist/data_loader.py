@@ -7,6 +7,7 @@ on every run of a Program takes the next batch by itself, until there is none: E
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -228,6 +229,28 @@ class PyReader(GeneratorLoader):
         return list(self._variables)
 
 
+class DatasetLoader:
+    """The batches of a Dataset, for every step a list with one for each place."""
+
+    def __init__(self, dataset: Any, places: Any, drop_last: bool = True) -> None:
+        if not hasattr(dataset, "batches"):
+            raise DataError(f"from_dataset: expected one of DatasetFactory's, got {dataset!r:.80}")
+        self._dataset = dataset
+        self._places = len(places) if isinstance(places, (list, tuple)) else 1
+        self._drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[Batch]]:
+        """Begin a pass."""
+        with closing(self._dataset.batches()) as batches:
+            while parts := list(islice(batches, self._places)):
+                if len(parts) == self._places or not self._drop_last:
+                    yield parts
+
+    def __call__(self) -> Iterator[list[Batch]]:
+        """Begin a pass."""
+        return iter(self)
+
+
 class DataLoader:
     """Makes loaders; Fluid's name."""
 
@@ -254,3 +277,11 @@ class DataLoader:
         return GeneratorLoader(
             feed_list, capacity, use_double_buffer, iterable, return_list, drop_last
         )
+
+    @staticmethod
+    def from_dataset(dataset: Any, places: Any, drop_last: bool = True) -> DatasetLoader:
+        """Return a loader of the batches of a Dataset, which gives its last, short one too.
+
+        ``drop_last`` is about places, as in `from_generator`.
+        """
+        return DatasetLoader(dataset, places, drop_last)

@@ -69,6 +69,10 @@ class DataError(HpcdistError, ValueError):
     """A data set is missing, damaged or malformed."""
 
 
+class DataNotImplementedError(HpcdistError, NotImplementedError):
+    """What a data set of this kind cannot do, where Fluid raises NotImplementedError."""
+
+
 class EOFException(Exception):
     """A reader that was started has given all its batches: an end, as StopIteration is, no fault.
 

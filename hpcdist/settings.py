@@ -331,6 +331,13 @@ def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
+def find_in_children(folder: str, found: bool) -> None:
+    """Let Python processes that this one starts find the modules of a folder first, or no more."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [other for other in folders if other not in ("", folder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * found + others)
+
+
 def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return a warning for each HPCDIST_ variable that does not exist.
 

@@ -81,6 +81,14 @@ def _without_mask(draw: Draw) -> Case:
     return Case({slot: value for slot, value in given.items() if slot != "Mask"})
 
 
+@case("psroi_pool")
+def _bins_of_their_own(draw: Draw) -> Case:
+    given = _regions(draw)
+    x = draw.floats((2, 8, 5, 5))
+    attrs = {**given.attrs, "output_channels": 2}
+    return Case({**given.inputs, "X": x}, attrs, wrt=["X"])
+
+
 @case("roi_pool", "roi_align")
 def _regions(draw: Draw) -> Case:
     corners = draw.rng.integers(0, 3, (3, 2))

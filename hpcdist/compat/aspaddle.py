@@ -8,14 +8,17 @@ import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 import hpcdist
+from hpcdist import settings
 from hpcdist.compat import fluid_names, paddle2, version
 from hpcdist.compat.fluid_names import FLUID, ROOT
 from hpcdist.errors import LaunchError, MissingModuleError, MissingNameError
 
 PADDLE2 = "hpcdist.compat.paddle2"
+CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets
 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
 ELSEWHERE = {
@@ -114,10 +117,11 @@ def tell() -> None:
 
 
 def install() -> None:
-    """Make ``import paddle`` mean hpcdist, from now on in this process."""
+    """Make ``import paddle`` mean hpcdist, from now on in this process and those it starts."""
     if ROOT in sys.modules:
         raise LaunchError("--as-paddle: the real paddle is already imported in this process")
     sys.meta_path.insert(0, _Finder())
+    settings.find_in_children(CHILDREN, True)
 
 
 def uninstall() -> None:
@@ -125,6 +129,7 @@ def uninstall() -> None:
     sys.meta_path[:] = [
         finder for finder in sys.meta_path if not isinstance(finder, (_Finder, _Teller))
     ]
+    settings.find_in_children(CHILDREN, False)
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
 

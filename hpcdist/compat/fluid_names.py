@@ -60,7 +60,7 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     "the launcher and the executor choose memory: feed numpy arrays": (
         r".*[Cc][Uu][Dd][Aa]_?[Pp]inned",
     ),
-    "feed what a reader yields: exe.run(feed=feeder.feed(batch)), with fluid.DataFeeder": (
+    "docs/data.md lists what reads files: fluid.io.DataLoader, fluid.DatasetFactory, readers": (
         r".*([tT]rainer|Device_?[Ww]orker|device_worker|Hogwild|Section|(?i:data_?feed_?desc))",
         r".*(Dataset|dataset\.|DataLoader|data_loader|PyReader|py_reader|read_file|double_buffer)",
         r".*(BlockingQueue|blocking_queue|FeedReader|GeneratorLoader|multiprocess_reader)",

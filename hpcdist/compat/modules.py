@@ -44,6 +44,7 @@ ALIASES = {
     "hpcdist.contrib.op_frequence": f"{_OWN}.program_statistics",
     "hpcdist.layer_helper_base": f"{_OWN}.layer_helper",
     "hpcdist.unique_name": "hpcdist.graph.names",
+    "hpcdist.incubate.data_generator": "hpcdist.multi_slot.data_generator",
     f"{_FLEET}.base.fleet_base": "hpcdist.fleet.fleet_base",
     f"{_FLEET}.base.role_maker": "hpcdist.fleet.role_maker",
     f"{_FLEET}.collective": "hpcdist.fleet.collective",

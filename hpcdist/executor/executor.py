@@ -16,6 +16,7 @@ from hpcdist.executor.analysis import lengths_read
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.compile import Compiled, Compiler
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
+from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.fetched import as_fetched
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
@@ -158,6 +159,38 @@ class Executor:
             arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
             return [v if isinstance(v, list) else as_fetched(v) for v in arrays]
         return [LoDTensor(v) if isinstance(v, np.ndarray) else v for v in results]
+
+    def train_from_dataset(
+        self,
+        program: Program | CompiledProgram | None = None,
+        dataset: Any = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Sequence[Any] | None = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: Any = None,
+    ) -> None:
+        """Run a Program once for each batch of a Dataset, in their order; print some values.
+
+        Every ``print_period`` batches the values of ``fetch_list`` are printed, under the texts of
+        ``fetch_info``. ``thread`` changes nothing: a process takes one step at a time.
+        """
+
+        def run(program: Any, feed: Any, fetches: list[str]) -> list[Any]:
+            return self.run(program, feed=feed, fetch_list=fetches, scope=scope)
+
+        program = program if program is not None else default_main_program()
+        args = fetch_list, fetch_info, print_period, debug, fetch_handler
+        run_dataset(run, program, dataset, *args)
+
+    def infer_from_dataset(
+        self, program: Program | CompiledProgram | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """Do the same with what is left of a Program without its training; nothing is updated."""
+        program = for_test(program if program is not None else default_main_program())
+        self.train_from_dataset(program, *args, **kwargs)
 
     def close(self) -> None:
         """Finish: tell the parameter servers that this trainer leaves. Harmless when alone."""

@@ -46,6 +46,7 @@ class Wanted:
     pservers_per_node: int = 0
     server_nodes: int = 0
     het: bool = False
+    as_torchrun: bool = False
     time: str = "01:00:00"
     partition: str = ""
     account: str = ""
@@ -116,6 +117,7 @@ def _start(wanted: Wanted) -> list[str]:
     """Return the call of srun; what sbatch was told of cores, srun must be told again."""
     srun = "srun --kill-on-bad-exit=1"
     launch = f'$HOLD $IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$RUN"'
+    launch += " --as-torchrun" * wanted.as_torchrun
     if wanted.het:
         parts = [f'--het-group={k} -c "${{SLURM_CPUS_PER_TASK_HET_GROUP_{k}:-1}}"' for k in (0, 1)]
         return [
@@ -253,6 +255,12 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         "own (needs --server-nodes)",
     )
     parser.add_argument(
+        "--as-torchrun",
+        action="store_true",
+        help="the script is PyTorch's and written for torchrun; it is not started again after a "
+        "failure: how far it was cannot be told",
+    )
+    parser.add_argument(
         "--time",
         type=_time,
         default=default.time,
@@ -286,6 +294,8 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     ways = [asked.pservers, asked.pservers_per_node, asked.server_nodes]
     if sum(map(bool, ways)) > 1:
         parser.error("give one of --pservers, --pservers-per-node and --server-nodes")
+    if asked.as_torchrun and any(ways):
+        parser.error("--as-torchrun: jobs of torch's have no servers")
     if asked.het and not asked.server_nodes:
         parser.error(
             "--het puts servers on nodes of their own: give their number, --server-nodes N"
@@ -310,6 +320,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         pservers_per_node=asked.pservers_per_node,
         server_nodes=asked.server_nodes,
         het=asked.het,
+        as_torchrun=asked.as_torchrun,
         time=asked.time,
         partition=asked.partition,
         account=asked.account,

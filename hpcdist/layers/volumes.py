@@ -19,6 +19,7 @@ __all__ = [
     "deformable_conv",
     "grid_sampler",
     "pool3d",
+    "psroi_pool",
     "roi_align",
     "roi_pool",
 ]
@@ -295,6 +296,20 @@ def roi_align(
     """Return the mean of places between pixels in each bin of regions."""
     sizes = pooled_height, pooled_width, spatial_scale
     return _of_regions("roi_align", input, rois, *sizes, sampling_ratio=sampling_ratio)
+
+
+def psroi_pool(
+    input: Variable,
+    rois: Variable,
+    output_channels: int,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    name: str | None = None,
+) -> Variable:
+    """Return the mean of each bin of regions, of channels that belong to the bin."""
+    sizes = pooled_height, pooled_width, spatial_scale
+    return _of_regions("psroi_pool", input, rois, *sizes, output_channels=output_channels)
 
 
 def _of_regions(

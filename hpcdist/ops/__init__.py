@@ -40,6 +40,7 @@ from hpcdist.ops import (  # noqa: F401
     pair_losses,
     parts,
     pool,
+    private,
     random,
     reduce,
     sampled,

@@ -70,8 +70,17 @@ def _gelu_grad(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> None:
     xp.multiply(dout, cdf + x * density, out=dx)
 
 
+def _compiled(kernel: str, *arrays: Any) -> Call:
+    from hpcdist.jit import bound  # numba takes 0.3 s to import
+    from hpcdist.ops import gelu_kernels
+
+    return bound(getattr(gelu_kernels, kernel), *(array.reshape(-1) for array in arrays))
+
+
 def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
     if settings.KERNELS.read() != "torch":
+        if xp is np and not approximate:
+            return _compiled("gelu", x, out)
         return functools.partial(_gelu, xp, x, out, approximate)
     torch = torch_for("gelu")
     x, out = (tensor_on(torch, array) for array in (x, out))
@@ -81,6 +90,8 @@ def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
 
 def _grad_bind(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> Call:
     if settings.KERNELS.read() != "torch":
+        if xp is np and not approximate:
+            return _compiled("gelu_back", x, dout, dx)
         return functools.partial(_gelu_grad, xp, x, dout, dx, approximate)
     torch = torch_for("gelu")
     x, dout, dx = (tensor_on(torch, array) for array in (x, dout, dx))

@@ -431,6 +431,42 @@ def _clamped(torch: Any, image: Any, y: Any, across: Any) -> Any:
     return _sampled(torch, image[None], y[None], across[None])[0] * inside
 
 
+def _psroi_pool(
+    torch: Any,
+    x: Any,
+    rois: Any,
+    output_channels: int,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    lods: Sequence[Any],
+) -> Any:
+    """The mean of each bin, of channels that belong to the bin (Dai et al., 2016); if empty 0."""
+    height, width = x.shape[2:]
+    shape = output_channels, pooled_height, pooled_width
+    made = []
+    for region, image in zip(rois.tolist(), _owners(lods, len(rois))):
+        left, top = (_rounded(v) * spatial_scale for v in region[:2])
+        right, bottom = ((_rounded(v) + 1) * spatial_scale for v in region[2:])
+        own = x[image].reshape(*shape, height, width)
+        bins = []
+        for i in range(pooled_height):
+            rows = _bin(i, top, max(bottom - top, 0.1) / pooled_height, height)
+            for j in range(pooled_width):
+                columns = _bin(j, left, max(right - left, 0.1) / pooled_width, width)
+                part = own[:, i, j, rows[0] : rows[1], columns[0] : columns[1]]
+                empty = 0 in part.shape
+                bins.append(x.new_zeros(len(part)) if empty else part.mean((1, 2)))
+        made.append(torch.stack(bins, 1).reshape(shape))
+    return torch.stack(made) if made else x.new_zeros((0, *shape))
+
+
+def _bin(i: int, first: float, size: float, extent: int) -> tuple[int, int]:
+    """Return where a bin begins and ends, within the image."""
+    low, high = math.floor(i * size + first), math.ceil((i + 1) * size + first)
+    return min(max(low, 0), extent), min(max(high, 0), extent)
+
+
 def _roi_infer(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_: Any) -> Meta:
     return Meta((rois.shape[0], x.shape[1], pooled_height, pooled_width), x.dtype, lod=rois.lod)
 
@@ -454,3 +490,27 @@ for _type, _function, _more in (
         infer=_roi_infer,
         lods=("ROIs",),
     )
+
+
+def _psroi_infer(
+    x: Meta, rois: Meta, output_channels: int, pooled_height: int, pooled_width: int, **_: Any
+) -> Meta:
+    if x.shape[1] != output_channels * pooled_height * pooled_width:
+        raise GraphError(
+            f"{output_channels} channels in {pooled_height} x {pooled_width} bins need "
+            f"{output_channels * pooled_height * pooled_width} channels, got {x.shape[1]}"
+        )
+    shape = (rois.shape[0], output_channels, pooled_height, pooled_width)
+    return Meta(shape, x.dtype, lod=rois.lod)
+
+
+define_by_torch(
+    "psroi_pool",
+    "X, ROIs -> Out",
+    _psroi_pool,
+    rows=_regions,
+    attrs={**_BINS, "output_channels": 1},
+    wrt=("X",),
+    infer=_psroi_infer,
+    lods=("ROIs",),
+)

@@ -19,6 +19,7 @@ from hpcdist.optimizer.kinds import (
     RMSPropOptimizer,
     SGDOptimizer,
 )
+from hpcdist.optimizer.private import DpsgdOptimizer
 
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
@@ -31,6 +32,7 @@ RMSProp = RMSPropOptimizer
 Ftrl = FtrlOptimizer
 Adadelta = AdadeltaOptimizer
 Lamb = LambOptimizer
+Dpsgd = DpsgdOptimizer
 
 __all__ = [
     "SGD",
@@ -44,6 +46,8 @@ __all__ = [
     "AdamaxOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
+    "Dpsgd",
+    "DpsgdOptimizer",
     "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",

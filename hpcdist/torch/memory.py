@@ -28,10 +28,13 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     own = tensor.detach()
     if own.is_conj() or own.is_neg():
         own = own.resolve_conj().resolve_neg()
-    if own.is_inference() and own.is_contiguous() and own.numel():
+    vector = own.contiguous().view(-1)
+    if vector.stride(0) != 1:  # of one element, which then says nothing
+        vector = vector.as_strided(vector.shape, (1,))
+    if own.is_inference() and vector.numel():
         # What is written outside inference mode must not look like one of its tensors.
-        return torch.from_numpy(as_bytes(own.reshape(-1))).view(own.dtype)
-    return own.reshape(-1)
+        return torch.from_numpy(as_bytes(vector)).view(own.dtype)
+    return vector
 
 
 def is_same_memory(vector: torch.Tensor, tensor: torch.Tensor) -> bool:

@@ -128,3 +128,17 @@ def test_a_script_of_fluid_1_8_from_the_command_line(tmp_path):
     assert alone[-1] < alone[0] / 5
     # Equal shares: the mean over workers is the loss of one process on the whole batch.
     assert np.allclose(np.mean([spread[0], spread[1]], axis=0), alone, atol=2e-6)
+
+
+def test_clicks_from_files_through_a_pipe_command(tmp_path):
+    script = (ROOT / "examples" / "fleet_dataset.py").read_text()
+    (tmp_path / "dataset_reader.py").write_text(
+        (ROOT / "examples" / "dataset_reader.py").read_text()
+    )
+    options = ("--quiet", "--all-output", "--as-paddle")
+    ended = Job(tmp_path, script, *options, "--pservers", "1", ranks=3).end(within_s=200)
+    assert ended.code == 0, ended.err
+    (told,) = re.findall(r"(\d+) samples here, area (0\.\d+)", ended.out)
+    assert int(told[0]) == 600 and float(told[1]) > 0.75
+    lines = [line for line in ended.out.splitlines() if line.startswith("batch 20: worker")]
+    assert len(lines) == 2 * 4

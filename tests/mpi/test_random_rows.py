@@ -55,12 +55,25 @@ def noisy() -> list[Any]:
     return [layers.mean(layers.square_error_cost(guess, y)), noise, shift, scale]
 
 
+def drawn() -> list[Any]:
+    """Pieces of samples, columns of rows, classes that are no label: each drawn by its row."""
+    x, y = layers.data("x", [6]), layers.data("y", [1])
+    piece = layers.random_crop(layers.reshape(x, [-1, 2, 3]), [2, 2])
+    hidden = layers.fc(layers.reshape(piece, [-1, 4]), 5, act="tanh")
+    column = layers.sampling_id(layers.softmax(hidden))
+    label = layers.cast(layers.scale(layers.abs(y), 9.9), "int64")
+    loss = layers.mean(layers.nce(hidden, label, 10, num_neg_samples=4, sampler="log_uniform"))
+    block = fluid.default_main_program().global_block()
+    (classes,) = [op.output("SampleLabels")[0] for op in block.ops if op.type == "nce"]
+    return [loss, piece, column, block.var(classes)]
+
+
 def _masks(kind: str) -> list[Any]:
     block = fluid.default_main_program().global_block()
     return [block.var(op.output("Mask")[0]) for op in block.ops if op.type == kind]
 
 
-NETS = {"dense": dense, "seeded": seeded, "ragged": ragged, "noisy": noisy}
+NETS = {"dense": dense, "drawn": drawn, "seeded": seeded, "ragged": ragged, "noisy": noisy}
 
 
 def batch(step: int, rows: int, fed: list[str]) -> dict[str, Any]:

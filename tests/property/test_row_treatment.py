@@ -205,7 +205,7 @@ ELSEWHERE |= {"random_crop", "sampling_id"}
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
-ALWAYS_MIXED |= {"roi_align", "roi_pool"}  # regions are not divided as images are
+ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are
 
 
 def _of_rows() -> list[str]:

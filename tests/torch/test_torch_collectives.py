@@ -32,7 +32,7 @@ BITWISE = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
 
 # Empty, small, of several pieces of shared memory.
 SHAPES = [(0,), (), (1,), (3, 5), (2, 0, 4), (4097,), (7, 40_000)]
-WHICH = [0, 1, 2]  # of the pairs of groups
+WHICH = range(6)  # of the pairs of groups
 APART = [False, True]  # elements that do not lie side by side
 
 
@@ -46,6 +46,14 @@ def drawn(count: int, **choices: Sequence[object]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(list(choices), cases)
 
 
+WITH_AND_WITHOUT_MEMORY = pytest.mark.parametrize("k", [0, 1])
+
+
+def of_all(k: int) -> Pair:
+    """Return the group of all ranks, with memory that they share (0) or without (1)."""
+    return [pair for pair in pairs() if pair.size == dist.get_world_size()][k]
+
+
 def pair_of(k: int) -> Pair:
     found = pairs()
     return found[k % len(found)]
@@ -56,7 +64,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=2e-2 if ours.element_size() < 4 else 1e-5, atol=0)
 
 
-@drawn(16, shape=SHAPES, dtype=ALL, op=OPS, k=WHICH, apart=APART)
+@drawn(30, shape=SHAPES, dtype=ALL, op=OPS, k=WHICH, apart=APART)
 def test_all_reduce_and_reduce(shape, dtype, op, k, apart):
     pair = pair_of(k)
     if not pair.here:
@@ -76,7 +84,7 @@ def test_all_reduce_and_reduce(shape, dtype, op, k, apart):
         assert torch.equal(ours, given)
 
 
-@drawn(6, dtype=ALL[:4], op=BITWISE, k=WHICH)
+@drawn(10, dtype=ALL[:4], op=BITWISE, k=WHICH)
 def test_bitwise_reductions(dtype, op, k):
     pair = pair_of(k)
     if pair.here:
@@ -87,9 +95,10 @@ def test_bitwise_reductions(dtype, op, k):
         assert torch.equal(ours, theirs)
 
 
+@WITH_AND_WITHOUT_MEMORY
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.bool, torch.int16])
-def test_reductions_that_gloo_lacks(dtype):
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+def test_reductions_that_gloo_lacks(dtype, k):
+    pair = of_all(k)
     size = pair.size
     everyone = [filled((50,), dtype, rank) for rank in range(size)]
     total = everyone[0].clone()
@@ -118,7 +127,7 @@ def test_operations_that_make_no_sense_are_refused():
             dist.all_reduce(torch.ones(2) > 0, dist.ReduceOp.AVG, group=pair.ours)
 
 
-@drawn(12, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
+@drawn(20, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
 def test_broadcast_gather_scatter(shape, dtype, k, apart):
     pair = pair_of(k)
     if not pair.here:
@@ -139,7 +148,7 @@ def test_broadcast_gather_scatter(shape, dtype, k, apart):
     assert torch.equal(got, filled(shape, dtype, 50 + me))
 
 
-@drawn(12, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
+@drawn(20, shape=SHAPES, dtype=COPIED, k=WHICH, apart=APART)
 def test_all_gather(shape, dtype, k, apart):
     pair = pair_of(k)
     if not pair.here:
@@ -157,7 +166,7 @@ def test_all_gather(shape, dtype, k, apart):
         assert torch.equal(whole, torch.cat(expected))
 
 
-@drawn(12, shape=[(0,), (3,), (2, 7), (40_000, 5)], dtype=ALL, k=WHICH, as_tensor=APART)
+@drawn(20, shape=[(0,), (3,), (2, 7), (40_000, 5)], dtype=ALL, k=WHICH, as_tensor=APART)
 def test_reduce_scatter(shape, dtype, k, as_tensor):
     pair = pair_of(k)
     if not pair.here:
@@ -174,7 +183,7 @@ def test_reduce_scatter(shape, dtype, k, as_tensor):
     assert torch.equal(got, total)  # in rank order: the very bits
 
 
-@drawn(12, rows=[0, 1, 3], dtype=COPIED, k=WHICH)
+@drawn(20, rows=[0, 1, 3], dtype=COPIED, k=WHICH)
 def test_all_to_all(rows, dtype, k):
     pair = pair_of(k)
     if not pair.here:
@@ -197,8 +206,9 @@ def test_all_to_all(rows, dtype, k):
     assert torch.equal(got, torch.cat([filled((rows, 2), dtype, 10 * q + me) for q in ranks]))
 
 
-def test_messages_large_and_of_several_pieces():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+@WITH_AND_WITHOUT_MEMORY
+def test_messages_large_and_of_several_pieces(k):
+    pair = of_all(k)
     own = torch.arange(900_001, dtype=torch.float32) + dist.get_rank()
     rows = torch.empty(pair.size, 900_001)
     dist.all_gather_into_tensor(rows, own, group=pair.ours)
@@ -231,8 +241,9 @@ def test_many_at_once_and_in_different_orders_of_groups():
         assert work.is_completed() and work.is_success()
 
 
-def test_futures_tell_their_results():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+@WITH_AND_WITHOUT_MEMORY
+def test_futures_tell_their_results(k):
+    pair = of_all(k)
     tensor = torch.ones(4)
     future = dist.all_reduce(tensor, group=pair.ours, async_op=True).get_future()
     doubled = future.then(lambda done: done.value()[0] * 2)
@@ -240,7 +251,7 @@ def test_futures_tell_their_results():
 
 
 def test_futures_tell_what_went_wrong():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    pair = of_all(0)
     if pair.size == 1:
         return
     group = dist.new_group(list(pair.ranks))  # it is broken after this
@@ -249,8 +260,9 @@ def test_futures_tell_what_went_wrong():
         work.get_future().wait()
 
 
-def test_messages_with_tags_and_from_anyone():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+@WITH_AND_WITHOUT_MEMORY
+def test_messages_with_tags_and_from_anyone(k):
+    pair = of_all(k)
     me, size = dist.get_rank(), pair.size
     right, left = (me + 1) % size, (me - 1) % size
     if size == 1:
@@ -282,8 +294,9 @@ def test_messages_with_tags_and_from_anyone():
     assert sources == set(range(1, size))
 
 
-def test_objects_and_sparse_tensors():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+@WITH_AND_WITHOUT_MEMORY
+def test_objects_and_sparse_tensors(k):
+    pair = of_all(k)
     me, size = dist.get_rank(), pair.size
     everyone = [None] * size
     dist.all_gather_object(everyone, {"rank": me, "text": "x" * me}, group=pair.ours)
@@ -301,8 +314,9 @@ def test_objects_and_sparse_tensors():
     assert torch.equal(sparse.to_dense(), dense)
 
 
-def test_coalesced_forms():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+@WITH_AND_WITHOUT_MEMORY
+def test_coalesced_forms(k):
+    pair = of_all(k)
     tensors = [torch.full((n,), float(n)) for n in (3, 1, 5)]
     with dist._coalescing_manager(pair.ours):
         for tensor in tensors:
@@ -311,8 +325,32 @@ def test_coalesced_forms():
         assert (tensor == n * pair.size).all()
 
 
+def test_without_memory_other_calls_are_told_at_the_debug_level():
+    pair = of_all(1)
+    if pair.size == 1:
+        return
+    group = dist.new_group(list(pair.ranks))  # it is broken after this
+    group._memory, group._checks = None, True  # as with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    pattern = r"barrier of uint8\[0\] on rank 0, all_reduce SUM of float32\[2\] on rank 1"
+    with pytest.raises(CommError, match=pattern):
+        dist.all_reduce(torch.ones(2), group=group) if dist.get_rank() else dist.barrier(group)
+
+
+def test_without_memory_another_length_is_an_error():
+    if of_all(1).size == 1:
+        return
+    group = dist.new_group([0, 1])  # it is broken after this
+    if dist.get_rank() == 0:
+        group._memory = None
+        dist.broadcast(torch.ones(2), 0, group=group)
+    elif dist.get_rank() == 1:
+        group._memory = None
+        with pytest.raises(CommError, match="rank 0 of the group sent 8 bytes, expected 12"):
+            dist.broadcast(torch.ones(3), 0, group=group)
+
+
 def test_ranks_that_call_different_things_are_told():
-    pair = next(p for p in pairs() if p.size == dist.get_world_size())
+    pair = of_all(0)
     if pair.size == 1:
         return
     group = dist.new_group(list(pair.ranks))  # it is broken after this

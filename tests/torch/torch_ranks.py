@@ -40,15 +40,23 @@ class Pair:
 
 @cache
 def pairs() -> list[Pair]:
-    """Return pairs of groups: all ranks; all but the first; the first and the last. Collective."""
+    """Return pairs of groups: all ranks; all but the first; the first and the last. Collective.
+
+    Each of them with memory that its ranks share, and without, as between hosts.
+    """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("hpcdist")
     size = dist.get_world_size()
     sets = {tuple(range(size)), tuple(range(1, size)), tuple(sorted({0, size - 1}))} - {()}
-    return [
-        Pair(ranks, dist.new_group(list(ranks)), dist.new_group(list(ranks), backend="gloo"))
-        for ranks in sorted(sets)
-    ]
+    found = []
+    for ranks in sorted(sets):
+        gloo = dist.new_group(list(ranks), backend="gloo")
+        for memory in (True, False):
+            ours = dist.new_group(list(ranks))
+            if not memory and dist.get_rank() in ranks:
+                ours._memory = None
+            found.append(Pair(ranks, ours, gloo))
+    return found
 
 
 def filled(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:

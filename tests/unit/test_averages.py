@@ -89,3 +89,24 @@ def test_chunks_and_edits_add_up() -> None:
     assert edits.eval() == (1.0, 0.5)
     with pytest.raises(ValueError, match="there is no data"):
         fluid.metrics.EditDistance("new").eval()
+
+
+def test_the_noise_of_dpsgd_is_normal_and_the_same_again() -> None:
+    moves = []
+    for _ in range(2):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            attr = fluid.ParamAttr("w", initializer=fluid.initializer.Constant(0.0))
+            w = fluid.layers.create_parameter([1], "float32", attr=attr)
+            x = fluid.data("x", [None, 1])
+            loss = fluid.layers.mean(fluid.layers.elementwise_mul(x, w))
+            fluid.optimizer.Dpsgd(1.0, 1.0, 1.0, 2.0).minimize(loss)
+        scope, exe = fluid.Scope(), fluid.Executor()
+        exe.run(startup, scope=scope)
+        seen = []
+        for _ in range(400):
+            exe.run(main, feed={"x": np.zeros((1, 1), np.float32)}, scope=scope)
+            seen.append(float(np.array(scope.find_var("w").get_tensor())[0]))
+        moves.append(np.diff(seen))
+    np.testing.assert_array_equal(*moves)
+    assert abs(moves[0].mean()) < 0.4 and 1.7 < moves[0].std() < 2.3

@@ -62,6 +62,14 @@ def test_a_script_says_what_was_asked_for(capsys):
     assert "--pservers-per-node 2 train.py --lr 0.1 'a b'\n" in text
 
 
+def test_a_script_of_torchs(capsys):
+    text = written(capsys, "--nodes", "2", "--as-torchrun", "train.py", "--lr", "1")
+    (start,) = [line for line in text.splitlines() if line.startswith("srun ")]
+    assert start.endswith(' -m hpcdist --log-dir "$RUN" --as-torchrun train.py --lr 1')
+    with pytest.raises(SystemExit):
+        written(capsys, "--as-torchrun", "--pservers", "1", "train.py")
+
+
 def test_servers_on_nodes_of_their_own(capsys):
     text = written(capsys, "--nodes", "3", "--ranks-per-node", "4", "--server-nodes", "2", "t.py")
     assert "#SBATCH --nodes=5\n" in text

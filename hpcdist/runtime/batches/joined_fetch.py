@@ -38,6 +38,7 @@ class _Notes:
 
     def __init__(self, rounds: SplitAllgather, rank: int, arrays: Sequence[Any]) -> None:
         self._rounds = rounds
+        self.shapes = [array.shape for array in arrays]
         self.everyones: list[list[Array]] = []
         for notes in rounds.notes:
             begin, views = 0, []
@@ -146,7 +147,7 @@ class JoinedFetch:
             for trainer, count in weights:
                 total += told[trainer] * count
                 rows += count
-            values[k] = joined = np.empty(notes.everyones[at][i].shape[1:], numbers.dtype)
+            values[k] = joined = np.empty(notes.shapes[i], numbers.dtype)
             joined.fill(total / rows)
         return values
 

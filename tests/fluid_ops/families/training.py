@@ -18,6 +18,7 @@ CASES = [
     ("fluid.optimizer.Ftrl(0.1, l1=0.01, l2=0.01)", {}),
     ("fluid.optimizer.Adadelta(0.1)", {}),
     ("fluid.optimizer.Lamb(0.1)", {}),
+    ("fluid.optimizer.Dpsgd(0.1, {c}, 4.0, 0.0)", {}, {"c": [0.9, 0.1]}),  # without noise
     (SGD, {"error_clip": "fluid.clip.ErrorClipByValue(0.05)"}),
     (SGD, {"error_clip": "fluid.clip.ErrorClipByValue(0.05, -0.01)"}),
     (EXTENDED % "Adam" + "(weight_decay={d}, learning_rate=0.1)", {}, {"d": [0.01, 0.1]}),

@@ -1,0 +1,246 @@
+"""Fluid's Datasets: files that `Executor.train_from_dataset` trains from, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcdist import settings
+from hpcdist.errors import DataError, DataNotImplementedError
+from hpcdist.executor import control
+from hpcdist.graph.variable import Variable
+from hpcdist.multi_slot.exchange import shuffled_among
+from hpcdist.multi_slot.pipe import lines_of
+from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, no_samples, slot_of
+from hpcdist.multi_slot.text import samples_of
+from hpcdist.reader import buffered, xmap_readers
+
+AHEAD = 8  # batches
+
+
+class DatasetBase:
+    """Files of multi-slot text, what to pipe them through, and the variables they feed.
+
+    Files are read in the order of the list, and samples keep their order: ``set_thread`` says only
+    how many files are read at once where that changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[str] = []
+        self._command = "cat"
+        self._batch_size = 1
+        self._threads = 1
+        self._slots: list[Slot] = []
+
+    # -- settings ------------------------------------------------------------------------------
+    def set_filelist(self, filelist: Sequence[str]) -> None:
+        """Set the files; in a fleet those of this worker (``fleet.split_files``)."""
+        if isinstance(filelist, str) or not all(isinstance(name, str) for name in filelist):
+            raise DataError(f"set_filelist: expected a list of files, got {filelist!r:.80}")
+        self._files = list(filelist)
+
+    def set_use_var(self, var_list: Sequence[Variable]) -> None:
+        """Set the data variables, int64 or float32, in the order of the slots of a line.
+
+        One with ``lod_level`` 1 takes any number of values of each sample, others as many as
+        their shape says.
+        """
+        self._slots = [slot_of(variable) for variable in var_list]
+
+    def set_pipe_command(self, pipe_command: str) -> None:
+        """Set what bash pipes each file through; it writes multi-slot text."""
+        self._command = pipe_command
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Set the number of samples in a batch."""
+        self._batch_size = _positive("set_batch_size", batch_size)
+
+    def set_thread(self, thread_num: int) -> None:
+        """Set how many files may be read at once."""
+        self._threads = _positive("set_thread", thread_num)
+
+    def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
+        """Refuse: files are read through the file system."""
+        raise DataNotImplementedError(
+            "set_hdfs_config: mount the file system, or read with a pipe command "
+            "('hadoop fs -cat ...' over a file list)"
+        )
+
+    def desc(self) -> str:
+        """Return the settings as Fluid's text."""
+        lines = ['name: "MultiSlotDataFeed"', f"batch_size: {self._batch_size}"]
+        lines.append("multi_slot_desc {")
+        for slot in self._slots:
+            kind = "uint64" if slot.dtype == "int64" else "float"
+            lines += ["  slots {", f'    name: "{slot.name}"', f'    type: "{kind}"']
+            lines += ["    is_dense: true"] if slot.shape is not None else []
+            lines += ["    is_used: true"]
+            lines += [f"    shape: {n}" for n in (-1, *(slot.shape or ()))] if slot.shape else []
+            lines += ["  }"]
+        return "\n".join([*lines, "}", f'pipe_command: "{self._command}"', ""])
+
+    # -- reading -------------------------------------------------------------------------------
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """Begin a pass: yield what the variables are fed in each step, read ahead by a thread."""
+        make = partial(batches, self._pieces(), self._batch_size)
+        return buffered(make, AHEAD)()
+
+    def _pieces(self) -> Iterator[Samples]:
+        """Return all samples, some at a time."""
+        raise DataNotImplementedError("use DatasetFactory().create_dataset(...)")
+
+    def _read(self) -> tuple[list[str], str, list[Slot]]:
+        """Return what to read; DataError if it is not said."""
+        for what, said in (("set_filelist", self._files), ("set_use_var", self._slots)):
+            if not said:
+                raise DataError(f"{type(self).__name__}: call {what} first, with at least one")
+        return self._files, self._command, self._slots
+
+
+def _samples_of_file(path: str, command: str, slots: Sequence[Slot]) -> Iterator[Samples]:
+    through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
+    return samples_of(lines_of(path, command), slots, path + through)
+
+
+class QueueDataset(DatasetBase):
+    """Files that are read while the Program trains; every pass reads them again."""
+
+    def _pieces(self) -> Iterator[Samples]:
+        files, command, slots = self._read()
+        return (piece for path in files for piece in _samples_of_file(path, command, slots))
+
+    def local_shuffle(self) -> None:
+        """Refuse: only samples in memory can be shuffled."""
+        raise DataNotImplementedError("QueueDataset cannot be shuffled: use InMemoryDataset")
+
+    def global_shuffle(self, fleet: Any = None) -> None:
+        """Refuse: only samples in memory can be shuffled."""
+        raise DataNotImplementedError("QueueDataset cannot be shuffled: use InMemoryDataset")
+
+
+class InMemoryDataset(DatasetBase):
+    """Samples that are loaded once, and may be shuffled, here or over all workers.
+
+    As in Fluid zeros of ragged slots are left out; a sample that has nothing else keeps one.
+    Shuffles follow from HPCDIST_SEED and how many there have been.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._samples: Samples | None = None
+        self._loading: Future[Samples] | None = None
+        self._shuffles = 0
+
+    # -- loading -------------------------------------------------------------------------------
+    def load_into_memory(self) -> None:
+        """Read all files, as many at once as there are threads."""
+        self._samples = self._load(self._threads)
+
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Begin to read all files while the script goes on; `wait_preload_done` ends it."""
+        threads = self._threads if thread_num is None else _positive("thread_num", thread_num)
+        pool = ThreadPoolExecutor(1, "hpcdist-preload")
+        self._loading = pool.submit(self._load, threads)
+        pool.shutdown(wait=False)
+
+    def wait_preload_done(self) -> None:
+        """Wait until all is read; raises what went wrong."""
+        if self._loading is None:
+            raise DataError("wait_preload_done: call preload_into_memory first")
+        loading, self._loading = self._loading, None
+        self._samples = loading.result()
+
+    def release_memory(self) -> None:
+        """Forget the samples."""
+        self._samples = None
+
+    def set_merge_by_lineid(self, merge_size: int = 2) -> None:
+        """Refuse: Fluid merges only with parts that its packages do not have."""
+        raise DataNotImplementedError(
+            "set_merge_by_lineid: merge lines of one id before they are read, in the pipe command"
+        )
+
+    def _load(self, threads: int) -> Samples:
+        files, command, slots = self._read()
+
+        def load(path: str) -> Samples | None:
+            pieces = [p.without_zeros() for p in _samples_of_file(path, command, slots)]
+            return concatenated(pieces) if pieces else None
+
+        read: Iterable[Samples | None]
+        read = xmap_readers(load, lambda: iter(files), threads, 2 * threads, order=True)()
+        loaded = [samples for samples in read if samples is not None]
+        return concatenated(loaded) if loaded else no_samples(slots)
+
+    def _loaded(self) -> Samples:
+        if self._samples is None:
+            raise DataError("InMemoryDataset: nothing is loaded: call load_into_memory first")
+        return self._samples
+
+    def _pieces(self) -> Iterator[Samples]:
+        return iter([self._loaded()])
+
+    # -- shuffling -----------------------------------------------------------------------------
+    def local_shuffle(self) -> None:
+        """Shuffle the samples of this process."""
+        samples = self._loaded()
+        self._samples = samples.take(self._random().permutation(len(samples)))
+
+    def global_shuffle(self, fleet: Any = None, thread_num: int = 12) -> None:
+        """Shuffle the samples of all workers of ``fleet``; without it those of this process.
+
+        Collective among workers. The order of all samples, worker 0's first, does not depend on
+        the number of workers: each gets an equal part of the same permutation.
+        """
+        samples, random = self._loaded(), self._random()
+        peers = None if fleet is None else _peers()
+        if peers is None:
+            self._samples = samples.take(random.permutation(len(samples)))
+        else:
+            self._samples = shuffled_among(peers.group, samples, random, peers.deadline_s)
+
+    def _random(self) -> np.random.Generator:
+        self._shuffles += 1
+        return np.random.default_rng([settings.SEED.read(), self._shuffles])
+
+    # -- sizes ---------------------------------------------------------------------------------
+    def get_memory_data_size(self, fleet: Any = None) -> int:
+        """Return the number of samples in memory; with ``fleet`` those of all workers."""
+        own = 0 if self._samples is None else len(self._samples)
+        peers = None if fleet is None else _peers()
+        if peers is None:
+            return own
+        told = peers.group.allgather_bytes(own.to_bytes(8, "little"), peers.deadline_s)
+        return sum(int.from_bytes(data, "little") for data in told)
+
+    def get_shuffle_data_size(self, fleet: Any = None) -> int:
+        """Return the number of samples that were shuffled; with ``fleet`` of all workers."""
+        return self.get_memory_data_size(fleet)
+
+
+class DatasetFactory:
+    """Makes Datasets by the name of their class."""
+
+    def create_dataset(self, datafeed_class: str = "QueueDataset") -> Any:
+        """Return a new QueueDataset or InMemoryDataset."""
+        kinds = {kind.__name__: kind for kind in (QueueDataset, InMemoryDataset)}
+        if datafeed_class not in kinds:
+            raise DataError(f"create_dataset: expected one of {list(kinds)}, got {datafeed_class}")
+        return kinds[datafeed_class]()
+
+
+def _peers() -> control.Peers | None:
+    """Return the other trainers of a job; None if there are none."""
+    job = control.installed()
+    peers = None if job is None else job.peers()
+    return peers if peers is not None and peers.trainers > 1 else None
+
+
+def _positive(what: str, number: int) -> int:
+    if int(number) < 1:
+        raise DataError(f"{what}: expected at least 1, got {number}")
+    return int(number)

@@ -1,0 +1,158 @@
+"""Samples by columns: for each slot the values of all samples, one behind the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import DataError
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.variable import Variable
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.multi_slot.kernels import take_values, without_zeros
+
+DTYPES = ("int64", "float32")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A field of every sample, for the data variable ``name``.
+
+    ``shape`` is that of one sample's values; None: any number of them, one in each row.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+    @property
+    def width(self) -> int:
+        """Number of values in each sample; 0: any number."""
+        return 0 if self.shape is None else math.prod(self.shape)
+
+
+def slot_of(variable: Variable) -> Slot:
+    """Return the slot that feeds a data variable; DataError if text cannot."""
+    name, shape = variable.name, tuple(variable.shape)
+    if variable.dtype not in DTYPES:
+        raise DataError(f"set_use_var: {name!r} must be of {' or '.join(DTYPES)}")
+    if variable.lod_level > 1:
+        raise DataError(f"set_use_var: {name!r} has lod_level {variable.lod_level}, at most 1")
+    if not shape or shape[0] != -1 or any(extent < 1 for extent in shape[1:]):
+        raise DataError(f"set_use_var: {name!r} must have the shape [-1, known, ...], got {shape}")
+    if not variable.lod_level:
+        return Slot(name, variable.dtype, shape[1:])
+    if math.prod(shape[1:]) != 1:
+        raise DataError(f"set_use_var: {name!r} is ragged, so one value a row, got {shape}")
+    return Slot(name, variable.dtype, None)
+
+
+@dataclass(frozen=True)
+class Column:
+    """The values of a slot, and where each sample's begin and end: int64 [samples + 1]."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples; all columns have as many."""
+
+    slots: Sequence[Slot]
+    columns: Sequence[Column]
+
+    def __len__(self) -> int:
+        return len(self.columns[0].offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the values and offsets."""
+        return sum(column.values.nbytes + column.offsets.nbytes for column in self.columns)
+
+    def part(self, begin: int, end: int) -> Samples:
+        """Return the samples ``begin:end``; no copy of values."""
+        columns = []
+        for values, offsets in ((c.values, c.offsets[begin : end + 1]) for c in self.columns):
+            columns.append(Column(values[offsets[0] : offsets[-1]], offsets - offsets[0]))
+        return Samples(self.slots, columns)
+
+    def take(self, order: np.ndarray) -> Samples:
+        """Return samples in another order, int64 [any number]."""
+        return Samples(self.slots, [taken(column, order) for column in self.columns])
+
+    def feed(self) -> dict[str, LoDTensor]:
+        """Return what these samples are fed as, by variables."""
+        fed = {}
+        for slot, column in zip(self.slots, self.columns):
+            if slot.shape is None:
+                rows = column.values.reshape(-1, 1)
+                fed[slot.name] = LoDTensor(rows, Lod(1, (column.offsets,)))
+            else:
+                fed[slot.name] = LoDTensor(column.values.reshape(len(self), *slot.shape))
+        return fed
+
+    def without_zeros(self) -> Samples:
+        """Return the samples without the zeros of ragged slots; one is left where all are zero."""
+        return Samples(
+            self.slots,
+            [
+                Column(*without_zeros(c.values, c.offsets)) if slot.shape is None else c
+                for slot, c in zip(self.slots, self.columns)
+            ],
+        )
+
+
+def taken(column: Column, order: np.ndarray) -> Column:
+    """Return the values of samples in another order."""
+    offsets = np.zeros(len(order) + 1, np.int64)
+    np.cumsum((column.offsets[1:] - column.offsets[:-1])[order], out=offsets[1:])
+    values = np.empty(offsets[-1], column.values.dtype)
+    take_values(column.values, column.offsets, order, values, offsets)
+    return Column(values, offsets)
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """Return the samples of several columns of one slot, one behind the other."""
+    if len(columns) == 1:
+        return columns[0]
+    begins = np.cumsum([0, *(c.offsets[-1] for c in columns)])
+    offsets = [c.offsets[:-1] + begin for c, begin in zip(columns, begins)]
+    return Column(
+        np.concatenate([c.values for c in columns]), np.concatenate([*offsets, begins[-1:]])
+    )
+
+
+def concatenated(pieces: Sequence[Samples]) -> Samples:
+    """Return the samples of all pieces, at least one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    columns = [joined(of_slot) for of_slot in zip(*(piece.columns for piece in pieces))]
+    return Samples(pieces[0].slots, columns)
+
+
+def no_samples(slots: Sequence[Slot]) -> Samples:
+    """Return none at all."""
+    offsets = np.zeros(1, np.int64)
+    return Samples(slots, [Column(np.empty(0, slot.dtype), offsets) for slot in slots])
+
+
+def batches(pieces: Iterator[Samples], size: int) -> Iterator[dict[str, Any]]:
+    """Yield what batches of ``size`` samples are fed as, the last one may be short."""
+    left: list[Samples] = []  # fewer than `size` samples
+    count = 0
+    for piece in pieces:
+        begin = 0
+        while count + len(piece) - begin >= size:
+            end = begin + size - count
+            yield concatenated([*left, piece.part(begin, end)]).feed()
+            left, count, begin = [], 0, end
+        if begin < len(piece):
+            left.append(piece.part(begin, len(piece)))
+            count += len(piece) - begin
+    if left:
+        yield concatenated(left).feed()

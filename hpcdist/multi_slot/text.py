@@ -1,0 +1,72 @@
+"""Multi-slot text to samples, and errors that name file, line and slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from hpcdist.errors import DataError
+from hpcdist.multi_slot import kernels
+from hpcdist.multi_slot.samples import Column, Samples, Slot
+
+_POWERS = 10.0 ** np.arange(23)
+
+
+def samples_of(chunks: Iterable[bytes], slots: Sequence[Slot], source: str) -> Iterator[Samples]:
+    """Yield the samples of each chunk of whole lines; ``source`` is what errors call the text.
+
+    Raises DataError for the first line that does not have the slots.
+    """
+    before = 0  # lines of earlier chunks
+    for chunk in chunks:
+        ended = chunk if not chunk or chunk.endswith(b"\n") else chunk + b"\n"
+        parsed = _parsed(ended, slots, source, before)
+        before += len(parsed)
+        yield parsed
+
+
+def _parsed(text: bytes, slots: Sequence[Slot], source: str, before: int) -> Samples:
+    lines = text.count(b"\n")
+    are_floats = np.array([slot.dtype == "float32" for slot in slots])
+    widths = np.array([slot.width for slot in slots], np.int64)
+    most = len(text) // 2 + 1  # a value takes a byte, and one behind it
+    ints, floats = np.empty(most, np.int64), np.empty(most, np.float32)
+    counts = np.empty((lines, len(slots)), np.int32)
+    book = np.zeros(6, np.int64)
+    array = np.frombuffer(text, np.uint8)
+    kernels.parse(array, are_floats, widths, _POWERS, ints, floats, counts, book)
+    if book[kernels.WRONG]:
+        raise DataError(
+            f"{source}, line {before + book[kernels.LINES] + 1}: {_fault(text, slots, book)}"
+        )
+    offsets = np.zeros((len(slots), lines + 1), np.int64)
+    np.cumsum(counts.T, axis=1, out=offsets[:, 1:])
+    begins = np.zeros(len(slots), np.int64)
+    for kind in (are_floats, ~are_floats):
+        begins[kind] = np.cumsum(offsets[kind, -1]) - offsets[kind, -1]
+    out_ints = np.empty(book[kernels.INTS], np.int64)
+    out_floats = np.empty(book[kernels.FLOATS], np.float32)
+    kernels.spread(ints, floats, counts, are_floats, begins.copy(), out_ints, out_floats)
+    columns = []
+    for is_float, begin, ends in zip(are_floats, begins, offsets):
+        values = out_floats if is_float else out_ints
+        columns.append(Column(values[begin : begin + ends[-1]], ends))
+    return Samples(slots, columns)
+
+
+def _fault(text: bytes, slots: Sequence[Slot], book: np.ndarray) -> str:
+    wrong, number, begin = (int(book[k]) for k in (kernels.WRONG, kernels.SLOT, kernels.BEGIN))
+    word = (text[begin : begin + 80].split() or [b""])[0].decode(errors="replace")
+    if wrong == kernels.MORE:
+        return f"expected the end of the line behind {len(slots)} slots, got {word!r}"
+    slot = slots[number]
+    faults = {
+        kernels.COUNT: f"expected the number of its values, got {word!r}",
+        kernels.EMPTY: "it has 0 values: pad it, in the data generator",
+        kernels.WIDTH: f"expected {slot.width} values, as the variable's shape says, got {word}",
+        kernels.WHOLE: f"expected a whole number of 64 bits, got {word!r}",
+        kernels.NUMBER: f"expected a finite number, got {word!r}",
+        kernels.ENDS: "the line ends before it is complete",
+    }
+    return f"slot {number} ({slot.name}): {faults[wrong]}"
