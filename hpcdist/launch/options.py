@@ -147,13 +147,14 @@ def _parser() -> argparse.ArgumentParser:
         ("--all-output", "show the stdout of every rank, not only of rank 0"),
         ("--quiet", "print warnings and errors only: no table at the start, no other messages"),
         ("--as-paddle", "make `import paddle` and `import paddle.fluid` import hpcdist"),
-        (
-            "--as-torchrun",
-            "run a script of PyTorch's that is written for torchrun: its variables are set, and "
-            "torch.distributed goes over MPI, whichever backend the script names; needs torch",
-        ),
     ):
         parser.add_argument(name, action="store_true", help=help_text)
+    parser.add_argument(
+        "--as-torchrun",
+        action="store_true",
+        help="run a script of PyTorch's that is written for torchrun: its variables are set, and "
+        "torch.distributed goes over MPI, whichever backend the script names; needs torch",
+    )
     _add(
         parser,
         settings.FEED,
