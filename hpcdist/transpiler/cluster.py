@@ -30,7 +30,7 @@ def pserver_participants(
 ) -> Participants:
     """Check the arguments of pserver mode."""
     integer("trainers (in pserver mode the number of trainers)", trainers, 1)
-    integer("trainer_id", trainer_id, 0, trainers)
+    integer(f"trainer_id, for {trainers} trainers", trainer_id, 0, trainers)
     return Participants(
         split_endpoints("pservers", pservers), trainers, trainer_id, current_endpoint
     )

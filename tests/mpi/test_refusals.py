@@ -159,7 +159,8 @@ def test_transpile_is_told_another_number_of_trainers(shape):
             said = f"is for 1 trainers, but the job has {shape[0]}: transpile(trainers=...) must"
             assert said in error.error, error.trace
         else:
-            assert f"0..0 for 1 trainers, got {error.role.index}" in error.error, error.trace
+            said = f"for 1 trainers: expected 0..0, got {error.role.index}"
+            assert said in error.error, error.trace
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 2)])
