@@ -107,8 +107,9 @@ ranks: memory $(READY)
 jobs: memory $(READY)
 	$(PYTEST) -n $(JOBS) --dist worksteal --results $(RESULTS)/jobs $(JOB_TESTS)
 
-# After `make test`, once more is here: what it had to skip and can now run.
-SKIPPED := --unless-passed $(RESULTS)
+# After `make test`, once more is here: what it had to skip and can now run; not what `make test-torch`
+# has run.
+SKIPPED  = $(addprefix --unless-passed ,$(wildcard $(RESULTS) $(RESULTS)-torch))
 REST    := $(VENV)/results-rest
 rest: $(READY)
 	@rm -rf $(REST)

@@ -89,3 +89,19 @@ def _unpad(draw: Draw) -> Case:
     lengths = draw.lengths()
     x = draw.floats([len(lengths), 3, *draw.of([], [2])])
     return Case({"X": x, "Length": np.array(lengths)})
+
+
+@case("row_conv")
+def _row_conv(draw: Draw) -> Case:
+    width = draw.int(1, 3)
+    return Case({"X": _ragged(draw, width), "Filter": draw.floats([draw.int(1, 4), width])})
+
+
+@case("im2sequence")
+def _im2sequence(draw: Draw) -> Case:
+    attrs = {
+        "kernels": [draw.int(1, 2), draw.int(1, 2)],
+        "strides": [draw.int(1, 2), draw.int(1, 3)],
+        "paddings": [draw.int(0, 1) for _ in range(4)],
+    }
+    return Case({"X": draw.floats([draw.int(1, 3), draw.int(1, 2), draw.int(2, 4), 3])}, attrs)

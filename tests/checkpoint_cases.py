@@ -53,7 +53,7 @@ class Servers:
             self.programs.append(program)
             self.scopes.append(scope)
             self.stores.append(ServerStore(program, scope, count, lambda: None))
-        main._on_trainer = startup._on_trainer = None
+        main.on_trainer = startup.on_trainer = None
 
     def held(self):
         """Yield (array, piece) of everything that the servers hold."""

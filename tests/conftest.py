@@ -47,8 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--unless-passed",
         type=Path,
+        action="append",
+        default=[],
         metavar="DIRECTORY",
-        help="leave out tests that have passed according to the results there",
+        help="leave out tests that have passed according to the results there, or there, ...",
     )
 
 
@@ -80,8 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if TOGETHER in item.path.parents and not item.get_closest_marker("mpi"):
             item.add_marker("mpi")
-    if passed_in := config.getoption("--unless-passed"):
-        passed = {r.test for r in read_results(passed_in) if r.outcome == "passed"}
+    if directories := config.getoption("--unless-passed"):
+        results = (result for each in directories for result in read_results(each))
+        passed = {result.test for result in results if result.outcome == "passed"}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
         items[:] = [item for item in items if item.nodeid not in passed]
     if SIZE == 1:

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -135,8 +135,9 @@ class StoredFile:
             return []
         flat = out.reshape(-1).view(np.uint8)
         groups = [chosen[i : i + GROUP] for i in range(0, len(chosen), GROUP)]
-        read = self._unpack if stored.packed else self._read
-        return [partial(read, path, stored, pieces, group, first, last, flat) for group in groups]
+        return [
+            partial(self._read, path, stored, pieces, group, first, last, flat) for group in groups
+        ]
 
     def _read(
         self,
@@ -151,41 +152,23 @@ class StoredFile:
         """Read some chunks: elements ``first:last`` of the dataset become the bytes of ``flat``."""
         itemsize = np.dtype(stored.dtype).itemsize
         scratch = np.empty(max(stored.sizes[i] for i in group), np.uint8)
-        with self._reader() as descriptor:
+        unpacker: Unpacker | nullcontext[None] = nullcontext()
+        if stored.packed:
+            nbytes = math.prod(stored.chunk) * itemsize
+            unpacker = Unpacker(nbytes, f"{self.name}: {path!r}")
+        with self._reader() as descriptor, unpacker as unpacking:
             for i in group:
                 start, count = pieces[i]
                 low, high = max(first, start), min(last, start + count)
                 target = flat[(low - first) * itemsize : (high - first) * itemsize]
-                whole = (low, high) == (start, start + count)
-                parts = [scratch[: stored.sizes[i]]]
-                if whole:
-                    parts = [target, scratch[: stored.sizes[i] - len(target)]]
-                self._read_chunk(descriptor, path, stored, i, parts)
-                if not whole:
-                    target[:] = scratch[(low - start) * itemsize : (high - start) * itemsize]
-
-    def _unpack(
-        self,
-        path: str,
-        stored: Stored,
-        pieces: Sequence[tuple[int, int]],
-        group: Sequence[int],
-        first: int,
-        last: int,
-        flat: np.ndarray,
-    ) -> None:
-        """Do what `_read` does with chunks that are compressed."""
-        itemsize = np.dtype(stored.dtype).itemsize
-        nbytes = math.prod(stored.chunk) * itemsize
-        with self._reader() as descriptor, Unpacker(nbytes, f"{self.name}: {path!r}") as unpacker:
-            for i in group:
-                start, count = pieces[i]
-                packed = np.empty(stored.sizes[i], np.uint8)
-                self._read_chunk(descriptor, path, stored, i, [packed])
-                low, high = max(first, start), min(last, start + count)
-                flat[(low - first) * itemsize : (high - first) * itemsize] = unpacker.unpack(
-                    packed.tobytes()
-                )[(low - start) * itemsize : (high - start) * itemsize]
+                chunk = scratch[: stored.sizes[i]]
+                if unpacking is None and (low, high) == (start, start + count):
+                    parts = [target, chunk[: len(chunk) - len(target)]]
+                    self._read_chunk(descriptor, path, stored, i, parts)
+                    continue
+                self._read_chunk(descriptor, path, stored, i, [chunk])
+                data = chunk if unpacking is None else unpacking.unpack(chunk.tobytes())
+                target[:] = data[(low - start) * itemsize : (high - start) * itemsize]
 
     @contextmanager
     def _reader(self) -> Iterator[int]:

@@ -26,7 +26,14 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
 from hpcdist.executor.interpret import Interpreter
-from hpcdist.executor.memory import adjacent, adopted, carve, meta_of, nbytes_of, new_value
+from hpcdist.executor.memory import (
+    adopted,
+    carve,
+    lay_contiguous,
+    meta_of,
+    nbytes_of,
+    new_value,
+)
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
@@ -151,7 +158,7 @@ class Compiler:
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
         if network is not None:
             groups = network.contiguous(controls, metas, self.backend)
-            self._lay_contiguous(groups, metas, network)
+            lay_contiguous(groups, metas, self.scope, self.backend, network)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
@@ -260,23 +267,6 @@ class Compiler:
             variable.hold(own)
         self.arrays[name] = own
 
-    def _lay_contiguous(
-        self, groups: list[list[str]], metas: Mapping[str, Meta], network: control.Control
-    ) -> None:
-        """Move the kept values of each group one behind the other, unless they lie so."""
-        for group in groups:
-            held = [self.scope.find_var(n) or self.scope.var(n) for n in group]
-            if adjacent([h.value for h in held], self.backend):
-                continue
-            memory = network.memory(sum(nbytes_of(metas[n]) for n in group), self.backend)
-            offset = 0
-            for name, var in zip(group, held):
-                array = carve(memory, offset, metas[name])
-                if var.value is not None:
-                    array[...] = var.value
-                var.hold(array)
-                offset += array.nbytes
-
     def _lay_out(
         self,
         ops: Sequence[Operator],
@@ -289,7 +279,7 @@ class Compiler:
         """Decide where temporaries lie and, if that is wished, in which order operators run."""
         needed = Needed(views, sizes, list(feeds), fetches)
         free = self.block.idx == 0 and not in_order
-        return lay_out(ops, needed, self.block.program._memory_saving if free else None)
+        return lay_out(ops, needed, self.block.program.memory_saving if free else None)
 
     def _allocate(self, memory: Any, layout: Layout, metas: Mapping[str, Meta]) -> dict[str, Place]:
         """Make the arrays of temporaries, and return where each lies in the memory."""

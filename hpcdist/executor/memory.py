@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcdist.executor.backend import Backend
+from hpcdist.executor.control import NetworkOperators
+from hpcdist.executor.scope import Scope
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
 
@@ -112,3 +114,25 @@ def adopted(value: Any, backend: Backend) -> Any:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def lay_contiguous(
+    groups: Sequence[Sequence[str]],
+    metas: Mapping[str, Meta],
+    scope: Scope,
+    backend: Backend,
+    network: NetworkOperators,
+) -> None:
+    """Move the kept values of each group one behind the other, unless they lie so."""
+    for group in groups:
+        held = [scope.find_var(n) or scope.var(n) for n in group]
+        if adjacent([h.value for h in held], backend):
+            continue
+        memory = network.memory(sum(nbytes_of(metas[n]) for n in group), backend)
+        offset = 0
+        for name, var in zip(group, held):
+            array = carve(memory, offset, metas[name])
+            if var.value is not None:
+                array[...] = var.value
+            var.hold(array)
+            offset += array.nbytes

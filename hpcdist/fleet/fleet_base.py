@@ -222,7 +222,7 @@ class Fleet:
         if serves:
             main, first = made.get_pserver_programs(endpoints[self.server_index()])
         else:
-            main, first = origin._on_trainer, startup._on_trainer
+            main, first = origin.on_trainer, startup.on_trainer
         assert main is not None and first is not None, "transpile leaves them on a trainer"
         self._made = Planned(origin, main, first, strategy)
 

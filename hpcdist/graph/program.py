@@ -59,8 +59,8 @@ class Program:
         self.version = 0  # grows with every change: compiled forms check it
         self._startup: Program | None = None
         self.main: Program | None = None  # the Program that this one, a startup, initializes
-        self._memory_saving: MemorySaving | None = None
-        self._on_trainer: Program | None = None  # what a trainer runs in place of this Program
+        self.memory_saving: MemorySaving | None = None
+        self.on_trainer: Program | None = None  # what a trainer runs in place of this Program
         self._trains = (-1, False)  # version, whether it trains
         self._kept: dict[object, tuple[int, Any]] = {}  # by ProgramCache: version, value
         # What it was before it was transpiled in place, and the version that this made of it.
@@ -161,7 +161,7 @@ class Program:
         """
         new = Program()
         new.random_seed = self.random_seed
-        new._memory_saving = self._memory_saving
+        new.memory_saving = self.memory_saving
         new.distribution = self.distribution
         new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
@@ -206,7 +206,7 @@ class Program:
             block.vars = kept | added
             block.ops = [op.copied_to(block) for op in changed.ops]
         self.distribution = other.distribution
-        self._on_trainer = None
+        self.on_trainer = None
         self.touch()
 
     # -- as text -----------------------------------------------------------------------------

@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hpcdist import settings
 from hpcdist.comm.process_manager import launched_rank
 from hpcdist.compat import fluid_options
 from hpcdist.launch import role_map
 from hpcdist.runtime.job.failure_policy import OnFailure
-from hpcdist.setting import Kind, Word
+from hpcdist.setting import Kind, Setting, Word
 
 T = TypeVar("T")
 
@@ -123,20 +123,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--pservers",
-        type=argument(settings.PSERVERS.kind),
-        metavar="P",
-        default=settings.PSERVERS.read(),
-        help="number of ranks that are parameter servers (or HPCDIST_PSERVERS)",
-    )
-    parser.add_argument(
-        "--pservers-per-node",
-        type=argument(settings.PSERVERS_PER_NODE.kind),
-        metavar="K",
-        default=settings.PSERVERS_PER_NODE.read(),
-        help="number of servers on each node, its last ranks (or HPCDIST_PSERVERS_PER_NODE); "
-        "the same as the role map node:*=K",
+    _add(parser, settings.PSERVERS, "P", "number of ranks that are parameter servers")
+    _add(
+        parser,
+        settings.PSERVERS_PER_NODE,
+        "K",
+        "number of servers on each node, its last ranks; the same as the role map node:*=K",
     )
     parser.add_argument(
         "--role",
@@ -145,45 +137,30 @@ def _parser() -> argparse.ArgumentParser:
         help="role of these ranks, in a job whose parts have command lines of their own: "
         "srun --het-group=0 ... --role trainer T.py : --het-group=1 ... --role pserver T.py",
     )
-    parser.add_argument(
-        "--role-map",
-        metavar="MAP",
-        default=settings.ROLE_MAP.read(),
-        help="which ranks are servers, see below (or HPCDIST_ROLE_MAP)",
-    )
+    _add(parser, settings.ROLE_MAP, "MAP", "which ranks are servers, see below")
     parser.add_argument(
         "--log-dir",
         metavar="DIR",
         help="write each rank's output to DIR/workerlog.K or serverlog.K; rank 0's is shown too",
     )
-    parser.add_argument(
-        "--all-output",
-        action="store_true",
-        help="show the stdout of every rank, not only of rank 0",
-    )
-    parser.add_argument(
-        "--quiet",
-        action="store_true",
-        help="print warnings and errors only: no table at the start, no other messages",
-    )
-    parser.add_argument(
-        "--as-paddle",
-        action="store_true",
-        help="make `import paddle` and `import paddle.fluid` import hpcdist",
-    )
+    for name, help_text in (
+        ("--all-output", "show the stdout of every rank, not only of rank 0"),
+        ("--quiet", "print warnings and errors only: no table at the start, no other messages"),
+        ("--as-paddle", "make `import paddle` and `import paddle.fluid` import hpcdist"),
+    ):
+        parser.add_argument(name, action="store_true", help=help_text)
     parser.add_argument(
         "--as-torchrun",
         action="store_true",
         help="run a script of PyTorch's that is written for torchrun: its variables are set, and "
         "torch.distributed goes over MPI, whichever backend the script names; needs torch",
     )
-    parser.add_argument(
-        "--feed",
-        type=argument(settings.FEED.kind),
-        metavar="{whole,local}",
-        default=settings.FEED.read(),
-        help="what each trainer of a plain script feeds: the whole batch, of which it takes its "
-        "rows (default), or rows of its own, which together are the batch (or HPCDIST_FEED)",
+    _add(
+        parser,
+        settings.FEED,
+        "{whole,local}",
+        "what each trainer of a plain script feeds: the whole batch, of which it takes its "
+        "rows (default), or rows of its own, which together are the batch",
     )
     parser.add_argument(
         "--seed",
@@ -198,32 +175,43 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MS",
         help="longest wait for a message, in milliseconds: sets FLAGS_rpc_deadline (180000)",
     )
-    parser.add_argument(
-        "--on-failure",
-        type=argument(settings.ON_FAILURE.kind),
-        metavar="{end,continue}",
-        default=settings.ON_FAILURE.read(),
-        help="what happens when a trainer dies: the job ends, or goes on with the others, which "
+    _add(
+        parser,
+        settings.ON_FAILURE,
+        "{end,continue}",
+        "what happens when a trainer dies: the job ends, or goes on with the others, which "
         "needs `mpirun --with-ft ulfm` of Open MPI 5; by default asynchronous jobs go on and "
-        "synchronous ones end (or HPCDIST_ON_FAILURE)",
+        "synchronous ones end",
     )
-    parser.add_argument(
-        "--on-nan",
-        type=argument(settings.ON_NAN.kind),
-        metavar="{warn,end}",
-        default=settings.ON_NAN.read(),
-        help="what the first NaN does that a training program fetches, or that Saver would save: "
-        "one warning, or the end of the job (or HPCDIST_ON_NAN; default warn)",
+    _add(
+        parser,
+        settings.ON_NAN,
+        "{warn,end}",
+        "what the first NaN does that a training program fetches, or that Saver would save: "
+        "one warning (default), or the end of the job",
     )
-    parser.add_argument(
-        "--umask",
-        type=argument(settings.UMASK.kind),
-        metavar="OCTAL",
-        default=settings.UMASK.read(),
-        help="permissions that logs, checkpoints and other files of the job do not get, on all "
-        "ranks: 077 keeps them from others (or HPCDIST_UMASK; default: the shell's umask)",
+    _add(
+        parser,
+        settings.UMASK,
+        "OCTAL",
+        "permissions that logs, checkpoints and other files of the job do not get, on all "
+        "ranks: 077 keeps them from others; default: the shell's umask",
     )
     fluid_options.add(parser)
     parser.add_argument("script", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
+
+
+def _add(
+    parser: argparse.ArgumentParser, setting: Setting[Any], metavar: str, help_text: str
+) -> None:
+    """Add the option that an environment variable stands for, too."""
+    name = setting.name.removeprefix("HPCDIST_").lower().replace("_", "-")
+    parser.add_argument(
+        f"--{name}",
+        type=argument(setting.kind),
+        metavar=metavar,
+        default=setting.read(),
+        help=f"{help_text} (or {setting.name})",
+    )

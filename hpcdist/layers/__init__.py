@@ -177,7 +177,9 @@ from hpcdist.layers.rnn import (
 )
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
+    im2sequence,
     lod_reset,
+    row_conv,
     sequence_concat,
     sequence_conv,
     sequence_enumerate,
@@ -235,6 +237,8 @@ from hpcdist.layers.tensor import (
 from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
+    "im2sequence",
+    "row_conv",
     "Print",
     "py_func",
     "beam_search",

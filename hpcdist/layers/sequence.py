@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 
@@ -163,3 +164,48 @@ def lod_reset(
     slots = {"X": x} if y is None else {"X": x, "Y": y}
     attrs = {"target_lod": list(target_lod or ())}
     return LayerHelper("lod_reset").apply("lod_reset", slots, attrs, dtype=x.dtype)
+
+
+def row_conv(
+    input: Variable, future_context_size: int, param_attr: Any = None, act: str | None = None
+) -> Variable:
+    """Add to each row of a sequence the ``future_context_size`` rows behind it, each weighted.
+
+    The parameter [future_context_size + 1, width] has a weight for each number of those rows.
+    """
+    helper = LayerHelper("row_conv")
+    shape = [future_context_size + 1, input.shape[-1]]
+    filters = helper.create_parameter(param_attr, shape, input.dtype)
+    slots = {"X": input, "Filter": filters}
+    return helper.activate(helper.apply("row_conv", slots, dtype=input.dtype), act)
+
+
+def im2sequence(
+    input: Variable,
+    filter_size: int | Sequence[int] = 1,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    input_image_size: Variable | None = None,
+    out_stride: int | Sequence[int] = 1,
+    name: str | None = None,
+) -> Variable:
+    """Return the patches of each image [images, channels, height, width] as a sequence of rows.
+
+    Patches go from left to right, then down; ``padding`` is one number, (height, width), or (up,
+    left, down, right). ``input_image_size``, sizes that differ from image to image, is refused.
+    """
+    if input_image_size is not None:
+        raise GraphError("im2sequence: input_image_size is not there; all images have one size")
+    padded = _of_axes(padding)
+    attrs = {
+        "kernels": _of_axes(filter_size),
+        "strides": _of_axes(stride),
+        "paddings": padded * 2 if len(padded) == 2 else padded,
+    }
+    return LayerHelper("im2sequence", name).apply(
+        "im2sequence", {"X": input}, attrs, dtype=input.dtype
+    )
+
+
+def _of_axes(given: int | Sequence[int]) -> list[int]:
+    return [given, given] if isinstance(given, int) else list(given)

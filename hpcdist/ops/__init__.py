@@ -39,6 +39,7 @@ from hpcdist.ops import (  # noqa: F401
     optimize,
     pair_losses,
     parts,
+    patches,
     pool,
     private,
     random,

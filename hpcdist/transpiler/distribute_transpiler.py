@@ -116,8 +116,8 @@ class DistributeTranspiler:
         trainer = self._trainer(origin, plan)  # refuses before anything changes
         self._plan, self._group = plan, None
         self._main, self._startup = origin, origin_startup
-        main._on_trainer = trainer
-        startup._on_trainer = self.get_trainer_startup_program()
+        main.on_trainer = trainer
+        startup.on_trainer = self.get_trainer_startup_program()
         if config.print_log:
             for record in self.vars_overview.distributed_vars:
                 logger.info("%s", record)

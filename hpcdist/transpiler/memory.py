@@ -46,8 +46,8 @@ def _ask(function: str, program: Any, own: Any, move_updates: bool, print_log: b
     """Add to what was asked for before."""
     if not isinstance(program, Program):
         raise PlanTypeError(f"{function}: expected a Program, got {type(program).__name__}")
-    earlier = program._memory_saving or MemorySaving()
-    program._memory_saving = MemorySaving(
+    earlier = program.memory_saving or MemorySaving()
+    program.memory_saving = MemorySaving(
         earlier.own | _names(function, own),
         earlier.move_updates and move_updates,
         earlier.print_log or print_log,

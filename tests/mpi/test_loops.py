@@ -5,7 +5,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import PlanError
+from hpcdist.runtime.batches.gather_batch import SharedProgram
 from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -66,12 +66,6 @@ def test_a_dynamic_rnn_shares_batches_of_sequences(trainers, servers):
             np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
 
 
-def test_what_pairs_samples_with_sorted_sequences_is_refused():
-    def script(role):
-        main, startup, _ = build(need_reorder=False)
-        exe = fluid.Executor()
-        exe.run(startup)
-        with pytest.raises(PlanError, match="need_reorder=True"):
-            exe.run(main, {}, [])
-
-    run_job(2, 0, script)
+def test_what_pairs_samples_with_sorted_sequences_is_not_divided():
+    main, _, _ = build(need_reorder=False)
+    assert "need_reorder=True" in SharedProgram(main, 2).whole

@@ -51,14 +51,18 @@ def turned_round() -> list[Any]:
     return [layers.mean(layers.square_error_cost(layers.fc(layers.reverse(x, [0]), 1), y))]
 
 
+def within_batch() -> list[Any]:
+    """Rows are scored against all rows of the batch."""
+    x = layers.data("x", [FEATURES])
+    ours, theirs = layers.fc(x, 3), layers.fc(x, 3)
+    likely = layers.softmax(layers.matmul(ours, theirs, transpose_y=True))
+    return [layers.reduce_mean(layers.log(likely)), ours]
+
+
 @pytest.mark.parametrize("servers", [0, 1])
-@pytest.mark.parametrize(("net", "named"), [(root_of_mean, "'sqrt'"), (turned_round, "'reverse'")])
-def test_a_loss_that_trainers_cannot_share_is_refused_everywhere(net, named, servers):
-    for outcome in run_job(1, 1, lambda role: train(Model(net, sgd))):
-        assert not outcome.error, "one trainer shares with nobody"
-    for outcome in run_job(2, servers, lambda role: train(Model(net, sgd)), aborts=False):
-        assert "PlanError" in outcome.error_types
-        assert f"operator {named} cannot be divided by rows" in outcome.error
+@pytest.mark.parametrize("net", [root_of_mean, turned_round, within_batch])
+def test_batches_whose_rows_mix_are_computed_whole_everywhere(net, servers):
+    check_job(Model(net, sgd), 2, servers)
 
 
 def test_a_value_that_cannot_be_joined_is_refused_before_the_first_step():

@@ -33,7 +33,8 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.other = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+        self.first = nn.Linear(6, 12)  # 12: so that 1, 2, 3 and 4 ranks can share it equally
+        self.second, self.other = nn.Linear(12, 3), nn.Linear(12, 3)
 
     def forward(self, x: torch.Tensor, other: bool = False) -> torch.Tensor:
         hidden = torch.relu(self.first(x))

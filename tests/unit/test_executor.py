@@ -6,10 +6,10 @@ import pytest
 import hpcdist.ops  # noqa: F401  (fills the table of operators)
 from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.analysis import find_views, select_live
-from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.compile import Compiler
+from hpcdist.executor.backend import CPUPlace, backend_of
+from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.pool import Pool
+from hpcdist.executor.memory import lay_contiguous
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Meta, Program
 
@@ -153,23 +153,16 @@ def test_pieces_that_arrive_for_a_concat_are_rows_of_it():
     ]
 
 
-class Anywhere:
-    """A network that sends from any memory."""
-
-    def memory(self, nbytes, backend):
-        return backend.bytes(nbytes)
-
-
 def test_small_variables_of_one_message_are_moved_together(ready):
-    exe, main, scope = ready
-    compiler = Compiler(main.global_block(), scope, exe._backend, Pool(exe._backend))
+    _, _, scope = ready
+    backend = backend_of(CPUPlace())
     metas = {"w": Meta((3, 1)), "b": Meta((1,))}
-    compiler._lay_contiguous([["b", "w"]], metas, Anywhere())
+    lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators())
     b, w = scope.find_var("b").value, scope.find_var("w").value
     assert w.ctypes.data == b.ctypes.data + b.nbytes
     assert b[0] == np.float32(0.25)
     layout = scope.layout
-    compiler._lay_contiguous([["b", "w"]], metas, Anywhere())
+    lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators())
     assert scope.layout == layout, "arrays that lie right are left alone"
 
 

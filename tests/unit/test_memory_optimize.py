@@ -181,7 +181,7 @@ def test_variables_are_as_good_as_names_and_add_up():
     main, _, loss = deep()
     fluid.memory_optimize(main, skip_opt_set=[loss])
     fluid.release_memory(main, skip_opt_set={"x"})
-    assert main._memory_saving.own == {loss.name, "x"}
+    assert main.memory_saving.own == {loss.name, "x"}
 
 
 @pytest.mark.parametrize("wrong", ["loss", 3, [3]])

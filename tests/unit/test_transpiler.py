@@ -57,9 +57,9 @@ def test_the_given_programs_stay_as_they_are():
     transpiler.get_pserver_programs(EP0)
     assert (str(main), str(startup)) == before
     assert not main._is_distributed
-    assert str(main._on_trainer) == str(transpiler.get_trainer_program())
-    assert main.clone(for_test=True)._on_trainer is None
-    assert str(startup._on_trainer) == str(transpiler.get_trainer_startup_program())
+    assert str(main.on_trainer) == str(transpiler.get_trainer_program())
+    assert main.clone(for_test=True).on_trainer is None
+    assert str(startup.on_trainer) == str(transpiler.get_trainer_startup_program())
 
 
 def test_getters_may_be_called_in_any_order_any_number_of_times():
@@ -103,7 +103,7 @@ def test_transpiling_again_plans_afresh():
     assert transpiler.trainer_num == 2
     assert transpiler.pserver_endpoints == ["127.0.0.1:6174"]
     startup = transpiler.get_trainer_startup_program()
-    assert startup._on_trainer is None
+    assert startup.on_trainer is None
     assert ops(startup, "recv")[0].attrs["trainer_id"] == 1
 
 

@@ -88,7 +88,7 @@ def test_the_trainers_startup_receives_everything_and_says_so():
         assert of_type(new, "concat")
         last = new.global_block().ops[-1]
         assert (last.type, last.attrs["send_varnames"]) == ("send", ["param_init"])
-        assert str(startup._on_trainer) == str(new)
+        assert str(startup.on_trainer) == str(new)
 
 
 def test_servers_only_add_differences():

@@ -225,7 +225,8 @@ def _undeclared(op: Operator) -> str:
 class SharedProgram:
     """A Program whose batches trainers share: what is cut, and what its values are of the rows.
 
-    Raises PlanError if several trainers cannot make the step that one process would make.
+    ``whole``: why its batches cannot be divided, so that every trainer computes whole ones; empty
+    if they can. Raises PlanError if that does not make the step of one process either.
     """
 
     def __init__(self, program: Program, trainers: int) -> None:
@@ -238,19 +239,25 @@ class SharedProgram:
         of_losses = {name: self._rows.of(name) for name in losses(program)}
         found = set(of_losses.values())
         self.loss = found.pop() if len(found) == 1 else OfRows(How.MIXED)
-        if trainers == 1:
-            return
-        if self.loss.how not in (How.MEAN, How.SUM, How.SAME):
-            names = ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
+        self.counts_areas = any(op.type == "auc" for op in program.global_block().ops)
+        self.whole = self._why_whole(of_losses) if trainers > 1 else ""
+
+    def _why_whole(self, of_losses: Mapping[str, OfRows]) -> str:
+        if not of_losses:
             raise PlanError(
-                "trainers can share the batches of a program only if its losses are means, or "
-                f"sums, of what is computed row by row: {names or 'no loss starts from 1'}; {_ELSE}"
+                "trainers can share the batches of a program only if its gradients start from a "
+                f"loss: no loss starts from 1; {_ELSE}"
             )
-        for name, why in self._rows.mixed_states().items():
-            raise PlanError(
-                f"trainers that share batches would keep different values of {name!r}: {why}; "
-                f"{_ELSE}"
-            )
+        ops = self._program.global_block().ops
+        updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
+        why = ""
+        for name, mixed in self._rows.mixed_states().items():
+            why = f"trainers would keep different values of {name!r}: {mixed}"
+            if name in updated:
+                raise PlanError(f"{why}; {_ELSE}")
+        if self.loss.how in (How.MEAN, How.SUM, How.SAME):
+            return why
+        return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
 
     def has_rows(self, name: str) -> bool:
         """Tell whether a value consists of rows, or sequences, of the batch."""
@@ -279,6 +286,8 @@ class SharedProgram:
     def of_rows(self, name: str) -> OfRows:
         """Tell how trainers' values of a variable are joined; FeedError if they cannot be."""
         of = self._rows.of(name) if name in self._program.global_block().vars else SAME
+        if self.whole and of.how in (How.PADDED, How.MIXED, How.GRADIENT):
+            return OfRows(How.MIXED)
         if of.how is How.PADDED:
             raise FeedError(
                 f"cannot fetch {name!r} while trainers share the batches: each pads its sequences "
@@ -386,7 +395,7 @@ def unpack(
         parts = []
         for k, reader in readers:
             shape = own.shape
-            if of.how is How.ROWS:
+            if of.how is How.ROWS and not division.whole:
                 shape = (per_row * samples[k], *shape[1:])
             parts.append(reader.read(shape, own.dtype))
         weights = row_weights(of, division)
@@ -412,6 +421,8 @@ def row_weights(of: OfRows, division: Division) -> Sequence[int]:
 
 
 def _joined(parts: Sequence[np.ndarray], counts: Sequence[int], how: How) -> np.ndarray:
+    if len(parts) == 1:
+        return parts[0]
     if how is How.ROWS:
         return np.concatenate(parts)
     if how is How.MAX:

@@ -21,6 +21,7 @@ from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.lod_tensor import LoDTensor
 
 WEIGHT = "@ROWS_WEIGHT@"  # fed to a shared Program: this trainer's rows * trainers / all rows
+COUNTED = "@ROWS_COUNTED@"  # fed to one with `auc`: 0 if this trainer's rows are not to be counted
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,18 @@ class Division:
 
     share: Share  # of this trainer
     counts: Mapping[str, Sequence[int]]  # rows of each trainer: samples (""), of data variables
+    whole: str = ""  # why every trainer has the whole batch, though only the first one's counts
 
-    def check_means(self) -> None:
-        """Raise FeedError if a trainer would take a mean over no rows at all."""
+    def mean_over_none(self) -> str:
+        """Say which trainer would take a mean over no rows at all; empty if none does."""
         for name, counts in self.counts.items():
             without = [k for k, rows in enumerate(counts) if not rows and self.counts[""][k]]
             if without and any(counts):
-                raise FeedError(
-                    f"cannot share a batch over trainers: the program takes a mean over the rows "
-                    f"of {name!r}, but the samples of trainer {without[0]} have none; feed larger "
-                    "batches, or samples with rows"
+                return (
+                    f"the program takes a mean over the rows of {name!r}, but the samples of "
+                    f"trainer {without[0]} have none"
                 )
+        return ""
 
 
 @functools.lru_cache
@@ -82,12 +84,14 @@ def cut_feed(
     trainers: int,
     counted: Sequence[str] = (),
     alike: Sequence[tuple[str, str]] = (),
+    whole: str = "",
 ) -> tuple[dict[str, Any], Division | None]:
     """Return this trainer's rows of every ``batched`` value (the rest whole), and the division.
 
     Of a LoDTensor, an outermost sequence counts as a row. The division is None if nothing that is
     fed has rows; it counts samples, and the rows of the variables ``counted``. For ``alike`` see
-    `check_alike`. FeedError if a batch cannot be divided.
+    `unlike`. A batch that cannot be divided, or is not to be (``whole`` says why), every trainer
+    keeps, and the first one's rows count. FeedError for an empty batch.
     """
     arrays = as_arrays(feed)
     sizes = _sizes(arrays, batched)
@@ -96,15 +100,24 @@ def cut_feed(
     total = next(iter(sizes.values()))
     if total == 0:
         raise FeedError("cannot share an empty batch over trainers")
-    check_alike(arrays, alike)
-    counts = {"": _samples(total, trainers)}
-    shares = _shares(total, trainers)
-    for name in counted:
-        ends = _row_ends(arrays[name]) if name in arrays else np.arange(total + 1)
-        counts[name] = [int(ends[s.end] - ends[s.begin]) if s.counted else 0 for s in shares]
-    share = shares[trainer]
-    cut = {n: _part(a, share) if n in batched else a for n, a in arrays.items()}
-    return cut, Division(share, counts)
+    if len(set(sizes.values())) > 1:
+        whole = whole or f"expected equal numbers of rows, got {sizes}"
+    whole = whole or unlike(arrays, alike)
+    if not whole:
+        counts = {"": _samples(total, trainers)}
+        shares = _shares(total, trainers)
+        for name in counted:
+            ends = _row_ends(arrays[name]) if name in arrays else np.arange(total + 1)
+            counts[name] = [int(ends[s.end] - ends[s.begin]) if s.counted else 0 for s in shares]
+        share = shares[trainer]
+        division = Division(share, counts)
+        whole = division.mean_over_none()
+        if not whole:
+            cut = {n: _part(a, share) if n in batched else a for n, a in arrays.items()}
+            return cut, division
+    rows = [total if k == 0 else 0 for k in range(trainers)]
+    share = Share(0, total, total, float(trainers) if trainer == 0 else 0.0)
+    return arrays, Division(share, dict.fromkeys(["", *counted], rows), whole)
 
 
 def rows_of_arrays(feed: Mapping[str, Any], batched: frozenset[str]) -> int:
@@ -133,17 +146,18 @@ def _row_ends(value: Any) -> np.ndarray:
     return ends
 
 
-def check_alike(feed: Mapping[str, Any], alike: Sequence[tuple[str, str]]) -> None:
-    """Raise FeedError unless each pair has equally many rows of each sample ("": one)."""
+def unlike(feed: Mapping[str, Any], alike: Sequence[tuple[str, str]]) -> str:
+    """Say which of these pairs have not equally many rows of each sample ("": one)."""
     for one, other in alike:
         ends = _row_ends(feed[other])
         expected = _row_ends(feed[one]) if one else np.arange(len(ends))
         if not np.array_equal(expected, ends):
             wanted = f"as many as {one!r}: {np.diff(expected).tolist()}" if one else "one each"
-            raise FeedError(
-                f"cannot share a batch over trainers: {other!r} has {np.diff(ends).tolist()} rows "
-                f"of its samples, expected {wanted}, for the program computes with both row by row"
+            return (
+                f"{other!r} has {np.diff(ends).tolist()} rows of its samples, expected {wanted}, "
+                "for the program computes with both row by row"
             )
+    return ""
 
 
 def as_arrays(feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +176,12 @@ def row_counts(
 ) -> list[int]:
     """Return how many rows of data variables ("": samples) are fed; 0 if nothing has rows."""
     arrays = as_arrays(feed)
-    samples = next(iter(_sizes(arrays, batched).values()), 0)
+    sizes = _sizes(arrays, batched)
+    if len(set(sizes.values())) > 1:
+        raise FeedError(
+            f"cannot share a batch over trainers: expected equal numbers of rows, got {sizes}"
+        )
+    samples = next(iter(sizes.values()), 0)
     return [len(arrays[name]) if name in arrays else samples for name in names]
 
 
@@ -173,21 +192,21 @@ def share_among(counts: Sequence[int], trainer: int) -> Share:
     return Share(begin, begin + counts[trainer], total, weight)
 
 
+def samples_of(arrays: Mapping[str, Any], batched: frozenset[str]) -> int:
+    """Return how many samples are fed; 0 if nothing has rows."""
+    return next(iter(_sizes(arrays, batched).values()), 0)
+
+
 def _sizes(arrays: Mapping[str, Any], batched: frozenset[str]) -> dict[str, int]:
-    """Return the numbers of rows of what has rows, all equal."""
+    """Return the numbers of rows of what has rows."""
     for name, array in arrays.items():
         if name in batched and not isinstance(array, LoDTensor) and not array.ndim:
             raise FeedError(f"feed {name!r}: expected one row per sample, got {array!r}")
-    sizes = {
+    return {
         name: value.samples if isinstance(value, LoDTensor) else len(value)
         for name, value in arrays.items()
         if name in batched
     }
-    if len(set(sizes.values())) > 1:
-        raise FeedError(
-            f"cannot share a batch over trainers: expected equal numbers of rows, got {sizes}"
-        )
-    return sizes
 
 
 def weighted(program: Program) -> Program:
@@ -202,7 +221,8 @@ def weighted(program: Program) -> Program:
             facts |= {ROLE_ATTR: op.attrs[ROLE_ATTR]}
             block.ops[index] = Operator(block, "scale", *slots, facts)
         elif op.type == "auc":
-            op.inputs["Weight"] = [WEIGHT]  # a row fed only to take part is not counted
+            block.create_var(COUNTED, shape=(1,), dtype="float32", is_data=True, stop_gradient=True)
+            op.inputs["Weight"] = [COUNTED]
     return new
 
 

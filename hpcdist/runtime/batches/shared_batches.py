@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import Group
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
-from hpcdist.errors import FeedError
+from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
@@ -24,20 +25,23 @@ from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.gather_batch import SharedProgram, loss_weight
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
+    COUNTED,
     WEIGHT,
     Division,
     as_arrays,
-    check_alike,
     cut_feed,
     row_counts,
     rows_of_arrays,
+    samples_of,
     share_among,
+    unlike,
 )
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.staging import in_order
 
 Call = Callable[[], Any]
+logger = logging.getLogger("hpcdist")
 SENDING = ("send", "push_sparse", "c_allreduce_sum")
 
 
@@ -57,6 +61,7 @@ class _Shared:
     areas: DistributedAuc
     number: int
     draws_rows: bool = False  # whether it has operators that draw for rows of the batch
+    told_whole: bool = False  # whether the user knows that whole batches are computed
     parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers
     joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
 
@@ -105,6 +110,8 @@ class Batches:
         Raises PlanError if the trainers' parts cannot make up the step of one process.
         """
         rows = SharedProgram(program, trainers)
+        if self._local:
+            _expect_divided(rows)
         shared = _Shared(rows, DistributedAuc(program), next(self._numbers))
         self._shared.put(program, shared)
         self._membership.watch()
@@ -172,7 +179,8 @@ class Batches:
     def _part(self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...]) -> _Part:
         """Return this trainer's part of every batch of arrays with so many rows."""
         rows, index = shared.rows, among.index(self._trainers.rank)
-        _, division = cut_feed(feed, rows.batched, index, len(among), rows.counted)
+        facts = rows.batched, index, len(among), rows.counted
+        _, division = cut_feed(feed, *facts, whole=rows.whole)
         part = self._told(shared, division, index)
         shared.parts[total, among] = part
         return part
@@ -184,10 +192,12 @@ class Batches:
         rows, index = shared.rows, among.index(self._trainers.rank)
         alike = rows.alike_in(arrays)
         if not self._local:
-            self._check.begin(arrays, row_counts(arrays, rows.batched)[0])
-            cut, division = cut_feed(arrays, rows.batched, index, len(among), rows.counted, alike)
+            self._check.begin(arrays, samples_of(arrays, rows.batched))
+            facts = rows.batched, index, len(among), rows.counted, alike
+            cut, division = cut_feed(arrays, *facts, whole=rows.whole)
             return cut, self._told(shared, division, index)
-        check_alike(arrays, alike)
+        if different := unlike(arrays, alike):
+            raise FeedError(f"cannot share a batch over trainers: {different}")
         counts = self._counts(arrays, rows)
         if 0 in counts[""]:
             raise FeedError(
@@ -200,15 +210,29 @@ class Batches:
 
     def _told(self, shared: _Shared, division: Division | None, index: int) -> _Part:
         """Return a part with what its rows count."""
-        weight = 1.0
-        if division is not None:
-            division.check_means()
+        weight, counted = 1.0, True
+        if division is not None and division.whole:
+            counted = bool(division.share.weight)
+            self._tell_whole(shared, division.whole)
+        elif division is not None:
+            if none := division.mean_over_none():
+                raise FeedError(f"cannot share a batch over trainers: {none}")
+            counted = bool(division.share.weight)
             loss = shared.rows.loss
             weight = loss_weight(loss, division.counts[loss.sequences], index)
-        told = {WEIGHT: np.array([weight], np.float32)}
+        told = _weights(shared.rows, weight, counted)
         if shared.draws_rows:
             told[ROWS] = rows_here(None if division is None else division.share)
         return _Part(division, told)
+
+    def _tell_whole(self, shared: _Shared, why: str) -> None:
+        if not shared.told_whole and self._trainers.rank == 0 and self._trainers.size > 1:
+            logger.warning(
+                "trainers cannot divide a batch of this program: %s. So every trainer computes "
+                "whole batches: the results are those of one process, and it is not faster",
+                why,
+            )
+        shared.told_whole = True
 
     def meet(self, program: Program, feed: Feed) -> tuple[Feed, bool]:
         """Tell the others how many rows are fed here; return the feed with what they count.
@@ -216,12 +240,13 @@ class Batches:
         Collective, at every step. The second value tells whether there are any rows here.
         """
         shared = self._met.of(program, lambda: SharedProgram(program, self._trainers.size))
+        _expect_divided(shared)
         counts = self._counts(feed, shared)
         if not counts[""][self._trainers.rank]:
             return {}, False
         rows = counts[shared.loss.sequences]
         weight = loss_weight(shared.loss, rows, self._trainers.rank)
-        return {**feed, WEIGHT: np.array([weight], np.float32)}, True
+        return {**feed, **_weights(shared, weight, True)}, True
 
     def _counts(self, feed: Feed, shared: SharedProgram) -> dict[str, list[int]]:
         """Return how many rows each trainer feeds; 0 for one that has ended. Collective."""
@@ -343,3 +368,20 @@ class Batches:
     @staticmethod
     def _values_of(joined: JoinedFetch) -> str:
         return f"the other trainers' {', '.join(joined.names) or 'batch'} of step {here.step}"
+
+
+def _weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.ndarray]:
+    """Return what a Program is fed of how this trainer's rows count."""
+    told = {WEIGHT: np.array([weight], np.float32)}
+    if rows.counts_areas:
+        told[COUNTED] = np.array([counted], np.float32)
+    return told
+
+
+def _expect_divided(rows: SharedProgram) -> None:
+    if rows.whole:
+        raise PlanError(
+            "trainers that feed rows of their own can share a program only if its losses are "
+            f"means, or sums, of what is computed row by row: {rows.whole}; feed whole batches to "
+            "all trainers instead"
+        )

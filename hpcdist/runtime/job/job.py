@@ -112,11 +112,11 @@ class Job(Control):
 
     def _substituted(self, program: Program) -> Program:
         """Transpile a plain script's Programs; of others return what their distribution says."""
-        if program._on_trainer is not None:
+        if program.on_trainer is not None:
             self._note_explicit()
             # A server may run the startup as it stands; that it cannot train, bind says.
             if not self._serves or program.trains:
-                program = program._on_trainer
+                program = program.on_trainer
         if isinstance(program.distribution, Group):
             self._check_group(program.distribution)
         if program.distribution != NOT_DISTRIBUTED:
