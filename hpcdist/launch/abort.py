@@ -298,9 +298,9 @@ class Guard:
         """End because SIGTERM came; say so if it came to this rank alone."""
         self._board.note(Fact.TERMINATED)
         late = time.monotonic() + ALONE_S
-        while not self._dead() and self._spared() and time.monotonic() < late:
+        while not self._fatal() and self._spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)
-        if self._dead() or not self._spared():  # the launcher ends the job
+        if self._fatal() or not self._spared():  # the launcher ends the job
             self._report_deaths()
             os._exit(_code_when_ended())
         if self._tolerant and self._goes_on_without(self._me) is not False:
@@ -334,6 +334,12 @@ class Guard:
         ended = [peer for peer in self._neighbours if not lives(peer.pid)]
         gone = self._board.all(Fact.GONE)  # noted before the process ended
         return [peer for peer in ended if peer.pid not in gone]
+
+    def _fatal(self) -> list[Peer]:
+        """Return the dead of this host whose death ends the job."""
+        if not self._tolerant:
+            return self._dead()
+        return [peer for peer in self._dead() if self._goes_on_without(peer) is False]
 
     def _dead(self) -> list[Peer]:
         """Return the dead of this host, but for those that the job goes on without."""
