@@ -109,7 +109,7 @@ jobs: memory $(READY)
 
 # After `make test`, once more is here: what it had to skip and can now run; not what `make test-torch`
 # has run.
-SKIPPED  = $(addprefix --unless-passed ,$(wildcard $(RESULTS) $(RESULTS)-torch))
+SKIPPED  = $(addprefix --unless-passed=,$(wildcard $(RESULTS) $(RESULTS)-torch))
 REST    := $(VENV)/results-rest
 rest: $(READY)
 	@rm -rf $(REST)
