@@ -41,7 +41,7 @@ import hpcdist as fluid
 RANK = int(os.environ.get("HPCDIST_RANK", "0"))
 
 def note(what, value):  # whole or not at all: this rank may be killed meanwhile
-    with open(f"new.{what}.{RANK}", "w") as f:
+    with open(f"new.{what}.{RANK}.{os.getpid()}", "w") as f:
         f.write(str(value))
     os.replace(f.name, f"{what}.{RANK}")
 
