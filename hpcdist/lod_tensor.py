@@ -54,6 +54,10 @@ class LoDTensor:
         """Tell whether the sequences have as many rows as there are."""
         return self.sequences is None or self.sequences.rows == len(self)
 
+    def _is_initialized(self) -> bool:
+        """Tell whether there are rows; Fluid's scripts ask it under this name."""
+        return self.value is not None
+
     def shape(self) -> list[int]:
         """Return the shape of the rows."""
         return list(np.shape(self._array()))

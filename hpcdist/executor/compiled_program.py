@@ -20,7 +20,7 @@ from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
-from hpcdist.lod_tensor import LoDTensor
+from hpcdist.lod_tensor import LoDTensor, concatenated
 from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel, loss_gradients
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
@@ -47,7 +47,7 @@ class DividedRun:
         by_name = [fetched[i : i + self.devices] for i in range(0, len(fetched), self.devices)]
         if not return_merged:
             return by_name
-        return [v[0] if self.devices == 1 else np.concatenate(v) for v in by_name]
+        return [v[0] if self.devices == 1 else _joined(v) for v in by_name]
 
 
 class CompiledProgram:
@@ -303,6 +303,11 @@ def _divided(feed: Any, made: DataParallel, program: Program) -> dict[str, Any]:
             part = tensor.part(begin, end)
             fed[own] = part.value if part.sequences is None else part
     return fed
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Return the values of all devices as one: arrays, or tensors with their sequences."""
+    return concatenated(values) if isinstance(values[0], LoDTensor) else np.concatenate(values)
 
 
 def _samples(value: Any) -> int:

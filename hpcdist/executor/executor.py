@@ -97,9 +97,8 @@ class Executor:
         elif isinstance(program, CompiledProgram):
             scope = scope if scope is not None else global_scope()
             run = program.divided(self.place, feed, _names(fetch_list), scope)
-            as_arrays = return_numpy or (run.devices or 1) > 1
             fetches = tuple(run.fetch_names)
-            fetched = self._run(run.program, run.feed, fetches, scope, as_arrays)
+            fetched = self._run(run.program, run.feed, fetches, scope, return_numpy)
             return run.values(fetched, return_merged)
         elif not isinstance(program, Program):
             raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
@@ -266,7 +265,9 @@ def _names(fetch_list: Any) -> tuple[str, ...]:
 def _host(name: str, value: Any, program: Program) -> np.ndarray:
     """Turn a list, a number or a tensor into an array of the variable's dtype."""
     var = program.global_block().vars.get(name)
-    if isinstance(value, (list, tuple, int, float, bool)) and var is not None:
+    if isinstance(value, (bool, int, float, np.generic)):
+        value = [value]  # one number is an array of one, as in Fluid
+    if isinstance(value, (list, tuple)) and var is not None:
         try:
             return np.asarray(value, dtype=var.dtype)
         except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.errors import GraphError
@@ -34,11 +34,18 @@ class Block:
             self.add_var(Variable(self, name, **facts))
         return self.vars[name]
 
-    def create_parameter(self, name: str, **facts: Any) -> Parameter:
-        """Add a parameter to the global block."""
+    def create_parameter(
+        self, name: str, *, initializer: Callable[..., Any] | None = None, **facts: Any
+    ) -> Parameter:
+        """Add a parameter to the global block.
+
+        ``initializer`` appends its operator to this block, unless one there makes the parameter.
+        """
         block = self.program.global_block()
         parameter = Parameter(block, name, **facts)
         block.add_var(parameter)
+        if initializer is not None and parameter.op is None:
+            initializer(parameter, self)
         return parameter
 
     def add_var(self, var: Variable) -> Variable:

@@ -236,3 +236,19 @@ def test_a_program_for_one_trainer_runs_alone():
         fed = {k: v for k, v in batch(0, 6).items() if k != "ids"}
         (value,) = fluid.ParallelExecutor(False, loss.name, main).run([loss], feed=fed)
         np.testing.assert_allclose(value, trained(0, steps=1)[0][0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_sequences_of_all_devices_are_joined_as_tensors(monkeypatch, devices):
+    monkeypatch.setenv("CPU_NUM", str(devices))
+    main = fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
+        x = fluid.data("x", [None, 1], lod_level=1)
+        twice, mean = layers.scale(x, 2.0), layers.mean(x)
+    fed = fluid.create_lod_tensor(np.arange(6, dtype=np.float32)[:, None], [[1, 3, 2]], None)
+    exe = fluid.Executor(fluid.CPUPlace())
+    program = fluid.CompiledProgram(main).with_data_parallel()
+    rows, means = exe.run(program, {"x": fed}, [twice, mean], return_numpy=False)
+    assert rows.recursive_sequence_lengths() == [[1, 3, 2]] and rows._is_initialized()
+    np.testing.assert_array_equal(np.array(rows).ravel(), 2 * np.arange(6))
+    assert isinstance(means, fluid.LoDTensor) and means.shape() == [devices]

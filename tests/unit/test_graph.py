@@ -371,3 +371,30 @@ def test_programs_built_alike_are_equal_in_every_detail():
             classifier(width=width)
         texts.append(exact_text(main))
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_comparison_is_no_condition_of_python():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [None, 1])
+        with pytest.raises(GraphError, match=r"while the Program is built: .*layers\.cond"):
+            bool(x > 0)
+        assert x  # as in Fluid, where scripts tell Variables from None so
+
+
+def test_a_parameter_made_by_hand_is_initialized_where_it_is_made():
+    block = fluid.Program().global_block()
+    of = {"shape": [2], "initializer": fluid.initializer.Constant(2.0)}
+    for _ in range(2):  # the second one finds the first one's operator
+        parameter = block.create_parameter(name="p", **of)
+    assert [op.type for op in block.ops] == ["fill_constant"]
+    (value,) = fluid.Executor(fluid.CPUPlace()).run(block.program, fetch_list=[parameter])
+    np.testing.assert_array_equal(value, [2, 2])
+
+
+@pytest.mark.parametrize("number", [3, 3.0, np.float32(3), np.int64(3)])
+def test_one_number_is_fed_as_an_array_of_one(number):
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        y = fluid.layers.scale(fluid.data("x", [1]), 2.0)
+    (value,) = fluid.Executor(fluid.CPUPlace()).run(program, {"x": number}, [y])
+    np.testing.assert_array_equal(value, [6])
