@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
@@ -88,15 +87,6 @@ class Variable:
         def __ge__(self, other: Any) -> Variable: ...
         def __neg__(self) -> Variable: ...
         def astype(self, dtype: Any) -> Variable: ...
-
-    def __bool__(self) -> bool:
-        """Refuse to be the condition of an ``if``: what a comparison finds, only a run knows."""
-        if self.dtype == "bool":
-            raise GraphError(
-                f"{self.name!r} has no value while the Program is built: fetch it and compare what "
-                "Executor.run returns, or let the Program choose with layers.cond or layers.While"
-            )
-        return True
 
     def copied_to(self, block: Block) -> Variable:
         """Return the same variable as a member of ``block`` (not added to it)."""

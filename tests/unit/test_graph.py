@@ -373,14 +373,6 @@ def test_programs_built_alike_are_equal_in_every_detail():
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_comparison_is_no_condition_of_python():
-    with fluid.program_guard(fluid.Program(), fluid.Program()):
-        x = fluid.data("x", [None, 1])
-        with pytest.raises(GraphError, match=r"while the Program is built: .*layers\.cond"):
-            bool(x > 0)
-        assert x  # as in Fluid, where scripts tell Variables from None so
-
-
 def test_a_parameter_made_by_hand_is_initialized_where_it_is_made():
     block = fluid.Program().global_block()
     of = {"shape": [2], "initializer": fluid.initializer.Constant(2.0)}
