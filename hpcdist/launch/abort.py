@@ -110,6 +110,9 @@ class Guard:
         """Return lines about ranks that others wait for: those that wait themselves if no other."""
         found = {rank: self.stack_of(rank) for rank in ranks[:MOST_STACKS]}
         stuck = {rank: stack for rank, stack in found.items() if not stacks.waits(stack)}
+        if len(stuck) > 1:  # the deadline of some may just have passed, too: they are elsewhere now
+            again = {r: self.stack_of(r) for r in stuck if lives(self._peers[r].pid)}
+            stuck = {r: stack for r, stack in again.items() if not stacks.waits(stack)} or stuck
         lines = [
             f"\n{self._peers[rank]} is missing:\n{stack}"
             for rank, stack in (stuck or found).items()
