@@ -26,7 +26,8 @@ from hpcdist.transpiler import DistributeTranspiler
 Script = Callable[[RankRole], Any]
 
 _abandoned: list[Any] = []  # of ranks that failed: messages may still come into their arrays
-_SIGNAL = signal.SIGUSR1
+SIGNAL = signal.SIGUSR1
+_AGAIN_S = 1.0
 
 
 class Aborted(BaseException):
@@ -119,7 +120,7 @@ def _outcome(
     role = cluster.role_of(transport.rank)
     here.step, here.doing = 0, ""
     try:
-        with _abortable():
+        with abortable():
             transport.barrier()
             runtime.start(transport, cluster, **asked)
             value = script(role)
@@ -132,7 +133,7 @@ def _outcome(
         _abandoned.append((control.installed(), error))  # an error holds the frames it came through
         for pid in pids if not isinstance(error, Aborted) else []:
             if pid != os.getpid():
-                os.kill(pid, _SIGNAL)
+                os.kill(pid, SIGNAL)
         types = tuple(c.__name__ for c in type(error).__mro__)
         return Outcome(role, None, "none", str(error), types, traceback.format_exc())
     finally:
@@ -141,18 +142,26 @@ def _outcome(
 
 
 @contextmanager
-def _abortable() -> Iterator[None]:
-    """Raise Aborted inside the ``with`` when another rank's signal comes; ignore it outside."""
+def abortable() -> Iterator[None]:
+    """Raise Aborted inside the ``with`` when another rank's signal comes; ignore it outside.
+
+    Python drops an exception that a signal raises within a finalizer or a weak reference's
+    callback: so it is raised once more, every now and then, until the ``with`` is left.
+    """
 
     def abort(*_: Any) -> None:
-        signal.signal(_SIGNAL, signal.SIG_IGN)
+        signal.signal(SIGNAL, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         raise Aborted("another rank failed")
 
-    signal.signal(_SIGNAL, abort)
+    signal.signal(SIGNAL, abort)
+    before = signal.signal(signal.SIGALRM, abort)
     try:
         yield
     finally:
-        signal.signal(_SIGNAL, signal.SIG_IGN)
+        signal.signal(SIGNAL, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
