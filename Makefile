@@ -16,6 +16,7 @@ RANKS  ?= 1 2 3 4
 # Tests of one process at a time; whole jobs at a time, which wait for most of their time.
 WORKERS ?= 2
 JOBS    ?= 4
+SIDE_BY_SIDE = -n $(JOBS) --dist worksteal
 
 VENV   := .venv$(if $(filter-out openmpi,$(MPI)),-$(MPI))
 # Relative: the path of the checkout may have a space in it.
@@ -51,6 +52,12 @@ unexport PYTHONPATH PYTHONHOME PADDLE_TRAINING_ROLE TRAINING_ROLE PADDLE_TRAINER
 unexport PADDLE_PSERVER_IPS PADDLE_PSERVERS_IP_PORT_LIST PADDLE_CURRENT_ENDPOINT
 unexport HPCDIST_PSERVERS HPCDIST_ROLE_MAP
 
+# $(call pytest,RUN,OPTIONS,LAUNCHER): a run of the tests, noted in files RUN.RANK. If at most three fail they
+# are tried once more, and the table names those that passed only then.
+define pytest
+$(3) $(PYTEST) $(2) --results $(1) || { echo "make: what failed is tried once more"; \
+  $(3) $(PYTEST) $(2) --again $(1) --results $(1)-again; }
+endef
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 # A directory of results is made new by the first run, so that it is of one `make`.
 SUMMARY := $(BIN)/python -m tests.summary $(RESULTS)
@@ -90,23 +97,22 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(PYTEST) -n $(WORKERS) --results $(RESULTS)/unit tests/unit
+	$(call pytest,$(RESULTS)/unit,-n $(WORKERS) tests/unit)
 
 alone: $(READY)
-	$(PYTEST) -n $(WORKERS) --results $(RESULTS)/alone -m 'not mpi' \
-	  --ignore tests/fault --ignore tests/slurm
+	$(call pytest,$(RESULTS)/alone,-n $(WORKERS) -m 'not mpi' --ignore tests/fault --ignore tests/slurm)
 
 ranks: memory $(READY)
 	@for n in $(RANKS); do \
 	  echo "$(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n"; \
-	  $(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n --results $(RESULTS)/ranks-$$n || \
+	  { $(call pytest,$(RESULTS)/ranks-$$n,-m mpi --expect-ranks $$n,$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
 	done
 
 # Slurm's jobs not beside tests that make hosts: MPI would take those hosts' interfaces for the nodes'.
 jobs: memory $(READY)
-	$(PYTEST) -n $(JOBS) --dist worksteal --results $(RESULTS)/jobs tests/fault
-	$(PYTEST) -n $(JOBS) --dist worksteal --results $(RESULTS)/slurm tests/slurm
+	$(call pytest,$(RESULTS)/jobs,$(SIDE_BY_SIDE) tests/fault)
+	$(call pytest,$(RESULTS)/slurm,$(SIDE_BY_SIDE) tests/slurm)
 
 # After `make test`, once more is here: what it had to skip and can now run; not what `make test-torch`
 # has run.
@@ -114,18 +120,19 @@ SKIPPED  = $(addprefix --unless-passed=,$(wildcard $(RESULTS) $(RESULTS)-torch))
 REST    := $(VENV)/results-rest
 rest: $(READY)
 	@rm -rf $(REST)
-	$(PYTEST) -n $(JOBS) --dist worksteal -m 'not mpi' --ignore tests/slurm $(SKIPPED) --results $(REST)/alone
-	$(PYTEST) -n $(JOBS) --dist worksteal $(SKIPPED) --results $(REST)/slurm tests/slurm || [ $$? = 5 ]
-	$(MPIRUN) -n 4 $(PYTEST) -m mpi $(SKIPPED) --expect-ranks 4 --results $(REST)/ranks-4
+	$(call pytest,$(REST)/alone,$(SIDE_BY_SIDE) -m 'not mpi' --ignore tests/slurm $(SKIPPED))
+	$(PYTEST) --collect-only $(SKIPPED) tests/slurm >/dev/null && \
+	  { $(call pytest,$(REST)/slurm,$(SIDE_BY_SIDE) $(SKIPPED) tests/slurm); } || [ $$? = 5 ]
+	$(call pytest,$(REST)/ranks-4,-m mpi $(SKIPPED) --expect-ranks 4,$(MPIRUN) -n 4)
 
 # PyTorch is large: only this target installs it.
 TORCH_READY := $(VENV)/.ready-torch
 test-torch: memory $(TORCH_READY)
 	@rm -rf $(RESULTS)-torch
-	$(PYTEST) -m 'not mpi' --results $(RESULTS)-torch/alone tests/torch
+	$(call pytest,$(RESULTS)-torch/alone,-m 'not mpi' tests/torch)
 	@for n in $(RANKS); do \
-	  $(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n --results $(RESULTS)-torch/ranks-$$n \
-	    tests/torch || { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
+	  { $(call pytest,$(RESULTS)-torch/ranks-$$n,-m mpi --expect-ranks $$n tests/torch,$(MPIRUN) -n $$n); } || \
+	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
 	done
 	@$(BIN)/python -m tests.summary $(RESULTS)-torch
 	@echo "make test-torch: all passed (MPI=$(MPI), ranks $(RANKS))"

@@ -13,10 +13,11 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from tests.summary import Result, read_results
+from tests.summary import Result, ended_well, read_results
 
 RANK = launched_rank()
 SIZE = launched_size() or 1
+AGAIN_AT_MOST = 3
 TOGETHER = Path(__file__).parent / "mpi"
 
 # All ranks draw the same examples, none writes into a shared directory, and a slow machine is no
@@ -52,11 +53,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIRECTORY",
         help="leave out tests that have passed according to the results there, or there, ...",
     )
+    parser.addoption(
+        "--again",
+        type=Path,
+        metavar="FILE",
+        help="the few tests that did not end well in the run with these --results",
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ran(config.getoption("--expect-ranks")))
+    if run := config.getoption("--again"):
+        config.pluginmanager.register(Again(run))
     results = config.getoption("--results")
     if results and not hasattr(config, "workerinput"):  # pytest-xdist's workers tell the main one
         config.pluginmanager.register(Results(results.with_name(f"{results.name}.{RANK or 0}")))
@@ -94,6 +103,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mine = alone[RANK::SIZE]
     config.hook.pytest_deselected(items=[item for item in alone if item not in set(mine)])
     items[:] = together + mine
+
+
+class Again:
+    """Leaves only those tests that did not end well before."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        well = ended_well(self._run)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in well])
+        items[:] = [item for item in items if item.nodeid not in well]
+        if not 0 < len(items) <= AGAIN_AT_MOST:
+            raise pytest.UsageError(
+                f"{len(items)} tests did not end well: from 1 to {AGAIN_AT_MOST} are tried again"
+            )
 
 
 class Results:

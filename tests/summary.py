@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+AGAIN = "-again"  # how the second try of a run is called
 WORST_FIRST = ("failed", "passed", "skipped")
 
 
@@ -75,6 +76,16 @@ def by_run(directory: Path) -> dict[str, dict[str, Result]]:
     return runs
 
 
+def ended_well(run: Path) -> set[str]:
+    """Return which tests of a run (DIRECTORY/NAME) have passed, or were skipped, on every rank."""
+    files = [file for file in run.parent.iterdir() if file.name.rpartition(".")[0] == run.name]
+    well = []
+    for results in map(read_file, files):
+        failed = {result.test for result in results if result.outcome == "failed"}
+        well.append({result.test for result in results} - failed)
+    return set.intersection(*well) if well else set()
+
+
 def never_run(runs: Iterable[Mapping[str, Result]]) -> Counter[str]:
     """Return how many tests were skipped for which reason in all runs that have them."""
     ran: set[str] = set()
@@ -103,6 +114,8 @@ def main() -> None:
             count = Counter(result.outcome for result in results.values())
             numbers = (count[outcome] for outcome in ("passed", "failed", "skipped"))
             print("{:28} {:7} {:7} {:8}".format(run, *numbers))
+            if run.endswith(AGAIN):
+                print(*(f"  passed only when tried again: {test}" for test in results), sep="\n")
     skipped = never_run(all_runs)
     unexpected = [reason for reason in skipped if not is_expected(reason)] if options.strict else []
     print("skipped in every run:" if skipped else "no test was skipped in every run")

@@ -31,6 +31,19 @@ def test_a_test_of_several_ranks_failed_if_it_did_on_one(tmp_path):
     }
 
 
+def test_what_failed_on_a_rank_or_did_not_end_there_has_not_ended_well(tmp_path):
+    ended = [
+        Result("a", "passed", ""),
+        Result("b", "skipped", "3 ranks"),
+        Result("c", "passed", ""),
+    ]
+    write(tmp_path / "ranks-2.0", *ended, Result("d", "passed", ""))
+    write(tmp_path / "ranks-2.1", *ended, Result("c", "failed", "teardown"))
+    write(tmp_path / "ranks-20.0", Result("a", "failed", ""))
+    assert summary.ended_well(tmp_path / "ranks-2") == {"a", "b"}
+    assert summary.ended_well(tmp_path / "ranks-3") == set()
+
+
 def test_skips_for_want_of_data_are_expected_where_there_are_none(monkeypatch):
     monkeypatch.delenv("HPCDIST_DATA_HOME", raising=False)
     assert summary.is_expected("HPCDIST_DATA_HOME lacks a file")
