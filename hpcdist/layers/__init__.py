@@ -11,6 +11,7 @@ from hpcdist.layers import (  # noqa: F401
     moved,
     normalizations,
     pair_losses,
+    proposals,
     resize,
     sampled,
     ssd,
@@ -161,6 +162,7 @@ from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
 from hpcdist.layers.normalizations import *  # noqa: F403
 from hpcdist.layers.pair_losses import *  # noqa: F403
+from hpcdist.layers.proposals import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
@@ -441,6 +443,7 @@ __all__ = [
     *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
+    *proposals.__all__,
     *normalizations.__all__,
 ]
 
