@@ -12,6 +12,7 @@ from hpcdist.layers import (  # noqa: F401
     normalizations,
     pair_losses,
     proposals,
+    regions,
     resize,
     sampled,
     ssd,
@@ -169,6 +170,7 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.regions import *  # noqa: F403
 from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.rnn import (
     dynamic_gru,
@@ -444,6 +446,7 @@ __all__ = [
     *sampled.__all__,
     *pair_losses.__all__,
     *proposals.__all__,
+    *regions.__all__,
     *normalizations.__all__,
 ]
 

@@ -47,6 +47,7 @@ from hpcdist.ops import (  # noqa: F401
     proposals,
     random,
     reduce,
+    regions,
     sampled,
     sequence,
     sequence_pad,

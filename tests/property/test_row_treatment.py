@@ -219,6 +219,7 @@ ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
 ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are
+ALWAYS_MIXED |= {"prroi_pool", "deformable_psroi_pooling", "roi_perspective_transform"}
 
 
 def _of_rows() -> list[str]:
