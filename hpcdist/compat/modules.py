@@ -51,7 +51,9 @@ ALIASES = {
     _BY_TRANSPILER: "hpcdist.fleet",
     f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
     "hpcdist.layers.metric_op": "hpcdist.layers.metric",
+    "hpcdist.layers.rnn": "hpcdist.layers.recurrent",
     "hpcdist.layers.sequence_lod": "hpcdist.layers.sequence",
+    "hpcdist.layers.utils": "hpcdist.layers.structure",
 }  # fmt: skip
 
 # Where modules look for names of Fluid's that they do not have themselves.

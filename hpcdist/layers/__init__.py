@@ -3,6 +3,9 @@
 from hpcdist.layers import (  # noqa: F401
     activation_curves,
     boxes,
+    cells,
+    decode_helpers,
+    decoders,
     distributions,
     indexed,
     linear_algebra,
@@ -14,6 +17,7 @@ from hpcdist.layers import (  # noqa: F401
     resize,
     sampled,
     ssd,
+    stacked_rnn,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -63,6 +67,7 @@ from hpcdist.layers.arrays import (
     tensor_array_to_tensor,
 )
 from hpcdist.layers.boxes import *  # noqa: F403
+from hpcdist.layers.cells import *  # noqa: F403
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -79,6 +84,8 @@ from hpcdist.layers.control_flow import (
     logical_xor,
     not_equal,
 )
+from hpcdist.layers.decode_helpers import *  # noqa: F403
+from hpcdist.layers.decoders import *  # noqa: F403
 from hpcdist.layers.decoding import (
     beam_search,
     beam_search_decode,
@@ -168,7 +175,7 @@ from hpcdist.layers.random import (
     uniform_random_batch_size_like,
 )
 from hpcdist.layers.resize import *  # noqa: F403
-from hpcdist.layers.rnn import (
+from hpcdist.layers.recurrent import (
     dynamic_gru,
     dynamic_lstm,
     dynamic_lstmp,
@@ -197,6 +204,7 @@ from hpcdist.layers.sequence import (
 )
 from hpcdist.layers.side_effects import Print, py_func
 from hpcdist.layers.ssd import *  # noqa: F403
+from hpcdist.layers.stacked_rnn import *  # noqa: F403
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagging import (
     chunk_eval,
@@ -436,6 +444,10 @@ __all__ = [
     *ssd.__all__,
     *distributions.__all__,
     *boxes.__all__,
+    *cells.__all__,
+    *decode_helpers.__all__,
+    *decoders.__all__,
+    *stacked_rnn.__all__,
     *volumes.__all__,
     *resize.__all__,
     *made.__all__,

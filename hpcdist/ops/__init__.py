@@ -15,6 +15,7 @@ from hpcdist.ops import (  # noqa: F401
     control,
     conv,
     cross_entropy,
+    cudnn_lstm,
     decoding,
     dropout,
     elementwise,
