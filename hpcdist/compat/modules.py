@@ -62,6 +62,7 @@ SOURCES = {
     "hpcdist.contrib": (f"{_OWN}.program_statistics",),
     "hpcdist.contrib.decoder": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
+    "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist",),
     "hpcdist.data_feed_desc": ("hpcdist",),
     "hpcdist.dataset": ("hpcdist",),

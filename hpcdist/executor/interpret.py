@@ -57,7 +57,9 @@ class Interpreter:
         self._local: set[str] = set()  # names that a loop or branch writes: not in compiled memory
         self._tapes: dict[int, Tape] = {}
         self._tape: Tape | None = None
-        self._places: dict[tuple[str, str, str], list[Any]] = {}  # in arrays, of what gradients seek
+        self._places: dict[
+            tuple[str, str, str], list[Any]
+        ] = {}  # in arrays, of what gradients seek
 
     def bind(self, op: Operator) -> Callable[[], None]:
         """Return what to call at every step."""

@@ -174,7 +174,6 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
-from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.recurrent import (
     dynamic_gru,
     dynamic_lstm,
@@ -182,6 +181,7 @@ from hpcdist.layers.recurrent import (
     gru_unit,
     lstm_unit,
 )
+from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     im2sequence,
@@ -199,6 +199,8 @@ from hpcdist.layers.sequence import (
     sequence_pool,
     sequence_reshape,
     sequence_reverse,
+    sequence_scatter,
+    sequence_slice,
     sequence_softmax,
     sequence_unpad,
 )
@@ -400,6 +402,8 @@ __all__ = [
     "sequence_pool",
     "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
     "sequence_softmax",
     "sequence_unpad",
     "shape",

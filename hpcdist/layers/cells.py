@@ -12,7 +12,14 @@ from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import sigmoid, tanh
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.linear_algebra import cumsum
-from hpcdist.layers.math import clip, elementwise_add, elementwise_mul, elementwise_sub, matmul, scale
+from hpcdist.layers.math import (
+    clip,
+    elementwise_add,
+    elementwise_mul,
+    elementwise_sub,
+    matmul,
+    scale,
+)
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.layers.step_rnn import StaticRNN
 from hpcdist.layers.structure import assert_same_structure, flatten, map_structure, pack_sequence_as
@@ -175,9 +182,8 @@ class RNNCell:
 
         def constant(extents: Sequence[int]) -> Variable:
             whole = list(extents) if extents[0] == -1 else [-1, *extents]
-            facts = {"input_dim_idx": batch_dim_idx}
             return fill_constant_batch_size_like(
-                reference, whole, next(given), init_value, **facts
+                reference, whole, next(given), init_value, input_dim_idx=batch_dim_idx
             )
 
         return _map_shapes(constant, shapes)
@@ -341,9 +347,7 @@ def steps_within(x: Variable, length: Variable) -> Variable:
         x = slice(x, [axis], [0], [1])
     ones = ones_like(cast(reshape(x, [0, 0]) if len(x.shape) > 2 else x, "float32"))
     ones.stop_gradient = True
-    left = elementwise_sub(
-        cumsum(ones, 0, exclusive=True), cast(length, "float32"), axis=1
-    )
+    left = elementwise_sub(cumsum(ones, 0, exclusive=True), cast(length, "float32"), axis=1)
     left.stop_gradient = True
     mask = clip(scale(left, -1.0), 0.0, 1.0)
     mask.stop_gradient = True

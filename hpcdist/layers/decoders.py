@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,7 +159,9 @@ class BeamSearchDecoder(Decoder):
         after_end = elementwise_mul(expand(unsqueeze(ended, [2]), [1, 1, size]), assign(only_end))
         going_on = elementwise_mul(log(softmax(logits)), scale(ended, bias=-1.0), axis=0)
         step = elementwise_sub(after_end, going_on)
-        totals = reshape(elementwise_add(step, beams.log_probs, axis=0), [-1, self.beam_size * size])
+        totals = reshape(
+            elementwise_add(step, beams.log_probs, axis=0), [-1, self.beam_size * size]
+        )
         scores, indices = topk(totals, k=self.beam_size)
         tokens_of_beam = fill_constant([1], "int64", size)
         parents = elementwise_floordiv(indices, tokens_of_beam)
@@ -257,10 +260,8 @@ def dynamic_decode(
             logical_and(logical_not(reduce_all(ended)), less_equal(time, most), goes_on)
     outs = map_structure(lambda a: tensor_array_to_tensor(a, axis=0, use_stack=True)[0], arrays)
     last = held[1] if is_test else map_structure(lambda a: array_read(a, time), held[1])
-    try:
+    with suppress(NotImplementedError):
         outs, last = decoder.finalize(outs, last, lengths)
-    except NotImplementedError:
-        pass
     if not output_time_major:
         outs = map_structure(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), outs)
     return (outs, last, lengths) if return_length else (outs, last)

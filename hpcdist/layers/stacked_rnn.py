@@ -141,9 +141,9 @@ def _both_ways(
         first = [reshape(state, [layers, len(ways), -1, size]) for state in first]
     outs, lasts = [], []
     for way, of_way in enumerate(units):
-        turned = [v if way == 0 or v is None else reverse(v, 0) for v in (x, mask)]
+        fed, here = (v if way == 0 or v is None else reverse(v, 0) for v in (x, mask))
         begin = first and [[state[i, way] for state in first] for i in range(layers)]
-        out, last = _one_way(*turned, begin, of_way, shape, dropped)
+        out, last = _one_way(fed, here, begin, of_way, shape, dropped)
         outs.append(out if way == 0 else reverse(out, 0))
         lasts.append(last)
     whole = outs[0] if len(outs) == 1 else concat(outs, axis=2)
@@ -243,9 +243,9 @@ def lstm(
     value, lasts = input, []
     for begin, end in parts:
         if begin:
-            facts = {"seed": seed if seed > 0 else None}
+            drawn = seed if seed > 0 else None
             value = dropout(
-                value, dropout_prob, dropout_implementation="upscale_in_train", **facts
+                value, dropout_prob, seed=drawn, dropout_implementation="upscale_in_train"
             )
         states = [init_h, init_c]
         if not whole:

@@ -47,7 +47,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     wanted = len(flatten(structure))
     if wanted != len(flat_sequence):
         raise GraphError(
-            f"pack_sequence_as: {structure} has {wanted} values, but {len(flat_sequence)} were given"
+            f"pack_sequence_as: {structure} has {wanted} values, but {len(flat_sequence)} are given"
         )
     return _packed(structure, iter(flat_sequence))
 
@@ -61,7 +61,7 @@ def _packed(structure: Any, values: Iterator[Any]) -> Any:
         return type(structure)((key, found[key]) for key in structure)  # type: ignore[call-arg]
     if hasattr(structure, "_fields"):
         return type(structure)(*made)
-    return type(structure)(made)  # type: ignore[call-arg]
+    return type(structure)(made)
 
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:

@@ -48,6 +48,7 @@ from hpcdist.ops import (  # noqa: F401
     sampled,
     sequence,
     sequence_pad,
+    sequence_parts,
     sequence_shape,
     shape,
     side_effects,

@@ -85,9 +85,9 @@ class _Net:
 
 def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache: Any, **attrs: Any) -> Any:
     net = _Net.of(attrs)
-    if attrs["layers"] < 0 and attrs["dropout_prob"] and not attrs["is_test"]:
-        if attrs["num_layers"] > 1:
-            raise GraphError("cudnn_lstm: dropout between layers is built by layers.lstm only")
+    drops = attrs["dropout_prob"] and not attrs["is_test"] and attrs["num_layers"] > 1
+    if drops and attrs["layers"] < 0:
+        raise GraphError("cudnn_lstm: dropout between layers is built by layers.lstm only")
     steps, rows = x.shape[:2] if len(x.shape) == 3 else (-1, -1)
     count = (net.end - net.begin) * net.ways
     wanted = [
@@ -256,9 +256,7 @@ def _backward(attrs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None
         dw[...] = dflat
 
 
-def _bind(
-    xp: Any, x: Any, h: Any, c: Any, w: Any, cache: Any, *outputs: Any, **attrs: Any
-) -> Call:
+def _bind(xp: Any, x: Any, h: Any, c: Any, w: Any, cache: Any, *outputs: Any, **attrs: Any) -> Call:
     return on_host(xp, functools.partial(_forward, attrs), (x, h, c, w), outputs)
 
 
