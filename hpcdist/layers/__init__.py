@@ -14,6 +14,8 @@ from hpcdist.layers import (  # noqa: F401
     moved,
     normalizations,
     pair_losses,
+    proposals,
+    regions,
     resize,
     sampled,
     ssd,
@@ -168,6 +170,7 @@ from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
 from hpcdist.layers.normalizations import *  # noqa: F403
 from hpcdist.layers.pair_losses import *  # noqa: F403
+from hpcdist.layers.proposals import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
@@ -175,6 +178,9 @@ from hpcdist.layers.random import (
     uniform_random_batch_size_like,
 )
 from hpcdist.layers.recurrent import (
+from hpcdist.layers.regions import *  # noqa: F403
+from hpcdist.layers.resize import *  # noqa: F403
+from hpcdist.layers.rnn import (
     dynamic_gru,
     dynamic_lstm,
     dynamic_lstmp,
@@ -457,6 +463,8 @@ __all__ = [
     *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
+    *proposals.__all__,
+    *regions.__all__,
     *normalizations.__all__,
 ]
 
