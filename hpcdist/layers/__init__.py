@@ -178,15 +178,13 @@ from hpcdist.layers.random import (
     uniform_random_batch_size_like,
 )
 from hpcdist.layers.recurrent import (
-from hpcdist.layers.regions import *  # noqa: F403
-from hpcdist.layers.resize import *  # noqa: F403
-from hpcdist.layers.rnn import (
     dynamic_gru,
     dynamic_lstm,
     dynamic_lstmp,
     gru_unit,
     lstm_unit,
 )
+from hpcdist.layers.regions import *  # noqa: F403
 from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
