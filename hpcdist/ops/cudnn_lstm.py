@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
+from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import grad_by
 from hpcdist.ops.host import on_host
 from hpcdist.ops.labels import Call
@@ -270,6 +271,7 @@ _GRAD = """Input, InitH, InitC, W, Reserve, Out@GRAD, last_h@GRAD, last_c@GRAD -
 define(
     "cudnn_lstm",
     "Input, InitH, InitC, W, Cache? -> Out, last_h, last_c, Reserve?",
+    rows=in_loops,
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
@@ -281,5 +283,4 @@ define(
     attrs=_ATTRS,
     infer=lambda *metas, **_: tuple(Meta(m.shape, m.dtype) for m in metas[:4]),
     bind=_grad_bind,
-    shape_only=("InitH", "InitC"),
 )

@@ -160,6 +160,5 @@ define(
         Meta(updates.shape, updates.dtype, lod=updates.lod),
     ),
     bind=_scatter_grad_bind,
-    shape_only=("Updates",),
     lods=("Ids",),
 )
