@@ -167,6 +167,8 @@ class Interpreter:
                 )
                 return {"Out": [made]}
         if definition.values is not None:
+            if definition.state is not None:
+                own["state"] = self._states.of(op, definition.state)
             if op.type == "write_to_array":
                 own["held"] = self.get(op.output("Out")[0])
             if op.type == "array_to_lod_tensor":

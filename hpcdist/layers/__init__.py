@@ -11,6 +11,8 @@ from hpcdist.layers import (  # noqa: F401
     moved,
     normalizations,
     pair_losses,
+    proposals,
+    regions,
     resize,
     sampled,
     ssd,
@@ -161,12 +163,14 @@ from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
 from hpcdist.layers.normalizations import *  # noqa: F403
 from hpcdist.layers.pair_losses import *  # noqa: F403
+from hpcdist.layers.proposals import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     uniform_random,
     uniform_random_batch_size_like,
 )
+from hpcdist.layers.regions import *  # noqa: F403
 from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.rnn import (
     dynamic_gru,
@@ -441,6 +445,8 @@ __all__ = [
     *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
+    *proposals.__all__,
+    *regions.__all__,
     *normalizations.__all__,
 ]
 
