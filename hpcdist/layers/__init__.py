@@ -20,6 +20,7 @@ from hpcdist.layers import (  # noqa: F401
     sampled,
     ssd,
     stacked_rnn,
+    tagged,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -189,6 +190,7 @@ from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     im2sequence,
+    lod_append,
     lod_reset,
     row_conv,
     sequence_concat,
@@ -212,6 +214,7 @@ from hpcdist.layers.side_effects import Print, py_func
 from hpcdist.layers.ssd import *  # noqa: F403
 from hpcdist.layers.stacked_rnn import *  # noqa: F403
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
+from hpcdist.layers.tagged import *  # noqa: F403
 from hpcdist.layers.tagging import (
     chunk_eval,
     crf_decoding,
@@ -348,6 +351,7 @@ __all__ = [
     "less_than",
     "linear_chain_crf",
     "linear_lr_warmup",
+    "lod_append",
     "lod_rank_table",
     "lod_reset",
     "lod_tensor_to_array",
@@ -450,6 +454,7 @@ __all__ = [
     *linear_algebra.__all__,
     *moved.__all__,
     *ssd.__all__,
+    *tagged.__all__,
     *distributions.__all__,
     *boxes.__all__,
     *cells.__all__,

@@ -188,6 +188,17 @@ def sequence_scatter(
     return helper.apply("sequence_scatter", slots, dtype=input.dtype)
 
 
+def lod_append(x: Variable, level: Any) -> Variable:
+    """Append a level of sequences below those of ``x``, one for each row: offsets from 0 on.
+
+    Of a Variable, as in Fluid, its sequences take the place of those of ``x``.
+    """
+    if isinstance(level, Variable):
+        return lod_reset(x, level)
+    attrs = {"target_lod": [int(offset) for offset in level], "append": True}
+    return LayerHelper("lod_append").apply("lod_reset", {"X": x}, attrs, dtype=x.dtype)
+
+
 def row_conv(
     input: Variable, future_context_size: int, param_attr: Any = None, act: str | None = None
 ) -> Variable:

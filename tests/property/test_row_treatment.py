@@ -178,6 +178,11 @@ def _of_classes(draw: Seeded) -> Case:
     return Case(inputs)
 
 
+def _planes(draw: Seeded) -> Case:
+    attrs = {"axis": draw.int(1, 3), "indexes": [draw.int(0, 1)]}
+    return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
+
+
 WITHOUT_GRADIENT = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
@@ -201,6 +206,7 @@ WITHOUT_GRADIENT = {
     "chunk_eval": _chunks,
     "edit_distance": _distance,
     "box_decoder_and_assign": _of_classes,
+    "similarity_focus": _planes,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}
 
