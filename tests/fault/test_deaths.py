@@ -111,6 +111,48 @@ def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, e
     assert ended.messages[0].endswith("the job goes on with 1 trainer")
 
 
+NORMALIZED = TRAIN.replace(
+    "fluid.layers.fc(x, size=1)", "fluid.layers.fc(normalized, size=1)"
+).replace("loss =", "normalized = fluid.layers.batch_norm(fluid.layers.fc(x, size=4))\nloss =", 1)
+KILLED_IN_MOMENTS = """
+from hpcdist.runtime.batches import global_moments
+exchanged, calls = global_moments._exchanged, 0
+
+def dying(*what):
+    global calls
+    calls += 1
+    if calls < AT:
+        return exchanged(*what)
+    if AFTER:
+        exchanged(*what)
+    os.kill(os.getpid(), 9)
+    time.sleep(60)
+
+if RANK == 1:
+    global_moments._exchanged = dying
+assert np.isfinite(train(40))
+print("done")
+"""
+
+
+@needs_tolerance
+@pytest.mark.parametrize(
+    ("at", "after", "goes_on"),
+    [(21, False, True), (22, True, True), (22, False, False)],
+    ids=["before_the_forward_sum", "after_the_backward_sum", "to_end"],
+)
+def test_a_trainer_that_dies_while_moments_of_a_batch_are_summed(tmp_path, at, after, goes_on):
+    script = NORMALIZED + f"AT, AFTER = {at}, {after}\n{KILLED_IN_MOMENTS}"
+    ended = Job(tmp_path, script, *(CONTINUE if goes_on else PSERVERS), tolerant=True).end()
+    (message,) = ended.messages
+    assert "rank 1 (trainer 1" in message
+    if goes_on:
+        assert message.endswith("the job goes on with 1 trainer")
+        assert (ended.code, ended.out) == (0, "done\n")
+    else:
+        assert ended.code != 0 and not ended.out
+
+
 CLOSED = TRAIN + "train(20)\nexe.close()\n"
 KILLED = CLOSED + "if RANK == 1: os.kill(os.getpid(), 9)\ntime.sleep(0.5)\nprint('done')\n"
 
