@@ -19,6 +19,7 @@ from hpcdist.executor.compile import Compiled, Compiler
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.fetched import as_fetched
+from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
@@ -69,6 +70,7 @@ class Executor:
         self._runs = count()
         self.states = OperatorStates()
         self._nan_watch = NanWatch()
+        self._merging = MergedSteps()
         self._closed = False
         recorder.start()
 
@@ -124,6 +126,7 @@ class Executor:
         if job is not None:
             origin = program
             program, feed = job.substitute(program, feed, scope)
+        program = self._merging.of_this_step(program, scope)
         turn = job.shared_fetch(origin, fetches) if job is not None else None
         values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}
         lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
