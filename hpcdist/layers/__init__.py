@@ -22,6 +22,7 @@ from hpcdist.layers import (  # noqa: F401
     stacked_rnn,
     tagged,
     volumes,
+    weight_norm,
 )
 from hpcdist.layers.activation import (
     abs,

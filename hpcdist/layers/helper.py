@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
+from hpcdist.layers.param_attr import ParamAttr
+
+# By the type of its ParamAttr: what makes a parameter that is itself computed by layers. It is called
+# with the helper, the attr, a name, the initializer, shape and dtype.
+MAKERS: dict[type[ParamAttr], Callable[..., Variable]] = {}
 
 
 class LayerHelper:
@@ -84,11 +88,8 @@ class LayerHelper:
                 "only the batch dimension of its input may be -1"
             )
         name = given.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
-        if isinstance(given, WeightNormParamAttr):
-            from hpcdist.layers.weight_norm import weight_normalized  # made of layers
-
-            initializer = given.initializer or default_initializer
-            return weight_normalized(self, given, name, initializer, shape, dtype)
+        if make := MAKERS.get(type(given)):
+            return make(self, given, name, given.initializer or default_initializer, shape, dtype)
         known = self.main_program.global_block().vars.get(name)
         if known is not None:
             if known.shape != shape:

@@ -6,10 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist import layers  # complete when a schedule is built
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
+from hpcdist.layers import math_op
+from hpcdist.layers.activation import ceil, cos, exp, floor
+from hpcdist.layers.control_flow import Switch, autoincreased_step_counter
+from hpcdist.layers.math import elementwise_min
+from hpcdist.layers.tensor import assign, cast, create_global_var, fill_constant
 
 __all__ = [
     "cosine_decay",
@@ -32,14 +36,14 @@ def _schedule() -> Any:
 
 def _decay_step_counter(begin: int = 0) -> Variable:
     """Return the number of the step as a float: ``begin`` in the first."""
-    counter = layers.autoincreased_step_counter(counter_name=COUNTER, begin=begin, step=1)
-    return layers.cast(counter, "float32")
+    counter = autoincreased_step_counter(counter_name=COUNTER, begin=begin, step=1)
+    return cast(counter, "float32")
 
 
 def _periods(decay_steps: int, staircase: bool) -> Variable:
     """Return how many periods have passed: whole ones, or a fraction too."""
     periods = _decay_step_counter() / decay_steps
-    return layers.floor(periods) if staircase else periods
+    return floor(periods) if staircase else periods
 
 
 def noam_decay(d_model: int, warmup_steps: int, learning_rate: Rate = 1.0) -> Variable:
@@ -48,7 +52,7 @@ def noam_decay(d_model: int, warmup_steps: int, learning_rate: Rate = 1.0) -> Va
         step = _decay_step_counter(begin=1)
         falling = step**-0.5
         rising = warmup_steps**-1.5 * step
-        return learning_rate * d_model**-0.5 * layers.elementwise_min(falling, rising)
+        return learning_rate * d_model**-0.5 * elementwise_min(falling, rising)
 
 
 def exponential_decay(
@@ -65,7 +69,7 @@ def natural_exp_decay(
     """lr exp(-rate step / decay_steps)."""
     with _schedule():
         periods = _periods(decay_steps, staircase)
-        return learning_rate * layers.exp(-1 * decay_rate * periods)
+        return learning_rate * exp(-1 * decay_rate * periods)
 
 
 def inverse_time_decay(
@@ -89,15 +93,15 @@ def polynomial_decay(
         step = _decay_step_counter()
         period: Any = decay_steps
         if cycle:
-            cycles = layers.ceil(step / decay_steps)
-            zero = layers.fill_constant([1], "float32", 0.0)
-            one = layers.fill_constant([1], "float32", 1.0)
-            with layers.Switch() as switch, switch.case(layers.math_op.equal(step, zero)):
-                layers.assign(one, cycles)
+            cycles = ceil(step / decay_steps)
+            zero = fill_constant([1], "float32", 0.0)
+            one = fill_constant([1], "float32", 1.0)
+            with Switch() as switch, switch.case(math_op.equal(step, zero)):
+                assign(one, cycles)
             period = decay_steps * cycles
         else:
-            last = layers.fill_constant([1], "float32", float(decay_steps))
-            step = layers.elementwise_min(step, last)
+            last = fill_constant([1], "float32", float(decay_steps))
+            step = elementwise_min(step, last)
         left = (1 - step / period) ** power
         return (learning_rate - end_learning_rate) * left + end_learning_rate
 
@@ -111,16 +115,16 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
         )
     with _schedule():
         step = _decay_step_counter()
-        rate = layers.create_global_var([1], 0.0, "float32", persistable=True, name="learning_rate")
-        with layers.Switch() as switch:
+        rate = create_global_var([1], 0.0, "float32", persistable=True, name="learning_rate")
+        with Switch() as switch:
             for boundary, value in zip(boundaries, values):
-                bound = layers.fill_constant([1], "float32", float(boundary), force_cpu=True)
-                chosen = layers.fill_constant([1], "float32", float(value))
+                bound = fill_constant([1], "float32", float(boundary), force_cpu=True)
+                chosen = fill_constant([1], "float32", float(value))
                 with switch.case(step < bound):
-                    layers.assign(chosen, rate)
-            last = layers.fill_constant([1], "float32", float(values[-1]))
+                    assign(chosen, rate)
+            last = fill_constant([1], "float32", float(values[-1]))
             with switch.default():
-                layers.assign(last, rate)
+                assign(last, rate)
         return rate
 
 
@@ -131,8 +135,8 @@ def cosine_decay(learning_rate: Rate, step_each_epoch: int, epochs: int) -> Vari
             f"cosine_decay: learning_rate must be a float or a Variable, got {learning_rate!r}"
         )
     with _schedule():
-        epoch = layers.floor(_decay_step_counter() / step_each_epoch)
-        return learning_rate * 0.5 * (layers.cos(epoch * math.pi / epochs) + 1)
+        epoch = floor(_decay_step_counter() / step_each_epoch)
+        return learning_rate * 0.5 * (cos(epoch * math.pi / epochs) + 1)
 
 
 def linear_lr_warmup(
@@ -142,15 +146,13 @@ def linear_lr_warmup(
     dtype = learning_rate.dtype if isinstance(learning_rate, Variable) else "float32"
     slope = float(end_lr) - float(start_lr)
     with _schedule():
-        rate = layers.create_global_var(
-            [1], 0.0, dtype, persistable=True, name="learning_rate_warmup"
-        )
+        rate = create_global_var([1], 0.0, dtype, persistable=True, name="learning_rate_warmup")
         step = _decay_step_counter()
-        with layers.Switch() as switch:
+        with Switch() as switch:
             with switch.case(step < warmup_steps):
-                layers.assign(start_lr + slope * (step / float(warmup_steps)), rate)
+                assign(start_lr + slope * (step / float(warmup_steps)), rate)
             with switch.default():
                 if not isinstance(learning_rate, Variable):
-                    learning_rate = layers.fill_constant([1], dtype, float(learning_rate))
-                layers.assign(learning_rate, rate)
+                    learning_rate = fill_constant([1], dtype, float(learning_rate))
+                assign(learning_rate, rate)
         return rate

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist import layers  # complete when a layer is built
 from hpcdist.errors import GraphError
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_guard
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Initializer
+from hpcdist.layers.activation import sqrt, square
+from hpcdist.layers.helper import MAKERS
+from hpcdist.layers.math import elementwise_div, elementwise_mul, reduce_sum
 from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
+from hpcdist.layers.tensor import assign, reshape
 
 
 def weight_normalized(
@@ -33,10 +36,10 @@ def weight_normalized(
     lengths = [extent if axis == dim else 1 for axis, extent in enumerate(shape)]
     v = helper.create_parameter(_part(attr, f"{name}_v", initializer), shape, dtype)
     g = helper.create_parameter(_part(attr, f"{name}_g", _NormsOf(v.name, dim)), lengths, dtype)
-    scale = layers.elementwise_div(g, _norms(v, dim, lengths))
+    scale = elementwise_div(g, _norms(v, dim, lengths))
     if dim is not None:
-        scale = layers.reshape(scale, [shape[dim]])
-    w = layers.elementwise_mul(v, scale, axis=-1 if dim is None else dim)
+        scale = reshape(scale, [shape[dim]])
+    w = elementwise_mul(v, scale, axis=-1 if dim is None else dim)
     WeightNormParamAttr.params_with_weight_norm.append(w)
     return w
 
@@ -48,8 +51,8 @@ def _part(attr: WeightNormParamAttr, name: str, initializer: Any) -> ParamAttr:
 
 def _norms(v: Variable, dim: int | None, lengths: Sequence[int]) -> Variable:
     others = [axis for axis in range(len(v.shape)) if axis != dim]
-    squares = layers.reduce_sum(layers.square(v), dim=others or None, keep_dim=True)
-    return layers.reshape(layers.sqrt(squares), lengths)
+    squares = reduce_sum(square(v), dim=others or None, keep_dim=True)
+    return reshape(sqrt(squares), lengths)
 
 
 class _NormsOf(Initializer):
@@ -63,5 +66,8 @@ class _NormsOf(Initializer):
         """Append what computes the norms to the startup program, behind all initializers."""
         with program_guard(block.program, block.program):
             norms = _norms(block.var(self._source), self._dim, var.shape)
-            layers.assign(norms, output=var)
+            assign(norms, output=var)
         return block.ops[-1]
+
+
+MAKERS[WeightNormParamAttr] = weight_normalized
