@@ -11,7 +11,7 @@ from hpcdist.graph.program import Program, default_main_program, default_startup
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.param_attr import ParamAttr
 
-# By the type of its ParamAttr: what makes a parameter that is itself computed by layers. It is called
+# By type of ParamAttr: what makes a parameter that is itself computed by layers. It is called
 # with the helper, the attr, a name, the initializer, shape and dtype.
 MAKERS: dict[type[ParamAttr], Callable[..., Variable]] = {}
 
