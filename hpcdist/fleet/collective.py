@@ -11,7 +11,7 @@ from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
 from hpcdist.fleet.fleet_base import Fleet
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, RoleMakerBase
-from hpcdist.optimizer import Optimizer
+from hpcdist.optimizer import AnyOptimizer
 
 MODES = ("nccl2", "collective")
 COLLECTIVE_MODES = (None, "local_sgd", "grad_allreduce")
@@ -92,7 +92,7 @@ class Collective(Fleet):
         super().init(given, is_collective=True, strategy=strategy)
 
     def distributed_optimizer(
-        self, optimizer: Optimizer, strategy: Any = None
+        self, optimizer: AnyOptimizer, strategy: Any = None
     ) -> DistributedOptimizer:
         """As `Fleet.distributed_optimizer`; without any strategy, this generation's defaults."""
         given = self._strategy if strategy is None else strategy
@@ -107,7 +107,9 @@ fleet = Collective()
 class CollectiveOptimizer(DistributedOptimizer):
     """What ``fleet.distributed_optimizer`` returns, made directly."""
 
-    def __init__(self, optimizer: Optimizer, strategy: DistributedStrategy | None = None) -> None:
+    def __init__(
+        self, optimizer: AnyOptimizer, strategy: DistributedStrategy | None = None
+    ) -> None:
         made = fleet.distributed_optimizer(optimizer, strategy)
         super().__init__(made._optimizer, made._distribute)
 

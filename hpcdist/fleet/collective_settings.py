@@ -14,7 +14,7 @@ from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fleet.role_maker import RoleMakerBase
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.optimizer import Optimizer
+from hpcdist.optimizer import AnyOptimizer
 from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from hpcdist.transpiler.cluster import required_group
@@ -23,7 +23,7 @@ from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 logger = logging.getLogger("hpcdist.fleet")
 
 
-def _as_it_is(optimizer: Optimizer) -> Optimizer:
+def _as_it_is(optimizer: AnyOptimizer) -> AnyOptimizer:
     return optimizer
 
 
@@ -44,7 +44,7 @@ class CollectiveSettings:
     fusing: Fusing | None = None
     build_strategy: BuildStrategy = field(default_factory=BuildStrategy)
     execution_strategy: ExecutionStrategy = field(default_factory=ExecutionStrategy)
-    exchanged: Callable[[Optimizer], Optimizer] = _as_it_is
+    exchanged: Callable[[AnyOptimizer], AnyOptimizer] = _as_it_is
     k_steps: int = 1
     begin_step: int = 1
 
