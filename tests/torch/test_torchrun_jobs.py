@@ -140,12 +140,6 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     assert "ValueError: wrong" in ended.err
 
 
-def test_servers_are_refused(tmp_path):
-    ended = Job(tmp_path, "print(1)", "--as-torchrun", "--pservers", "1", ranks=2).end()
-    assert ended.code == 1
-    assert "--as-torchrun: jobs of torch's have no servers, got 1" in ended.err
-
-
 def test_the_example_learns(tmp_path):
     script = (Path(ROOT) / "examples" / "torch" / "classify_digits.py").read_text()
     args = ("--epochs", "3")

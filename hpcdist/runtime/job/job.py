@@ -26,6 +26,7 @@ from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
@@ -161,6 +162,18 @@ class Job(Control):
                 f"transpiles for trainer {told[0]} of {told[1]}: use PADDLE_TRAINER_ID and "
                 "PADDLE_TRAINER_ENDPOINTS of the environment, or start as many ranks"
             )
+
+    def adopt(self, program: Program, arrays: Mapping[str, Any]) -> Connection:
+        """Connect a trainer that exchanges by itself what a trainer's Program says, as torch's do.
+
+        ``arrays`` are the blocks that messages leave from and come to, by their names in it.
+        """
+        link = self._link
+        if not isinstance(link, TrainerLink):
+            raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
+        self._explicit = True  # though random numbers stay the script's own
+        self._substitutes.put(program, link.substitute(program))
+        return link.connect(program, arrays)
 
     # -- batches -----------------------------------------------------------------------------
     def shared_fetch(
