@@ -14,6 +14,7 @@ from hpcdist.layers import (  # noqa: F401
     resize,
     sampled,
     ssd,
+    torch_modules,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -234,6 +235,7 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.torch_modules import *  # noqa: F403
 from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
@@ -436,6 +438,7 @@ __all__ = [
     *ssd.__all__,
     *distributions.__all__,
     *boxes.__all__,
+    *torch_modules.__all__,
     *volumes.__all__,
     *resize.__all__,
     *made.__all__,

@@ -55,6 +55,7 @@ from hpcdist.ops import (  # noqa: F401
     sync_batch_norm,
     tagging,
     tensor,
+    torch_module,
     volumes,
     whole_norms,
     yolo_loss,

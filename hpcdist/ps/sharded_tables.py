@@ -72,7 +72,7 @@ class ShardedTables:
         check_room(batch, "trainer")
 
     def push(self, batch: Batch) -> None:
-        """Move all tables by the mean of all trainers' gradients in the batch's rows. Collective."""
+        """Move all tables by the mean of the gradients in all trainers' rows. Collective."""
         told = self._exchange_ids(batch, _WHAT[1])
         counts = [[len(i) for i in ids] for ids in told]
         given = []
@@ -163,4 +163,6 @@ class ShardedTables:
             missing = f", without trainers {', '.join(late)}" if late else ""
             return f"trainer {transport.rank} waiting for all trainers to {what}{missing}"
 
-        transport.wait_all([*(request for _, request in coming), *going], describe, self._deadline_s)
+        transport.wait_all(
+            [*(request for _, request in coming), *going], describe, self._deadline_s
+        )

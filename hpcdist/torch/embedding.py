@@ -74,7 +74,7 @@ class TableModule(nn.Module):
                 f"table {self.name!r}: ids must be on the CPU, where rows are looked up, got "
                 f"{input.device}: use ids.cpu()"
             )
-        return np.array(input.detach().reshape(-1), np.int64)  # a copy: the script may change its
+        return np.array(input.detach().reshape(-1).numpy(), np.int64)  # a copy, which stays
 
     def _save_to_state_dict(self, *_: Any) -> None:
         raise TableError(

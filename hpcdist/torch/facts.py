@@ -6,7 +6,7 @@ plans, slices, modes and checkpoints are those of Programs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,8 +21,9 @@ from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ps.table_metadata import INITIALIZERS
 from hpcdist.regularizer import L2Decay
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
+from hpcdist.transpiler.plan import constants_of
 
-MODES = ("sync", "async")
+MODES = ("sync", "async", "dc_asgd")
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,7 @@ class Initial:
 
     def __post_init__(self) -> None:
         if self.kind not in INITIALIZERS:
-            raise TableError(
-                f"rows begin with one of {', '.join(INITIALIZERS)}, got {self.kind!r}"
-            )
+            raise TableError(f"rows begin with one of {', '.join(INITIALIZERS)}, got {self.kind!r}")
 
     def of_program(self) -> initializer.Initializer:
         """Return what a Program calls it."""
@@ -88,7 +87,8 @@ class Facts:
     """All that one script wants kept elsewhere, in the order of names.
 
     ``rates`` are the optimizers' first learning rates. ``mode``: whether servers wait for all
-    trainers ("sync"), or apply what comes ("async"), then perhaps bounded by ``max_staleness``.
+    trainers ("sync"), or apply what comes ("async"), then perhaps bounded by ``max_staleness``, or
+    compensated for its delay ("dc_asgd").
     """
 
     tables: tuple[TableFacts, ...]
@@ -106,7 +106,9 @@ class Facts:
     def parse(payload: Any) -> Facts:
         """Return the facts in a payload."""
         return Facts(
-            tuple(TableFacts(**{**t, "initial": Initial(**t["initial"])}) for t in payload["tables"]),
+            tuple(
+                TableFacts(**{**t, "initial": Initial(**t["initial"])}) for t in payload["tables"]
+            ),
             tuple(DenseFacts(**{**d, "shape": tuple(d["shape"])}) for d in payload["dense"]),
             tuple(OptimizerFacts(**o) for o in payload["optimizers"]),
             tuple(payload["rates"]),
@@ -125,7 +127,8 @@ class Facts:
             ends = [_looked_up(table) for table in self.tables]
             ends += [_summed(dense) for dense in self.dense]
             pairs = append_backward(layers.sums(ends))
-            of = {facts.name: facts.optimizer for facts in (*self.tables, *self.dense)}
+            of = {table.name: table.optimizer for table in self.tables}
+            of |= {dense.name: dense.optimizer for dense in self.dense}
             for number, facts in enumerate(self.optimizers):
                 rate = layers.create_global_var(
                     [1], self.rates[number], "float32", persistable=True, name=rate_name(number)
@@ -134,11 +137,19 @@ class Facts:
                 made.apply_gradients([pair for pair in pairs if of[pair[0].name] == number])
         return main, startup
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What servers keep beside rows and parameters, and its first values: rates, powers."""
+        main, startup = self.programs
+        known = main.global_block().vars
+        return {name: v for name, v in constants_of(startup) if known[name].shape == (1,)}
+
     def transpiled_for(self, cluster: Cluster, trainer: int) -> DistributeTranspiler:
         """Return the transpiler that has planned who keeps what, for a job with servers."""
         main, startup = self.programs
         config = DistributeTranspilerConfig()
         config.sync_mode = self.mode == "sync"
+        config.enable_dc_asgd = self.mode == "dc_asgd"
         config.max_staleness = self.max_staleness
         made = DistributeTranspiler(config)
         made.transpile(
@@ -159,17 +170,19 @@ def rate_name(number: int) -> str:
 
 def optimizer_of(facts: OptimizerFacts, rate: Any) -> optimizer.Optimizer:
     """Return the optimizer; PlanError for one that is not there, or takes other arguments."""
-    made = getattr(optimizer, facts.kind, None)
+    made: Any = getattr(optimizer, facts.kind, None)
     if not (isinstance(made, type) and issubclass(made, optimizer.Optimizer)):
         raise PlanError(
             f"there is no optimizer {facts.kind!r}: expected SGD, Momentum, Adagrad, Adam, Ftrl or "
             "another class of hpcdist.optimizer"
         )
+    make: Callable[..., Any] = made
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}
     try:
-        return made(rate, **facts.arguments, **decay)
+        found: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
     except TypeError as error:
         raise PlanError(f"optimizer {facts.kind}: {error}") from None
+    return found
 
 
 def _looked_up(table: TableFacts) -> Any:

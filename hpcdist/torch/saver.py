@@ -98,10 +98,10 @@ class Saver(checkpoint.Saver):
         own = trainers[me] if me < len(trainers) else trainers[0]
         for name, held in self._objects.items():
             state = own["plain"].get(name, said["objects"][name])
-            held.load_state_dict(
-                put_together(state, lambda n: as_tensor(arrays[n], *facts[n]))
-            )
-        torch.set_rng_state(torch.frombuffer(bytearray(b64decode(own["random"])), dtype=torch.uint8))
+            held.load_state_dict(put_together(state, lambda n: as_tensor(arrays[n], *facts[n])))
+        torch.set_rng_state(
+            torch.frombuffer(bytearray(b64decode(own["random"])), dtype=torch.uint8)
+        )
         tables().restored()
         return found
 
@@ -116,8 +116,8 @@ class Saver(checkpoint.Saver):
                 plain[name] = objects[name]
         random = b64encode(torch.get_rng_state().numpy().tobytes()).decode()
         arrays = {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
-        digests = {name: xxhash.xxh3_64_hexdigest(array) for name, array in arrays.items()}
-        mine = {"objects": objects, "plain": plain, "random": random, "digests": digests}
+        digests = {name: xxhash.xxh3_64_hexdigest(array.data) for name, array in arrays.items()}
+        mine: Any = {"objects": objects, "plain": plain, "random": random, "digests": digests}
         each = together(peers_here(), lambda: mine)
         said = {
             "objects": each[0]["objects"],
@@ -142,15 +142,19 @@ class Saver(checkpoint.Saver):
             for name, table in tables().local.items():
                 block.create_var(name, shape=[-1, table.dim], dtype="float32", persistable=True)
                 self._kept.var(name).hold(table)
-            for number, rate in enumerate(tables().rates):
-                arrays = {**arrays, rate_name(number): np.array([rate], np.float32)}
+            numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(tables().rates)}
+            arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
+        for name, parameter in tables().served_parameters.items():
+            self._kept.var(name).hold(parameter.detach().numpy())
         modules = tuple(
             f"{name}/" for name, held in self._objects.items() if isinstance(held, nn.Module)
         )
         for name, array in arrays.items():
-            facts = {"shape": list(array.shape), "dtype": array.dtype.name, "persistable": True}
-            make = block.create_parameter if name.startswith(modules) else block.create_var
-            make(name, **facts)
+            facts: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype.name}
+            if name.startswith(modules):
+                block.create_parameter(name, **facts)
+            else:
+                block.create_var(name, persistable=True, **facts)
             self._kept.var(name).hold(array)
         self._program = program
 
@@ -173,4 +177,4 @@ def _chosen(directory: Path) -> list[Any]:
 
 
 def _as_bytes(said: Any) -> np.ndarray:
-    return np.frombuffer(json.dumps(said).encode(), np.uint8)
+    return np.frombuffer(bytearray(json.dumps(said).encode()), np.uint8)

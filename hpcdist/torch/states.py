@@ -22,15 +22,17 @@ def state_of(name: str, held: Any) -> Any:
         return dense_state_dict(held)
     if not (callable(getattr(held, "state_dict", None)) and hasattr(held, "load_state_dict")):
         raise CheckpointError(
-            f"{name!r}: a {type(held).__name__} has no state_dict and load_state_dict, so it cannot "
-            "be saved"
+            f"{name!r}: a {type(held).__name__} has no state_dict and load_state_dict, so it "
+            "cannot be saved"
         )
     return held.state_dict()
 
 
 def tables_in(objects: Mapping[str, Any]) -> set[str]:
     """Return the names of the tables among modules."""
-    modules = (m for held in objects.values() if isinstance(held, nn.Module) for m in held.modules())
+    modules = (
+        m for held in objects.values() if isinstance(held, nn.Module) for m in held.modules()
+    )
     return {module.name for module in modules if isinstance(module, TableModule)}
 
 

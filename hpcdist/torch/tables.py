@@ -1,15 +1,16 @@
-"""The tables of this process's script: what they are, where their rows live, one step for all."""
+"""What this process's script has kept elsewhere: what it is, where it lives, one step for all."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import torch
+from torch import nn
 
 from hpcdist import runtime
 from hpcdist.comm.base import Array, Transport
@@ -18,7 +19,7 @@ from hpcdist.ps.batch import Batch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.tables.pull_push import RowExchange, make_table, spec_of
-from hpcdist.torch.facts import Facts, OptimizerFacts, TableFacts
+from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts
 from hpcdist.torch.job import job
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
@@ -41,6 +42,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._facts: dict[str, TableFacts] = {}
+        self._dense: dict[str, tuple[DenseFacts, nn.Parameter]] = {}
         self._optimizers: list[OptimizerFacts] = []
         self.rates: list[float] = []
         self._mode: tuple[str, int | None] = ("sync", None)
@@ -79,17 +81,40 @@ class Tables:
     ) -> int:
         """Let an optimizer move tables; return its number."""
         self._refuse_late(f"an optimizer of {', '.join(names)}")
-        number = len(self._optimizers)
-        if number and mode != self._mode:
-            raise TableError(f"all tables train in one mode: {self._mode} and {mode} were given")
         for name in names:
             if self._facts[name].optimizer >= 0:
                 raise TableError(f"table {name!r} has two optimizers")
+        number = self._enter(optimizer, rate, mode)
+        for name in names:
             self._facts[name] = replace(self._facts[name], optimizer=number)
+        return number
+
+    def serve(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        optimizer: OptimizerFacts,
+        rate: float,
+        mode: tuple[str, int | None],
+    ) -> int:
+        """Let servers keep parameters, moved by an optimizer; return its number."""
+        self._refuse_late("an optimizer on servers")
+        for name in parameters:
+            if name in self._dense:
+                raise TableError(f"parameter {name!r} has two optimizers on servers")
+        number = self._enter(optimizer, rate, mode)
+        for name, parameter in parameters.items():
+            self._dense[name] = DenseFacts(name, tuple(parameter.shape), number), parameter
+        return number
+
+    def _enter(self, optimizer: OptimizerFacts, rate: float, mode: tuple[str, int | None]) -> int:
+        if self._optimizers and mode != self._mode:
+            raise TableError(
+                f"all that servers keep trains in one mode: {self._mode} and {mode} were given"
+            )
         self._mode = mode
         self._optimizers.append(optimizer)
         self.rates.append(rate)
-        return number
+        return len(self._optimizers) - 1
 
     def _refuse_late(self, what: str) -> None:
         if self.facts is not None:
@@ -103,11 +128,16 @@ class Tables:
         """The names of all tables."""
         return sorted(self._facts)
 
+    @property
+    def served_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that servers keep, by the names that they know them by."""
+        return {name: parameter for name, (_, parameter) in sorted(self._dense.items())}
+
     # -- settling --
 
     def settle_if_any(self) -> None:
-        """Do as `settle` if there are tables. Collective then."""
-        if self._facts:
+        """Do as `settle` if there is anything to keep. Collective then."""
+        if self._facts or self._dense:
             self.settle()
 
     def settle(self) -> None:
@@ -122,7 +152,7 @@ class Tables:
             )
         facts = Facts(
             tuple(self._facts[name] for name in sorted(self._facts)),
-            (),
+            tuple(self._dense[name][0] for name in sorted(self._dense)),
             tuple(self._optimizers),
             tuple(self.rates),
             *self._mode,
@@ -133,11 +163,16 @@ class Tables:
         self._agree(json.dumps(facts.payload(), sort_keys=True), "tables or optimizers")
         self._told = list(self.rates)
         if runtime.server_count():
-            self.served = announce(facts)
+            self.served = announce(facts, self.served_parameters)
             self._specs: tuple[TableSpec, ...] = self.served.specs
             self._exchange: RowExchange | ShardedTables = self.served.client.tables
             owners = runtime.server_count()
         else:
+            if self._dense:
+                raise TableError(
+                    "ServedOptimizer needs parameter servers: start the job with --pservers P, or "
+                    "use torch's own optimizer"
+                )
             if self._mode != ("sync", None):
                 raise TableError(
                     f"mode {self._mode[0]!r} needs parameter servers: start the job with "
@@ -213,10 +248,10 @@ class Tables:
     def step(self, optimizer: int) -> None:
         """Count an optimizer's step; the last of them moves all tables. Collective then."""
         if optimizer in self._stepped:
-            behind = set(range(len(self._optimizers))) - self._stepped
+            behind = sorted(set(range(len(self._optimizers))) - self._stepped)
             raise TableError(
-                f"optimizer {optimizer} of tables steps twice while {sorted(behind)} have not: "
-                "each must step once in every step of the job"
+                f"optimizer {optimizer} of what is kept elsewhere steps twice while {behind} have "
+                "not: each must step once in every step of the job"
             )
         self._stepped.add(optimizer)
         if len(self._stepped) < len(self._optimizers):
@@ -224,7 +259,10 @@ class Tables:
         self._stepped.clear()
         self.settle()
         self._tell_rates()
-        self._push(sorted(self._given, key=lambda given: given.number))
+        if self._specs:
+            self._push(sorted(self._given, key=lambda given: given.number))
+        if self.served is not None:
+            self.served.end_step()
         self._given.clear()
 
     def _push(self, given: Sequence[Given]) -> None:
@@ -243,8 +281,6 @@ class Tables:
         batch.check_finite("the gradient")
         self._indexed = None
         self._exchange.push(batch)
-        if self.served is not None:
-            self.served.end_step()
 
     def _tell_rates(self) -> None:
         """Let whoever moves rows know the learning rates, if they have changed."""
@@ -252,11 +288,12 @@ class Tables:
             return
         self._agree(json.dumps(self.rates), "learning rates in one step")
         if self.served is not None and self._group.rank == 0:
-            # What rows are answered after has been applied: the servers' last step is over.
-            self._exchange.finish()
-            self._batch.index([np.empty(0, np.int64)] * len(self._specs))
-            self._indexed = None
-            self._exchange.pull(self._batch)
+            if self._specs:
+                # What rows are answered after has been applied: the servers' last step is over.
+                self._exchange.finish()
+                self._batch.index([np.empty(0, np.int64)] * len(self._specs))
+                self._indexed = None
+                self._exchange.pull(self._batch)
             self.served.set_rates(self.rates)
         self._told = list(self.rates)
 

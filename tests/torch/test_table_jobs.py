@@ -84,9 +84,7 @@ def end_of(tmp_path, *, trainers, servers, steps=(0, 4), mode="sync", directory=
     options = (*launcher, *(("--pservers", str(servers)) if servers else ()))
     args = (*map(str, steps), mode, directory)
     ranks = trainers + servers
-    job = Job(
-        tmp_path, TRAINS, *options, ranks=ranks, args=args, mpirun=ranks > 1, env=ONE_THREAD
-    )
+    job = Job(tmp_path, TRAINS, *options, ranks=ranks, args=args, mpirun=ranks > 1, env=ONE_THREAD)
     ended = job.end()
     assert ended.code == 0, ended
     ((bits, loss),) = re.findall(r"bits (\w+) loss ([\d.]+)", ended.out)
@@ -134,3 +132,62 @@ def test_asynchronous_tables_need_servers(tmp_path):
     ended = Job(tmp_path, TRAINS, ranks=1, args=options, mpirun=False, env=ONE_THREAD).end()
     assert ended.code == 1
     assert "mode 'async' needs parameter servers" in ended.err
+
+
+# Dense parameters on servers; ``ddp``: the same by DistributedDataParallel and torch's optimizer.
+SERVED = """
+import hashlib, sys
+import torch, torch.distributed as dist
+from torch import nn
+import hpcdist.torch as ours
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0 if sys.argv[1] == "ddp" else size - 1 - rank)
+model = nn.Sequential(nn.Linear(90, 200), nn.Tanh(), nn.Linear(200, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
+if sys.argv[1] == "ddp":
+    torch.manual_seed(1)  # trainer 0's in the jobs with servers
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()
+    model = nn.parallel.DistributedDataParallel(model)
+elif sys.argv[1] == "sync":
+    optimizer = ours.ServedOptimizer(model, optimizer)
+else:
+    optimizer = ours.ServedOptimizer(model, "Adam", lr=0.003, mode=sys.argv[1])
+generator = torch.Generator().manual_seed(5)
+for step in range(8):
+    if step == 4:
+        optimizer.param_groups[0]["lr"] /= 2
+    x = torch.rand(8, 90, generator=generator)
+    y = torch.rand(8, 1, generator=generator)
+    own = slice(rank * 8 // size, (rank + 1) * 8 // size)
+    loss = (model(x[own]) - y[own]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+total = loss.detach().clone()
+dist.all_reduce(total)
+if rank == 0:
+    found = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    print("bits", hashlib.sha256(found).hexdigest(), "loss", total.item() / size)
+"""
+
+
+def served(tmp_path, mode, servers):
+    options = ("--as-torchrun", *(("--pservers", str(servers)) if servers else ()))
+    ended = Job(tmp_path, SERVED, *options, ranks=2 + servers, args=(mode,), env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    ((bits, loss),) = re.findall(r"bits (\w+) loss ([\d.e-]+)", ended.out)
+    return bits, float(loss)
+
+
+def test_parameters_on_servers_train_as_by_torch(tmp_path):
+    one = served(tmp_path, "sync", 1)
+    assert served(tmp_path, "sync", 2) == one
+    assert one[1] == pytest.approx(served(tmp_path, "ddp", 0)[1], rel=1e-3)
+
+
+def test_parameters_on_servers_train_with_compensated_delay(tmp_path):
+    assert served(tmp_path, "dc_asgd", 1)[1] < 0.5

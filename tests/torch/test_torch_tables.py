@@ -81,7 +81,7 @@ MOVES = {
 @pytest.mark.mpi
 @pytest.mark.parametrize("kind", ["SGD", "Adagrad"])
 def test_embedding_trains_as_torchs(kind):
-    rank, size = rank_and_size()
+    _, size = rank_and_size()
     if 6 % size:
         pytest.skip("6 rows do not divide")
     module = ours.Embedding(None, WIDTH)
@@ -102,7 +102,7 @@ def test_embedding_trains_as_torchs(kind):
 @pytest.mark.mpi
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_embedding_bag_trains_as_torchs(mode):
-    rank, size = rank_and_size()
+    _, size = rank_and_size()
     if 6 % size:
         pytest.skip("6 rows do not divide")
     module = ours.EmbeddingBag(IDS, WIDTH, mode, padding_idx=2)
@@ -256,3 +256,22 @@ def test_a_state_that_cannot_be_kept_is_named():
         states.taken_apart("sampler", {"seen": {1}}, {})
     with pytest.raises(CheckpointError, match="has no state_dict"):
         states.state_of("thing", object())
+
+
+def test_parameters_that_servers_cannot_keep_are_refused():
+    layer = nn.Linear(2, 2)
+    with pytest.raises(TableError, match=r"torch.optim.AdamW has no twin on the servers"):
+        ours.ServedOptimizer(layer, torch.optim.AdamW(layer.parameters()))
+    with pytest.raises(TableError, match="cannot do dampening=0.5"):
+        given = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9, dampening=0.5)
+        ours.ServedOptimizer(layer, given)
+    with pytest.raises(TableError, match="lr must be given"):
+        ours.ServedOptimizer(layer, "Adam")
+    with pytest.raises(TableError, match="contiguous float32"):
+        ours.ServedOptimizer(nn.Linear(2, 2).double(), lr=0.1)
+    optimizer = ours.ServedOptimizer(layer, "Adam", lr=0.1)
+    with pytest.raises(TableError, match="two optimizers on servers"):
+        ours.ServedOptimizer(layer, "Adam", lr=0.1)
+    layer(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(TableError, match="needs parameter servers"):
+        optimizer.step()

@@ -18,6 +18,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.counter_random import draw_as_reader
+from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
@@ -174,6 +175,11 @@ class Job(Control):
         self._explicit = True  # though random numbers stay the script's own
         self._substitutes.put(program, link.substitute(program))
         return link.connect(program, arrays)
+
+    def current_client(self) -> PsClient:
+        """Return what talks to the servers now, on a trainer that has some."""
+        assert isinstance(self._link, TrainerLink), "there are servers"
+        return self._link.current_client()
 
     # -- batches -----------------------------------------------------------------------------
     def shared_fetch(
