@@ -38,7 +38,7 @@ class ServedOptimizer(torch.optim.Optimizer):
         """``kind``: the name of an optimizer of Fluid's, with ``arguments`` of its own and ``lr``.
 
         Or one of torch's that has the same formula, SGD or Adagrad, from which all this is taken.
-        TableError for others, and for parameters that servers cannot keep.
+        Collective. TableError for others, and for parameters that servers cannot keep.
         """
         if isinstance(kind, torch.optim.Optimizer):
             if lr is not None or l2_decay or arguments:
@@ -65,6 +65,9 @@ class ServedOptimizer(torch.optim.Optimizer):
         served = {PREFIX + name: held for name, held in found.items()}
         self._number = tables().serve(served, facts, lr, (mode, max_staleness))
         super().__init__(found.values(), {"lr": lr})
+        if tables().group.size > 1:
+            for parameter in found.values():
+                tables().group.broadcast(parameter.detach().numpy())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Exchange gradients for parameters with the servers. Every trainer calls this."""

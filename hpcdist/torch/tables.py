@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -135,6 +135,12 @@ class Tables:
 
     # -- settling --
 
+    @cached_property
+    def group(self) -> Transport:
+        """The transport of all trainers for what is done here. The first use is collective."""
+        ours = job().transport
+        return ours.subset(range(ours.size), OWN_TAG)
+
     def settle_if_any(self) -> None:
         """Do as `settle` if there is anything to keep. Collective then."""
         if self._facts or self._dense:
@@ -157,9 +163,6 @@ class Tables:
             tuple(self.rates),
             *self._mode,
         )
-        ours = job()
-        self._group: Transport = ours.transport.subset(range(ours.transport.size), OWN_TAG)
-        self._deadline_s = ours.deadline_s
         self._agree(json.dumps(facts.payload(), sort_keys=True), "tables or optimizers")
         self._told = list(self.rates)
         if runtime.server_count():
@@ -184,9 +187,9 @@ class Tables:
             made = [make_table(table) for table in tables]
             self.local = {table.name: table for table in made}
             self._exchange = ShardedTables(
-                self._group, self._specs, made, self._rates_by_table, self._deadline_s
+                self.group, self._specs, made, self._rates_by_table, job().deadline_s
             )
-            owners = self._group.size
+            owners = self.group.size
         self._places = {spec.name: i for i, spec in enumerate(self._specs)}
         self._batch = Batch(self._specs, owners)
         self.facts = facts
@@ -196,8 +199,8 @@ class Tables:
 
     def _agree(self, said: str, what: str) -> None:
         """Refuse trainers that say different things. Collective."""
-        everyone = self._group.allgather_bytes(
-            said.encode(), self._deadline_s, f"the other trainers' {what}"
+        everyone = self.group.allgather_bytes(
+            said.encode(), job().deadline_s, f"the other trainers' {what}"
         )
         for k, other in enumerate(everyone):
             if other != everyone[0]:
@@ -287,7 +290,7 @@ class Tables:
         if self.rates == self._told:
             return
         self._agree(json.dumps(self.rates), "learning rates in one step")
-        if self.served is not None and self._group.rank == 0:
+        if self.served is not None and self.group.rank == 0:
             if self._specs:
                 # What rows are answered after has been applied: the servers' last step is over.
                 self._exchange.finish()

@@ -145,7 +145,7 @@ dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0 if sys.argv[1] == "ddp" else size - 1 - rank)
 model = nn.Sequential(nn.Linear(90, 200), nn.Tanh(), nn.Linear(200, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
+optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=0.01)
 if sys.argv[1] == "ddp":
     torch.manual_seed(1)  # trainer 0's in the jobs with servers
     for layer in model:
@@ -155,7 +155,7 @@ if sys.argv[1] == "ddp":
 elif sys.argv[1] == "sync":
     optimizer = ours.ServedOptimizer(model, optimizer)
 else:
-    optimizer = ours.ServedOptimizer(model, "Adam", lr=0.003, mode=sys.argv[1])
+    optimizer = ours.ServedOptimizer(model, lr=0.01, mode=sys.argv[1])
 generator = torch.Generator().manual_seed(5)
 for step in range(8):
     if step == 4:
