@@ -112,7 +112,11 @@ def _grad_bind(
 ) -> Callable[[], Any]:
     torch, held = torch_for(TYPE), _of(number)
     given = [tensor_on(torch, array) for array in douts]
-    targets = [tensor_on(torch, array) for array in (*dx, *dparams)]
+    # A slot of which nothing is wanted is empty.
+    unwanted = [None] * len(x), [None] * len(params)
+    targets = [
+        tensor_on(torch, array) for array in (*(dx or unwanted[0]), *(dparams or unwanted[1]))
+    ]
 
     def run() -> None:
         own, moved, made = held.graph.pop()

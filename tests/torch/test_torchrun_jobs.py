@@ -150,6 +150,16 @@ def test_the_example_learns(tmp_path):
     assert float(accuracy) > 0.85
 
 
+def test_the_gpt_learns_with_sharded_parameters(tmp_path):
+    script = (Path(ROOT) / "examples" / "torch" / "gpt.py").read_text()
+    args = ("--steps", "40", "--width", "32", "--length", "32")
+    job = Job(tmp_path, script, "--as-torchrun", ranks=2, args=args, env=ONE_THREAD)
+    ended = job.end(within_s=LIMIT_S)
+    assert ended.code == 0, ended
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", ended.out)]
+    assert losses[-1] < losses[0] < 3.2 and losses[-1] < 2.5
+
+
 def test_without_torch_the_launcher_says_what_to_install(tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     code = (
