@@ -32,7 +32,7 @@ import xxhash
 from hpcdist.columnar.blocks import Skip
 from hpcdist.columnar.order import Shuffle
 from hpcdist.columnar.windows import Batch
-from hpcdist.comm.process_manager import pmix_process, slurm_job
+from hpcdist.comm.process_manager import run_words
 from hpcdist.errors import DataError
 
 VERSION = 1
@@ -40,10 +40,8 @@ VERSION = 1
 
 def run_name() -> str:
     """Return what names this run of a job: the same on all of its ranks, if a launcher says it."""
-    launched = pmix_process()
-    words: list[Any] = [launched[0]] if launched else [socket.gethostname(), os.getpid()]
-    step = os.environ.get("SLURM_STEP_ID", "")
-    return xxhash.xxh3_64_hexdigest(repr([*words, slurm_job(), step]).encode())
+    words = run_words() or (socket.gethostname(), str(os.getpid()))
+    return xxhash.xxh3_64_hexdigest(repr(words).encode())
 
 
 class Certificate:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar import certificate  # noqa: E402
 from hpcdist.columnar.verify import verify  # noqa: E402
+from hpcdist.comm.process_manager import run_words  # noqa: E402
 from hpcdist.launch import data  # noqa: E402
 
 SIZES = (90, 1, 47)
@@ -135,6 +136,13 @@ def test_rows_that_were_used_twice_are_named(monkeypatch, files, tmp_path):
     second.finish()
     (verdict,) = verify(folder)
     assert verdict.epochs[0].repeated == list(range(12))
+
+
+def test_the_ranks_of_a_run_have_its_name_in_common():
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert run_words({}) == run_words({"SLURM_JOB_ID": "7"}) == ()
+    assert run_words({"PMIX_NAMESPACE": "prterun-n1-5@1"}) == ("prterun-n1-5@1",)
+    assert run_words(slurm) != run_words({**slurm, "SLURM_RESTART_COUNT": "1"}) != ()
 
 
 @pytest.mark.parametrize("how", ["digest", "position", "line"])
