@@ -178,6 +178,11 @@ def _of_classes(draw: Seeded) -> Case:
     return Case(inputs)
 
 
+def _planes(draw: Seeded) -> Case:
+    attrs = {"axis": draw.int(1, 3), "indexes": [draw.int(0, 1)]}
+    return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
+
+
 WITHOUT_GRADIENT = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
@@ -201,6 +206,7 @@ WITHOUT_GRADIENT = {
     "chunk_eval": _chunks,
     "edit_distance": _distance,
     "box_decoder_and_assign": _of_classes,
+    "similarity_focus": _planes,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}
 
@@ -215,6 +221,7 @@ NOT_BY_PARTS = {
 # What is drawn by rows: tests/mpi/test_random_rows.py.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
 ELSEWHERE |= {"random_crop", "sampling_id"}
+ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
