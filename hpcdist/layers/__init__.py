@@ -19,9 +19,9 @@ from hpcdist.layers import (  # noqa: F401
     resize,
     sampled,
     ssd,
-    torch_modules,
     stacked_rnn,
     tagged,
+    torch_modules,
     volumes,
 )
 from hpcdist.layers.activation import (
