@@ -234,6 +234,13 @@ KERNELS = Setting(
     "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
     "the same on all ranks of a job",
 )
+RECORD_MIB = Setting(
+    "HPCDIST_RECORD_MIB",
+    Integer(0),
+    16,
+    "memory in which a rank keeps its latest events, for traces and reports; 0: it notes nothing",
+    "MiB",
+)
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
 )

@@ -37,6 +37,8 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Variable
 from hpcdist.ps.table import SparseTable
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
@@ -50,6 +52,7 @@ class Restored:
     path: Path
 
 
+@recorder.span(Kind.CHECKPOINT, "restore a checkpoint")
 @with_the_living
 def restore(
     executor: Executor,

@@ -28,11 +28,14 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.ops.common import in_sequence
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 
 _background = Background()
 _memory: dict[str, np.ndarray] = {}  # of snapshots
 
 
+@recorder.span(Kind.CHECKPOINT, "save a checkpoint")
 @with_the_living
 def save(
     executor: Executor,
