@@ -47,7 +47,8 @@ class BucketReducer:
         while self._next < len(self._full) and self._full[self._next]:
             reduction = self._reductions[self._next]
             reduction.start()
-            self._under_way.append(reduction)
+            if not getattr(reduction, "unaided", False):
+                self._under_way.append(reduction)
             self._next += 1
         self.progress()
 

@@ -114,6 +114,7 @@ class Executor:
         scope: Scope,
         return_numpy: bool,
     ) -> list[Any]:
+        self._backend.enter()
         job = control.acting()
         if job is not None:
             origin = program
@@ -193,6 +194,7 @@ class Executor:
 
     def close(self) -> None:
         """Finish: tell the parameter servers that this trainer leaves. Harmless when alone."""
+        self._backend.finish()
         job = control.installed()
         if job is not None and not self._closed:
             job.close()
