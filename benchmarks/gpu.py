@@ -1,7 +1,7 @@
 """A training step on a GPU, beside PyTorch's: eager, compiled, and in mixed precision.
 
     python benchmarks/gpu.py --model resnet50 --batch 64
-    python benchmarks/gpu.py --model mlp --batch 8 --place cpu --steps 3     # only to see that it runs
+    python benchmarks/gpu.py --model mlp --batch 8 --place cpu --steps 3   # to see that it runs
 
 Prints one line for each way: the median and the spread of a step, in milliseconds. It has not run
 on a GPU so far.

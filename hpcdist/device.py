@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-CHUNK = 1 << 24  # bytes that go up at once
-SLOTS = 8
+CHUNK = 1 << 22  # bytes that go up at once
+SLOTS = 64  # pieces on their way: more than a step feeds
 
 
 class Late(Protocol):

@@ -191,15 +191,20 @@ class DeviceArray(NDArrayOperatorsMixin):
                 return self._seen(view)
             places = index if isinstance(index, tuple) else (index,)
             return self._seen(self._view[(*places, ...)])
-        if _by_mask(index):
-            MACHINE.current().synchronize()  # how many are selected, only the GPU knows
-        return _computed(lambda x, i: np.asarray(x[_inside(i, x.shape)]), (self, index))
+        known = None
+        if _by_mask(index):  # how many are selected, only the GPU knows
+            MACHINE.current().synchronize()
+            known = self._view[_replaced(index, _view)]
+        take = lambda x, i: np.asarray(x[_inside(i, x.shape)])  # noqa: E731
+        return _computed(take, (self, index), known=known)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type <class 'numpy.ndarray'>")
         if not _of_device(index) and not _listed(index):
             target = self[index]
+            if isinstance(value, DeviceArray) and _same(value, target):
+                return  # of x[i] += y, the last part: cupy skips it
             _check_hidden((value,), target)
             _computed(lambda v, out: np.copyto(out, v, casting="unsafe"), (value, target), target)
             return
@@ -341,6 +346,11 @@ def _method(name: str, array: DeviceArray, args: tuple[Any, ...], out: Any, **fa
         return getattr(x, name)(*rest, **facts)
 
     return _computed(work, (array, *args), out, facts)
+
+
+def _same(a: DeviceArray, b: DeviceArray) -> bool:
+    facts = [(x.data.ptr, x.shape, x.strides, x.dtype) for x in (a, b)]
+    return facts[0] == facts[1]
 
 
 def _check_hidden(args: tuple[Any, ...], out: DeviceArray) -> None:

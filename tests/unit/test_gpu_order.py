@@ -14,6 +14,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import device
 from hpcdist.comm import nccl, watchdog
+from hpcdist.errors import FeedError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
 from hpcdist.graph.registry import Meta
@@ -34,6 +35,7 @@ def test_a_kernel_runs_once_somebody_waits_and_a_stream_overtakes_another_withou
     for seed in range(20):
         MACHINE.restart(seed)
         array, other = asarray(np.zeros(1)), MODULE.cuda.Stream(non_blocking=True)
+        assert array.get()[0] == 0
         array += 1
         with other:
             array *= 10
@@ -146,6 +148,7 @@ def looked_up(ids, rows=9):
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
         word = fluid.data("word", [None, 1], "int64")
         out = fluid.layers.mean(fluid.embedding(word, [rows, 2]))
+        out.persistable = True  # so that it is computed in every step
     exe = fluid.Executor(fluid.CUDAPlace(0))
     exe.run(startup, scope=scope)
     for k, batch in enumerate(ids):
@@ -157,7 +160,7 @@ def looked_up(ids, rows=9):
 @pytest.mark.parametrize("wrong", [9, -1])
 def test_a_wrong_id_is_told_before_any_value(wrong):
     assert looked_up([[0, 8], [3, 4]])
-    with pytest.raises(fluid.FeedError, match=rf"id {wrong} is outside 0..8, the 9 rows"):
+    with pytest.raises(FeedError, match=rf"id {wrong} is outside 0..8, the 9 rows"):
         looked_up([[1, wrong], [0, 1]])  # in a step that fetches nothing
     assert looked_up([[0, 8]])
 
@@ -170,7 +173,7 @@ def test_a_wrong_id_is_told_when_the_executor_is_closed():
     exe = fluid.Executor(fluid.CUDAPlace(0))
     exe.run(startup, scope=scope)
     exe.run(main, {"word": np.array([[12]])}, scope=scope)
-    with pytest.raises(fluid.FeedError, match="id 12 is outside"):
+    with pytest.raises(FeedError, match="id 12 is outside"):
         exe.close()
 
 
