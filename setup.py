@@ -41,18 +41,20 @@ setup(
         "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.1"],
+        "data": ["pyarrow>=15"],
         "plot": ["matplotlib>=3.8"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
             "import-linter>=2.1",
-            "mypy>=1.11",
+            "mypy>=2.4,<2.5",
+            "pyarrow>=15",
             "pre-commit>=3.7",
             "pytest>=8.4",
             "pytest-mpi>=0.6",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
-            # The formatter's output changes between minor versions.
+            # The formatter's output changes between minor versions, and what mypy finds.
             "ruff>=0.17,<0.18",
         ],
     },

@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist import layers
 from hpcdist.errors import FeedError
+from hpcdist.graph.program import Program, program_guard
+from hpcdist.graph.variable import Variable
+from hpcdist.initializer import Constant
+from hpcdist.layers.helper import LayerHelper
 from hpcdist.ops.auc import CURVES, area
 
 __all__ = [
@@ -15,6 +20,7 @@ __all__ = [
     "Auc",
     "ChunkEvaluator",
     "CompositeMetric",
+    "DetectionMAP",
     "EditDistance",
     "MetricBase",
     "Precision",
@@ -247,3 +253,49 @@ class EditDistance(MetricBase):
         if self.seq_num == 0:
             raise ValueError("EditDistance: there is no data, call update() with some first")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num
+
+
+class DetectionMAP:
+    """Mean average precision of found boxes: operators of the Program, fetched with the others.
+
+    ``input``: (class, score, box) in sequences, one per image, as `layers.detection_output` gives;
+    ``gt_label``, ``gt_difficult`` [n, 1] and ``gt_box`` [n, 4] likewise. The executor that runs the
+    Program keeps what was found since the last `reset`.
+    """
+
+    def __init__(
+        self,
+        input: Variable,
+        gt_label: Variable,
+        gt_box: Variable,
+        gt_difficult: Variable | None = None,
+        class_num: int | None = None,
+        background_label: int = 0,
+        overlap_threshold: float = 0.5,
+        evaluate_difficult: bool = True,
+        ap_version: str = "integral",
+    ) -> None:
+        told = [gt_label] if gt_difficult is None else [gt_label, gt_difficult]
+        parts = [layers.cast(x, gt_box.dtype) for x in told]
+        label = layers.concat([*parts, gt_box], axis=1)
+        how = class_num, background_label, overlap_threshold, evaluate_difficult
+        self.cur_map = layers.detection_map(input, label, *how, ap_version=ap_version)
+        self.has_state = LayerHelper("map_eval").create_global_variable(
+            initializer=Constant(0), persistable=True, dtype="int32", shape=[1]
+        )
+        self.accum_map = layers.detection_map(
+            input, label, *how, has_state=self.has_state, ap_version=ap_version
+        )
+        layers.fill_constant([1], "int32", 1, out=self.has_state)
+
+    def get_map_var(self) -> tuple[Variable, Variable]:
+        """Return the values to fetch: of the batch, and of all batches since the last `reset`."""
+        return self.cur_map, self.accum_map
+
+    def reset(self, executor: Any, reset_program: Program | None = None) -> None:
+        """Start anew with the next batch."""
+        program = Program() if reset_program is None else reset_program
+        with program_guard(program):
+            var = self.has_state.copied_to(program.global_block())
+            layers.fill_constant([1], "int32", 0, out=program.global_block().add_var(var))
+        executor.run(program)

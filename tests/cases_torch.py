@@ -96,3 +96,37 @@ def _regions(draw: Draw) -> Case:
     rois.set_recursive_sequence_lengths([[1, 2]])
     attrs = {"pooled_height": 2, "pooled_width": 2}
     return Case({"X": draw.apart((2, 2, 5, 5)), "ROIs": rois}, attrs, wrt=["X"])
+
+
+@case("prroi_pool")
+def _exact_bins(draw: Draw) -> Case:
+    rois = LoDTensor(draw.floats((3, 4), 0.0, 1.5) + np.array([0, 0, 2.1, 2.1]))
+    rois.set_recursive_sequence_lengths([[1, 2]])
+    return Case({**_regions(draw).inputs, "ROIs": rois}, _regions(draw).attrs)
+
+
+@case("deformable_psroi_pooling")
+def _moved_bins(draw: Draw) -> Case:
+    inputs = {
+        "Input": draw.floats((2, 4, 6, 6)),
+        "ROIs": _regions(draw).inputs["ROIs"],
+        "Trans": draw.floats((3, 2, 2, 2), 0.11, 0.19),
+    }
+    attrs = {
+        "pooled_height": 2,
+        "pooled_width": 2,
+        "output_dim": 4,
+        "part_size": [2, 2],
+        "sample_per_part": 2,
+        "trans_std": 0.31,
+    }
+    return Case(inputs, attrs, wrt=["Input", "Trans"], targets=["Output"])
+
+
+@case("roi_perspective_transform")
+def _quadrangles(draw: Draw) -> Case:
+    rois = LoDTensor(np.array([[1, 0, 5, 1, 4, 5, 0, 4], [0, 0, 3, 0, 3, 4, 0, 4.0]]))
+    rois.set_recursive_sequence_lengths([[1, 1]])
+    attrs = {"transformed_height": draw.int(2, 4), "transformed_width": 3}
+    x = draw.floats((2, 2, 6, 6))
+    return Case({"X": x, "ROIs": rois}, attrs, wrt=["X"], targets=["Out"])

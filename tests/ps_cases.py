@@ -121,6 +121,11 @@ class Served:
         return arrays
 
 
+def _arrays(endpoint, gradients, parameters, arrays) -> ServerArrays:
+    where = {"gradient_arrays": arrays, "parameter_arrays": arrays}
+    return ServerArrays(endpoint, gradients, parameters, **where)
+
+
 class Trained:
     """One trainer: its arrays, either each on its own or laid out as the packets want."""
 
@@ -143,9 +148,7 @@ class Trained:
             gradients, parameters = packets_of(specs_of(k))
             for packets in (gradients, parameters):
                 self.arrays |= arena_views(packets) if laid_out else own_arrays(packets)
-            self.plans.append(
-                ServerArrays(endpoint, gradients, parameters, self.arrays, self.arrays)
-            )
+            self.plans.append(_arrays(endpoint, gradients, parameters, self.arrays))
 
     def startup(self) -> None:
         """Read all parameters from their servers."""
@@ -402,7 +405,7 @@ class PsTests:
                     trained.client._sync_mode = False
                 gradients, parameters = packets_of(specs)
                 arrays = own_arrays(gradients) | own_arrays(parameters)
-                plans = [ServerArrays(plans[0].endpoint, gradients, parameters, arrays, arrays)]
+                plans = [_arrays(plans[0].endpoint, gradients, parameters, arrays)]
             with pytest.raises(CommError, match=message):
                 trained.client.connect(plans)
 

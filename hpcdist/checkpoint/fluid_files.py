@@ -73,7 +73,7 @@ class Tensor:
         found = np.empty(count, self.dtype)
         with open_below(self.directory, self.name) as file:
             file.seek(skip)
-            if not read_into(file, memoryview(found.view(np.uint8))):  # type: ignore[arg-type]
+            if not read_into(file, found.view(np.uint8).data):
                 raise CheckpointError(f"{self.file}: was cut off while it was read")
         return found.reshape((last - begin, *self.shape[1:]) if self.shape else ())
 

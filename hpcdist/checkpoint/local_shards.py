@@ -12,6 +12,7 @@ import numpy as np
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.metadata import COUNTER, OPTIMIZER, OTHER, PARAMETER, RATE, Piece
 from hpcdist.errors import CheckpointError
+from hpcdist.executor.merging import merged_gradients
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.distribution import VarDistributed
 from hpcdist.graph.dtypes import VarType
@@ -87,8 +88,9 @@ def roles_of(program: Program) -> dict[str, str]:
 def individual(program: Program) -> set[str]:
     """Return the variables of which every trainer has a value of its own.
 
-    Such as moving averages, which follow the rows that each trainer sees; with GEO and local SGD,
-    where trainers update by themselves, also parameters and optimizer state.
+    Such as moving averages, which follow the rows that each trainer sees, and gradients that are
+    merged over steps; with GEO and local SGD, where trainers update by themselves, also parameters
+    and optimizer state.
     """
     plan, group = trainer_plan(program), group_of(program)
     updates = (plan is not None and plan.mode.geo) or (
@@ -102,6 +104,7 @@ def individual(program: Program) -> set[str]:
         for name in op.output_arg_names
         if not name.endswith(SNAPSHOT)
     }
+    written |= merged_gradients(program)
     return {var.name for var in persistables(program) if var.name in written}
 
 

@@ -188,7 +188,7 @@ class StoredFile:
     def _read_chunk(
         self, descriptor: int, path: str, stored: Stored, i: int, parts: list[np.ndarray]
     ) -> None:
-        views = [memoryview(part) for part in parts]  # type: ignore[arg-type]
+        views = [part.data for part in parts]
         got = os.preadv(descriptor, views, stored.offsets[i])
         state = xxhash.xxh3_64()
         for view in views:

@@ -24,18 +24,21 @@ from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Resumable, check_state, take_up_state
+from hpcdist.checkpoint.resume_state import Reading, check_state, take_up_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
+from hpcdist.executor.merging import merge_counter
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Variable
 from hpcdist.ps.table import SparseTable
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
@@ -49,13 +52,14 @@ class Restored:
     path: Path
 
 
+@recorder.span(Kind.CHECKPOINT, "restore a checkpoint")
 @with_the_living
 def restore(
     executor: Executor,
     dirname: str | Path,
     main_program: Program | None = None,
     *,
-    reader: Resumable | None = None,
+    reader: Reading | None = None,
     scope: Scope | None = None,
 ) -> Restored | None:
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.
@@ -87,6 +91,8 @@ def restore(
         held = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
         if len(checkpoint.facts.trainers) == peers.trainers:
             held = _own(checkpoint, held, individual(program), peers.trainer)
+        else:
+            _refuse_merged(checkpoint, program, peers.trainers)
         check_take_up(checkpoint, held, data=here.step > 0)
         for table in tables:
             check_table(checkpoint, table, 0, 1)
@@ -109,6 +115,18 @@ def restore(
         step, extra, counted = together(peers, load)[peers.trainer]
     together(peers, lambda: peers.resume(program, counted))
     return Restored(step, extra, Path(found))
+
+
+def _refuse_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
+    """Each trainer's merged gradients are a part of a step; others cannot go on with them."""
+    counter = merge_counter(program)
+    merged = int(checkpoint.read(counter)[0]) if counter and checkpoint.has(counter) else 0
+    if merged:
+        raise CheckpointError(
+            f"{checkpoint.manifest} was saved when each of {len(checkpoint.facts.trainers)} "
+            f"trainers had merged the gradients of {merged} steps, this job has {trainers}: start "
+            "as many, or save after steps that update to change their number"
+        )
 
 
 def _chosen(directory: Path) -> str | None:

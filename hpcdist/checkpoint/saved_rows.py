@@ -127,7 +127,7 @@ class _Mapped:
 
     def _compare(self, chunk: int) -> None:
         end = self._starts[chunk + 1] if chunk + 1 < len(self._starts) else len(self.bytes)
-        data = memoryview(self.bytes[self._starts[chunk] : end])  # type: ignore[arg-type]
+        data = self.bytes[self._starts[chunk] : end].data
         if xxhash.xxh3_64_hexdigest(data) != self._sums[chunk]:
             file, path = self._what
             raise damaged(file, f"dataset {path!r}, chunk {chunk} of {len(self._sums)}")

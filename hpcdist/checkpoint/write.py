@@ -296,7 +296,7 @@ def stored_at(
     begins, sizes, sums = [], [], []
     for first, count in found.pieces(array.size):
         begin = first * array.itemsize
-        data = memoryview(_elements(array, first, count).view(np.uint8))  # type: ignore[arg-type]
+        data = _elements(array, first, count).view(np.uint8).data
         sums.append(xxhash.xxh3_64_hexdigest(data))
         begins.append(offset + begin)
         sizes.append(len(data))

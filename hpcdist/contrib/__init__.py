@@ -1,5 +1,13 @@
 """What Fluid has under ``fluid.contrib``."""
 
+from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
+from hpcdist.layers.stacked_rnn import basic_gru, basic_lstm
 from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
 
-__all__ = ["extend_with_decoupled_weight_decay"]
+__all__ = [
+    "BasicGRUUnit",
+    "BasicLSTMUnit",
+    "basic_gru",
+    "basic_lstm",
+    "extend_with_decoupled_weight_decay",
+]

@@ -7,11 +7,11 @@ from typing import Any
 
 from hpcdist.errors import FleetError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
+from hpcdist.fleet.collective_settings import CollectiveSettings, recomputing, refuse
 from hpcdist.fleet.fleet_base import Fleet
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, RoleMakerBase
-from hpcdist.optimizer import Optimizer
+from hpcdist.optimizer import AnyOptimizer
 
 MODES = ("nccl2", "collective")
 COLLECTIVE_MODES = (None, "local_sgd", "grad_allreduce")
@@ -46,7 +46,6 @@ class DistributedStrategy(BuildStrategy):
     def collective(self) -> CollectiveSettings:
         """Return what it asks for; FleetError if that is not built, or contradicts itself."""
         for name, why in (
-            ("forward_recompute", "set it to False; memory_optimize saves memory"),
             ("use_amp", "train in float32"),
             ("use_dist_fc", "every worker keeps all parameters"),
         ):
@@ -75,7 +74,14 @@ class DistributedStrategy(BuildStrategy):
                 sync_batch_norm=self.sync_batch_norm,
             ),
             self.exec_strategy,
+            self.wrapped,
         )
+
+    def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
+        """Return what holds the given optimizer, as is asked for."""
+        if self.forward_recompute:
+            optimizer = recomputing(optimizer, self.recompute_checkpoints)
+        return optimizer
 
 
 class Collective(Fleet):
@@ -92,7 +98,7 @@ class Collective(Fleet):
         super().init(given, is_collective=True, strategy=strategy)
 
     def distributed_optimizer(
-        self, optimizer: Optimizer, strategy: Any = None
+        self, optimizer: AnyOptimizer, strategy: Any = None
     ) -> DistributedOptimizer:
         """As `Fleet.distributed_optimizer`; without any strategy, this generation's defaults."""
         given = self._strategy if strategy is None else strategy
@@ -107,7 +113,9 @@ fleet = Collective()
 class CollectiveOptimizer(DistributedOptimizer):
     """What ``fleet.distributed_optimizer`` returns, made directly."""
 
-    def __init__(self, optimizer: Optimizer, strategy: DistributedStrategy | None = None) -> None:
+    def __init__(
+        self, optimizer: AnyOptimizer, strategy: DistributedStrategy | None = None
+    ) -> None:
         made = fleet.distributed_optimizer(optimizer, strategy)
         super().__init__(made._optimizer, made._distribute)
 

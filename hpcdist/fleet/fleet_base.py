@@ -23,7 +23,7 @@ from hpcdist.fleet.strategy import DistributedStrategy, SyncStrategy, strategy_o
 from hpcdist.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.optimizer import Optimizer
+from hpcdist.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import (
     DistributedMode,
@@ -165,7 +165,7 @@ class Fleet:
         return self._planned.startup
 
     def distributed_optimizer(
-        self, optimizer: Optimizer, strategy: Any = None
+        self, optimizer: AnyOptimizer, strategy: Any = None
     ) -> DistributedOptimizer:
         """Return an optimizer whose `minimize` also makes the programs of this process's role.
 
@@ -173,7 +173,7 @@ class Fleet:
         DistributeTranspilerConfig, or fleet 2.0's DistributedStrategy. After
         ``init(is_collective=True)`` it is that one, or the DistributedStrategy of fleet.collective.
         """
-        if not isinstance(optimizer, Optimizer):
+        if not isinstance(optimizer, (Optimizer, OptimizerWrapper)):
             raise FleetError(f"optimizer: expected an optimizer, got {optimizer!r}")
         _ = self._role_maker
         strategy = self._strategy if strategy is None else strategy
@@ -183,6 +183,8 @@ class Fleet:
                 settings.exchanged(optimizer), lambda loss: self._plan_collective(loss, settings)
             )
         chosen = strategy_given(strategy)
+        if isinstance(strategy, DistributedStrategyV2):
+            optimizer = strategy.wrapped(optimizer)
         return DistributedOptimizer(optimizer, lambda loss: self._plan(loss.block.program, chosen))
 
     def _plan_collective(self, loss: Variable, settings: CollectiveSettings) -> None:
@@ -270,9 +272,17 @@ class Fleet:
 
     # -- saving ------------------------------------------------------------------------------
     def save_persistables(
-        self, executor: Executor, dirname: str, main_program: Program | None = None
+        self,
+        executor: Executor,
+        dirname: str,
+        main_program: Program | None = None,
+        filename: str | None = None,
+        **how: Any,
     ) -> None:
-        """Save all persistable variables of a distributed program (default: this role's)."""
+        """Save all persistable variables of a distributed program (default: this role's).
+
+        ``filename`` and what else is said of files goes to `fluid.io.save_persistables`.
+        """
         program = self.main_program if main_program is None else main_program
         if isinstance(program, CompiledProgram):
             program = program.program
@@ -282,7 +292,7 @@ class Fleet:
                 "save_persistables: main_program is a local program: pass fleet.main_program, "
                 "or save it with fluid.io.save_persistables"
             )
-        io.save_persistables(executor, dirname, program, None)
+        io.save_persistables(executor, dirname, program, filename, **how)
 
     def save_inference_model(
         self,

@@ -9,7 +9,7 @@ from hpcdist.errors import FleetTypeError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.optimizer import Optimizer
+from hpcdist.optimizer import AnyOptimizer
 
 ParamGrads = list[tuple[Parameter, Variable]]
 
@@ -17,7 +17,7 @@ ParamGrads = list[tuple[Parameter, Variable]]
 class DistributedOptimizer:
     """Fleet's wrapper of an optimizer; ``distribute`` is called when the loss is minimized."""
 
-    def __init__(self, optimizer: Optimizer, distribute: Callable[[Variable], None]) -> None:
+    def __init__(self, optimizer: AnyOptimizer, distribute: Callable[[Variable], None]) -> None:
         self._optimizer = optimizer
         self._distribute = distribute
 

@@ -10,15 +10,16 @@ from hpcdist.checks import FLEET, integer, no_field
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
+from hpcdist.fleet.collective_settings import CollectiveSettings, recomputing, refuse
 from hpcdist.fleet.strategy import DistributedStrategy as ParameterServerStrategy
 from hpcdist.fleet.strategy import StrategyFactory
 from hpcdist.optimizer import (
     AdamOptimizer,
+    AnyOptimizer,
+    GradientMergeOptimizer,
     LambOptimizer,
     LarsMomentumOptimizer,
     MomentumOptimizer,
-    Optimizer,
 )
 
 # The keys of a_sync_configs that are the communicator's, with its names for them.
@@ -77,21 +78,32 @@ _REFUSED = {
     "dgc": "gradients are summed whole; fuse_all_reduce_ops puts them together",
     "elastic": "start the job again with other ranks, from a checkpoint",
     "fp16_allreduce": "gradients are summed in their own type",
-    "gradient_merge": "feed larger batches, or more ranks",
     "pipeline": "every worker computes the whole network",
-    "recompute": "memory_optimize saves memory",
     "sharding": "every worker keeps all parameters; parameter servers divide them",
-    "forward_recompute": "memory_optimize saves memory",
     "use_amp": "train in float32",
     "use_dist_fc": "every worker keeps all parameters",
 }
+# For training with servers and without.
+_EVERYWHERE: dict[str, Any] = {
+    "gradient_merge": False,
+    "gradient_merge_configs": {"k_steps": 1, "avg": True},
+    "recompute": False,
+    "recompute_configs": {"checkpoints": []},
+    "forward_recompute": False,
+    "recompute_checkpoints": [],
+}
 _SETTINGS_OF_REFUSED: dict[str, Any] = {
     **{f"{name}_configs": {} for name in _REFUSED},
-    "recompute_checkpoints": [],
     "amp_loss_scaling": 2**15,
     "dist_fc_config": None,
 }
-_DEFAULTS = {**_COLLECTIVE, **_TUNING, **dict.fromkeys(_REFUSED, False), **_SETTINGS_OF_REFUSED}
+_DEFAULTS = {
+    **_COLLECTIVE,
+    **_EVERYWHERE,
+    **_TUNING,
+    **dict.fromkeys(_REFUSED, False),
+    **_SETTINGS_OF_REFUSED,
+}
 
 
 class DistributedStrategy:
@@ -199,15 +211,22 @@ class DistributedStrategy:
             Fusing(float(self.fuse_grad_size_in_MB), int(self.fuse_grad_size_in_TFLOPS)),
             build,
             self.execution_strategy or self.exec_strategy or ExecutionStrategy(),
-            self._exchanged,
+            self.wrapped,
             **often,
         )
 
-    def _exchanged(self, optimizer: Optimizer) -> Optimizer:
-        """Return the optimizer that ``lars`` or ``lamb`` puts in the place of the given one."""
+    def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
+        """Return what takes the place of the given optimizer, or holds it, as is asked for."""
         if self.lars:
-            return _lars(optimizer, self.lars_configs)
-        return _lamb(optimizer, self.lamb_configs) if self.lamb else optimizer
+            optimizer = _lars(optimizer, self.lars_configs)
+        elif self.lamb:
+            optimizer = _lamb(optimizer, self.lamb_configs)
+        if self.recompute or self.forward_recompute:
+            chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
+            optimizer = recomputing(optimizer, chosen)
+        if self.gradient_merge:
+            optimizer = GradientMergeOptimizer(optimizer, **self.gradient_merge_configs)
+        return optimizer
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -229,7 +248,7 @@ def _checked(name: str, value: Any) -> Any:
     return value
 
 
-def _lars(optimizer: Optimizer, settings: dict[str, Any]) -> Optimizer:
+def _lars(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
     if not isinstance(optimizer, MomentumOptimizer):
         raise FleetError(f"lars takes the place of Momentum, got {type(optimizer).__name__}")
     if settings["exclude_from_weight_decay"] or settings["epsilon"]:
@@ -246,7 +265,7 @@ def _lars(optimizer: Optimizer, settings: dict[str, Any]) -> Optimizer:
     )
 
 
-def _lamb(optimizer: Optimizer, settings: dict[str, Any]) -> Optimizer:
+def _lamb(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
     if type(optimizer) is not AdamOptimizer:
         raise FleetError(f"lamb takes the place of Adam, got {type(optimizer).__name__}")
     parts = tuple(settings["exclude_from_weight_decay"])

@@ -59,6 +59,7 @@ class Program:
         self.version = 0  # grows with every change: compiled forms check it
         self._startup: Program | None = None
         self.main: Program | None = None  # the Program that this one, a startup, initializes
+        self.mains: list[Program] = []  # all such, in the order of minimize
         self.memory_saving: MemorySaving | None = None
         self.on_trainer: Program | None = None  # what a trainer runs in place of this Program
         self._trains = (-1, False)  # version, whether it trains
@@ -77,6 +78,8 @@ class Program:
         self._startup = startup
         if startup is not None:
             startup.main = self
+            if self not in startup.mains:
+                startup.mains.append(self)
 
     # -- blocks ------------------------------------------------------------------------------
     def global_block(self) -> Block:

@@ -6,6 +6,10 @@ from enum import IntFlag
 
 ROLE_ATTR = "op_role"
 WITHOUT_SERVERS = "without_servers"  # what keeps values of parameters that servers do not know of
+# Where gradients of several steps are merged: on the operator that begins to count them anew, how
+# many; and on all that only the last of them runs.
+MERGED_STEPS = "merged_steps"
+OF_LAST_STEP = "of_last_merged_step"
 ROLE_VAR_ATTR = "op_role_var"  # [parameter, gradient, parameter, gradient, ...]
 
 

@@ -23,7 +23,13 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.io.fluid_state import read_state
 from hpcdist.io.program_data import to_data
-from hpcdist.io.variables import is_parameter, is_persistable, load_vars, save_vars
+from hpcdist.io.variables import (
+    get_program_persistable_vars,
+    is_parameter,
+    is_persistable,
+    load_vars,
+    save_vars,
+)
 
 logger = logging.getLogger("hpcdist.io")
 PARAMS, OPTIMIZER, MODEL = ".pdparams", ".pdopt", ".pdmodel"
@@ -37,7 +43,7 @@ def save(program: Program, model_path: str) -> None:
     """
     directory, name = _split(model_path)
     save_vars(None, str(directory), program, None, is_parameter, name + PARAMS)
-    save_vars(None, str(directory), program, None, _of_optimizer, name + OPTIMIZER)
+    save_vars(None, str(directory), program, _of_optimizer(program), None, name + OPTIMIZER)
 
     def save_model() -> None:
         extra = {"program": to_data(program)}
@@ -65,7 +71,7 @@ def load(
         logger.warning("%s not found: loading what save_vars has saved", params)
         _load_saved_vars(program, Path(model_path), executor, var_list)
         return
-    kept = [var for var in program.list_vars() if _of_optimizer(var)]
+    kept = _of_optimizer(program)
     if kept and not optimizer.exists():
         raise CheckpointError(
             f"{optimizer}: missing; the program keeps {kept[0].name!r} and others"
@@ -119,9 +125,9 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
         )
 
 
-def _of_optimizer(var: Variable) -> bool:
-    """Tell whether Fluid takes a variable to be an optimizer's: it is kept, and no parameter."""
-    return is_persistable(var) and not is_parameter(var)
+def _of_optimizer(program: Program) -> list[Variable]:
+    """Return what Fluid takes to be an optimizer's: what is kept, and no parameter."""
+    return [v for v in get_program_persistable_vars(program) if not is_parameter(v)]
 
 
 def _split(model_path: str) -> tuple[Path, str]:

@@ -33,6 +33,7 @@ from hpcdist.device import on_host
 from hpcdist.errors import CheckpointError, GraphTypeError
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.control import Peers
+from hpcdist.executor.merging import merge_state
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
@@ -62,8 +63,13 @@ def get_program_parameter(program: Program) -> list[Variable]:
 
 
 def get_program_persistable_vars(program: Program) -> list[Variable]:
-    """Return the variables of a Program that `save_persistables` saves."""
-    return [var for var in program.list_vars() if is_persistable(var)]
+    """Return the variables of a Program that `save_persistables` saves.
+
+    What several steps have merged, to update together, is a part of a step, and none of a model.
+    """
+    merged = merge_state(program)
+    kept = filter(is_persistable, program.list_vars())
+    return [var for var in kept if var.name not in merged]
 
 
 def get_parameter_value(para: Variable, executor: Any) -> np.ndarray:
@@ -175,7 +181,8 @@ def save_persistables(
             save_by_servers(peers, Path(dirname), filename or MANIFEST, program, compression)
             return
         remote = _on_servers(peers, program)
-        own = [v.name for v in persistables(peers.program(program))]
+        merged = merge_state(program)
+        own = [v.name for v in persistables(peers.program(program)) if v.name not in merged]
         names = [n for n in own if array_of(global_scope(), n) is not None] + list(remote)
         _save(peers, program, names, remote, Path(dirname), filename, format, None)
 
@@ -371,8 +378,9 @@ def _chosen(
     """Return the variables that are asked for, each once, without what tables hold with rows."""
     held = state_of_tables(program)
     if vars is None:
-        choose = is_persistable if predicate is None else predicate
-        found = [var for var in program.list_vars() if choose(var)]
+        found = get_program_persistable_vars(program)
+        if predicate not in (None, is_persistable):
+            found = [var for var in program.list_vars() if predicate(var)]
     else:
         block = program.global_block()
         found = [block.var(v) if isinstance(v, str) else v for v in vars]

@@ -3,6 +3,9 @@
 from hpcdist.layers import (  # noqa: F401
     activation_curves,
     boxes,
+    cells,
+    decode_helpers,
+    decoders,
     distributions,
     indexed,
     linear_algebra,
@@ -11,9 +14,13 @@ from hpcdist.layers import (  # noqa: F401
     moved,
     normalizations,
     pair_losses,
+    proposals,
+    regions,
     resize,
     sampled,
     ssd,
+    stacked_rnn,
+    tagged,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -63,6 +70,7 @@ from hpcdist.layers.arrays import (
     tensor_array_to_tensor,
 )
 from hpcdist.layers.boxes import *  # noqa: F403
+from hpcdist.layers.cells import *  # noqa: F403
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -79,6 +87,8 @@ from hpcdist.layers.control_flow import (
     logical_xor,
     not_equal,
 )
+from hpcdist.layers.decode_helpers import *  # noqa: F403
+from hpcdist.layers.decoders import *  # noqa: F403
 from hpcdist.layers.decoding import (
     beam_search,
     beam_search_decode,
@@ -161,23 +171,26 @@ from hpcdist.layers.moved import *  # noqa: F403
 from hpcdist.layers.nn import cos_sim, dropout, fc, l2_normalize, layer_norm, softmax
 from hpcdist.layers.normalizations import *  # noqa: F403
 from hpcdist.layers.pair_losses import *  # noqa: F403
+from hpcdist.layers.proposals import *  # noqa: F403
 from hpcdist.layers.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     uniform_random,
     uniform_random_batch_size_like,
 )
-from hpcdist.layers.resize import *  # noqa: F403
-from hpcdist.layers.rnn import (
+from hpcdist.layers.recurrent import (
     dynamic_gru,
     dynamic_lstm,
     dynamic_lstmp,
     gru_unit,
     lstm_unit,
 )
+from hpcdist.layers.regions import *  # noqa: F403
+from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     im2sequence,
+    lod_append,
     lod_reset,
     row_conv,
     sequence_concat,
@@ -192,12 +205,16 @@ from hpcdist.layers.sequence import (
     sequence_pool,
     sequence_reshape,
     sequence_reverse,
+    sequence_scatter,
+    sequence_slice,
     sequence_softmax,
     sequence_unpad,
 )
 from hpcdist.layers.side_effects import Print, py_func
 from hpcdist.layers.ssd import *  # noqa: F403
+from hpcdist.layers.stacked_rnn import *  # noqa: F403
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
+from hpcdist.layers.tagged import *  # noqa: F403
 from hpcdist.layers.tagging import (
     chunk_eval,
     crf_decoding,
@@ -334,6 +351,7 @@ __all__ = [
     "less_than",
     "linear_chain_crf",
     "linear_lr_warmup",
+    "lod_append",
     "lod_rank_table",
     "lod_reset",
     "lod_tensor_to_array",
@@ -392,6 +410,8 @@ __all__ = [
     "sequence_pool",
     "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
     "sequence_softmax",
     "sequence_unpad",
     "shape",
@@ -434,13 +454,20 @@ __all__ = [
     *linear_algebra.__all__,
     *moved.__all__,
     *ssd.__all__,
+    *tagged.__all__,
     *distributions.__all__,
     *boxes.__all__,
+    *cells.__all__,
+    *decode_helpers.__all__,
+    *decoders.__all__,
+    *stacked_rnn.__all__,
     *volumes.__all__,
     *resize.__all__,
     *made.__all__,
     *sampled.__all__,
     *pair_losses.__all__,
+    *proposals.__all__,
+    *regions.__all__,
     *normalizations.__all__,
 ]
 

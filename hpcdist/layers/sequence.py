@@ -166,6 +166,39 @@ def lod_reset(
     return LayerHelper("lod_reset").apply("lod_reset", slots, attrs, dtype=x.dtype)
 
 
+def sequence_slice(
+    input: Variable, offset: Variable, length: Variable, name: str | None = None
+) -> Variable:
+    """Return ``length[i]`` rows of sequence i from its row ``offset[i]`` on; both int [n, 1]."""
+    slots = {"X": input, "Offset": offset, "Length": length}
+    offset.stop_gradient = length.stop_gradient = True
+    helper = LayerHelper("sequence_slice", name)
+    return helper.apply("sequence_slice", slots, dtype=input.dtype)
+
+
+def sequence_scatter(
+    input: Variable, index: Variable, updates: Variable, name: str | None = None
+) -> Variable:
+    """Add ``updates`` to row i of ``input`` at the columns that sequence i of ``index`` says.
+
+    ``input`` [sequences, width]; index and updates [rows, 1], in the sequences of ``index``.
+    """
+    slots = {"X": input, "Ids": index, "Updates": updates}
+    helper = LayerHelper("sequence_scatter", name)
+    return helper.apply("sequence_scatter", slots, dtype=input.dtype)
+
+
+def lod_append(x: Variable, level: Any) -> Variable:
+    """Append a level of sequences below those of ``x``, one for each row: offsets from 0 on.
+
+    Of a Variable, as in Fluid, its sequences take the place of those of ``x``.
+    """
+    if isinstance(level, Variable):
+        return lod_reset(x, level)
+    attrs = {"target_lod": [int(offset) for offset in level], "append": True}
+    return LayerHelper("lod_append").apply("lod_reset", {"X": x}, attrs, dtype=x.dtype)
+
+
 def row_conv(
     input: Variable, future_context_size: int, param_attr: Any = None, act: str | None = None
 ) -> Variable:

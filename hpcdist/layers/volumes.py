@@ -19,9 +19,6 @@ __all__ = [
     "deformable_conv",
     "grid_sampler",
     "pool3d",
-    "psroi_pool",
-    "roi_align",
-    "roi_pool",
 ]
 
 Triple = int | Sequence[int]
@@ -268,53 +265,3 @@ def deformable_conv(
     kind = "deformable_conv" if modulated else "deformable_conv_v1"
     out = helper.apply(kind, inputs, attrs, slot="Output", dtype=input.dtype)
     return _with_bias(helper, out, bias_attr, None, 1)
-
-
-# -- regions of interest ---------------------------------------------------------------------------
-def roi_pool(
-    input: Variable,
-    rois: Variable,
-    pooled_height: int = 1,
-    pooled_width: int = 1,
-    spatial_scale: float = 1.0,
-    rois_lod: Variable | None = None,
-) -> Variable:
-    """Return the maximum of each bin of regions (x1, y1, x2, y2), sequences of them per image."""
-    return _of_regions("roi_pool", input, rois, pooled_height, pooled_width, spatial_scale)
-
-
-def roi_align(
-    input: Variable,
-    rois: Variable,
-    pooled_height: int = 1,
-    pooled_width: int = 1,
-    spatial_scale: float = 1.0,
-    sampling_ratio: int = -1,
-    name: str | None = None,
-    rois_lod: Variable | None = None,
-) -> Variable:
-    """Return the mean of places between pixels in each bin of regions."""
-    sizes = pooled_height, pooled_width, spatial_scale
-    return _of_regions("roi_align", input, rois, *sizes, sampling_ratio=sampling_ratio)
-
-
-def psroi_pool(
-    input: Variable,
-    rois: Variable,
-    output_channels: int,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    name: str | None = None,
-) -> Variable:
-    """Return the mean of each bin of regions, of channels that belong to the bin."""
-    sizes = pooled_height, pooled_width, spatial_scale
-    return _of_regions("psroi_pool", input, rois, *sizes, output_channels=output_channels)
-
-
-def _of_regions(
-    kind: str, x: Variable, rois: Variable, height: int, width: int, scale: float, **more: Any
-) -> Variable:
-    attrs = {"pooled_height": height, "pooled_width": width, "spatial_scale": float(scale), **more}
-    helper = LayerHelper(kind)
-    return helper.apply(kind, {"X": x, "ROIs": rois}, attrs, dtype=x.dtype)

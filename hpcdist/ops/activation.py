@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element

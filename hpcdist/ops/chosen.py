@@ -10,7 +10,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
-from hpcdist.ops.boxes import overlaps
+from hpcdist.ops.proposals import kept_apart
 
 define(
     "where_index",
@@ -65,14 +65,7 @@ def _kept(
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > threshold]
     order = order[:top] if top > -1 else order
-    boxes = boxes[order]
-    apart = (boxes[:, None, 2:] < boxes[None, :, :2]).any(-1)  # however wide a pixel is
-    shared = np.where(apart | apart.T, 0, overlaps(np, boxes, boxes, normalized))
-    kept: list[int] = []
-    for i in range(len(order)):
-        if all(shared[i, k] <= nms for k in kept):
-            kept.append(i)
-            nms *= eta if eta < 1 and nms > 0.5 else 1
+    kept = kept_apart(boxes[order], nms, eta, normalized)
     return [int(order[i]) for i in kept]
 
 

@@ -279,8 +279,12 @@ define(
 )
 
 
-def _reset_infer(x: Meta, y: Meta | None, target_lod: Sequence[int]) -> Meta:
-    if target_lod:
+def _reset_infer(x: Meta, y: Meta | None, target_lod: Sequence[int], append: bool) -> Meta:
+    if target_lod and append and x.lod is not None:
+        lod = Lod(x.lod.level + 1)
+        if x.lod.known:
+            lod = Lod.of_offsets([*x.lod.offsets, list(target_lod)])
+    elif target_lod:
         lod = Lod.of_offsets([list(target_lod)])
     else:
         if y is None:
@@ -299,7 +303,7 @@ def _reset_rows(op: Applied) -> OfRows:
 
 
 _RESET_GRAD = "X, Out@GRAD -> X@GRAD"
-_TARGET: dict[str, Any] = {"target_lod": ()}
+_TARGET: dict[str, Any] = {"target_lod": (), "append": False}
 define(
     "lod_reset",
     "X, Y? -> Out",

@@ -1,4 +1,4 @@
-"""Volumes and sampled images, by torch: convolutions, pools, grids, deformed convolutions, RoIs."""
+"""Volumes and sampled images, by torch: convolutions, pools, grids, deformed convolutions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
+from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
 from hpcdist.ops.by_torch import define_by_torch
 
 Pairs = list[tuple[int, int]]
@@ -250,7 +249,7 @@ define_by_torch(
 
 
 # -- deformable convolution (Dai et al., 2017; with a mask Zhu et al., 2019) -----------------------
-def _sampled(torch: Any, x: Any, y: Any, across: Any) -> Any:
+def sampled(torch: Any, x: Any, y: Any, across: Any) -> Any:
     """Read images [B, C, H, W] at places [B, P] between pixels; 0 outside."""
     b, c, height, width = x.shape
     flat = x.reshape(b, c, -1)
@@ -298,7 +297,7 @@ def _deformable(
     moved = offset.reshape(n, parts, taps, 2, height, width)
     y, across = moved[:, :, :, 0] + base_y, moved[:, :, :, 1] + base_x
     flat = (n * parts, taps * height * width)
-    read = _sampled(
+    read = sampled(
         torch, x.reshape(n * parts, c // parts, *x.shape[2:]), y.reshape(flat), across.reshape(flat)
     )
     read = read.reshape(n, parts, c // parts, taps, height * width)
@@ -343,174 +342,4 @@ define_by_torch(
     rows=_deformed_rows,
     attrs=_DEFORMABLE,
     wrt=("Input", "Offset", "Filter"),
-)
-
-
-# -- regions of interest: a fixed number of bins of each -------------------------------------------
-def _owners(lods: Sequence[Any], regions: int) -> list[int]:
-    """Return the image that each region belongs to, by the sequences of the regions."""
-    if lods[0] is None:
-        raise GraphError("regions must be in sequences, one for each image (lod_level=1)")
-    offsets = lods[0].offsets[-1]
-    return [i for i in range(len(offsets) - 1) for _ in range(offsets[i + 1] - offsets[i])]
-
-
-def _roi_pool(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    lods: Sequence[Any],
-) -> Any:
-    """The maximum of each bin (Girshick, 2015); of an empty one 0."""
-    height, width = x.shape[2:]
-    made = []
-    for region, image in zip(rois.tolist(), _owners(lods, len(rois))):
-        left, top, right, bottom = (_rounded(v * spatial_scale) for v in region)
-        size = max(bottom - top + 1, 1), max(right - left + 1, 1)
-        bins = []
-        for i in range(pooled_height):
-            for j in range(pooled_width):
-                ends = []
-                for at, count, k, first, extent in (
-                    (i, pooled_height, 0, top, height),
-                    (j, pooled_width, 1, left, width),
-                ):
-                    low = at * size[k] // count + first
-                    high = -(-(at + 1) * size[k] // count) + first
-                    ends.append((min(max(low, 0), extent), min(max(high, 0), extent)))
-                part = x[image, :, ends[0][0] : ends[0][1], ends[1][0] : ends[1][1]]
-                empty = 0 in part.shape
-                flat = part.reshape(len(part), -1)
-                bins.append(x.new_zeros(len(part)) if empty else flat.max(1).values)
-        made.append(torch.stack(bins, 1).reshape(-1, pooled_height, pooled_width))
-    return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
-
-
-def _rounded(value: float) -> int:
-    """Round halves away from 0, as C does."""
-    return int(math.floor(abs(value) + 0.5) * math.copysign(1, value))
-
-
-def _roi_align(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
-    lods: Sequence[Any],
-) -> Any:
-    """The mean of places between pixels in each bin (He et al., 2017)."""
-    made = []
-    for region, image in zip(rois, _owners(lods, len(rois))):
-        left, top, right, bottom = (region[k] * spatial_scale for k in range(4))
-        sizes = (bottom - top).clamp(min=1), (right - left).clamp(min=1)
-        places = []
-        for begin, size, count in ((top, sizes[0], pooled_height), (left, sizes[1], pooled_width)):
-            step = size / count
-            samples = sampling_ratio if sampling_ratio > 0 else math.ceil(float(step))
-            at = (torch.arange(count * samples, dtype=x.dtype, device=x.device) + 0.5) / samples
-            places.append((begin + at * step, samples))
-        (ys, down), (xs, across) = places
-        grid = torch.meshgrid(ys, xs, indexing="ij")
-        read = _clamped(torch, x[image], grid[0].reshape(-1), grid[1].reshape(-1))
-        bins = read.reshape(-1, pooled_height, down, pooled_width, across)
-        made.append(bins.mean((2, 4)))
-    return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
-
-
-def _clamped(torch: Any, image: Any, y: Any, across: Any) -> Any:
-    """Read an image [C, H, W] between pixels; up to a pixel outside, its edge counts."""
-    height, width = image.shape[1:]
-    inside = (y >= -1) & (y <= height) & (across >= -1) & (across <= width)
-    y, across = y.clamp(0, height - 1), across.clamp(0, width - 1)
-    return _sampled(torch, image[None], y[None], across[None])[0] * inside
-
-
-def _psroi_pool(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    output_channels: int,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    lods: Sequence[Any],
-) -> Any:
-    """The mean of each bin, of channels that belong to the bin (Dai et al., 2016); if empty 0."""
-    height, width = x.shape[2:]
-    shape = output_channels, pooled_height, pooled_width
-    made = []
-    for region, image in zip(rois.tolist(), _owners(lods, len(rois))):
-        left, top = (_rounded(v) * spatial_scale for v in region[:2])
-        right, bottom = ((_rounded(v) + 1) * spatial_scale for v in region[2:])
-        own = x[image].reshape(*shape, height, width)
-        bins = []
-        for i in range(pooled_height):
-            rows = _bin(i, top, max(bottom - top, 0.1) / pooled_height, height)
-            for j in range(pooled_width):
-                columns = _bin(j, left, max(right - left, 0.1) / pooled_width, width)
-                part = own[:, i, j, rows[0] : rows[1], columns[0] : columns[1]]
-                empty = 0 in part.shape
-                bins.append(x.new_zeros(len(part)) if empty else part.mean((1, 2)))
-        made.append(torch.stack(bins, 1).reshape(shape))
-    return torch.stack(made) if made else x.new_zeros((0, *shape))
-
-
-def _bin(i: int, first: float, size: float, extent: int) -> tuple[int, int]:
-    """Return where a bin begins and ends, within the image."""
-    low, high = math.floor(i * size + first), math.ceil((i + 1) * size + first)
-    return min(max(low, 0), extent), min(max(high, 0), extent)
-
-
-def _roi_infer(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_: Any) -> Meta:
-    return Meta((rois.shape[0], x.shape[1], pooled_height, pooled_width), x.dtype, lod=rois.lod)
-
-
-def _regions(op: Applied) -> OfRows:
-    raise MixesRows("regions belong to images, which are divided otherwise")
-
-
-_BINS = {"spatial_scale": 1.0, "pooled_height": 1, "pooled_width": 1}
-for _type, _function, _more in (
-    ("roi_pool", _roi_pool, {}),
-    ("roi_align", _roi_align, {"sampling_ratio": -1}),
-):
-    define_by_torch(
-        _type,
-        "X, ROIs -> Out",
-        _function,
-        rows=_regions,
-        attrs={**_BINS, **_more},
-        wrt=("X",),
-        infer=_roi_infer,
-        lods=("ROIs",),
-    )
-
-
-def _psroi_infer(
-    x: Meta, rois: Meta, output_channels: int, pooled_height: int, pooled_width: int, **_: Any
-) -> Meta:
-    if x.shape[1] != output_channels * pooled_height * pooled_width:
-        raise GraphError(
-            f"{output_channels} channels in {pooled_height} x {pooled_width} bins need "
-            f"{output_channels * pooled_height * pooled_width} channels, got {x.shape[1]}"
-        )
-    shape = (rois.shape[0], output_channels, pooled_height, pooled_width)
-    return Meta(shape, x.dtype, lod=rois.lod)
-
-
-define_by_torch(
-    "psroi_pool",
-    "X, ROIs -> Out",
-    _psroi_pool,
-    rows=_regions,
-    attrs={**_BINS, "output_channels": 1},
-    wrt=("X",),
-    infer=_psroi_infer,
-    lods=("ROIs",),
 )

@@ -6,6 +6,7 @@ from hpcdist.optimizer.averages import (
     ModelAverage,
 )
 from hpcdist.optimizer.base import Optimizer
+from hpcdist.optimizer.gradient_merge import GradientMergeOptimizer
 from hpcdist.optimizer.kinds import (
     AdadeltaOptimizer,
     AdagradOptimizer,
@@ -20,6 +21,8 @@ from hpcdist.optimizer.kinds import (
     SGDOptimizer,
 )
 from hpcdist.optimizer.private import DpsgdOptimizer
+from hpcdist.optimizer.recompute import RecomputeOptimizer
+from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
 
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
@@ -44,6 +47,7 @@ __all__ = [
     "AdamOptimizer",
     "Adamax",
     "AdamaxOptimizer",
+    "AnyOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
     "Dpsgd",
@@ -51,6 +55,7 @@ __all__ = [
     "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
+    "GradientMergeOptimizer",
     "Lamb",
     "LambOptimizer",
     "LarsMomentum",
@@ -60,7 +65,9 @@ __all__ = [
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
+    "OptimizerWrapper",
     "RMSProp",
     "RMSPropOptimizer",
+    "RecomputeOptimizer",
     "SGDOptimizer",
 ]

@@ -174,7 +174,7 @@ class Optimizer:
         program = default_main_program()
         if program not in self._rates:
             name = names.generate("learning_rate")
-            self._rates[program] = _persistable(name, (1,), float(self.learning_rate))
+            self._rates[program] = create_persistable(name, (1,), float(self.learning_rate))
         return self._rates[program]
 
     def _rate_of(self, param: Parameter) -> Variable:
@@ -203,7 +203,7 @@ class Optimizer:
                 )
             name = names.generate(f"{param.name}_{kind}")
             shape, value = self._start_of(slot, param)
-            self._held[param.block.program, slot, param.name] = _persistable(
+            self._held[param.block.program, slot, param.name] = create_persistable(
                 name, shape, value, param.dtype
             )
 
@@ -212,10 +212,10 @@ class Optimizer:
         return param.shape, 0.0
 
 
-def _persistable(
+def create_persistable(
     name: str, shape: tuple[int, ...], value: float, dtype: str = "float32"
 ) -> Variable:
-    """Create a variable in the main and the startup program, filled with ``value``."""
+    """Create a variable that outlives steps in the main and the startup program, filled."""
     facts: dict[str, Any] = {"shape": shape, "dtype": dtype, "persistable": True}
     startup = default_startup_program().global_block()
     Constant(value)(startup.create_var(name, **facts), startup)

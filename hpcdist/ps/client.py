@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.comm.base import Array, Request, Transport, writable
@@ -30,23 +30,32 @@ from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
 from hpcdist.ps.sparse_rpc import RowClient, RowRequest
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.ps.wire import post_message, receive_message
+from hpcdist.trace import events
+from hpcdist.trace.events import Cause, waits_for_cause
+from hpcdist.trace.recorder import recorder
 
 
 @dataclass(frozen=True)
-class ServerArrays:
-    """What one trainer exchanges with one server in every step.
-
-    ``parameters[i]`` answers ``gradients[i]``. The arrays, by variable name, are C-contiguous and
-    keep their memory; if they lie as the packets say, nothing is copied.
-    """
+class ServerPackets:
+    """What one trainer exchanges with one server; ``parameters[i]`` answers ``gradients[i]``."""
 
     endpoint: str
     gradients: tuple[Packet, ...]
     parameters: tuple[Packet, ...]
-    gradient_arrays: Mapping[str, Array]
-    parameter_arrays: Mapping[str, Array]
     tables: tuple[VarSpec, ...] = ()  # sparse gradients, pushed by name
     row_tables: tuple[TableSpec, ...] = ()  # distributed tables, of which `tables` moves the rows
+
+
+@dataclass(frozen=True)
+class ServerArrays(ServerPackets):
+    """What one trainer exchanges with one server in every step, and where it lies.
+
+    The arrays, by variable name, are C-contiguous and keep their memory; if they lie as the packets
+    say, nothing is copied.
+    """
+
+    gradient_arrays: Mapping[str, Array] = field(kw_only=True)
+    parameter_arrays: Mapping[str, Array] = field(kw_only=True)
 
 
 class PsClient:
@@ -56,7 +65,8 @@ class PsClient:
 
     A step is ``post_receives``, ``send_packet`` for each packet as its gradients become ready,
     ``wait_sends`` (after it the gradients may be overwritten; may be left out) and
-    ``wait_receives`` (after it the parameters are those of the next step).
+    ``wait_receives`` (after it the parameters are those of the next step). Where several Programs
+    train in turns, there is a client `beside` the first for each other one.
     """
 
     def __init__(
@@ -77,6 +87,8 @@ class PsClient:
         self._deadline_s = deadline_s
         self._name = f"trainer {trainer_id} (rank {transport.rank})"
         self._closed = False
+        self._agreed: Sequence[ServerPackets] = ()  # by all with the servers
+        self._beside: list[PsClient] = []
         self._rows = RowClient(transport, cluster, trainer_id, deadline_s)
         self._pushed: set[tuple[str, str]] = set()  # (endpoint, gradient) in this step
         self.tables = TableClient(transport, cluster, trainer_id, deadline_s)
@@ -110,11 +122,14 @@ class PsClient:
         """Whether ``connect`` has agreed with the servers."""
         return bool(self._plans)
 
-    def connect(self, plans: Sequence[ServerArrays]) -> None:
+    def connect(
+        self, plans: Sequence[ServerArrays], agreed: Sequence[ServerPackets] | None = None
+    ) -> None:
         """Agree with every server on the packets of a step; every trainer must call this.
 
-        Packets are numbered over ``plans``, one for each server, in the order given. Raises
-        CommError if a trainer announces something else: in synchronous mode the same on all.
+        Packets are numbered over ``plans``, one for each server, in the order given. ``agreed`` are
+        those of all Programs, where several train in turns. Raises CommError if a trainer announces
+        something else: in synchronous mode the same on all.
         """
         if self.connected:
             raise CommError(f"{self._name} is connected already")
@@ -124,7 +139,25 @@ class PsClient:
                 f"{self._name}: expected one plan for each of the servers "
                 f"{self._cluster.endpoints}, got {tuple(endpoints)}"
             )
-        self._greet(plans)
+        self._agreed = plans if agreed is None else agreed
+        self._greet(self._agreed)
+        self._take(plans)
+
+    def beside(self, plans: Sequence[ServerArrays]) -> PsClient:
+        """Return what exchanges the packets of another Program; it closes with this one."""
+        other = PsClient(
+            self._transport,
+            self._cluster,
+            self._trainer,
+            fingerprint=self._fingerprint,
+            sync_mode=self._sync_mode,
+            deadline_s=self._deadline_s,
+        )
+        other._take(plans)
+        self._beside.append(other)
+        return other
+
+    def _take(self, plans: Sequence[ServerArrays]) -> None:
         self._plans = tuple(plans)
         transport = self._transport
         for plan in plans:
@@ -161,8 +194,11 @@ class PsClient:
         if self._sent[index]:
             raise CommError(f"{self._name}: {self._packets[index]} sent twice in one step")
         self._sent[index] = True
+        begin = time.monotonic_ns()
         self._gradients[index].gather()
         self._start_sends[index]()
+        if not self.step + 1 & recorder.mask:
+            self._note(events.Kind.SENT, index, self._gradients[index], begin)
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
@@ -179,6 +215,7 @@ class PsClient:
             raise deadline_error(self.awaited, self._deadline_s)
         return False
 
+    @waits_for_cause(Cause.PARAMETERS)
     def awaited(self) -> str:
         """Tell which answers of this step have not come."""
         return f"{self._name}, step {self.step + 1}: waiting for {self._whole(self._receives)}"
@@ -196,6 +233,9 @@ class PsClient:
             slow = {self._owners[i].endpoint for i in self._unended(self._receives)}
             error.missing = tuple(sorted(map(self._cluster.rank_of_endpoint, slow)))
             raise
+        if not self.step + 1 & recorder.mask:
+            for index, buffer in enumerate(self._parameters):
+                self._note(events.Kind.RECEIVED, index, buffer, time.monotonic_ns())
         self._rows.finish()
         self.tables.finish()
         self._pushed.clear()
@@ -236,6 +276,7 @@ class PsClient:
         values = [transport.irecv(array, server, VALUE_TAG) for array in arrays.values()]
         names = ", ".join(arrays)
 
+        @waits_for_cause(Cause.PARAMETERS)
         def describe() -> str:
             return f"{self._name}, after step {self.step}: reading {names} from server {endpoint}"
 
@@ -260,6 +301,7 @@ class PsClient:
         refusals: list[Any] = []
         asked = [r for e in self._cluster.endpoints for r in self._post(e, Kind.CHECKPOINT, what)]
 
+        @waits_for_cause(Cause.CHECKPOINT)
         def describe() -> str:
             return f"{name}, after step {self.step}: waiting for servers to save or load"
 
@@ -298,18 +340,17 @@ class PsClient:
         if self._closed:
             return
         self._closed = True
-        begun = [i for i, sent in enumerate(self._sent) if sent]
-        if begun and not self._posted:
-            self.post_receives()
-        self.wait_sends()
-        self._rows.finish()
-        self.tables.close()
+        clients = (self, *self._beside)
+        for client in clients:
+            client._finish_sending()
         farewells: list[Request] = []
         for endpoint in self._cluster.endpoints:
+            sent = {t: n for client in clients for t, n in client._sent_to(endpoint).items()}
             counts = [
-                self.step + sent
-                for plan, sent in zip(self._owners, self._sent, strict=True)
+                sent.get(packet.tag, 0)
+                for plan in self._agreed
                 if plan.endpoint == endpoint
+                for packet in plan.gradients
             ]
             counts += [
                 self.step + ((endpoint, table.name) in self._pushed)
@@ -323,15 +364,37 @@ class PsClient:
                 if plan.endpoint == endpoint and plan.row_tables
             ]
             farewells += self._post(endpoint, Kind.CLOSE, counts)
+        self._transport.wait_all(farewells, self.awaited, self._deadline_s)
+        for client in clients:
+            client._take_last_answers()
+
+    # -- inside --
+
+    def _finish_sending(self) -> None:
+        """End what has been sent of a step that goes no further."""
+        if any(self._sent) and not self._posted:
+            self.post_receives()
+        self.wait_sends()
+        self._rows.finish()
+        self.tables.close()
+
+    def _sent_to(self, endpoint: str) -> dict[int, int]:
+        """Return how often each packet has been sent to a server, by its tag."""
+        return {
+            packet.tag: self.step + sent
+            for plan, packet, sent in zip(self._owners, self._packets, self._sent, strict=True)
+            if plan.endpoint == endpoint
+        }
+
+    def _take_last_answers(self) -> None:
+        begun = [i for i, sent in enumerate(self._sent) if sent]
         answers = [self._receives[i] for i in begun]
-        self._transport.wait_all(farewells + answers, self.awaited, self._deadline_s)
+        self._transport.wait_all(answers, self.awaited, self._deadline_s)
         for i in begun:
             self._parameters[i].scatter()
         self._transport.release(self._exchange)
 
-    # -- inside --
-
-    def _greet(self, plans: Sequence[ServerArrays]) -> None:
+    def _greet(self, plans: Sequence[ServerPackets]) -> None:
         requests: list[Request] = []
         for plan in plans:
             hello = Hello(
@@ -363,12 +426,20 @@ class PsClient:
             self._transport, server, REQUEST_TAG, kind, self._trainer, self.step, payload
         )
 
+    def _note(self, kind: events.Kind, index: int, buffer: PacketBuffer, begin_ns: int) -> None:
+        """Note that packet ``index`` has left, or has come, in this step."""
+        server = self._cluster.rank_of_endpoint(self._owners[index].endpoint)
+        name, end = recorder.name(str(buffer.packet)), time.monotonic_ns()
+        recorder.record(kind, name, begin_ns, end, buffer.packet.nbytes, server, self.step)
+
     # -- words --
 
+    @waits_for_cause(Cause.START)
     def _greeting(self) -> str:
         servers = ", ".join(self._cluster.endpoints)
         return f"{self._name} waiting for servers {servers} and all trainers to start"
 
+    @waits_for_cause(Cause.SENDS)
     def _unsent(self) -> str:
         return f"{self._name}, step {self.step + 1}: sending {self._whole(self._sends)}"
 

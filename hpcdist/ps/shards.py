@@ -83,12 +83,18 @@ class SyncShards:
 
     A trainer takes part in the steps before it closed; the divisor is the number of contributors.
     One that died takes part in what had been applied by then; what had arrived and still waited for
-    other trainers is dropped.
+    other trainers is dropped. Where several Programs train in turns, a step has the packets of one
+    of them: packet p those of number ``turns[p]``.
     """
 
-    def __init__(self, trainers: int, packets: int) -> None:
-        self.step = -1
+    def __init__(self, trainers: int, packets: int, turns: Sequence[int] = ()) -> None:
         self._trainers = trainers
+        self._turn_of = list(turns) or [0] * packets
+        self._begun = [0] * (max(self._turn_of, default=0) + 1)  # steps, by turn
+        self._members = [
+            [p for p, other in enumerate(self._turn_of) if other == turn]
+            for turn in range(len(self._begun))
+        ]
         self._sent: dict[int, tuple[int, ...]] = {}  # of the trainers that have closed
         self._applied = [0] * packets  # packet p has been applied in steps 0.._applied[p]-1
         # Trainers as bits: those it takes to apply the packet, and those of them still awaited.
@@ -97,6 +103,10 @@ class SyncShards:
         # What to answer, made beforehand: this runs in every step, and often on a cold cache.
         everyone = tuple(range(trainers))
         self._updates = [_updates(packet, everyone) for packet in range(packets)]
+
+    @property
+    def step(self) -> int:
+        return sum(self._begun) - 1
 
     @property
     def finished(self) -> bool:
@@ -110,7 +120,8 @@ class SyncShards:
 
     @property
     def readable(self) -> bool:
-        return not self._applied or min(self._applied) == max(self._applied) or self.finished
+        even = all(self._applied[p] == self._begun[t] for p, t in enumerate(self._turn_of))
+        return even or self.finished
 
     @property
     def begun(self) -> bool:
@@ -146,18 +157,22 @@ class SyncShards:
 
     def steps_of(self, trainer: int) -> int:
         counts = self._sent.get(trainer, self._applied)
-        return min((min(n, m) for n, m in zip(counts, self._applied)), default=0)
+        whole = [min(n, m) for n, m in zip(counts, self._applied)]
+        return sum(min(whole[p] for p in members) for members in self._members if members)
 
     def heard(self, trainer: int) -> int:
         here = [needed & ~awaited for needed, awaited in zip(self._needed, self._awaited)]
         return sum(self._applied) + sum(bits >> trainer & 1 for bits in here)
 
     def waits(self, trainer: int) -> bool:
-        return bool(self._awaited) and not any(bits >> trainer & 1 for bits in self._awaited)
+        return any(
+            members and not any(self._awaited[p] >> trainer & 1 for p in members)
+            for members in self._members
+        )
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         waited = [p for p, needed in enumerate(self._needed) if self._awaited[p] != needed]
-        behind = [p for p, n in enumerate(self._applied) if n < max(self._applied, default=0)]
+        behind = [p for p, n in enumerate(self._applied) if n < self._begun[self._turn_of[p]]]
         packet = min(behind or waited or [0])
         missing = [k for k in range(self._trainers) if self._awaited[packet] >> k & 1]
         return self._applied[packet], packet, tuple(missing)
@@ -179,8 +194,9 @@ class SyncShards:
         """Count the packet's step as applied; return the update that applies it."""
         step = self._applied[packet]
         self._applied[packet] = step + 1
-        update = self._updates[packet][step > self.step]
-        self.step = max(step, self.step)
+        turn = self._turn_of[packet]
+        update = self._updates[packet][step == self._begun[turn]]
+        self._begun[turn] = max(step + 1, self._begun[turn])
         if self._sent:
             self._expect(packet)
         self._awaited[packet] = self._needed[packet]

@@ -16,7 +16,7 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.cluster import Group, group_of
 from hpcdist.transpiler.grad_allreduce import RING_OPS, sum_over_trainers
 
@@ -83,6 +83,11 @@ def _on_devices(program: Program, devices: int) -> DataParallel:
     block = program.global_block()
     ops = block.ops
     repeated = [op for op in ops if not op.role & _ONCE]
+    if any(MERGED_STEPS in op.attrs for op in ops):
+        raise PlanError(
+            f"gradients are merged over steps on one device of a process, got {devices}: set "
+            "CPU_NUM=1 and start more ranks"
+        )
     for op in repeated:
         if "sub_block" in op.attrs:
             raise PlanError(
@@ -163,6 +168,11 @@ def check_counts_rows(program: Program, group: Group) -> None:
         raise PlanError(
             "even_batches(how='join') counts rows in every step, but parameters are averaged "
             f"once in {group.k_steps} steps: set k_steps to 1, or how to 'pad'"
+        )
+    if any(MERGED_STEPS in op.attrs for op in program.global_block().ops):
+        raise PlanError(
+            "even_batches(how='join') counts rows in every step, but gradients are merged over "
+            "several: set how to 'pad' or 'cut', or leave gradient merge out"
         )
     if any(op.type == "sync_batch_norm" for op in program.global_block().ops):
         raise PlanError(

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcdist.errors import PlanError
 from hpcdist.graph.program import Program
+from hpcdist.graph.roles import MERGED_STEPS
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 from hpcdist.transpiler.distribute_transpiler import DistributeTranspiler
@@ -73,6 +74,11 @@ class GeoSgdTranspiler(DistributeTranspiler):
         return geo_mode(config)
 
     def _trainer(self, main: Program, plan: Plan) -> Program:
+        if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
+            raise PlanError(
+                "GEO exchanges what updates have changed, in every so many steps: leave gradient "
+                "merge out, and set geo_sgd_need_push_nums"
+            )
         return geo_trainer(main, plan)
 
     def _trainer_startup(self, startup: Program, main: Program, plan: Plan) -> Program:

@@ -15,7 +15,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.cluster import Group, collective_group
 from hpcdist.transpiler.table_metadata import is_distributed_lookup
@@ -163,6 +163,11 @@ def average_parameters(main: Program, group: Group) -> Program:
     With s the parameter all had and p this trainer's new one: s - p is summed, p = s - sum / n.
     """
     _refuse_distributed_tables(main)
+    if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
+        raise PlanError(
+            "local SGD averages parameters after updates, which gradient merge makes in some steps "
+            "only: leave one of them out, or set localsgd_configs['k_steps']"
+        )
     new = main.clone()
     block = new.global_block()
     ring = count()

@@ -30,6 +30,7 @@ from hpcdist.transpiler.table_metadata import (
     is_distributed_lookup,
     read_tables,
 )
+from hpcdist.transpiler.turns import turns_of
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Plan(Distribution):
     Distributed ``tables`` have no route, each of their rows has; ``table_steps`` says what this
     Program pulls and pushes. ``startup``: this is the plan of a Program that initializes the
     trainer.
+    Where several Programs train in ``turns``, these are the parameters that each of them moves, and
+    a trainer's Program is number ``turn`` of them; ``routes`` are those of all.
     """
 
     endpoints: tuple[str, ...]
@@ -84,6 +87,8 @@ class Plan(Distribution):
     tables: tuple[Table, ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
     startup: bool = False
+    turns: tuple[tuple[str, ...], ...] = ()
+    turn: int = 0
     table_steps: TableSteps = field(default=TableSteps(), compare=False, repr=False)
 
     def fluid_fields(self) -> dict[str, object]:
@@ -113,6 +118,21 @@ class Plan(Distribution):
         for route in self.dispatched:
             for piece in route.on(endpoint):
                 yield route, piece
+
+    def routes_of(self, turn: int) -> tuple[Route, ...]:
+        """Return the routes of the parameters that one of the Programs moves."""
+        if not self.turns:
+            return self.routes
+        return tuple(route for route in self.routes if route.parameter in self.turns[turn])
+
+    def of_this_turn(self) -> Plan:
+        """Return what the plan says of the parameters that a trainer's Program moves."""
+        if not self.turns:
+            return self
+        routes = self.routes_of(self.turn)
+        own = {route.parameter: i for i, route in enumerate(routes)}
+        order = tuple(own[r.parameter] for r in self.dispatched if r.parameter in own)
+        return replace(self, routes=routes, order=order)
 
     @property
     def merged(self) -> bool:
@@ -222,6 +242,7 @@ def make_plan(
         mode,
         None if mode.averaged or mode.geo else step_counter(program, roles.schedule),
         tables,
+        turns=turns_of(program, roles),
     )
 
 

@@ -24,6 +24,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
     it is cut and sent; at the end the parameters are received.
     """
+    whole, plan = plan, plan.of_this_turn()
     roles = program_roles(program)
     new = program.clone()
     block = new.global_block()
@@ -40,7 +41,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     for name in optimizer_vars(program, roles):
         if block.has_var(name):
             block.remove_var(name)
-    new.distribution = replace(plan, table_steps=table_steps)
+    new.distribution = replace(whole, table_steps=table_steps)
     return new
 
 

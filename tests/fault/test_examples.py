@@ -23,6 +23,7 @@ needs_ratings = pytest.mark.skipif(
 RUNS = [
     ("ctr.py", "--model deepfm --table distributed --steps 40", 3, 1, 0.60),
     ("ctr.py", "--data adult --steps 40", 2, 0, 0.85),
+    ("gan.py", "--epochs 1", 4, 2, 0.50),
     ("label_roles.py", "--epochs 1 --sentences 960 --width 8", 4, 2, 0.30),
     ("word2vec.py", "--sparse --steps 40", 3, 1, 0.20),
     pytest.param(

@@ -42,7 +42,9 @@ def parameters(function: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", support_device._KEYWORDS)
 def test_functions_have_these_keywords(cupy, name):
-    assert set(support_device._KEYWORDS[name]) <= set(parameters(getattr(cupy, name)))
+    theirs = parameters(getattr(cupy, name))
+    if "kwargs" not in theirs:  # those of einsum and pad are not in their signatures
+        assert set(support_device._KEYWORDS[name]) <= set(theirs)
 
 
 METHODS = [

@@ -166,6 +166,23 @@ def _hashed(draw: Seeded) -> Case:
     return Case({"X": draw.rng.integers(0, 9, draw.shape(2, 2))}, {"num_hash": 2, "mod_by": 99})
 
 
+def _of_classes(draw: Seeded) -> Case:
+    rows, classes = draw.int(1, 5), draw.int(2, 4)
+    corners = draw.floats((rows, 2), 0, 20)
+    inputs = {
+        "PriorBox": np.concatenate([corners, corners + draw.floats((rows, 2), 1, 9)], 1),
+        "PriorBoxVar": draw.floats((4,), 0.1, 0.2),
+        "TargetBox": draw.floats((rows, 4 * classes)),
+        "BoxScore": draw.floats((rows, classes)),
+    }
+    return Case(inputs)
+
+
+def _planes(draw: Seeded) -> Case:
+    attrs = {"axis": draw.int(1, 3), "indexes": [draw.int(0, 1)]}
+    return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
+
+
 WITHOUT_GRADIENT = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
@@ -188,6 +205,8 @@ WITHOUT_GRADIENT = {
     "crf_decoding": _decoded,
     "chunk_eval": _chunks,
     "edit_distance": _distance,
+    "box_decoder_and_assign": _of_classes,
+    "similarity_focus": _planes,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}
 
@@ -202,10 +221,12 @@ NOT_BY_PARTS = {
 # What is drawn by rows: tests/mpi/test_random_rows.py.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
 ELSEWHERE |= {"random_crop", "sampling_id"}
+ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
 ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are
+ALWAYS_MIXED |= {"prroi_pool", "deformable_psroi_pooling", "roi_perspective_transform"}
 
 
 def _of_rows() -> list[str]:

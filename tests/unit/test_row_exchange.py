@@ -67,7 +67,8 @@ class Job:
             client = PsClient(
                 transport, cluster, trainer, fingerprint="", sync_mode=not self.is_async
             )
-            plan = [ServerArrays(e, (), (), {}, {}, (), self.specs) for e in cluster.endpoints]
+            none: Any = {"gradient_arrays": {}, "parameter_arrays": {}}
+            plan = [ServerArrays(e, (), (), (), self.specs, **none) for e in cluster.endpoints]
             client.connect(plan)
             self.told[trainer] = train(trainer, client)
             client.close()

@@ -82,3 +82,23 @@ def test_what_cannot_be_is_refused():
         shards.closed(1, [0])
     with pytest.raises(CommError, match="2 packet counts, expected 1"):
         shards.closed(0, [1, 1])
+
+
+def test_programs_in_turns_have_steps_of_their_own():
+    shards = SyncShards(2, 3, turns=(0, 0, 1))
+
+    def arrive(packet):
+        assert shards.arrived(0, packet) is None
+        return shards.arrived(1, packet)
+
+    assert arrive(2) == due(2, (0, 1), True)
+    assert shards.readable and shards.step == 0
+    assert arrive(1) == due(1, (0, 1), True)
+    assert not shards.readable and shards.missing() == (0, 0, (0, 1))
+    assert arrive(0) == due(0, (0, 1), False)
+    assert shards.readable and shards.step == 1
+    assert shards.arrived(0, 2) is None
+    assert shards.waits(0) and not shards.waits(1)
+    assert [shards.steps_of(k) for k in (0, 1)] == [2, 2]
+    assert shards.closed(1, [1, 1, 1]) == [due(2, (0,), True)]
+    assert shards.closed(0, [1, 1, 2]) == [] and shards.finished

@@ -86,11 +86,14 @@ class CollectiveLink(Link):
     def substitute(self, program: Program) -> Program:
         return in_group(program)
 
-    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
+    def transpiled(
+        self, mains: Sequence[Program], startup: Program
+    ) -> tuple[list[Program], Program]:
+        (main,) = mains
         me = self._trainers.rank
         group = Group("grad_allreduce", self._names, me, self._names[me], fusing=PLAIN)
         first, trainer = rewritten(startup, main, group)
-        return trainer, first
+        return [trainer], first
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: agree on it, and on what it starts from."""

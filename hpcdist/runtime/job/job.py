@@ -31,6 +31,7 @@ from hpcdist.runtime.pserver.trainer_link import TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.turns import in_turns
 
 
 class Job(Control):
@@ -129,14 +130,17 @@ class Job(Control):
         return self._substitute_of(program)
 
     def _transpile(self, main: Program, startup: Program) -> None:
-        own = self._batches.share(main, len(self.cluster.trainers))
-        trainer, first = self._link.transpiled(own, startup)
-        if self.cluster.servers:
-            self._on_servers = frozenset(_written(main) - _written(trainer))
-        for origin, transpiled in ((main, trainer), (startup, first)):
+        servers = len(self.cluster.servers)
+        mains = in_turns(main, startup, servers) if servers else [main]
+        own = [self._batches.share(one, len(self.cluster.trainers)) for one in mains]
+        trainers, first = self._link.transpiled(own, startup)
+        if servers:
+            written = (_written(one) - _written(t) for one, t in zip(mains, trainers))
+            self._on_servers = frozenset[str]().union(*written)
+        for origin, transpiled in zip((*mains, startup), (*trainers, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
-        if not self._serves:
-            self._batches.begin_rounds(main, self._substitute_of(main))
+        for one in () if self._serves else mains:
+            self._batches.begin_rounds(one, self._substitute_of(one))
 
     def _note_explicit(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope
@@ -21,8 +21,10 @@ class Link(NetworkOperators):
         """Return what this rank runs in place of a Program that no rank has to transpile."""
         raise NotImplementedError
 
-    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
-        """Return what this rank runs in place of a plain script's main and startup Program."""
+    def transpiled(
+        self, mains: Sequence[Program], startup: Program
+    ) -> tuple[list[Program], Program]:
+        """Return what this rank runs in place of a plain script's main and startup Programs."""
         raise NotImplementedError
 
     def begin(self, program: Program, scope: Scope) -> None:

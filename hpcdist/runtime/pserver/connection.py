@@ -12,12 +12,13 @@ from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
-from hpcdist.ps.client import PsClient, ServerArrays
+from hpcdist.ps.client import PsClient, ServerArrays, ServerPackets
 from hpcdist.runtime.pserver.exchange_plan import (
     STALENESS,
     STEP,
     ServerExchange,
     exchanges_of,
+    exchanges_of_this_turn,
     refuse_unpushed,
 )
 from hpcdist.runtime.staging import Call, Staging
@@ -38,7 +39,8 @@ class Connection:
         self.reader = self._new_client("", sync_mode=True)  # can only ask
         self.client: PsClient | None = None
         self._exchanges: tuple[ServerExchange, ...] = ()
-        self._addresses: list[int] = []
+        # By turn: what exchanges the packets of a Program, and where its arrays lie.
+        self._turns: dict[int, tuple[PsClient, list[int]]] = {}
         # Sent where exchanges are numbered: the number of this one, and the steps merged in it.
         self.step = np.array([0, 1], np.int64)
         self.staleness = {e: np.zeros(2, np.int64) for e in cluster.endpoints}
@@ -58,23 +60,31 @@ class Connection:
         """Connect at the first step Program; later ones must train the very same arrays.
 
         ``array_of`` returns what messages of a block leave from, or come to. CommError if another
-        Program, or one in another scope, would train with the same servers.
+        Program than those that take turns, or one in another scope, would train with the same
+        servers.
         """
         refuse_unpushed(plan)
         exchanges = exchanges_of(plan)
         addresses = [array.ctypes.data for array in trained]
-        if self.client is None:
-            client = self._new_client(plan.fingerprint or "", sync_mode=plan.mode.synchronous)
-            here.doing = "connecting to the parameter servers"
-            client.connect([self._arrays(plan, exchange, array_of) for exchange in exchanges])
-            here.doing = ""
-            self.client, self._exchanges, self._addresses = client, exchanges, addresses
-        elif exchanges != self._exchanges or addresses != self._addresses:
+        known, where = self._turns.get(plan.turn, (None, addresses))
+        if (self.client is not None and exchanges != self._exchanges) or addresses != where:
             raise CommError(
                 f"trainer {self._trainer_id}: a second Program, or a second scope, would train "
                 "with the same parameter servers; use one trainer program in one scope"
             )
-        return self.client
+        if known is not None:
+            return known
+        own = [self._arrays(plan, one, array_of) for one in exchanges_of_this_turn(plan)]
+        here.doing = "connecting to the parameter servers"
+        if self.client is None:
+            client = self._new_client(plan.fingerprint or "", sync_mode=plan.mode.synchronous)
+            client.connect(own, [_packets(plan, exchange) for exchange in exchanges])
+            self.client, self._exchanges = client, exchanges
+        else:
+            client = self.client.beside(own)
+        here.doing = ""
+        self._turns[plan.turn] = client, addresses
+        return client
 
     def _arrays(
         self, plan: Plan, exchange: ServerExchange, array_of: Callable[[str], Array]
@@ -85,10 +95,10 @@ class Connection:
             exchange.endpoint,
             exchange.gradients,
             exchange.parameters,
-            gradients | {STEP.name: self.step},
-            parameters | {STALENESS: self.staleness[exchange.endpoint]},
             exchange.pushed,
             specs_of(plan),
+            gradient_arrays=gradients | {STEP.name: self.step},
+            parameter_arrays=parameters | {STALENESS: self.staleness[exchange.endpoint]},
         )
 
     def _new_client(self, fingerprint: str, *, sync_mode: bool) -> PsClient:
@@ -100,6 +110,13 @@ class Connection:
             sync_mode=sync_mode,
             deadline_s=self._deadline_s,
         )
+
+
+def _packets(plan: Plan, exchange: ServerExchange) -> ServerPackets:
+    """Return what trainer and server must agree on."""
+    return ServerPackets(
+        exchange.endpoint, exchange.gradients, exchange.parameters, exchange.pushed, specs_of(plan)
+    )
 
 
 class StepProtocol:

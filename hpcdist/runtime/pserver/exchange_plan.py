@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcdist.errors import CommError
 from hpcdist.ps.packets import Packet, VarSpec, plan_packets, twin_packets
@@ -32,7 +32,8 @@ class GradientBlock:
 class ServerExchange:
     """The packets between a trainer and one server; ``pushed`` are sparse gradients, sent as rows.
 
-    ``parameters[i]`` answers ``gradients[i]``; what is pushed is not answered.
+    ``parameters[i]`` answers ``gradients[i]``; what is pushed is not answered. Where several
+    Programs train in turns, packet i is exchanged in the steps of number ``turns[i]`` of them.
     """
 
     endpoint: str
@@ -40,6 +41,7 @@ class ServerExchange:
     gradients: tuple[Packet, ...]
     parameters: tuple[Packet, ...]
     pushed: tuple[VarSpec, ...]
+    turns: tuple[int, ...] = ()
 
 
 def exchanges_of(plan: Plan) -> tuple[ServerExchange, ...]:
@@ -47,15 +49,48 @@ def exchanges_of(plan: Plan) -> tuple[ServerExchange, ...]:
     return tuple(server_exchange(plan, endpoint) for endpoint in plan.endpoints)
 
 
+def exchanges_of_this_turn(plan: Plan) -> tuple[ServerExchange, ...]:
+    """Return what the Program of a plan exchanges in a step, where several train in turns."""
+    if not plan.turns:
+        return exchanges_of(plan)
+    return tuple(_in_turn(plan, endpoint, plan.turn) for endpoint in plan.endpoints)
+
+
 def server_exchange(plan: Plan, endpoint: str) -> ServerExchange:
-    """Return what a trainer exchanges with one server.
+    """Return what a trainer exchanges with one server, turn by turn.
 
     Variables are sorted by key, so that both ends number the packets alike.
     """
+    if not plan.turns:
+        return _exchange(plan, endpoint, plan.routes)
+    parts = [_in_turn(plan, endpoint, turn) for turn in range(len(plan.turns))]
+    return ServerExchange(
+        endpoint,
+        tuple(block for part in parts for block in part.blocks),
+        tuple(packet for part in parts for packet in part.gradients),
+        tuple(packet for part in parts for packet in part.parameters),
+        (),  # what is sparse does not train in turns
+        tuple(turn for turn, part in enumerate(parts) for _ in part.gradients),
+    )
+
+
+def _in_turn(plan: Plan, endpoint: str, turn: int) -> ServerExchange:
+    """Return what is exchanged in one turn; tags count over all turns."""
+    earlier = range(turn)
+    first = sum(len(_exchange(plan, endpoint, plan.routes_of(t)).gradients) for t in earlier)
+    found = _exchange(plan, endpoint, plan.routes_of(turn))
+    gradients, parameters = (
+        tuple(replace(packet, tag=first + packet.tag) for packet in packets)
+        for packets in (found.gradients, found.parameters)
+    )
+    return replace(found, gradients=gradients, parameters=parameters)
+
+
+def _exchange(plan: Plan, endpoint: str, routes: Sequence[Route]) -> ServerExchange:
     blocks: list[GradientBlock] = []
     specs: list[VarSpec] = []
     pushed: list[VarSpec] = []
-    for route in plan.routes:
+    for route in routes:
         names = zip(route.slices, keys_of(plan, route), plan.held(route), route.endpoints)
         for piece, key, held, home in names:
             if home != endpoint:

@@ -78,9 +78,11 @@ class Server(Link):
     def substitute(self, program: Program) -> Program:
         return on_server(program)
 
-    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
+    def transpiled(
+        self, mains: Sequence[Program], startup: Program
+    ) -> tuple[list[Program], Program]:
         """Be the server that the script knows nothing of, then end the script on this rank."""
-        made = transpiled_for(self._cluster, 0, main, startup)
+        made = transpiled_for(self._cluster, 0, mains, startup)
         executor = Executor(CPUPlace())
         for program in reversed(made.get_pserver_programs(self._cluster.endpoints[self._index])):
             executor.run(program)
@@ -158,7 +160,7 @@ class Server(Link):
         packets = len(exchange.gradients) + len(exchange.pushed) + bool(plan.tables)
         schedule = _schedule_of(plan, binding)
         if plan.mode.synchronous:
-            return Serving(plan.plan.trainers, packets, schedule)
+            return Serving(plan.plan.trainers, packets, schedule, exchange.turns)
         return AsynchronousServing(plan, packets, schedule, blocks, binding)
 
     def _ps_server(

@@ -26,8 +26,10 @@ class Serving:
 
     arrays: Mapping[str, Any] = {}  # what trainers are answered with beside variables
 
-    def __init__(self, trainers: int, packets: int, schedule: Call | None) -> None:
-        self.shards: Shards = SyncShards(trainers, packets)
+    def __init__(
+        self, trainers: int, packets: int, schedule: Call | None, turns: Sequence[int] = ()
+    ) -> None:
+        self.shards: Shards = SyncShards(trainers, packets, turns)
         self._schedule = schedule
         self._updates: Sequence[Sequence[Apply]] = ()
         self._watch: UpdateWatch | None = None

@@ -14,7 +14,7 @@ from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.connection import StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import (
     contiguous_groups,
-    exchanges_of,
+    exchanges_of_this_turn,
     is_pushed,
     keys_of,
 )
@@ -26,7 +26,7 @@ class Synchronous(StepProtocol):
     """Barriers stand in the Program: after the sends, and where parameters are received."""
 
     def contiguous(self) -> list[list[str]]:
-        return contiguous_groups(exchanges_of(self.plan))
+        return contiguous_groups(exchanges_of_this_turn(self.plan))
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         staging = self.connection.staging(binding)
@@ -41,7 +41,9 @@ class Synchronous(StepProtocol):
 
     def connect(self, binding: Binding, staging: Staging) -> tuple[PsClient, list[str]]:
         """Connect the arrays of a Program; return the client, and the parameters received."""
-        blocks = [block for exchange in exchanges_of(self.plan) for block in exchange.blocks]
+        blocks = [
+            block for exchange in exchanges_of_this_turn(self.plan) for block in exchange.blocks
+        ]
         names = [name for block in blocks for name in (block.gradient, block.parameter)]
         client = self.connection.connect(self.plan, staging.host, list(map(staging.host, names)))
         return client, [block.parameter for block in blocks]
@@ -60,7 +62,7 @@ def bind_sends(
     """
     waiting: list[int] = []  # by packet, as the client counts them: gradients that it still lacks
     packet_of: dict[str, int] = {}
-    for exchange in exchanges_of(plan):
+    for exchange in exchanges_of_this_turn(plan):
         local = {block.key: block.gradient for block in exchange.blocks}
         for packet in exchange.gradients:
             names = [local[v.name] for v in packet.variables if v.name in local]

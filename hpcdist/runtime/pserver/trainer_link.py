@@ -8,10 +8,11 @@ import numpy as np
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import CommError
+from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 from hpcdist.ps.client import PsClient
@@ -24,14 +25,17 @@ from hpcdist.runtime.pserver.exchange_plan import STALENESS
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
-from hpcdist.runtime.pserver.transpiled_for import transpiled_for
+from hpcdist.runtime.pserver.transpiled_for import trainer_programs, transpiled_for
 from hpcdist.runtime.staging import Call, in_order
 from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps, specs_of
 from hpcdist.runtime.tables.remote_lookup import bind_lookup
+from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.substitute import on_trainer
+from hpcdist.transpiler.turns import why_not_in_turns
 
+UNKNOWN = "build and minimize all programs, with one startup program, before that is first run"
 SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows up
 
 
@@ -52,7 +56,8 @@ class TrainerLink(Link):
         self._learn = learn
         self._plan: Plan | None = None  # once it runs its part of a Program
         self._connection = Connection(transport, cluster, trainer_id, deadline_s)
-        self._protocol: StepProtocol | None = None  # of the Program that trains
+        self._protocols: dict[int, StepProtocol] = {}  # of the Programs that train, by turn
+        self._transpiled: DistributeTranspiler | None = None  # a plain script's first Programs
 
     def substitute(self, program: Program) -> Program:
         plan = trainer_plan(program)
@@ -61,9 +66,28 @@ class TrainerLink(Link):
             self._learn(plan)
         return on_trainer(program, self._plan)
 
-    def transpiled(self, main: Program, startup: Program) -> tuple[Program, Program]:
-        made = transpiled_for(self._cluster, self._trainer_id, main, startup)
-        return made.get_trainer_program(), made.get_trainer_startup_program()
+    def transpiled(
+        self, mains: Sequence[Program], startup: Program
+    ) -> tuple[list[Program], Program]:
+        made = transpiled_for(self._cluster, self._trainer_id, mains, startup)
+        served = made if self._transpiled is None else self._transpiled
+        for endpoint in self._cluster.endpoints:
+            ours, known = (exact_text(t.get_pserver_program(endpoint)) for t in (made, served))
+            if ours != known:
+                self._refuse(mains[0], startup)
+        self._transpiled = served
+        programs = trainer_programs(made, mains, len(self._cluster.servers))
+        return programs, made.get_trainer_startup_program()
+
+    def _refuse(self, main: Program, startup: Program) -> None:
+        """Refuse a Program of which the servers do not know."""
+        parameters = [p.name for p in main.all_parameters() if p.trainable]
+        raise PlanError(
+            f"trainer {self._trainer_id}: another program than the first would train "
+            f"({', '.join(parameters)}), of which the parameter servers do not know: "
+            f"{why_not_in_turns(startup.mains, len(self._cluster.servers)) or UNKNOWN}; or train "
+            "without servers (no --pservers)"
+        )
 
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
@@ -109,15 +133,15 @@ class TrainerLink(Link):
 
         What is queued or not yet exchanged is sent first.
         """
-        if self._protocol is not None:
-            self._protocol.flush()
+        for protocol in self._protocols.values():
+            protocol.flush()
         self.current_client().close()
 
     # -- checkpoints -------------------------------------------------------------------------
     def settle(self, program: Program) -> dict[str, int]:
         """Send what is queued or not yet exchanged; return when the servers have all of it."""
-        if self._protocol is not None:
-            self._protocol.settle()
+        for protocol in self._protocols.values():
+            protocol.settle()
         client, plan = self._connection.client, trainer_plan(program)
         if client is not None and plan is not None and not plan.mode.synchronous:
             for endpoint in plan.endpoints:  # rows are not answered; what is asked after them is
@@ -126,8 +150,8 @@ class TrainerLink(Link):
 
     def catch_up(self, program: Program) -> None:
         """With GEO: take over what other trainers had not yet exchanged."""
-        if self._protocol is not None:
-            self._protocol.catch_up()
+        for protocol in self._protocols.values():
+            protocol.catch_up()
 
     def resume(self, program: Program, counted: Mapping[str, int]) -> None:
         """Forget rows asked for ahead; with GEO, note what the servers have loaded."""
@@ -141,9 +165,10 @@ class TrainerLink(Link):
         return self.current_client().tables
 
     def _protocol_of(self, plan: Plan) -> StepProtocol:
-        if self._protocol is None or self._protocol.plan != plan:
-            self._protocol = protocol_of(plan.mode)(plan, self._connection)
-        return self._protocol
+        known = self._protocols.get(plan.turn)
+        if known is None or known.plan != plan:
+            known = self._protocols[plan.turn] = protocol_of(plan.mode)(plan, self._connection)
+        return known
 
 
 def protocol_of(mode: Mode) -> type[StepProtocol]:

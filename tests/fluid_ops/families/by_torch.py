@@ -4,6 +4,10 @@ VOLUME = {"x": "f 2 4 5 4 6"}
 LAST = {"x": "f 2 5 4 6 4"}
 NEEDS_TORCH = True
 DRAWN = 5
+REGIONS = (
+    "layers.lod_reset(layers.assign(np.array([[0, 0, 4, 3], [1, 1, 6, 6], [2, 0, 3, 5]], "
+    "'float32')), target_lod=[0, 1, 3])"
+)
 CASES = [
     (
         "layers.conv3d(x, 6, {k}, {s}, {p}, {d}, {g})",
@@ -68,5 +72,31 @@ CASES = [
         "[2, 0, 3, 5]], 'float32')), target_lod=[0, 1, 3]), 2, {s}, 2, 3)",
         {"x": "f 2 12 6 6"},
         {"s": [1.0, 0.5]},
+    ),
+    (
+        "layers.prroi_pool(x, " + REGIONS + ", {s}, {h}, {w})",
+        {"x": "f 2 3 6 6"},
+        {"s": [1.0, 0.5], "h": [2, 3], "w": [2, 1]},
+    ),
+    (
+        "layers.deformable_roi_pooling(x, " + REGIONS + ", t, {n}, {s}, [1, 1], {h}, 2, None, {m}, "
+        "{d})",
+        {"x": "f 2 4 6 6", "t": "u 3 4 2 2"},
+        {"n": [True, False], "s": [1.0, 0.5], "h": [2], "m": [1, 3], "d": [0.1, 0.5]},
+    ),
+    (
+        "op('deformable_psroi_pooling', {'Input': x, 'ROIs': " + REGIONS + ", 'Trans': t}, "
+        "{'no_trans': {n}, 'spatial_scale': 0.5, 'output_dim': 2, 'group_size': [2, 3], "
+        "'pooled_height': 2, 'pooled_width': 3, 'part_size': [1, 1], 'sample_per_part': 2, "
+        "'trans_std': 0.2}, slot='Output', more=['TopCount'])",
+        {"x": "f 2 12 6 6", "t": "u 3 4 1 1"},
+        {"n": [True, False]},
+    ),
+    (
+        "layers.roi_perspective_transform(x, layers.lod_reset(layers.assign(np.array([[1, 0, 5, 1, "
+        "4, 5, 0, 4], [1, 1, 7, 0, 6, 6, 2, 5], [0, 0, 3, 0, 3, 4, 0, 4]], 'float32')), "
+        "target_lod=[0, 1, 3]), {h}, {w}, {s})",
+        {"x": "f 2 3 6 6"},
+        {"h": [4, 3], "w": [5, 2], "s": [1.0, 0.5]},
     ),
 ]

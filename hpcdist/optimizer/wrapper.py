@@ -1,0 +1,86 @@
+"""What optimizers that hold another one share: they change its backward pass, or its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpcdist.clip import GradientClipBase
+from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program, default_startup_program, program_guard
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.optimizer.base import Optimizer, ParamGrads
+
+
+class OptimizerWrapper:
+    """An optimizer, or a wrapper of one, and what a subclass does about it.
+
+    Subclasses override `_backward` and `apply_gradients`; both append to the default programs.
+    """
+
+    def __init__(self, inner_optimizer: AnyOptimizer) -> None:
+        if not isinstance(inner_optimizer, (Optimizer, OptimizerWrapper)):
+            raise GraphTypeError(
+                f"{type(self).__name__}: expected an optimizer, got {inner_optimizer!r}"
+            )
+        self.inner_optimizer = inner_optimizer
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        no_grad_set: Iterable[Variable | str] | None = None,
+        callbacks: Sequence[Any] | None = None,
+    ) -> ParamGrads:
+        """Append the backward operators; return parameters with what their updates are to read."""
+        with program_guard(loss.block.program, startup_program):
+            return self._backward(loss, parameter_list, no_grad_set, callbacks)
+
+    def _backward(
+        self,
+        loss: Variable,
+        parameter_list: Sequence[Parameter | str] | None,
+        no_grad_set: Iterable[Variable | str] | None,
+        callbacks: Sequence[Any] | None,
+    ) -> ParamGrads:
+        """Do the same; the default programs are those to append to."""
+        inner = self.inner_optimizer
+        return inner.backward(loss, None, parameter_list, no_grad_set, callbacks)
+
+    def apply_gradients(
+        self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
+    ) -> list[Operator]:
+        """Append clip, regularization and updates; return the updates."""
+        return self.inner_optimizer.apply_gradients(params_grads, grad_clip)
+
+    def apply_optimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None,
+        params_grads: ParamGrads,
+        grad_clip: GradientClipBase | None = None,
+    ) -> list[Operator]:
+        """Append the same to the loss's program."""
+        with program_guard(loss.block.program, startup_program):
+            return self.apply_gradients(params_grads, grad_clip)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        no_grad_set: Iterable[Variable | str] | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> tuple[list[Operator], ParamGrads]:
+        """Append all that a training step needs, as `Optimizer.minimize` does."""
+        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        if not pairs:
+            raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
+        ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
+        loss.block.program.startup = startup_program or default_startup_program()
+        return ops, pairs
+
+
+AnyOptimizer = Optimizer | OptimizerWrapper

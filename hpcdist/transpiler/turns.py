@@ -1,0 +1,134 @@
+"""Programs that train in turns with the same servers, such as the two of a GAN.
+
+Servers are to know all of them before the first trains: they serve one Program, in which the
+updates of all stand one behind the other. A trainer's Program sends the gradients of its own turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import Role
+from hpcdist.transpiler.mean_gradient import SUMMED, of_mean_gradient
+from hpcdist.transpiler.program_roles import (
+    ProgramRoles,
+    program_roles,
+    refuse_unsupported_optimizers,
+)
+from hpcdist.transpiler.table_metadata import LOOKUPS
+
+TURN = "turn"  # attribute of an update: which of the Programs moves the parameter
+
+
+def in_turns(main: Program, startup: Program, servers: int) -> list[Program]:
+    """Return the Programs that servers shall know, ``main`` among them: those of one startup.
+
+    It is ``main`` alone if they cannot train in turns: `why_not_in_turns` says why. A copy of a
+    Program takes its place.
+    """
+    moved = _moved(main)
+    mains = [p for p in startup.mains if p.trains and p.startup is startup]
+    together = [main if _moved(p) == moved else p for p in mains]
+    if together.count(main) != 1 or why_not_in_turns(together, servers):
+        return [main]
+    return together
+
+
+def why_not_in_turns(mains: Sequence[Program], servers: int) -> str | None:
+    """Return why servers cannot serve these Programs together; None if they can, or it is one."""
+    if len(mains) < 2:
+        return None
+    try:
+        return _conflict([of_mean_gradient(main, servers) for main in mains])
+    except PlanError as error:
+        return str(error)
+
+
+def _conflict(mains: Sequence[Program]) -> str | None:
+    moved: set[str] = set()
+    written: set[str] = set()
+    for main in mains:
+        block = main.global_block()
+        roles = program_roles(main)
+        refuse_unsupported_optimizers(main, roles)
+        if both := sorted(moved & _moved(main)):
+            return f"{both[0]!r} is updated by two of them; see parameter_list of minimize"
+        moved |= _moved(main)
+        for update in roles.updates:
+            if block.var(update.gradient).type == VarType.SELECTED_ROWS:
+                return f"the gradient of {update.parameter!r} is sparse: use is_sparse=False"
+        for op in (op for b in main.blocks for op in b.ops):
+            if op.type in LOOKUPS and op.attrs.get("is_distributed"):
+                return f"{op.input('W')[0]!r} is a distributed table"
+        at_server = _at_server(block, roles)
+        for op in at_server:
+            if op.attrs.get(SUMMED):
+                return f"{op.place} {op} needs sums over servers: clip by value instead"
+            counts = set(op.input_arg_names) & set(op.output_arg_names)
+            if op.role & Role.LR_SCHED and counts:
+                return f"the learning rate's schedule counts steps, in {sorted(counts)[0]!r}"
+        names = {name for op in at_server for name in op.output_arg_names}
+        if both := sorted(written & names):
+            return f"both compute {both[0]!r} on the servers: give variables names of their own"
+        written |= names
+    return None
+
+
+def joined(mains: Sequence[Program]) -> Program:
+    """Return one Program that updates what all of these update, each in its turn.
+
+    It is for servers: nobody runs it as a whole.
+    """
+    if len(mains) == 1:
+        return mains[0]
+    new = Program()
+    new.random_seed = mains[0].random_seed
+    for turn, main in enumerate(mains):
+        optimizers = {id(op) for op in _optimizers(main)}
+        number = {0: 0}
+        for block in main.blocks[1:]:
+            number[block.idx] = len(new.blocks)
+            new.blocks.append(Block(new, number[block.idx], number[block.parent_idx]))
+        for block in main.blocks:
+            target = new.blocks[number[block.idx]]
+            for name, var in block.vars.items():
+                if name not in target.vars:
+                    target.vars[name] = var.copied_to(target)
+            for op in block.ops:
+                copied = op.copied_to(target)
+                if "sub_block" in copied.attrs:
+                    copied.attrs["sub_block"] = number[copied.attrs["sub_block"]]
+                if id(op) in optimizers:
+                    copied.attrs[TURN] = turn
+                target.ops.append(copied)
+    new.touch()
+    return new
+
+
+def turns_of(program: Program, roles: ProgramRoles) -> tuple[tuple[str, ...], ...]:
+    """Return the parameters that each of the `joined` Programs moves; nothing for any other."""
+    ops = program.global_block().ops
+    found: dict[int, list[str]] = {}
+    for update in roles.updates:
+        if TURN in ops[update.optimizer].attrs:
+            found.setdefault(ops[update.optimizer].attrs[TURN], []).append(update.parameter)
+    return tuple(tuple(found[turn]) for turn in sorted(found))
+
+
+def _moved(main: Program) -> set[str]:
+    return {op.input("Param")[0] for op in _optimizers(main)}
+
+
+def _optimizers(main: Program) -> list[Operator]:
+    ops = main.global_block().ops
+    return [op for op in ops if op.role == Role.OPTIMIZE and op.input("Param")]
+
+
+def _at_server(block: Block, roles: ProgramRoles) -> list[Operator]:
+    positions = [*roles.schedule, *(i for update in roles.updates for i in update.ops)]
+    return [block.ops[i] for i in positions]

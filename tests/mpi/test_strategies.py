@@ -1,0 +1,119 @@
+"""Strategies of training in jobs: each is what it is in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hpcdist as fluid
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import CheckpointError
+from hpcdist.fleet import DistributedStrategy, Fleet
+from hpcdist.launch import environment
+from tests.mpi.collective_jobs import STEPS, batch, check, network, parameters
+from tests.mpi.plain_models import FEATURES, Model, check_job, regression
+from tests.support_job import alone, run_job, values
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+SHAPES = [(2, 0), (3, 0), (2, 1), (2, 2)]  # trainers, servers
+
+
+def merged(loss: Any) -> None:
+    rate = fluid.layers.exponential_decay(0.1, 2, 0.5, staircase=True)
+    clip = fluid.clip.GradientClipByGlobalNorm(0.3)
+    inner = fluid.optimizer.Momentum(rate, 0.9, grad_clip=clip)
+    fluid.optimizer.GradientMergeOptimizer(inner, k_steps=2).minimize(loss)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+def test_gradients_are_merged_over_steps_and_trainers(trainers, servers):
+    check_job(Model(regression(6, 4), merged), trainers, servers)
+
+
+def checkpointed() -> list[Any]:
+    x, y = fluid.layers.data("x", [FEATURES]), fluid.layers.data("y", [1])
+    first = fluid.layers.dropout(fluid.layers.fc(x, 6, act="tanh"), 0.3)
+    second = fluid.layers.batch_norm(fluid.layers.fc(first, 6), act="relu")
+    third = fluid.layers.fc(second, 6, act="tanh")
+    guess = fluid.layers.fc(fluid.layers.elementwise_add(third, first), 1)
+    cost = fluid.layers.square_error_cost(guess, y)
+    return [fluid.layers.mean(cost), second, third]
+
+
+def recomputing(loss: Any) -> None:
+    names = [op.output("Out")[0] for op in loss.block.ops if op.type in ("relu", "tanh")]
+    optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
+    optimizer._set_checkpoints(names)
+    optimizer.minimize(loss)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES[:3])
+def test_values_are_computed_again_on_every_trainer(trainers, servers):
+    check_job(Model(checkpointed, recomputing), trainers, servers)
+
+
+def fleet_script(role: Any, trainers: int, monkeypatch: Any, choose: Any) -> Any:
+    """A script of fleet 2.0 that trains by Momentum, with what ``choose`` sets of its strategy."""
+    for name, value in environment.variables(Cluster(tuple(range(trainers))), role.index).items():
+        monkeypatch.setenv(name, value)
+    fleet, strategy = Fleet(), DistributedStrategy()
+    fleet.init(is_collective=True)
+    choose(strategy)
+    made = fleet.distributed_optimizer(fluid.optimizer.Momentum(0.1, 0.9), strategy)
+    _, startup, loss = network(made.minimize)
+    exe = fluid.Executor()
+    exe.run(startup)
+    losses = [
+        float(exe.run(fleet.main_program, feed=batch(n, role.index), fetch_list=[loss])[0][0])
+        for n in range(STEPS)
+    ]
+    return losses, parameters(loss.block.program)
+
+
+@pytest.mark.parametrize("trainers", [2, 3])
+def test_gradient_merge_and_recompute_of_fleet(trainers, monkeypatch):
+    def choose(strategy: Any) -> None:
+        strategy.recompute = trainers == 3
+        strategy.recompute_configs = {"checkpoints": ["fc_0.tmp_2"]}
+        strategy.gradient_merge = True
+        strategy.gradient_merge_configs = {"k_steps": 2}
+
+    def minimize(loss: Any) -> None:
+        inner = fluid.optimizer.Momentum(0.1, 0.9)
+        fluid.optimizer.GradientMergeOptimizer(inner, 2).minimize(loss)
+
+    def script(role: Any) -> Any:
+        return fleet_script(role, trainers, monkeypatch, choose)
+
+    check(trainers, minimize, script)
+
+
+# -- checkpoints in the midst of steps that are merged -----------------------------------------
+def merging_script(root: Any, begin: int, end: int, save: bool) -> Any:
+    def script(role: Any) -> Any:
+        main, startup, loss = network(merged)
+        exe = fluid.Executor()
+        exe.run(startup)
+        if begin:
+            assert fluid.checkpoint.restore(exe, root, main_program=main).step == begin
+        losses = [
+            float(exe.run(main, feed=batch(step, 0), fetch_list=[loss])[0][0])
+            for step in range(begin, end)
+        ]
+        if save:
+            fluid.checkpoint.save(exe, root, end, main_program=main)
+        return losses
+
+    return script
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1)])
+def test_a_job_goes_on_in_the_midst_of_merged_steps(mpi_tmp_path, trainers, servers):
+    whole = values(run_job(trainers, servers, merging_script(mpi_tmp_path, 0, 6, False)))
+    values(run_job(trainers, servers, merging_script(mpi_tmp_path, 0, 3, True)))
+    rest = values(run_job(trainers, servers, merging_script(mpi_tmp_path, 3, 6, False)))
+    assert rest == [losses[3:] for losses in whole]
+    with alone(), pytest.raises(CheckpointError, match="had merged the gradients of 1 steps"):
+        merging_script(mpi_tmp_path, 3, 6, False)(None)

@@ -1,0 +1,198 @@
+"""Gradients merged over steps: by numbers, with all that follows them, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.errors import GraphError, GraphTypeError, PlanError
+from hpcdist.runtime.batches.gather_batch import SharedProgram
+
+ROWS, STEPS = 4, 12
+
+
+def momentum(rate: Any = 0.1) -> Any:
+    clip = fluid.clip.GradientClipByGlobalNorm(0.3)
+    decay = fluid.regularizer.L2Decay(0.1)
+    return fluid.optimizer.Momentum(rate, 0.9, regularization=decay, grad_clip=clip)
+
+
+def scheduled_adam() -> Any:
+    return fluid.optimizer.Adam(layers.exponential_decay(0.1, 2, 0.5, staircase=True))
+
+
+def build(make: Any) -> tuple[Any, Any, Any]:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x, y = layers.data("x", [5]), layers.data("y", [1])
+        guess = layers.fc(layers.fc(x, 6, act="tanh"), 1)
+        loss = layers.mean(layers.square_error_cost(guess, y))
+        make().minimize(loss)
+    return main, startup, loss
+
+
+def batches() -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "x": rng.normal(size=(ROWS, 5)).astype("float32"),
+            "y": rng.normal(size=(ROWS, 1)).astype("float32"),
+        }
+        for _ in range(STEPS)
+    ]
+
+
+def trained(make: Any, feeds: Any) -> tuple[list[float], dict[str, np.ndarray]]:
+    main, startup, loss = build(make)
+    exe = fluid.Executor()
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+        losses = [float(exe.run(main, feed=f, fetch_list=[loss])[0][0]) for f in feeds]
+        return losses, parameters(main)
+
+
+def parameters(main: Any) -> dict[str, np.ndarray]:
+    held = fluid.global_scope()
+    return {p.name: np.array(held.find_var(p.name).get_tensor()) for p in main.all_parameters()}
+
+
+@pytest.mark.parametrize("inner", [momentum, scheduled_adam])
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_k_steps_are_one_step_of_a_larger_batch(inner: Any, k: int) -> None:
+    """With clip, decay and a schedule, which see one step."""
+    fed = batches()
+    large = [
+        {name: np.concatenate([f[name] for f in fed[i : i + k]]) for name in ("x", "y")}
+        for i in range(0, STEPS, k)
+    ]
+    losses, found = trained(lambda: fluid.optimizer.GradientMergeOptimizer(inner(), k), fed)
+    wanted_losses, wanted = trained(inner, large)
+    means = np.reshape(losses, (-1, k)).mean(axis=1)
+    np.testing.assert_allclose(means, wanted_losses, rtol=1e-5)
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_sum_of_gradients_may_update() -> None:
+    rate = 0.01
+
+    def merged() -> Any:
+        return fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(rate), 3, avg=False)
+
+    _, found = trained(merged, batches())
+    _, wanted = trained(
+        lambda: fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(3 * rate), 3), batches()
+    )
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+
+
+def test_only_the_last_of_the_steps_moves_anything() -> None:
+    main, startup, _ = build(
+        lambda: fluid.optimizer.GradientMergeOptimizer(scheduled_adam(), k_steps=3)
+    )
+    merging = ("gradient_merge", "GRADIENT_MERGE")
+    kept = [
+        v.name
+        for v in main.list_vars()
+        if v.persistable and not any(word in v.name for word in merging)
+    ]
+    exe = fluid.Executor()
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+
+        def state() -> dict[str, bytes]:
+            held = fluid.global_scope()
+            return {n: np.array(held.find_var(n).get_tensor()).tobytes() for n in kept}
+
+        for number, feed in enumerate(batches(), 1):
+            before = state()
+            exe.run(main, feed=feed)
+            moved = {name for name, value in state().items() if value != before[name]}
+            if number % 3:
+                assert not moved
+            else:
+                assert moved >= {p.name for p in main.all_parameters()} | {"@LR_DECAY_COUNTER@"}
+
+
+def test_a_model_that_is_saved_between_updates_is_without_merged_gradients(tmp_path: Any) -> None:
+    def merged() -> Any:
+        return fluid.optimizer.GradientMergeOptimizer(momentum(), 3)
+
+    main, startup, _ = build(merged)
+    exe = fluid.Executor()
+    feeds = batches()
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+        for feed in feeds[:4]:
+            exe.run(main, feed=feed)
+        fluid.io.save_persistables(exe, str(tmp_path), main)
+        fluid.save(main, str(tmp_path / "whole"))
+    for load in (
+        lambda: fluid.io.load_persistables(exe, str(tmp_path), main),
+        lambda: fluid.load(main, str(tmp_path / "whole"), exe),
+    ):
+        with fluid.scope_guard(fluid.Scope()):
+            exe.run(startup)
+            load()
+            for feed in feeds[3:]:
+                exe.run(main, feed=feed)
+            found = parameters(main)
+        _, wanted = trained(merged, feeds)
+        for name in wanted:
+            assert found[name].tobytes() == wanted[name].tobytes()
+
+
+def test_trainers_divide_its_batches() -> None:
+    main, _, _ = build(lambda: fluid.optimizer.GradientMergeOptimizer(momentum(), 3))
+    assert not SharedProgram(main, 2).whole
+
+
+# -- refused ---------------------------------------------------------------------------------------
+def test_rows_of_tables_are_not_merged() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        ids = layers.data("ids", [1], dtype="int64")
+        loss = layers.mean(layers.embedding(ids, [7, 2], is_sparse=True, param_attr="table"))
+        with pytest.raises(GraphError, match="gradients of 'table' are rows.*is_sparse=False"):
+            fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2).minimize(loss)
+
+
+def test_what_it_is_made_of_is_checked() -> None:
+    with pytest.raises(GraphTypeError, match="GradientMergeOptimizer: expected an optimizer"):
+        fluid.optimizer.GradientMergeOptimizer("sgd")
+    for k_steps in (0, True, 1.5):
+        with pytest.raises(GraphError, match="k_steps must be 1 or more"):
+            fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k_steps)
+
+
+def merged_sgd() -> Any:
+    return fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2)
+
+
+def test_local_sgd_and_geo_are_refused() -> None:
+    main, startup, _ = build(merged_sgd)
+    config = fluid.DistributeTranspilerConfig(mode="collective", collective_mode="local_sgd")
+    with pytest.raises(PlanError, match="local SGD averages parameters after updates"):
+        fluid.DistributeTranspiler(config).transpile(
+            0, main, trainers="a:1,b:1", startup_program=startup, current_endpoint="a:1"
+        )
+    geo = fluid.transpiler.GeoSgdTranspiler()
+    with pytest.raises(PlanError, match="GEO exchanges what updates have changed"):
+        geo.transpile(0, main, "c:1", 2, False, startup)
+        geo.get_trainer_program()
+
+
+def test_several_devices_of_a_process_are_refused(monkeypatch: Any) -> None:
+    monkeypatch.setenv("CPU_NUM", "2")
+    main, startup, loss = build(merged_sgd)
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        exe.run(startup)
+        compiled = fluid.CompiledProgram(main).with_data_parallel(loss.name)
+        with pytest.raises(PlanError, match="merged over steps on one device"):
+            exe.run(compiled, feed=batches()[0])

@@ -1,0 +1,155 @@
+"""What detectors learn from is sampled at random, the same way in every process of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist.errors import FeedError
+from tests.thread_jobs import ranks_as_threads
+
+RNG = np.random.default_rng(0)
+CORNERS = RNG.uniform(0, 60, (400, 2))
+ANCHORS = np.concatenate([CORNERS, CORNERS + RNG.uniform(8, 30, (400, 2))], 1).astype("float32")
+TRUE = np.array([[5, 5, 30, 30], [20, 30, 60, 50], [40, 0, 70, 20]], "float32")
+INFO = np.array([[100, 100, 1], [100, 100, 1]], "float32")
+
+
+def boxes(rows: Any) -> Any:
+    return fluid.create_lod_tensor(rows, [[2, 1]], fluid.CPUPlace())
+
+
+def sampled(random: bool, steps: int = 1, size: int = 20) -> list[list[np.ndarray]]:
+    """Labels and places of chosen anchors, for some steps."""
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        true = fluid.data("true", [None, 4], lod_level=1)
+        crowd = fluid.data("crowd", [None, 1], dtype="int32", lod_level=1)
+        info = fluid.data("info", [None, 3])
+        every = layers.assign(np.arange(2 * len(ANCHORS), dtype="float32").reshape(2, -1, 1))
+        codes = layers.assign(np.zeros((2, len(ANCHORS), 4), "float32"))
+        anchors = layers.assign(ANCHORS)
+        found = layers.rpn_target_assign(
+            codes, every, anchors, anchors, true, crowd, info, size, use_random=random
+        )
+    exe = fluid.Executor(fluid.CPUPlace())
+    feed = {"true": boxes(TRUE), "crowd": boxes(np.zeros((3, 1), "int32")), "info": INFO}
+    return [exe.run(main, feed=feed, fetch_list=[found[2], found[0]]) for _ in range(steps)]
+
+
+def test_sampled_anchors_are_some_of_all_in_the_shares_asked_for() -> None:
+    ((labels, places),) = sampled(random=False, size=100000)
+    kinds = dict(zip(places.reshape(-1).tolist(), labels.reshape(-1).tolist()))
+    ((labels, places),) = sampled(random=True)
+    assert len(labels) == 2 * 20  # of two images
+    for place, label in zip(places.reshape(-1).tolist(), labels.reshape(-1).tolist()):
+        assert kinds[place] == label
+    assert 2 <= labels.sum() <= 2 * 10
+    assert len(set(places.reshape(-1).tolist())) == len(places)
+
+
+def test_every_process_samples_the_same_and_every_step_others() -> None:
+    first, second = sampled(random=True, steps=2), sampled(random=True, steps=2)
+    for (_, one), (_, other) in zip(first, second):
+        np.testing.assert_array_equal(one, other)
+    assert set(first[0][1].reshape(-1)) != set(first[1][1].reshape(-1))
+
+
+def test_regions_are_sampled_within_their_shares() -> None:
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        regions = fluid.data("regions", [None, 4], lod_level=1)
+        kinds = fluid.data("kinds", [None, 1], dtype="int32", lod_level=1)
+        crowd = fluid.data("crowd", [None, 1], dtype="int32", lod_level=1)
+        true = fluid.data("true", [None, 4], lod_level=1)
+        info = fluid.data("info", [None, 3])
+        found = layers.generate_proposal_labels(
+            regions, kinds, crowd, true, info, 16, fg_fraction=0.25, fg_thresh=0.3, class_nums=4
+        )
+    feed = {
+        "regions": fluid.create_lod_tensor(ANCHORS, [[200, 200]], fluid.CPUPlace()),
+        "kinds": boxes(np.array([[1], [2], [3]], "int32")),
+        "crowd": boxes(np.zeros((3, 1), "int32")),
+        "true": boxes(TRUE),
+        "info": INFO,
+    }
+    exe = fluid.Executor(fluid.CPUPlace())
+    labels, weights = exe.run(main, feed=feed, fetch_list=[found[1], found[3]])
+    assert labels.shape == (32, 1)
+    for image, own in (([1, 2], labels[:16]), ([3], labels[16:])):
+        assert set(own[own > 0]) <= set(image)
+        assert 1 <= (own > 0).sum() <= 4
+    np.testing.assert_array_equal(weights.sum(1), 4 * (labels[:, 0] > 0))
+
+
+def test_polygons_that_are_not_convex_are_refused() -> None:
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        box = layers.assign(np.array([[[0, 0, 4, 0, 1, 1, 0, 4]]], "float32"))
+        score = layers.assign(np.ones((1, 1, 1), "float32"))
+        out = layers.locality_aware_nms(box, score, 0.1, -1, -1)
+    with pytest.raises(FeedError, match="box 0 of image 0 is a polygon that is not convex"):
+        fluid.Executor(fluid.CPUPlace()).run(main, fetch_list=[out])
+
+
+# -- a detector of two stages, in one process and in jobs ------------------------------------------
+def detector() -> list[float]:
+    """Train the first stage of a small detector, and classes of the regions it proposes."""
+    layers, main, startup = fluid.layers, fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        image = fluid.data("image", [None, 3, 8, 8])
+        info = fluid.data("info", [None, 3])
+        true = fluid.data("true", [None, 4], lod_level=1)
+        crowd = fluid.data("crowd", [None, 1], dtype="int32", lod_level=1)
+        kinds = fluid.data("kinds", [None, 1], dtype="int32", lod_level=1)
+        seen = layers.conv2d(image, 6, 3, padding=1, act="relu")
+        score, code = layers.conv2d(seen, 2, 1), layers.conv2d(seen, 8, 1)
+        anchors, spread = layers.anchor_generator(
+            seen, [16.0, 32.0], [1.0], stride=[8.0, 8.0], variance=[1.0] * 4
+        )
+        flat = layers.reshape(anchors, [-1, 4])
+        found = layers.rpn_target_assign(
+            layers.reshape(layers.transpose(code, [0, 2, 3, 1]), [0, -1, 4]),
+            layers.reshape(layers.transpose(score, [0, 2, 3, 1]), [0, -1, 1]),
+            flat, layers.reshape(spread, [-1, 4]), true, crowd, info, 16,
+        )  # fmt: skip
+        score_of, code_of, label, wanted, weight = found
+        label = layers.cast(label, "float32")
+        cost = layers.mean(layers.sigmoid_cross_entropy_with_logits(score_of, label))
+        cost = cost + layers.mean(layers.smooth_l1(code_of, wanted, weight, weight))
+        regions, _ = layers.generate_proposals(
+            layers.sigmoid(score), code, info, anchors, spread, 60, 20, 0.7
+        )
+        chosen = layers.generate_proposal_labels(
+            regions, kinds, crowd, true, info, 8, fg_thresh=0.3, class_nums=4
+        )
+        guess = layers.fc(layers.scale(chosen[0], 1 / 64), 4, act="softmax")
+        names = layers.cast(chosen[1], "int64")
+        cost = cost + layers.mean(layers.cross_entropy(guess, names))
+        fluid.optimizer.SGD(0.05).minimize(cost)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(startup)
+    losses = []
+    for step in range(4):
+        feed = {
+            "image": np.random.default_rng(step).normal(size=(2, 3, 8, 8)).astype("float32"),
+            "info": np.array([[64, 64, 1]] * 2, "float32"),
+            "true": boxes(TRUE),
+            "crowd": boxes(np.zeros((3, 1), "int32")),
+            "kinds": boxes(np.array([[1], [2], [3]], "int32")),
+        }
+        losses.append(float(exe.run(main, feed=feed, fetch_list=[cost])[0][0]))
+    return losses
+
+
+def test_a_detector_in_a_job_learns_what_one_process_learns() -> None:
+    with fluid.scope_guard(fluid.Scope()):
+        alone = detector()
+    assert alone[-1] < alone[0]
+    with ranks_as_threads() as run:
+        for trainers, servers in ((2, 0), (2, 1)):
+            for losses in run(trainers, servers, [detector] * (trainers + servers)):
+                np.testing.assert_allclose(losses, alone, rtol=1e-5)
