@@ -162,7 +162,8 @@ class CupyBackend(Backend):
         device.upload(buffer, value)
 
     def copy_out(self, buffer: Any) -> np.ndarray:
-        return device.download(buffer)
+        dense = isinstance(buffer, self.xp.ndarray)
+        return device.download(buffer) if dense else buffer.get()  # of SelectedRows
 
     def adopt(self, array: Any) -> Any:
         return array if isinstance(array, self.xp.ndarray) else self.xp.asarray(array)

@@ -265,3 +265,16 @@ def test_torch_takes_an_array_of_a_gpu_as_it_is():
     array = MODULE.zeros(3)
     took = tensor_on(SimpleNamespace(from_dlpack=lambda given: ("tensor", given)), array)
     assert took[1] is array
+
+
+def test_a_sparse_gradient_is_fetched():
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        word = fluid.data("word", [None, 1], "int64")
+        table = fluid.ParamAttr("table")
+        loss = fluid.layers.mean(fluid.embedding(word, [9, 2], True, param_attr=table))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(startup, scope=scope)
+    (found,) = exe.run(main, {"word": np.array([[3], [3]])}, ["table@GRAD"], scope=scope)
+    assert found.rows.tolist() == [3, 3]
