@@ -24,7 +24,7 @@ from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Resumable, check_state, take_up_state
+from hpcdist.checkpoint.resume_state import Reading, check_state, take_up_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
@@ -59,7 +59,7 @@ def restore(
     dirname: str | Path,
     main_program: Program | None = None,
     *,
-    reader: Resumable | None = None,
+    reader: Reading | None = None,
     scope: Scope | None = None,
 ) -> Restored | None:
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.

@@ -34,6 +34,7 @@ from hpcdist.executor.position import here
 from hpcdist.launch import (
     checkpoints,
     cores,
+    data,
     environment,
     gpus,
     launcher_check,
@@ -65,6 +66,7 @@ REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 COMMANDS = {
     "checkpoint": checkpoints.main,
+    "data": data.main,
     "doctor": doctor.main,
     "settings": lambda words: print(settings_page.markdown(), end=""),
     "slurm": slurm.main,
