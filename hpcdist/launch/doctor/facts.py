@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.launch.doctor import stale_files
+from hpcdist.setting import environment
 
 PACKAGES = ("hpcdist", "mpi4py", "numpy", "h5py", "numba", "torch", "cupy-cuda12x", "cupy-cuda13x")
 FILE_MIB = 16
@@ -86,7 +87,8 @@ def versions() -> dict[str, str]:
 
 def variables() -> dict[str, str]:
     """Return the variables that decide on launchers, networks and threads, those that are set."""
-    return {name: os.environ[name] for name in (*SLURM, *NETWORK, *THREADS) if name in os.environ}
+    found = environment(None)
+    return {name: found[name] for name in (*SLURM, *NETWORK, *THREADS) if name in found}
 
 
 def blas_threads() -> int:
