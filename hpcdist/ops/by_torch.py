@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, Slot, define, parse_signature
@@ -138,11 +140,7 @@ def tensor_on(torch: Any, array: Any) -> Any:
     """Return a tensor on an array's memory, whether numpy's or cupy's; None of None."""
     if array is None:
         return None
-    return (
-        torch.from_numpy(array)
-        if hasattr(array, "ctypes")
-        else torch.astensor_on(array, device="cuda")
-    )
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 def inferred(type: str, function: Function, metas: Sequence[Meta | None], given: Any) -> Any:
