@@ -1,5 +1,8 @@
 """What Fluid has under ``fluid.contrib``."""
 
+from hpcdist.contrib import matching, rows
+from hpcdist.contrib.matching import *  # noqa: F403
+from hpcdist.contrib.rows import *  # noqa: F403
 from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
 
-__all__ = ["extend_with_decoupled_weight_decay"]
+__all__ = ["extend_with_decoupled_weight_decay", *matching.__all__, *rows.__all__]
