@@ -14,6 +14,7 @@ from hpcdist.graph.operator import Operator, Slots, as_names
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.recompute import recompute
 
 Callback = Callable[..., Any]
 # In place of GRAD_SUFFIX in the names of forward values that are gradients of an earlier backward:
@@ -52,12 +53,15 @@ def append_backward(
     parameter_list: Sequence[Parameter | str] | None = None,
     no_grad_set: Iterable[Variable | str] | None = None,
     callbacks: Sequence[Callback] | None = None,
+    checkpoints: Sequence[Variable | str] | None = None,
 ) -> list[tuple[Parameter, Variable]]:
     """Append the backward of ``loss``, of shape (1,), and return (parameter, gradient) pairs.
 
     ``parameter_list`` limits the pairs (default: every trainable parameter, in order of creation);
     gradients do not flow into ``no_grad_set``. Callbacks are called as ``cb(block=, context=)``
-    after each operator. Raises GraphAssertionError (an AssertionError) for a loss of another shape.
+    after each operator. Only the values at ``checkpoints`` stay until the backward pass, which
+    computes others again (`hpcdist.recompute`). Raises GraphAssertionError (an AssertionError) for
+    a loss of another shape.
     """
     _check_loss(loss)
     block = loss.block
@@ -73,7 +77,10 @@ def append_backward(
     stopped = _stopped(block, no_grad_set)
     one = {"shape": [1], "value": 1.0, "dtype": loss.dtype}
     start = _Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
+    begin = len(block.ops)
     gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
+    if checkpoints is not None:
+        recompute(block, begin, checkpoints)
 
     chosen = program.all_parameters() if parameter_list is None else parameter_list
     pairs = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.reader import Reader, batch, buffered
+from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.recorder import recorder
 
 __all__ = ["DataLoader", "GeneratorLoader", "PyReader"]
 
+T = TypeVar("T")
 Batch = dict[str, LoDTensor]
 
 
@@ -144,7 +147,7 @@ class GeneratorLoader:
 
     def _by_places(self, batches: Callable[[], Iterable[Batch]]) -> Iterator[list[Any]]:
         ahead = iter(batches())
-        while parts := list(islice(ahead, self._places)):
+        while parts := _read(lambda: list(islice(ahead, self._places))):
             if len(parts) == self._places or not self.drop_last:
                 yield [list(part.values()) if self._return_list else part for part in parts]
 
@@ -173,7 +176,7 @@ class GeneratorLoader:
                 "the first step of each pass"
             )
         try:
-            return next(self._ahead)
+            return _read(partial(next, self._ahead))
         except StopIteration:
             raise EOFException(
                 f"{self.name} has no more batches: catch fluid.core.EOFException and call reset()"
@@ -181,6 +184,12 @@ class GeneratorLoader:
         except BaseException:
             self._ahead = None  # or the next step would take the failure for an end
             raise
+
+
+def _read(batches: Callable[[], T]) -> T:
+    """Return what a reader gives, and note how long it was waited for."""
+    with recorder.span(Kind.WAIT, Cause.READER.value):
+        return batches()
 
 
 # A thread that reads ahead runs these: they hold no loader, so one that is forgotten is freed.
@@ -242,7 +251,7 @@ class DatasetLoader:
     def __iter__(self) -> Iterator[list[Batch]]:
         """Begin a pass."""
         with closing(self._dataset.batches()) as batches:
-            while parts := list(islice(batches, self._places)):
+            while parts := _read(lambda: list(islice(batches, self._places))):
                 if len(parts) == self._places or not self._drop_last:
                     yield parts
 

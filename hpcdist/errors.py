@@ -108,6 +108,10 @@ class LaunchError(HpcdistError, RuntimeError):
     """A job cannot be started as asked."""
 
 
+class TraceError(HpcdistError, RuntimeError):
+    """A recording of a job is missing or damaged, or cannot be written."""
+
+
 class TableError(HpcdistError, ValueError):
     """A table of rows is full, or its ids or gradients are malformed."""
 

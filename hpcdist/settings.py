@@ -214,6 +214,12 @@ SPARSE_ROWS = Setting(
     "1.8.5, whose search misses some",
 )
 DATA_HOME = Setting("HPCDIST_DATA_HOME", Text(), "", "directory in which data sets are looked for")
+CERTIFICATE = Setting(
+    "HPCDIST_CERTIFICATE",
+    Text(),
+    "",
+    "directory into which `data.read` writes which rows each step used; empty: nowhere",
+)
 SEED = Setting(
     "HPCDIST_SEED",
     Integer(0),
@@ -233,6 +239,13 @@ KERNELS = Setting(
     "own",
     "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
     "the same on all ranks of a job",
+)
+RECORD_MIB = Setting(
+    "HPCDIST_RECORD_MIB",
+    Integer(0),
+    16,
+    "memory in which a rank keeps its latest events, for traces and reports; 0: it notes nothing",
+    "MiB",
 )
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"

@@ -85,6 +85,22 @@ def _lstm_unit(draw: Draw) -> Case:
     return Case(inputs, {"forget_bias": draw.of(0.0, 0.7)})
 
 
+@case("cudnn_lstm")
+def _cudnn_lstm(draw: Draw) -> Case:
+    steps, rows, width, size = (draw.int(1, 3) for _ in range(4))
+    layers, ways = draw.int(1, 2), draw.int(1, 2)
+    widths = [width] + [ways * size] * (layers - 1)
+    states = [layers * ways, rows, size]
+    inputs = {
+        "Input": draw.floats([steps, rows, width]),
+        "InitH": draw.floats(states),
+        "InitC": draw.floats(states),
+        "W": draw.floats([sum(ways * 4 * size * (w + size + 2) for w in widths)], -1, 1),
+    }
+    attrs = {"is_bidirec": ways == 2, "input_size": width, "hidden_size": size}
+    return Case(inputs, {**attrs, "num_layers": layers}, targets=["Out", "last_h", "last_c"])
+
+
 # -- tags and alignments ---------------------------------------------------------------------------
 def _tags(draw: Draw, count: int, *shape: int) -> Any:
     return draw.rng.integers(0, count, shape)

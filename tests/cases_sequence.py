@@ -50,6 +50,16 @@ def _expand_as(draw: Draw) -> Case:
     return Case({"X": x, "Y": draw.ragged(repeats, [1])}, wrt=["X"])
 
 
+@case("sequence_scatter")
+def _scatter(draw: Draw) -> Case:
+    lengths, width = draw.lengths(), draw.int(1, 3)
+    columns = draw.ragged(lengths, [1])
+    columns.set(draw.rng.integers(0, width, (sum(lengths), 1)))
+    inputs = {"X": draw.floats([len(lengths), width]), "Ids": columns}
+    updates = draw.ragged(lengths, [1])
+    return Case({**inputs, "Updates": updates}, wrt=["X", "Updates"])
+
+
 @case("sequence_concat")
 def _concat(draw: Draw) -> Case:
     sequences, width = draw.int(1, 3), [draw.int(1, 2)]

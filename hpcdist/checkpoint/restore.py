@@ -24,7 +24,7 @@ from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Resumable, check_state, take_up_state
+from hpcdist.checkpoint.resume_state import Reading, check_state, take_up_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
@@ -37,6 +37,8 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Variable
 from hpcdist.ps.table import SparseTable
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
@@ -50,13 +52,14 @@ class Restored:
     path: Path
 
 
+@recorder.span(Kind.CHECKPOINT, "restore a checkpoint")
 @with_the_living
 def restore(
     executor: Executor,
     dirname: str | Path,
     main_program: Program | None = None,
     *,
-    reader: Resumable | None = None,
+    reader: Reading | None = None,
     scope: Scope | None = None,
 ) -> Restored | None:
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.

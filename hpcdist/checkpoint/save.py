@@ -18,7 +18,7 @@ from hpcdist.checkpoint.local_shards import tables_of
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Resumable, own_state
+from hpcdist.checkpoint.resume_state import Reading, own_state
 from hpcdist.checkpoint.serving import FINITE, write_or_say
 from hpcdist.checkpoint.trainer_shares import shares_of
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
@@ -28,11 +28,14 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.ops.common import in_sequence
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 
 _background = Background()
 _memory: dict[str, np.ndarray] = {}  # of snapshots
 
 
+@recorder.span(Kind.CHECKPOINT, "save a checkpoint")
 @with_the_living
 def save(
     executor: Executor,
@@ -40,7 +43,7 @@ def save(
     step: int,
     main_program: Program | None = None,
     *,
-    reader: Resumable | None = None,
+    reader: Reading | None = None,
     extra: Any = None,
     keep: int | None = None,
     compression: str | None = None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from hpcdist.comm.base import Transport
+from hpcdist.trace.events import Cause
 
 Buffer: TypeAlias = Any  # a numpy array, or for NCCL a cupy array, C-contiguous
 
@@ -27,9 +28,14 @@ class Group:
     def size(self) -> int:
         return self.transport.size
 
-    def lacking(self, what: Callable[[], str], missing: Callable[[], Sequence[int]]) -> Lacking:
+    def lacking(
+        self,
+        what: Callable[[], str],
+        missing: Callable[[], Sequence[int]],
+        cause: Cause = Cause.SUM,
+    ) -> Lacking:
         """Return what describes a wait of this rank for ``missing()``."""
-        return Lacking(self, what, missing)
+        return Lacking(self, what, missing, cause)
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Lacking:
     group: Group
     what: Callable[[], str]
     missing: Callable[[], Sequence[int]]
+    cause: Cause
 
     def __call__(self) -> str:
         me = self.group.names[self.group.rank]

@@ -27,6 +27,7 @@ from hpcdist.comm.base import (
 )
 from hpcdist.comm.progress import DEADLINE_S, WaitPolicy, policy_for, waiter
 from hpcdist.errors import CommError
+from hpcdist.trace.events import Cause
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -271,6 +272,7 @@ class _Awaited:
 
     transport: MpiTransport
     what: str
+    cause = Cause.BARRIER
 
     def __call__(self) -> str:
         return f"rank {self.transport.rank} waiting for {self.what}"

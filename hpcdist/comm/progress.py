@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from hpcdist.errors import CommError, DeadlineError
+from hpcdist.trace.events import Cause, Kind, cause_of
+from hpcdist.trace.recorder import recorder
 
 T = TypeVar("T")
 
@@ -71,6 +73,13 @@ def waiting_for() -> str:
     return ""
 
 
+def waiting_cause() -> Cause | None:
+    """Return what this process waits for, in kind; asks no transport, so any thread may call it."""
+    for describe in _waits[-1:]:
+        return cause_of(describe)
+    return None
+
+
 @contextmanager
 def waits_for(describe: Callable[[], str]) -> Iterator[None]:
     """Let `waiting_for` tell ``describe()`` while the block waits by means of its own."""
@@ -127,17 +136,28 @@ def waiter(
     if it answers None, which means that nothing is under way.
     """
     spins = range(policy.spins)
+    cause = recorder.name(cause_of(describe).value)
 
     def wait() -> T:
         try:
-            for _ in spins:
-                result = poll()
-                if result:
-                    return result
-            with waits_for(describe):
-                return linger()
+            result = poll()
+            if result:
+                return result
+            begin = time.monotonic_ns()
+            try:
+                return spin()
+            finally:
+                recorder.record(Kind.WAIT, cause, begin, time.monotonic_ns())
         except failure as error:
             raise explained(error, describe()) from error
+
+    def spin() -> T:
+        for _ in spins:
+            result = poll()
+            if result:
+                return result
+        with waits_for(describe):
+            return linger()
 
     def linger() -> T:
         begin = clock.monotonic()

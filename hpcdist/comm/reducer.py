@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from hpcdist.comm.collective import Buffer, Collective, Reduction
 from hpcdist.errors import CommError
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 
 HELPED = 8  # sums that are helped along at once, the oldest: with very many, asking takes long
 
@@ -40,12 +43,17 @@ class BucketReducer:
         self._full = [False] * len(arrays)
         self._next = 0  # the first bucket whose sum has not begun
         self._under_way: list[Reduction] = []
+        self._round = 1
+        self._nbytes = [array.nbytes for array in arrays]
+        self._began = [0] * len(arrays)  # monotonic clock, nanoseconds; 0: not noted
 
     def start(self, bucket: int) -> None:
         """Begin the sum of a bucket that is full, and of those that waited for it."""
         self._full[bucket] = True
         while self._next < len(self._full) and self._full[self._next]:
             reduction = self._reductions[self._next]
+            if not self._round & recorder.mask:
+                self._began[self._next] = time.monotonic_ns()
             reduction.start()
             self._under_way.append(reduction)
             self._next += 1
@@ -65,6 +73,8 @@ class BucketReducer:
             )
         self.progress()  # those behind it go on while this one is waited for
         self._reductions[bucket].wait()
+        if self._began[bucket]:
+            self._note(bucket)
 
     def wait_all(self) -> None:
         """Wait for the sums of all buckets; then the next step may begin."""
@@ -72,7 +82,14 @@ class BucketReducer:
             self.wait(bucket)
         self._full = [False] * len(self._full)
         self._next = 0
+        self._round += 1
         self._under_way.clear()
+
+    def _note(self, bucket: int) -> None:
+        begin, self._began[bucket] = self._began[bucket], 0
+        name, nbytes = recorder.name(f"sum of bucket {bucket}"), self._nbytes[bucket]
+        end = time.monotonic_ns()
+        recorder.record(Kind.SUM, name, begin, end, nbytes, step=self._round)
 
     def _describer(self, bucket: int) -> Callable[[], str]:
         return lambda: self._describe(bucket)

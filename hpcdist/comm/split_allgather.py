@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array, SharedRows
 from hpcdist.comm.collective import Group
+from hpcdist.trace.events import Cause
 
 LINE = 64  # bytes: what different ranks write is not in one cache line
 
@@ -84,7 +85,7 @@ class _SharedAllgather:
         self.notes: Sequence[Array] = list(
             flat[begin:end].reshape(2, group.size, padded)[:, :, :nbytes]
         )
-        describe = group.lacking(what, self._missing)
+        describe = group.lacking(what, self._missing, Cause.ROUND)
         self._wait = group.transport.waiter(self._met, describe, group.deadline_s)
 
     @staticmethod
@@ -137,7 +138,7 @@ class _SummedAllgather:
         self._under_way = False
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
         others = [peer for peer in range(group.size) if peer != group.rank]
-        describe = group.lacking(what, lambda: others)
+        describe = group.lacking(what, lambda: others, Cause.ROUND)
         self._wait = transport.waiter_all(self._requests, describe, group.deadline_s)
 
     def begin(self) -> None:

@@ -121,6 +121,8 @@ def install() -> None:
     if ROOT in sys.modules:
         raise LaunchError("--as-paddle: the real paddle is already imported in this process")
     sys.meta_path.insert(0, _Finder())
+    # Found by the finder, the module would take the place of the layer that has its name.
+    sys.modules[f"{FLUID}.layers.rnn"] = sys.modules["hpcdist.layers.rnn"]
     settings.find_in_children(CHILDREN, True)
 
 

@@ -51,7 +51,9 @@ ALIASES = {
     _BY_TRANSPILER: "hpcdist.fleet",
     f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
     "hpcdist.layers.metric_op": "hpcdist.layers.metric",
+    "hpcdist.layers.rnn": "hpcdist.layers.recurrent",
     "hpcdist.layers.sequence_lod": "hpcdist.layers.sequence",
+    "hpcdist.layers.utils": "hpcdist.layers.structure",
 }  # fmt: skip
 
 # Where modules look for names of Fluid's that they do not have themselves.
@@ -60,6 +62,7 @@ SOURCES = {
     "hpcdist.contrib": (f"{_OWN}.program_statistics",),
     "hpcdist.contrib.decoder": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
+    "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist",),
     "hpcdist.data_feed_desc": ("hpcdist",),
     "hpcdist.dataset": ("hpcdist",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
 from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 
 Step = Callable[[], Any]
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
@@ -83,8 +86,8 @@ class Compiled:
             return [None if v is None else LoDTensor(v.array.copy(), v.lod) for v in value]
         return value.array.copy() if value.lod is None else LoDTensor(value.array.copy(), value.lod)
 
-    def run(self) -> None:
-        """Execute every step; an error names the operator it came from."""
+    def run(self, detailed: bool = False) -> None:
+        """Execute every step, and note each if ``detailed``; an error names its operator."""
         i = 0
         if self.interpreter is not None:
             self.interpreter.begin()
@@ -92,6 +95,15 @@ class Compiled:
             steps = self.steps
             if self.checks:
                 steps = with_checks(steps, self.ops, self.arrays)
+            if detailed:
+                names, now, record = self.names, monotonic_ns, recorder.record
+                begin = now()
+                for i, call in enumerate(steps):
+                    call()
+                    end = now()
+                    record(Kind.OPERATOR, names[i], begin, end, step=here.step)
+                    begin = end
+                return
             for i, call in enumerate(steps):  # noqa: B007  (told by errors)
                 call()
         except HpcdistError:
@@ -100,6 +112,11 @@ class Compiled:
         except Exception as error:
             here.doing = self._describe(self.ops[i])
             raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
+
+    @functools.cached_property
+    def names(self) -> list[int]:
+        """What the recorder calls each step."""
+        return [recorder.name(op.type) for op in self.ops]
 
     @staticmethod
     def _describe(op: Operator) -> str:

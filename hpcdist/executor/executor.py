@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,10 @@ from hpcdist.graph.program import Program, ProgramCache, default_main_program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
 
+_STEP, _RUN, _FEED, _FETCH = map(recorder.name, ("step", "run", "feed", "fetch"))
 CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
 
 
@@ -68,6 +72,7 @@ class Executor:
         self._nan_watch = NanWatch()
         self._merging = MergedSteps()
         self._closed = False
+        recorder.start()
 
     def run(
         self,
@@ -116,6 +121,7 @@ class Executor:
         scope: Scope,
         return_numpy: bool,
     ) -> list[Any]:
+        begin = monotonic_ns()
         job = control.acting()
         if job is not None:
             origin = program
@@ -136,15 +142,20 @@ class Executor:
         elif entry.compiled.fitting is not None:
             entry = self._fitted(key, entry, program, values, lods)
         entry.last_used = next(self._runs)
+        if entry.trains:
+            here.step += 1
+        detailed = not here.step & recorder.mask
+        fed = monotonic_ns() if detailed else 0
         copy_in = self._backend.copy_in
         for name, buffer in entry.feeds:
             if buffer is not None:
                 copy_in(buffer, values[name])
-        if entry.trains:
-            here.step += 1
-        entry.compiled.run()
+        if detailed:
+            recorder.record(Kind.FEED, _FEED, fed, monotonic_ns(), step=here.step)
+        entry.compiled.run(detailed)
         if here.after_first_step and here.step:
             here.first_step_done()
+        fetched = monotonic_ns() if detailed else 0
         copy_out = self._backend.copy_out
         results: list[Any] = [
             copy_out(array) if array is not None else entry.compiled.interpreted(name)
@@ -157,6 +168,10 @@ class Executor:
             results = turn(list(zip(fetches, results)))
         if entry.trains and self._nan_watch.watching:
             self._nan_watch.look(fetches, results)
+        if detailed:
+            _note_fetched(fetches, results, fetched, len(entry.compiled.steps))
+        kind, called = (Kind.STEP, _STEP) if entry.trains else (Kind.RUN, _RUN)
+        recorder.record(kind, called, begin, monotonic_ns(), step=here.step)
         if return_numpy:
             arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
             return [v if isinstance(v, list) else as_fetched(v) for v in arrays]
@@ -252,6 +267,18 @@ class Executor:
             return entry
         scope, fetches = entry.compiled.scope, entry.fetch_names
         return self._compile(key, program, scope, values, fetches, lods, fitting.reserve)
+
+
+def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, operators: int) -> None:
+    """Note how long fetching has taken, and what has been fetched if that is one number."""
+    now = monotonic_ns()
+    recorder.record(Kind.FETCH, _FETCH, begin, now, step=here.step)
+    for name, value in zip(names, values):
+        if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "fiu":
+            recorder.record(
+                Kind.VALUE, recorder.name(name), now, now, float(value.item()), step=here.step
+            )
+    recorder.detailed(operators + 2 + len(names), now)
 
 
 def _names(fetch_list: Any) -> tuple[str, ...]:

@@ -17,10 +17,10 @@ from hpcdist.errors import GraphError
 from hpcdist.executor.analysis import nested_ops
 from hpcdist.executor.dynamic import GRADIENTS, outer_reads
 from hpcdist.executor.states import OperatorStates
-from hpcdist.executor.tape import Recorder, Tape, seeds_of, stacked, unstacked
+from hpcdist.executor.tape import SAME_VALUE, Recorder, Tape, seeds_of, stacked, unstacked
 from hpcdist.graph.block import Block
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.names import EMPTY
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, infer_outputs, lookup, own_attrs
 from hpcdist.graph.values import TensorArray, Value
@@ -57,6 +57,9 @@ class Interpreter:
         self._local: set[str] = set()  # names that a loop or branch writes: not in compiled memory
         self._tapes: dict[int, Tape] = {}
         self._tape: Tape | None = None
+        self._places: dict[
+            tuple[str, str, str], list[Any]
+        ] = {}  # in arrays, of what gradients seek
 
     def bind(self, op: Operator) -> Callable[[], None]:
         """Return what to call at every step."""
@@ -115,6 +118,8 @@ class Interpreter:
         }
         if lookup(op.type).values is not None:
             self._keep_from_reuse(op, ins)
+        if self._tape is None and op.type.removesuffix("_grad") in SAME_VALUE[:2]:
+            self._remember_place(op, ins)
         outs = self._apply(op, ins, into)
         for slot, names in op.outputs.items():
             for name, value in zip(names, outs.get(slot, ())):
@@ -132,6 +137,16 @@ class Interpreter:
                 memory = self._arrays.get(name)
                 if memory is not None and isinstance(value, Value) and value.array is memory:
                     value.array = memory.copy()
+
+    def _remember_place(self, op: Operator, ins: dict[str, list[Any]]) -> None:
+        """Have a gradient find the place in an array, though the number may be another one now."""
+        type = op.type.removesuffix("_grad")
+        out = (op.outputs.get("Out") or op.inputs["Out@GRAD"])[0].partition(GRAD_SUFFIX)[0]
+        places = self._places.setdefault((type, op.input("X")[0], out), [])
+        if type == op.type:
+            places.append(ins["I"][0])
+        elif places:
+            ins["I"] = [places.pop()]  # gradients come in the opposite order
 
     def _input(self, op: Operator, slot: str, name: str) -> Any:
         if name == EMPTY:

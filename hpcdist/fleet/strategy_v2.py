@@ -10,7 +10,7 @@ from hpcdist.checks import FLEET, integer, no_field
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
+from hpcdist.fleet.collective_settings import CollectiveSettings, recomputing, refuse
 from hpcdist.fleet.strategy import DistributedStrategy as ParameterServerStrategy
 from hpcdist.fleet.strategy import StrategyFactory
 from hpcdist.optimizer import (
@@ -79,9 +79,7 @@ _REFUSED = {
     "elastic": "start the job again with other ranks, from a checkpoint",
     "fp16_allreduce": "gradients are summed in their own type",
     "pipeline": "every worker computes the whole network",
-    "recompute": "memory_optimize saves memory",
     "sharding": "every worker keeps all parameters; parameter servers divide them",
-    "forward_recompute": "memory_optimize saves memory",
     "use_amp": "train in float32",
     "use_dist_fc": "every worker keeps all parameters",
 }
@@ -89,10 +87,13 @@ _REFUSED = {
 _EVERYWHERE: dict[str, Any] = {
     "gradient_merge": False,
     "gradient_merge_configs": {"k_steps": 1, "avg": True},
+    "recompute": False,
+    "recompute_configs": {"checkpoints": []},
+    "forward_recompute": False,
+    "recompute_checkpoints": [],
 }
 _SETTINGS_OF_REFUSED: dict[str, Any] = {
     **{f"{name}_configs": {} for name in _REFUSED},
-    "recompute_checkpoints": [],
     "amp_loss_scaling": 2**15,
     "dist_fc_config": None,
 }
@@ -220,6 +221,9 @@ class DistributedStrategy:
             optimizer = _lars(optimizer, self.lars_configs)
         elif self.lamb:
             optimizer = _lamb(optimizer, self.lamb_configs)
+        if self.recompute or self.forward_recompute:
+            chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
+            optimizer = recomputing(optimizer, chosen)
         if self.gradient_merge:
             optimizer = GradientMergeOptimizer(optimizer, **self.gradient_merge_configs)
         return optimizer

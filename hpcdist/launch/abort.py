@@ -25,6 +25,7 @@ from hpcdist.errors import DeadlineError, RankFailure
 from hpcdist.launch import logs, report, stacks
 from hpcdist.launch.host_board import Fact, HostBoard
 from hpcdist.launch.logs import Output
+from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.stuck_launcher import watch_launcher
 
@@ -45,9 +46,18 @@ class Guard:
     """Ends the job when this rank fails, and reports ranks of this host that have died."""
 
     def __init__(
-        self, transport: Transport, peers: Sequence[Peer], output: Output, script: str
+        self,
+        transport: Transport,
+        peers: Sequence[Peer],
+        output: Output,
+        script: str,
+        recording: RankRecorder,
     ) -> None:
-        """Collective: every rank makes one before its script begins."""
+        """Collective: every rank makes one before its script begins.
+
+        ``recording`` writes what the rank did last when the job ends badly.
+        """
+        self._recording = recording
         self._transport = transport
         self._me = me = peers[transport.rank]
         # Those whose death can be seen: on this host, and not in a container of their own.
@@ -148,6 +158,8 @@ class Guard:
         """Report the end of the job, unless this rank or another one of the host has."""
         if self._board.claim(Fact.REPORTS) and not self._reported:
             self._reported = True
+            if self._recording.directory is not None:
+                text += f"\n  what each rank did last is in {self._recording.directory}"
             self._output.announce(text)
 
     def _of_deaths(self, dead: Sequence[Peer], where: str) -> str:
@@ -155,6 +167,7 @@ class Guard:
         return report.of_deaths(dead, self._me, where, advice)
 
     def _end(self, code: int) -> NoReturn:
+        self._recording.fail()
         # Under a tolerant mpirun every rank ends by itself, and Open MPI forgets the code when the
         # last living rank aborts the job: only the elected one aborts, before the others end.
         reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
@@ -300,6 +313,7 @@ class Guard:
     def _terminated(self) -> NoReturn:
         """End because SIGTERM came; say so if it came to this rank alone."""
         self._board.note(Fact.TERMINATED)
+        self._recording.fail()
         late = time.monotonic() + ALONE_S
         while not self._fatal() and self._spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)

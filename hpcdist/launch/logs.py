@@ -40,12 +40,12 @@ def log_name(role: RankRole) -> str:
     return f"{'serverlog' if role.kind == PSERVER else 'workerlog'}.{role.index}"
 
 
-def problem_with(directory: str) -> str:
-    """Make the directory of logs; return why that cannot be, or an empty string."""
+def problem_with(what: str, directory: str) -> str:
+    """Make a directory; return why that cannot be, or an empty string."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"cannot make the log directory {directory!r}: {error.strerror}"
+        return f"cannot make the {what} {directory!r}: {error.strerror}"
     return ""
 
 

@@ -24,6 +24,7 @@ from hpcdist import runtime, settings
 from hpcdist.checkpoint import preemption
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
+from hpcdist.comm.clock_offset import clock_offset
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
@@ -33,12 +34,14 @@ from hpcdist.executor.position import here
 from hpcdist.launch import (
     checkpoints,
     cores,
+    data,
     environment,
     gpus,
     launcher_check,
     logs,
     options,
     pre_init_watchdog,
+    recording,
     report,
     roles,
     script_arguments,
@@ -50,6 +53,7 @@ from hpcdist.launch import (
 from hpcdist.launch.abort import Guard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
+from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
 from hpcdist.launch.script_arguments import ScriptArguments
@@ -60,6 +64,7 @@ REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 COMMANDS = {
     "checkpoint": checkpoints.main,
+    "data": data.main,
     "settings": lambda words: print(settings_page.markdown(), end=""),
     "slurm": slurm.main,
 }
@@ -154,9 +159,16 @@ def _run_alone(asked: Options) -> None:
     output = Output()
     if asked.log_dir is not None:
         output.direct(0, alone.role_of(0), asked.log_dir, all_output=asked.all_output)
+    recorded = recording.of_rank(0, alone.role_of(0), asked.trace, asked.log_dir)
+    recorded.begin()
     try:
         _run_script(asked)
+        _end_trace(recorded, None)
+    except SystemExit:
+        _end_trace(recorded, None)
+        raise
     except Exception as error:
+        recorded.fail()
         logs.flush()
         output.announce(report.of_exception(error, asked.script, None, runtime.where()))
         raise SystemExit(1) from None
@@ -190,11 +202,14 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
     stacks.listen()
-    ends = Guard(transport, peers, output, asked.script)
+    recorded = recording.of_rank(transport.rank, role, asked.trace, asked.log_dir)
+    ends = Guard(transport, peers, output, asked.script, recorded)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:
         output.direct(transport.rank, role, asked.log_dir, all_output=asked.all_output)
+        recorded.begin()
+        recorded.compared(clock_offset(transport))
         runtime.start(
             transport,
             cluster,
@@ -220,12 +235,26 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         logs.flush()
         # Nobody leaves while others train: a rank that is gone is a rank that died.
         transport.barrier(deadline_s=None)
+        _end_trace(recorded, transport)
         if transport.rank in cluster.servers[:1]:
             ends.name_the_dead(transport.failed())
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:
         ends.fail(lanes.origin(error))
+
+
+def _end_trace(recorded: RankRecorder, transport: Transport | None) -> None:
+    """Write the trace of the job, if one is wanted. Collective."""
+    if recorded.trace is None:
+        return
+    recorded.end()
+    if transport is not None:
+        transport.barrier(deadline_s=None)
+    if transport is None or transport.rank == 0:
+        recorded.merge()
+    if transport is not None:
+        transport.barrier(deadline_s=None)
 
 
 def _leave(ends: Guard, pid: int) -> None:
@@ -236,7 +265,9 @@ def _leave(ends: Guard, pid: int) -> None:
 def _own_facts(asked: Options) -> RankFacts:
     problem = _problem_with(asked.script) or _problem_with_settings() or _problem_with_torch(asked)
     if not problem and asked.log_dir is not None:
-        problem = logs.problem_with(asked.log_dir)
+        problem = logs.problem_with("log directory", asked.log_dir)
+    if not problem and asked.trace is not None:
+        problem = logs.problem_with("directory of the trace", asked.trace)
     given = settings.role_variables() | _role_of(asked)
     return RankFacts(
         host=socket.gethostname(),

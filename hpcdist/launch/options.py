@@ -53,6 +53,7 @@ class Options:
     role: str | None
     role_map: str | None
     log_dir: str | None
+    trace: str | None
     all_output: bool
     quiet: bool
     as_paddle: bool
@@ -142,6 +143,12 @@ def _parser() -> argparse.ArgumentParser:
         "--log-dir",
         metavar="DIR",
         help="write each rank's output to DIR/workerlog.K or serverlog.K; rank 0's is shown too",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="DIR",
+        help="note every operator and message, and write DIR/trace.json at the end, for "
+        "ui.perfetto.dev or chrome://tracing",
     )
     for name, help_text in (
         ("--all-output", "show the stdout of every rank, not only of rank 0"),

@@ -3,6 +3,9 @@
 from hpcdist.layers import (  # noqa: F401
     activation_curves,
     boxes,
+    cells,
+    decode_helpers,
+    decoders,
     distributions,
     indexed,
     linear_algebra,
@@ -16,6 +19,7 @@ from hpcdist.layers import (  # noqa: F401
     resize,
     sampled,
     ssd,
+    stacked_rnn,
     tagged,
     volumes,
 )
@@ -66,6 +70,7 @@ from hpcdist.layers.arrays import (
     tensor_array_to_tensor,
 )
 from hpcdist.layers.boxes import *  # noqa: F403
+from hpcdist.layers.cells import *  # noqa: F403
 from hpcdist.layers.checks import checked as _checked
 from hpcdist.layers.control_flow import (
     Switch,
@@ -82,6 +87,8 @@ from hpcdist.layers.control_flow import (
     logical_xor,
     not_equal,
 )
+from hpcdist.layers.decode_helpers import *  # noqa: F403
+from hpcdist.layers.decoders import *  # noqa: F403
 from hpcdist.layers.decoding import (
     beam_search,
     beam_search_decode,
@@ -171,15 +178,15 @@ from hpcdist.layers.random import (
     uniform_random,
     uniform_random_batch_size_like,
 )
-from hpcdist.layers.regions import *  # noqa: F403
-from hpcdist.layers.resize import *  # noqa: F403
-from hpcdist.layers.rnn import (
+from hpcdist.layers.recurrent import (
     dynamic_gru,
     dynamic_lstm,
     dynamic_lstmp,
     gru_unit,
     lstm_unit,
 )
+from hpcdist.layers.regions import *  # noqa: F403
+from hpcdist.layers.resize import *  # noqa: F403
 from hpcdist.layers.sampled import *  # noqa: F403
 from hpcdist.layers.sequence import (
     im2sequence,
@@ -198,11 +205,14 @@ from hpcdist.layers.sequence import (
     sequence_pool,
     sequence_reshape,
     sequence_reverse,
+    sequence_scatter,
+    sequence_slice,
     sequence_softmax,
     sequence_unpad,
 )
 from hpcdist.layers.side_effects import Print, py_func
 from hpcdist.layers.ssd import *  # noqa: F403
+from hpcdist.layers.stacked_rnn import *  # noqa: F403
 from hpcdist.layers.step_rnn import DynamicRNN, StaticRNN
 from hpcdist.layers.tagged import *  # noqa: F403
 from hpcdist.layers.tagging import (
@@ -400,6 +410,8 @@ __all__ = [
     "sequence_pool",
     "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
     "sequence_softmax",
     "sequence_unpad",
     "shape",
@@ -445,6 +457,10 @@ __all__ = [
     *tagged.__all__,
     *distributions.__all__,
     *boxes.__all__,
+    *cells.__all__,
+    *decode_helpers.__all__,
+    *decoders.__all__,
+    *stacked_rnn.__all__,
     *volumes.__all__,
     *resize.__all__,
     *made.__all__,

@@ -144,16 +144,23 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 
 
 def sequence_mask(
-    x: Variable, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None
+    x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None
 ) -> Variable:
     """Return [..., maxlen] with 1 at places before each length of ``x``, 0 behind.
 
-    ``maxlen`` None: the largest of the lengths, which then are fed or come from `sequence_pad`.
+    ``maxlen`` is a number, or a Variable that follows from shapes; None: the largest of the
+    lengths, which then are fed or come from `sequence_pad`.
     """
     helper = LayerHelper("sequence_mask", name)
     out = helper.new_var(dtype, stop_gradient=True)
-    attrs = {"maxlen": -1 if maxlen is None else maxlen, "out_dtype": out.dtype}
-    helper.append_op("sequence_mask", {"X": x}, {"Y": out}, attrs)
+    attrs: dict[str, Any] = {"maxlen": -1, "out_dtype": out.dtype}
+    slots = {"X": x}
+    if isinstance(maxlen, Variable):
+        maxlen.stop_gradient = True
+        slots["MaxLenTensor"] = maxlen
+    elif maxlen is not None:
+        attrs["maxlen"] = maxlen
+    helper.append_op("sequence_mask", slots, {"Y": out}, attrs)
     return out
 
 
@@ -164,6 +171,28 @@ def lod_reset(
     slots = {"X": x} if y is None else {"X": x, "Y": y}
     attrs = {"target_lod": list(target_lod or ())}
     return LayerHelper("lod_reset").apply("lod_reset", slots, attrs, dtype=x.dtype)
+
+
+def sequence_slice(
+    input: Variable, offset: Variable, length: Variable, name: str | None = None
+) -> Variable:
+    """Return ``length[i]`` rows of sequence i from its row ``offset[i]`` on; both int [n, 1]."""
+    slots = {"X": input, "Offset": offset, "Length": length}
+    offset.stop_gradient = length.stop_gradient = True
+    helper = LayerHelper("sequence_slice", name)
+    return helper.apply("sequence_slice", slots, dtype=input.dtype)
+
+
+def sequence_scatter(
+    input: Variable, index: Variable, updates: Variable, name: str | None = None
+) -> Variable:
+    """Add ``updates`` to row i of ``input`` at the columns that sequence i of ``index`` says.
+
+    ``input`` [sequences, width]; index and updates [rows, 1], in the sequences of ``index``.
+    """
+    slots = {"X": input, "Ids": index, "Updates": updates}
+    helper = LayerHelper("sequence_scatter", name)
+    return helper.apply("sequence_scatter", slots, dtype=input.dtype)
 
 
 def lod_append(x: Variable, level: Any) -> Variable:

@@ -74,6 +74,7 @@ define(
     rows=by_element(totals=linear),
     infer=_sum_infer,
     bind=_sum_bind,
+    folds=True,
     grad=_sum_grad,
     inplace={"Out": "X"},
 )
@@ -118,6 +119,7 @@ define(
     bind=_scale_bind,
     grad=_scale_grad,
     inplace={"Out": "X"},
+    folds=True,
 )
 
 

@@ -245,6 +245,7 @@ def _define(
         attrs=_AXIS,
         infer=infer,
         bind=forward,
+        folds=True,
         inplace={"Out": "X"},
         grad=None if grad_bind is None else grad_by(f"{type}_grad", grad_slots),
     )

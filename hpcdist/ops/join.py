@@ -104,6 +104,7 @@ define(
     attrs={"axis": 0},
     infer=_concat_infer,
     bind=_concat_bind,
+    folds=True,
     grad=grad_by("concat_grad", _CONCAT_GRAD),
 )
 define(
@@ -166,6 +167,7 @@ define(
     attrs={"axis": 0},
     infer=_stack_infer,
     bind=_stack_bind,
+    folds=True,
     grad=grad_by("stack_grad", _STACK_GRAD),
 )
 define("stack_grad", _STACK_GRAD, attrs={"axis": 0}, infer=_stack_grad_infer, bind=_stack_grad_bind)

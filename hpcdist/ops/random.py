@@ -17,8 +17,8 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import constant, like_batch
-from hpcdist.ops.common import shaped_like_batch
+from hpcdist.graph.rows import like_batch, sized
+from hpcdist.ops.common import shape_given, shaped_like_batch
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 
 MODULUS = 2**31 - 1
@@ -43,13 +43,15 @@ def jump(state: int, steps: int) -> int:
     return state * pow(MULTIPLIER, steps, MODULUS) % MODULUS
 
 
-def _infer(shape: Any, dtype: str, **_: Any) -> Meta:
-    return Meta(tuple(shape), dtype)
+def _infer(tensor: Any, listed: Any, shape: Any, dtype: str, **_: Any) -> Meta:
+    return Meta(shape_given(shape, tensor, listed), dtype)
 
 
 def _bind(
     draw: Callable[..., np.ndarray],
     xp: Any,
+    tensor: Any,
+    listed: Any,
     out: Any,
     seed: int,
     stream: str,
@@ -146,7 +148,8 @@ _NORMAL = {"mean": 0.0, "std": 1.0}
 def _define(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
     bind = functools.partial(_bind, draw)
     attrs = {**_SHAPED, **_OF_STREAM, **attrs}
-    define(type, " -> Out", rows=constant, attrs=attrs, infer=_infer, bind=bind, state=Draws)
+    signature = "ShapeTensor?, ShapeTensorList* -> Out"
+    define(type, signature, rows=sized, attrs=attrs, infer=_infer, bind=bind, state=Draws)
 
 
 def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:

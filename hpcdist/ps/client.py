@@ -30,6 +30,9 @@ from hpcdist.ps.packets import Packet, PacketBuffer, VarSpec
 from hpcdist.ps.sparse_rpc import RowClient, RowRequest
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.ps.wire import post_message, receive_message
+from hpcdist.trace import events
+from hpcdist.trace.events import Cause, waits_for_cause
+from hpcdist.trace.recorder import recorder
 
 
 @dataclass(frozen=True)
@@ -191,8 +194,11 @@ class PsClient:
         if self._sent[index]:
             raise CommError(f"{self._name}: {self._packets[index]} sent twice in one step")
         self._sent[index] = True
+        begin = time.monotonic_ns()
         self._gradients[index].gather()
         self._start_sends[index]()
+        if not self.step + 1 & recorder.mask:
+            self._note(events.Kind.SENT, index, self._gradients[index], begin)
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
@@ -209,6 +215,7 @@ class PsClient:
             raise deadline_error(self.awaited, self._deadline_s)
         return False
 
+    @waits_for_cause(Cause.PARAMETERS)
     def awaited(self) -> str:
         """Tell which answers of this step have not come."""
         return f"{self._name}, step {self.step + 1}: waiting for {self._whole(self._receives)}"
@@ -226,6 +233,9 @@ class PsClient:
             slow = {self._owners[i].endpoint for i in self._unended(self._receives)}
             error.missing = tuple(sorted(map(self._cluster.rank_of_endpoint, slow)))
             raise
+        if not self.step + 1 & recorder.mask:
+            for index, buffer in enumerate(self._parameters):
+                self._note(events.Kind.RECEIVED, index, buffer, time.monotonic_ns())
         self._rows.finish()
         self.tables.finish()
         self._pushed.clear()
@@ -266,6 +276,7 @@ class PsClient:
         values = [transport.irecv(array, server, VALUE_TAG) for array in arrays.values()]
         names = ", ".join(arrays)
 
+        @waits_for_cause(Cause.PARAMETERS)
         def describe() -> str:
             return f"{self._name}, after step {self.step}: reading {names} from server {endpoint}"
 
@@ -290,6 +301,7 @@ class PsClient:
         refusals: list[Any] = []
         asked = [r for e in self._cluster.endpoints for r in self._post(e, Kind.CHECKPOINT, what)]
 
+        @waits_for_cause(Cause.CHECKPOINT)
         def describe() -> str:
             return f"{name}, after step {self.step}: waiting for servers to save or load"
 
@@ -414,12 +426,20 @@ class PsClient:
             self._transport, server, REQUEST_TAG, kind, self._trainer, self.step, payload
         )
 
+    def _note(self, kind: events.Kind, index: int, buffer: PacketBuffer, begin_ns: int) -> None:
+        """Note that packet ``index`` has left, or has come, in this step."""
+        server = self._cluster.rank_of_endpoint(self._owners[index].endpoint)
+        name, end = recorder.name(str(buffer.packet)), time.monotonic_ns()
+        recorder.record(kind, name, begin_ns, end, buffer.packet.nbytes, server, self.step)
+
     # -- words --
 
+    @waits_for_cause(Cause.START)
     def _greeting(self) -> str:
         servers = ", ".join(self._cluster.endpoints)
         return f"{self._name} waiting for servers {servers} and all trainers to start"
 
+    @waits_for_cause(Cause.SENDS)
     def _unsent(self) -> str:
         return f"{self._name}, step {self.step + 1}: sending {self._whole(self._sends)}"
 

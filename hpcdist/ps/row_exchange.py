@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.trace.events import Cause, waits_for_cause
 
 
 class RowExchangeClient:
@@ -29,7 +30,9 @@ class RowExchangeClient:
         if self._sending:
             self._transport.wait_all(
                 self._sending,
-                lambda: f"trainer {self._trainer}: sending gradients of tables",
+                waits_for_cause(Cause.SENDS)(
+                    lambda: f"trainer {self._trainer}: sending gradients of tables"
+                ),
                 self._deadline_s,
             )
             self._sending.clear()
@@ -63,6 +66,8 @@ class RowExchangeServer:
         rank = self._ranks[trainer]
         self._transport.wait_all(
             [self._transport.irecv(array, rank, tag) for array in arrays],
-            lambda: f"waiting for {what} from trainer {trainer} (rank {rank})",
+            waits_for_cause(Cause.GRADIENTS)(
+                lambda: f"waiting for {what} from trainer {trainer} (rank {rank})"
+            ),
             self._deadline_s,
         )

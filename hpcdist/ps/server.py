@@ -23,6 +23,7 @@ from hpcdist.ps.messages import (
     Kind,
     decode_header,
 )
+from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.persistent_requests import StepExchange
 from hpcdist.ps.replies import DIFFER, Answers, OnCheckpoint
 from hpcdist.ps.shards import DuePacket, Shards, SyncShards
@@ -31,6 +32,8 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableServer
 from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.ps.wire import new_header, read_payload
+from hpcdist.trace.events import Cause, waits_for_cause
+from hpcdist.trace.recorder import recorder
 
 OnStepBegin = Callable[[int], None]  # (step): before the first update of a step
 OnPacket = Callable[[int, tuple[int, ...]], None]  # (packet index, contributors): update it
@@ -119,6 +122,7 @@ class PsServer:
         self._on_silence = on_silence
         self._heartbeat = Heartbeat(trainers, silence_s)
         self._asked_by = [0] * trainers  # control messages
+        self._log = PacketLog(expected, cluster.trainers, bool(tables))
         self._answers = Answers(
             transport,
             cluster.trainers,
@@ -203,6 +207,8 @@ class PsServer:
             self._answer_reads()
 
     def _take_packet(self, trainer: int, packet: int) -> None:
+        if recorder.on:
+            self._log.arrived(trainer, packet)
         update = self._shards.arrived(trainer, packet)
         if update:
             self._update(update)
@@ -212,7 +218,10 @@ class PsServer:
         if packet < self._dense and contributors:
             self._exchange.settle(packet)
         if packet >= self._dense or contributors:
+            begin = time.monotonic_ns()
             self._on_packet(packet, contributors)
+            if recorder.on and contributors:
+                self._log.applied(packet, contributors, begin)
 
     def _answer(self, update: DuePacket) -> None:
         """Send parameters that have been updated, and take the next gradients."""
@@ -388,6 +397,7 @@ class PsServer:
         """Whether some trainer has begun what others must complete; only that is bounded."""
         return self._greetings.pending or self._shards.begun
 
+    @waits_for_cause(Cause.GRADIENTS)
     def _awaited(self) -> str:
         if self._greetings.pending:
             absent = self._whos(self._missing())
@@ -404,6 +414,7 @@ class PsServer:
         said = f"waiting for {packets[packet]} from {self._whos(missing)}"
         return f"{self._name}, after step {step}: {said}"
 
+    @waits_for_cause(Cause.SENDS)
     def _unsent(self) -> str:
         return f"{self._name} waiting for trainers to take their parameters"
 

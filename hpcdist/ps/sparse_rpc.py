@@ -20,6 +20,7 @@ from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Hea
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.wire import finish_sends, post_message, receive_message
+from hpcdist.trace.events import Cause, waits_for_cause
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,9 @@ class RowClient(RowExchangeClient):
         tables = ", ".join(sorted({r.table for r in requests}))
         self._transport.wait_all(
             waiting,
-            lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of {tables}",
+            waits_for_cause(Cause.TABLE)(
+                lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of {tables}"
+            ),
             self._deadline_s,
         )
 
@@ -76,6 +79,7 @@ class RowClient(RowExchangeClient):
         """
         rank = self._cluster.rank_of_endpoint(endpoint)
 
+        @waits_for_cause(Cause.TABLE)
         def describe() -> str:
             return f"trainer {self._trainer}, step {step + 1}: waiting for changed rows of {table}"
 

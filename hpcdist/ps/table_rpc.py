@@ -22,6 +22,7 @@ from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind, 
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
+from hpcdist.trace.events import Cause, waits_for_cause
 
 PIECE = 1 << 20  # bytes of an answer that travel together
 
@@ -84,7 +85,9 @@ class TableClient(RowExchangeClient):
             step = self.pushes
             self._transport.wait_all(
                 self._asked,
-                lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables",
+                waits_for_cause(Cause.TABLE)(
+                    lambda: f"trainer {self._trainer}, step {step + 1}: waiting for rows of tables"
+                ),
                 self._deadline_s,
             )
             self._asked.clear()

@@ -12,7 +12,7 @@ from hpcdist.errors import CheckpointError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from tests.mpi.collective_jobs import STEPS, batch, check, network, parameters
-from tests.mpi.plain_models import Model, check_job, regression
+from tests.mpi.plain_models import FEATURES, Model, check_job, regression
 from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -30,6 +30,28 @@ def merged(loss: Any) -> None:
 @pytest.mark.parametrize(("trainers", "servers"), SHAPES)
 def test_gradients_are_merged_over_steps_and_trainers(trainers, servers):
     check_job(Model(regression(6, 4), merged), trainers, servers)
+
+
+def checkpointed() -> list[Any]:
+    x, y = fluid.layers.data("x", [FEATURES]), fluid.layers.data("y", [1])
+    first = fluid.layers.dropout(fluid.layers.fc(x, 6, act="tanh"), 0.3)
+    second = fluid.layers.batch_norm(fluid.layers.fc(first, 6), act="relu")
+    third = fluid.layers.fc(second, 6, act="tanh")
+    guess = fluid.layers.fc(fluid.layers.elementwise_add(third, first), 1)
+    cost = fluid.layers.square_error_cost(guess, y)
+    return [fluid.layers.mean(cost), second, third]
+
+
+def recomputing(loss: Any) -> None:
+    names = [op.output("Out")[0] for op in loss.block.ops if op.type in ("relu", "tanh")]
+    optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
+    optimizer._set_checkpoints(names)
+    optimizer.minimize(loss)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES[:3])
+def test_values_are_computed_again_on_every_trainer(trainers, servers):
+    check_job(Model(checkpointed, recomputing), trainers, servers)
 
 
 def fleet_script(role: Any, trainers: int, monkeypatch: Any, choose: Any) -> Any:
@@ -51,8 +73,10 @@ def fleet_script(role: Any, trainers: int, monkeypatch: Any, choose: Any) -> Any
 
 
 @pytest.mark.parametrize("trainers", [2, 3])
-def test_gradient_merge_of_fleet(trainers, monkeypatch):
+def test_gradient_merge_and_recompute_of_fleet(trainers, monkeypatch):
     def choose(strategy: Any) -> None:
+        strategy.recompute = trainers == 3
+        strategy.recompute_configs = {"checkpoints": ["fc_0.tmp_2"]}
         strategy.gradient_merge = True
         strategy.gradient_merge_configs = {"k_steps": 2}
 

@@ -230,6 +230,7 @@ NOT_BY_PARTS = {
 # What is drawn by rows: tests/mpi/test_random_rows.py.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
 ELSEWHERE |= {"random_crop", "sampling_id"}
+ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}

@@ -40,6 +40,12 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
     assert not any(hasattr(held, name) for name in refused)
 
 
+def test_a_layer_that_is_called_as_its_module_stays_a_layer():
+    module = importlib.import_module("paddle.fluid.layers.rnn")
+    assert module.LSTMCell is fluid.layers.LSTMCell and module.dynamic_gru
+    assert callable(fluid.layers.rnn)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -176,9 +176,11 @@ def test_logs_are_named_as_fluids():
 
 
 def test_a_log_directory_that_cannot_be_is_a_problem(tmp_path):
-    assert logs.problem_with(str(tmp_path / "a" / "b")) == ""
+    assert logs.problem_with("log directory", str(tmp_path / "a" / "b")) == ""
     (tmp_path / "file").write_text("")
-    assert "cannot make the log directory" in logs.problem_with(str(tmp_path / "file" / "b"))
+    assert "cannot make the log directory" in logs.problem_with(
+        "log directory", str(tmp_path / "file" / "b")
+    )
 
 
 PEER = report.Peer(1, RankRole(TRAINER, 1), "n1", 4711)

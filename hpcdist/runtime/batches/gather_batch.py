@@ -135,7 +135,8 @@ class RowTreatment:
         treatment = lookup(op.type).rows
         if treatment is None or op.type == "conditional_block":  # may leave results as they were
             given |= {name: self.of(name) for name in names}
-        if is_loss_gradient(op):
+        zero = backward and op.type == "fill_zeros_like"  # the gradient of what nobody reads
+        if zero or is_loss_gradient(op):
             return dict.fromkeys(names, _GRADIENT)
         if all(of.how is How.SAME for of in given.values()):
             return dict.fromkeys(names, SAME)

@@ -78,6 +78,8 @@ class JoinedFetch:
         self._areas, self._rank = areas, rank
         self._ofs = [shared.of_rows(name) for name in names]
         self._places = [k for k, of in enumerate(self._ofs) if of.how is not How.SAME]
+        # Whether there is anything to join: what all trainers have alike is fetched as it is.
+        self.joins = bool(self._places)
         self._small = all(
             self._ofs[k].how in CARRIED and not areas.counts(names[k]) for k in self._places
         )
@@ -85,11 +87,6 @@ class JoinedFetch:
         self._notes: _Notes | None = None  # of the last round; None: nothing was written
         self._divided: Division | None = None  # the last batch, and what its trainers' rows count
         self._weights: list[list[tuple[int, int]] | None] = []
-
-    @property
-    def joins(self) -> bool:
-        """Whether there is anything to join: what all trainers have alike is fetched as it is."""
-        return bool(self._places)
 
     @property
     def written(self) -> bool:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,29 @@ class _Part:
 
     division: Division | None
     told: Mapping[str, np.ndarray]
+    among: tuple[int, ...] = ()  # the trainers that share it
+
+    @property
+    def total(self) -> int:
+        """Rows of the batch."""
+        assert self.division is not None
+        return self.division.share.total
+
+    def rows(self, feed: Feed, batched: frozenset[str]) -> dict[str, Any] | None:
+        """Return what is fed of a batch of arrays; None if that has not so many rows."""
+        assert self.division is not None
+        share = self.division.share
+        total, of_trainer = share.total, slice(share.begin, share.end)
+        rows, found = dict(self.told), False
+        for name, value in feed.items():
+            if type(value) is not np.ndarray:
+                return None
+            if name in batched:
+                if not value.ndim or len(value) != total:
+                    return None
+                found, value = True, value[of_trainer]
+            rows[name] = value
+        return rows if found else None
 
 
 @dataclass
@@ -64,6 +87,8 @@ class _Shared:
     told_whole: bool = False  # whether the user knows that whole batches are computed
     parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers
     joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
+    joins: dict[Sequence[str], Callable[[Fetched], list[Any]]] = field(default_factory=dict)
+    last: _Part | None = None  # of the last batch of arrays
 
 
 class Batches:
@@ -163,17 +188,19 @@ class Batches:
         among = self._membership.begin_batch()
         self._started = None
         batched = shared.rows.batched
-        total = 0 if self._local else rows_of_arrays(feed, batched)
-        if total:
-            self._check.begin(feed, total)
+        # Most batches have as many rows as the one before.
+        part = shared.last
+        rows = part.rows(feed, batched) if part is not None and part.among is among else None
+        if rows is None and not self._local and (total := rows_of_arrays(feed, batched)):
             part = shared.parts.get((total, among)) or self._part(shared, feed, total, among)
-            assert part.division is not None
-            share = part.division.share
-            rows = {n: v[share.begin : share.end] if n in batched else v for n, v in feed.items()}
-        else:
+            shared.last, rows = part, part.rows(feed, batched)
+        if rows is None:
             rows, part = self._looked_at(shared, as_arrays(feed), among)
+            rows.update(part.told)
+        else:
+            assert part is not None
+            self._check.begin(feed, part.total)
         self._division, self._scope = part.division, scope
-        rows.update(part.told)
         return rows
 
     def _part(self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...]) -> _Part:
@@ -181,7 +208,7 @@ class Batches:
         rows, index = shared.rows, among.index(self._trainers.rank)
         facts = rows.batched, index, len(among), rows.counted
         _, division = cut_feed(feed, *facts, whole=rows.whole)
-        part = self._told(shared, division, index)
+        part = replace(self._told(shared, division, index), among=among)
         shared.parts[total, among] = part
         return part
 
@@ -296,7 +323,11 @@ class Batches:
         shared = self._shared.get(program)
         if shared is None or self._trainers.size == 1:
             return None
-        return functools.partial(self._join, self._joined_of(shared, names))
+        joins = shared.joins.get(names)
+        if joins is None:
+            joins = functools.partial(self._join, self._joined_of(shared, names))
+            shared.joins[names] = joins
+        return joins
 
     def _joined_of(self, shared: _Shared, names: Sequence[str]) -> JoinedFetch:
         joined = shared.joined.get(names)

@@ -1,0 +1,106 @@
+"""Race the recorder: steps with what is always recorded, with every detail, and with nothing.
+
+    python benchmarks/recorder.py
+
+All in one process, in turn, in blocks of some ten milliseconds: neighbours see the same machine,
+and the time is that of the thread, so that other programs do not count. The ratios are medians over
+neighbours. linreg has steps of some 25 microseconds, mlp of some milliseconds. First the cost of
+one event by itself is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+from rounds import FROM_CHECKOUT, ONE_THREAD, say
+
+os.environ.update(ONE_THREAD)
+sys.path.insert(0, FROM_CHECKOUT["PYTHONPATH"])
+
+BLOCK = {"linreg": 2000, "mlp": 10}  # steps
+MIB = 16
+WAYS = {"nothing": (0, False), "recorded": (MIB, False), "every detail": (MIB, True)}
+# The most that recording may take, as a share of the time without.
+TARGETS = {"linreg": {"recorded": 0.05}, "mlp": {"recorded": 0.01, "every detail": 0.05}}
+
+
+def event_ns() -> float:
+    """Return what one event costs, with the two looks at the clock, in nanoseconds."""
+    from hpcdist.trace.events import Kind
+    from hpcdist.trace.recorder import Recorder
+
+    recorder, now, count = Recorder(MIB * 2**20), time.monotonic_ns, 20_000
+    record, found = recorder.record, []
+    for _ in range(21):
+        begin = time.thread_time_ns()
+        for step in range(count):
+            at = now()
+            record(Kind.OPERATOR, 0, at, now(), step=step)
+        found.append((time.thread_time_ns() - begin) / count)
+    return statistics.median(found)
+
+
+def race(case: str, rounds: int) -> dict[str, Any]:
+    """Return microseconds per step, and what recording adds as a share."""
+    from cases import CASES, batches
+    from train import network
+
+    import hpcdist as fluid
+    from hpcdist.trace.recorder import recorder
+
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        loss = network(CASES[case])
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(fluid.default_startup_program())
+        feeds = [{"x": x, "y": y} for x, y in batches(CASES[case], trainer=0)]
+        took: dict[str, list[float]] = {way: [] for way in WAYS}
+        for _ in range(rounds + 3):
+            for way, (mib, always) in WAYS.items():
+                recorder.begin(mib * 2**20, always=always)
+                begin = time.thread_time_ns()
+                for step in range(BLOCK[case]):
+                    exe.run(feed=feeds[step % len(feeds)], fetch_list=[loss])
+                took[way].append((time.thread_time_ns() - begin) / BLOCK[case] / 1000)
+    took = {way: found[3:] for way, found in took.items()}  # after the warm-up
+    added = {
+        way: statistics.median(a / b for a, b in zip(took[way], took["nothing"])) - 1
+        for way in WAYS
+    }
+    return {
+        "case": case,
+        "us_per_step": {way: statistics.median(found) for way, found in took.items()},
+        "added": added,
+        "targets": TARGETS[case],
+    }
+
+
+def main() -> None:
+    """Race the cases; exit 1 if recording takes more than it may."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--case", choices=sorted(BLOCK), action="append", help="default: both")
+    parser.add_argument("--rounds", type=int, default=60)
+    options = parser.parse_args()
+    cost = event_ns()
+    print(f"one event: {cost:.0f} ns", file=sys.stderr)
+    rows = [race(case, options.rounds) for case in options.case or sorted(BLOCK)]
+    missed = False
+    for row in rows:
+        for way, added in row["added"].items():
+            most = row["targets"].get(way)
+            missed |= most is not None and added > most
+            limit = "" if most is None else f" (at most {most:.0%})"
+            each = row["us_per_step"][way]
+            print(f"{row['case']}, {way}: {each:.2f} us, {added:+.1%}{limit}", file=sys.stderr)
+    say([{"case": "one event", "ns": cost}, *rows])
+    sys.exit(missed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""When a rank writes what it has recorded: at the end, at a failure, and when a signal asks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from hpcdist.comm.clock_offset import ClockOffset
+from hpcdist.comm.cluster import RankRole
+from hpcdist.comm.progress import waiting_cause
+from hpcdist.executor.position import here
+from hpcdist.trace import chrome, files
+from hpcdist.trace.files import RankOfJob, RankRecording
+from hpcdist.trace.recorder import MIB, recorder
+
+ASKS = signal.SIGRTMIN  # kill -RTMIN PID: write what is recorded, and go on
+TRACE_MIB = 64  # the ring under --trace
+LAST_S = 10.0  # before a failure that are written
+UNASKED = "hpcdist-recording"  # where a signal has a rank write that has no other place
+
+logger = logging.getLogger("hpcdist")
+
+
+@dataclass
+class RankRecorder:
+    """Writes the recording of this rank: into ``trace``, or else beside the logs."""
+
+    of: RankOfJob
+    trace: str | None
+    log_dir: str | None
+    _failed: bool = False
+
+    @property
+    def directory(self) -> str | None:
+        """Where recordings are written without being asked for."""
+        return self.trace or self.log_dir
+
+    def begin(self) -> None:
+        """Begin to record, and listen to the signal that asks for what there is."""
+        if self.trace is not None:
+            recorder.begin(TRACE_MIB * MIB, always=True)
+        else:
+            recorder.start()
+        if self.directory is not None and self.of.rank == 0:
+            _drop_old(self.directory)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(ASKS, self._asked)
+
+    def compared(self, clocks: ClockOffset) -> None:
+        """Take how far this rank's clock is from rank 0's."""
+        self.of = replace(self.of, offset_ns=clocks.offset_ns, error_ns=clocks.error_ns)
+
+    def end(self) -> None:
+        """Write all that the job has recorded, if a trace is wanted."""
+        if self.trace is not None:
+            self._write(self.trace, "end")
+
+    def merge(self) -> None:
+        """Make one trace of what all ranks have written. One rank calls it, when all have."""
+        if self.trace is None:
+            return
+        ranks = files.read_all(self.trace)
+        path = chrome.write(Path(self.trace, "trace.json"), ranks)
+        lost = sum(r.recording.noted - len(r.recording.events) for r in ranks)
+        error_us = max(r.of.error_ns for r in ranks) / 1000
+        said = f"trace of {len(ranks)} ranks in {path}: open it in ui.perfetto.dev"
+        said += f"; clocks agree to {error_us:.3g} us"
+        if lost:
+            said += f"; the first {lost} events no longer fitted into memory"
+        logger.info("%s", said)
+
+    def fail(self) -> None:
+        """Write the last seconds. Called when the process is about to end: raises nothing."""
+        if self.directory is None or self._failed or not recorder.on:
+            return
+        self._failed = True
+        try:
+            self._write(self.directory, "failure", LAST_S)
+        except OSError as error:
+            logger.warning("%s cannot write its last events: %s", self.of, error)
+
+    def _asked(self, signum: int, frame: FrameType | None) -> None:
+        where = self.directory or UNASKED
+        try:
+            logger.info("%s has written %s", self.of, self._write(where, "signal"))
+        except OSError as error:
+            logger.warning("%s cannot write its events: %s", self.of, error)
+
+    def _write(self, directory: str, why: str, last_s: float | None = None) -> Path:
+        now = time.monotonic_ns()
+        found = recorder.taken()
+        if last_s is not None:
+            found = found.since(now - int(last_s * 1e9))
+        of = replace(
+            self.of,
+            why=why,
+            doing=_doing(),
+            written_ns=now,
+            unix_ns=time.time_ns() - time.monotonic_ns(),
+        )
+        return files.write(directory, RankRecording(of, found))
+
+
+def _doing() -> str:
+    cause = waiting_cause()
+    return str(here) if cause is None else f"{here}, waiting for {cause.value}"
+
+
+def of_rank(rank: int, role: RankRole, trace: str | None, log_dir: str | None) -> RankRecorder:
+    """Return what writes the recording of this process."""
+    of = RankOfJob(rank, role.kind, role.index, socket.gethostname(), os.getpid())
+    return RankRecorder(of, trace, log_dir)
+
+
+def _drop_old(directory: str) -> None:
+    """Remove what an earlier job has written: this one may have other ranks."""
+    for path in Path(directory).glob("events.*.npz"):
+        path.unlink(missing_ok=True)

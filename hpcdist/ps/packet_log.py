@@ -1,0 +1,55 @@
+"""What a server notes of the packets that come, are applied and are answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from hpcdist.ps.messages import Hello
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
+
+
+class PacketLog:
+    """Counts each trainer's packets, so that a message has the same number on both its ends."""
+
+    def __init__(self, expected: Hello, ranks: Sequence[int], tables: bool) -> None:
+        """``ranks`` are those of the trainers; ``tables``: the last packet is of all tables."""
+        self._answers = expected.parameters
+        self._ranks = ranks
+        # Names and bytes; of those whose rows differ from step to step 0.
+        self._packets = [(str(packet), packet.nbytes) for packet in expected.gradients]
+        self._packets += [(spec.name, 0) for spec in expected.tables]
+        if tables:
+            self._packets.append((", ".join(t.name for t in expected.row_tables), 0))
+        self._arrived = [[0] * len(self._packets) for _ in ranks]
+
+    def arrived(self, trainer: int, packet: int) -> None:
+        """Note a packet that has come."""
+        begin = time.monotonic_ns()
+        counts = self._arrived[trainer]
+        counts[packet] = number = counts[packet] + 1
+        if not number & recorder.mask:
+            name, nbytes = self._packets[packet]
+            _note(Kind.RECEIVED, name, begin, nbytes, self._ranks[trainer], number - 1)
+
+    def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
+        """Note that a packet has been applied; what answers it leaves next."""
+        number = self._arrived[contributors[0]][packet]
+        if number & recorder.mask:
+            return
+        name, nbytes = self._packets[packet]
+        end = _note(Kind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
+        if packet < len(self._answers):
+            answer = self._answers[packet]
+            for k in contributors:
+                to = self._ranks[k]
+                end = _note(Kind.SENT, str(answer), end, answer.nbytes, to, number - 1)
+        if packet == len(self._packets) - 1:
+            recorder.detailed(len(self._packets) * (1 + 2 * len(contributors)), end)
+
+
+def _note(kind: Kind, name: str, begin: int, nbytes: int, peer: int, step: int) -> int:
+    end = time.monotonic_ns()
+    recorder.record(kind, recorder.name(name), begin, end, nbytes, peer, step)
+    return end

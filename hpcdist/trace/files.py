@@ -1,0 +1,95 @@
+"""The recording of one rank as a file, and those of a job in a directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcdist.errors import TraceError
+from hpcdist.trace.events import EVENT
+from hpcdist.trace.recorder import Recording
+
+FORMAT = 1
+_NAME = re.compile(r"events\.(\d+)\.npz")
+
+
+@dataclass(frozen=True)
+class RankOfJob:
+    """Whose recording it is, and how its clock is to be read."""
+
+    rank: int
+    role: str  # TRAINER or PSERVER
+    index: int  # among those of its role
+    host: str
+    pid: int
+    offset_ns: int = 0  # to add to its clock to have rank 0's
+    error_ns: int = 0  # by which that may be wrong
+    unix_ns: int = 0  # of the wall clock when its monotonic clock was 0
+    why: str = ""  # it was written: "end", "signal", "failure"
+    doing: str = ""  # then
+    written_ns: int = 0  # when, by its clock
+
+    def __str__(self) -> str:
+        kind = "server" if self.role == "PSERVER" else "trainer"
+        return f"rank {self.rank} ({kind} {self.index} on {self.host})"
+
+
+@dataclass(frozen=True)
+class RankRecording:
+    """The recording of one rank of a job."""
+
+    of: RankOfJob
+    recording: Recording
+
+
+def path_of(directory: str | Path, rank: int) -> Path:
+    """Return where the recording of a rank lies."""
+    return Path(directory, f"events.{rank}.npz")
+
+
+def write(directory: str | Path, found: RankRecording) -> Path:
+    """Write a rank's recording, whole or not at all; an older one of this rank is replaced."""
+    path = path_of(directory, found.of.rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = asdict(found.of) | {
+        "format": FORMAT,
+        "names": found.recording.names,
+        "noted": found.recording.noted,
+    }
+    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        np.savez(file, about=text, events=found.recording.events)
+    temporary.replace(path)
+    return path
+
+
+def read(path: str | Path) -> RankRecording:
+    """Return what `write` wrote; TraceError for another file."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            about = json.loads(found["about"].tobytes())
+            events = found["events"]
+        if about.pop("format") != FORMAT or events.dtype != EVENT:
+            raise ValueError(f"expected format {FORMAT}")
+        recording = Recording(events, tuple(about.pop("names")), about.pop("noted"))
+        return RankRecording(RankOfJob(**about), recording)
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise TraceError(f"{path} is no recording of a rank: {error}") from error
+
+
+def read_all(directory: str | Path) -> list[RankRecording]:
+    """Return the recordings in a directory, by rank; TraceError if there are none."""
+    folder = Path(directory)
+    found = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
+    if not found:
+        raise TraceError(
+            f"{folder} has no recordings (events.*.npz): they are written by --trace DIR at the "
+            "end, and at a failure also beside the logs of --log-dir"
+        )
+    return sorted(map(read, found), key=lambda recording: recording.of.rank)

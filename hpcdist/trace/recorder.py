@@ -1,0 +1,204 @@
+"""The recorder of a process: a ring of the latest events, in memory set aside at the start.
+
+What happens once in a step or less often, and waits, are always noted. Operators and packets are
+noted in some steps only: every ``stride``-th, where ``stride`` is a power of two, so that ranks
+with different strides have steps in common, and as small as keeps their cost below `SHARE` of the
+time.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdist import settings
+from hpcdist.trace.events import EVENT, RECORD, Kind
+
+SHARE = 0.005  # of the time, for the details of some steps
+COST_NS = 500  # of one event, measured: benchmarks/recorder.py
+MOST_STRIDE = 1024
+MIB = 2**20
+
+Record = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Events of one rank in the order in which they were noted, and the names that they speak of.
+
+    ``noted`` counts all there were: the first ``noted - len(events)`` are gone.
+    """
+
+    events: NDArray[Any]
+    names: tuple[str, ...]
+    noted: int
+
+    def since(self, begin_ns: int) -> Recording:
+        """Return the events that ended at a time or later."""
+        kept = self.events[self.events["end"] >= begin_ns]
+        return Recording(kept, self.names, self.noted)
+
+
+class Recorder:
+    """Notes events; threads may share one. ``on`` tells whether anything is noted.
+
+    ``mask``: the details of step n are noted where ``n & mask`` is 0.
+    """
+
+    on: bool
+    mask: int
+    record: Record
+    _noted: Callable[[], int]
+
+    def __init__(self, nbytes: int = 0) -> None:
+        self.names: list[str] = []
+        self._number_of: dict[str, int] = {}
+        self._naming = threading.Lock()
+        self.begin(nbytes)
+        self._started = nbytes > 0
+
+    def start(self) -> None:
+        """Begin as HPCDIST_RECORD_MIB says, unless it has begun already."""
+        if not self._started:
+            self.begin(settings.RECORD_MIB.read() * MIB)
+
+    def begin(self, nbytes: int, *, always: bool = False) -> None:
+        """Begin anew with a ring of so many bytes; 0: note nothing.
+
+        ``always``: note the details of every step.
+        """
+        capacity = nbytes // RECORD.size
+        self._started = True
+        self.on = capacity > 0
+        self._ring = np.zeros(capacity, EVENT)
+        self._detailed_at = 0
+        self.always = always
+        self.record, self._noted = _writer(self._ring) if self.on else (_ignore, _none)
+
+    def clear(self) -> None:
+        """Forget all events."""
+        self.begin(self._ring.nbytes, always=self.always)
+
+    @property
+    def always(self) -> bool:
+        """Whether the details of every step are noted."""
+        return self._always
+
+    @always.setter
+    def always(self, always: bool) -> None:
+        self._always = always
+        self._stride = 1
+        self.mask = 0 if self.on else -1
+
+    def name(self, text: str) -> int:
+        """Return the number of a name; the same for the same text."""
+        with self._naming:
+            if text not in self._number_of:
+                self._number_of[text] = len(self.names)
+                self.names.append(text)
+            return self._number_of[text]
+
+    @contextmanager
+    def span(self, kind: Kind, name: str, value: float = 0.0) -> Iterator[None]:
+        """Note an event that lasts as long as the block, also if that raises."""
+        begin = monotonic_ns()
+        try:
+            yield
+        finally:
+            self.record(kind, self.name(name), begin, monotonic_ns(), value)
+
+    def detailed(self, events: int, now_ns: int) -> None:
+        """Choose the next stride: a step with ``events`` details has just been noted."""
+        step_ns = (now_ns - self._detailed_at) / self._stride
+        self._detailed_at = now_ns
+        if self.on and not self._always:
+            self._stride = stride_for(events, step_ns)
+            self.mask = self._stride - 1
+
+    def taken(self) -> Recording:
+        """Return what the ring holds now, and go on."""
+        before = self._noted()
+        ring = self._ring.copy()
+        # What other threads have noted meanwhile may be in it, half written.
+        noted, capacity = self._noted(), len(ring)
+        first = max(0, noted - capacity)
+        places = np.arange(first, max(first, before)) % max(capacity, 1)
+        return Recording(ring[places], tuple(self.names), before)
+
+
+def stride_for(events: int, step_ns: float) -> int:
+    """Return in every how many steps of ``step_ns`` nanoseconds to note ``events`` details."""
+    least = events * COST_NS / (SHARE * max(step_ns, 1.0))
+    stride = 1
+    while stride < min(least, MOST_STRIDE):
+        stride *= 2
+    return stride
+
+
+def _writer(ring: NDArray[Any]) -> tuple[Record, Callable[[], int]]:
+    """Return what notes an event in a ring, and what tells how many have been noted.
+
+    Two threads at the same moment may write to one place, and one event is lost: a lock for every
+    event would cost more than that is worth.
+    """
+    buffer, size = ring.data.cast("B"), RECORD.size
+    nbytes, pack, thread = ring.nbytes, RECORD.pack_into, threading.get_ident
+    at = 0
+
+    def record(
+        kind: int,
+        name: int,
+        begin: int,
+        end: int,
+        value: float = 0.0,
+        peer: int = -1,
+        step: int = 0,
+    ) -> None:
+        nonlocal at
+        place = at
+        at = place + size
+        pack(buffer, place % nbytes, begin, end, value, thread(), name, peer, step, kind)
+
+    def noted() -> int:
+        return at // size
+
+    return record, noted
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    """Note nothing."""
+
+
+def _none() -> int:
+    return 0
+
+
+recorder = Recorder()  # the first Executor starts it, or the launcher
+
+
+class _Garbage:
+    """Notes what Python's garbage collector takes from the time of a step."""
+
+    LEAST_NS = 20_000
+
+    def __init__(self) -> None:
+        self._begin = 0
+        self._name = recorder.name("garbage collection")
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        now = monotonic_ns()
+        if phase == "start":
+            self._begin = now
+        elif now - self._begin > self.LEAST_NS:
+            recorder.record(Kind.GARBAGE, self._name, self._begin, now, info["generation"])
+
+
+gc.callbacks.append(_Garbage())

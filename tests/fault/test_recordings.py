@@ -1,0 +1,104 @@
+"""What jobs write of themselves: a trace at the end, their last events at a failure or a signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from hpcdist.errors import TraceError
+from hpcdist.trace import files
+from hpcdist.trace.events import Kind
+from tests.jobs import TRAIN, Job, needs_mpirun
+
+pytestmark = needs_mpirun
+
+TRAIN_UNTIL_TOLD = (
+    TRAIN
+    + """
+while not os.path.exists("stop"):
+    train(5)
+if RANK == 0:
+    raise ValueError("told to stop")
+while True:
+    train(5)
+"""
+)
+
+
+def read(path):
+    """Return a recording, None while there is none."""
+    return files.read(path) if path.exists() else None
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_one_trace_has_all_ranks_and_an_arrow_for_every_message(tmp_path, servers):
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "events.7.npz").write_text("of an earlier job, of more ranks")
+    options = ["--trace", "trace", "--pservers", str(servers)]
+    job = Job(tmp_path, TRAIN + "train(20)\nexe.close()", *options, ranks=3)
+    ended = job.end()
+    assert ended.code == 0, ended
+    trace = json.loads((tmp_path / "trace" / "trace.json").read_text())
+    events = trace["traceEvents"]
+    assert {e["pid"] for e in events} == {0, 1, 2}
+    steps = [e for e in events if e.get("cat") == "step"]
+    assert len(steps) == 20 * (3 - servers)
+    phases = [e["ph"] for e in events]
+    assert phases.count("s") == phases.count("f") == 20 * 2 * 2 * servers
+    by_id = {e["id"]: e for e in events if e["ph"] == "s"}
+    slack_us = 2 * max(facts["clock error, microseconds"] for facts in trace["otherData"].values())
+    for end in (e for e in events if e["ph"] == "f"):
+        assert end["ts"] >= by_id[end["id"]]["ts"] - slack_us
+    sums = [e for e in events if e["ph"] == "b"]
+    assert len(sums) == (0 if servers else 60)
+    assert sum(e["ph"] == "C" and e["name"].startswith("mean") for e in events) == len(steps)
+
+
+def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):
+    job = Job(tmp_path, TRAIN_UNTIL_TOLD, "--pservers", "1", "--log-dir", "logs", ranks=3)
+    path = files.path_of(tmp_path / "logs", 1)
+    job.await_step(1, 3)
+    os.kill(job.pid(1), signal.SIGRTMIN)  # asks for what there is: the job goes on
+    job.wait_until(path.exists, "the recording of rank 1")
+    asked = read(path)
+    assert asked.of.why == "signal"
+    assert (asked.recording.events["kind"] == Kind.STEP).any()
+    (tmp_path / "stop").touch()
+    ended = job.end()
+    assert ended.code != 0
+    (said,) = [m for m in ended.messages if "failed at" in m]
+    assert "rank 0 (trainer 0" in said
+    assert "what each rank did last is in logs" in ended.err
+    found = files.read_all(tmp_path / "logs")
+    assert [(r.of.rank, r.of.role, r.of.why) for r in found] == [
+        (0, "TRAINER", "failure"),
+        (1, "TRAINER", "failure"),
+        (2, "PSERVER", "failure"),
+    ]
+    for rank in found:
+        assert (rank.recording.events["kind"] == Kind.RECEIVED).any()
+        assert rank.recording.events["end"].max() <= rank.of.written_ns
+    # Who stopped first: its events end earliest, and the others have waited since.
+    assert found[2].of.doing.startswith("step")
+
+
+def test_without_a_directory_nothing_is_written(tmp_path):
+    job = Job(tmp_path, TRAIN + "train(5)\nraise ValueError('no')", mpirun=False)
+    assert job.end().code == 1
+    with pytest.raises(TraceError):
+        files.read_all(tmp_path)
+
+
+def test_one_process_writes_a_trace_too(tmp_path):
+    job = Job(tmp_path, TRAIN + "train(5)", "--trace", "trace", mpirun=False)
+    assert job.end().code == 0
+    events = json.loads((tmp_path / "trace" / "trace.json").read_text())["traceEvents"]
+    assert sum(e.get("cat") == "step" for e in events) == 5
+    (tmp_path / "file").touch()
+    job = Job(tmp_path, TRAIN, "--trace", "file/trace", mpirun=False)
+    ended = job.end()
+    assert ended.code == 1
+    assert "cannot make the directory of the trace 'file/trace'" in ended.err
