@@ -34,12 +34,14 @@ def sampled(hidden: Any, label: Any) -> Any:
 
 
 def trained(cost: Callable[[Any, Any], Any]) -> Callable[[], list[float]]:
+    """Build a Program of its own; return what trains it. Ranks that are threads build nothing."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 1], dtype="int64")
+        loss = fluid.layers.mean(cost(fluid.layers.fc(x, 6, act="tanh"), y))
+        fluid.optimizer.SGD(0.5).minimize(loss)
+
     def script() -> list[float]:
-        main, startup = fluid.Program(), fluid.Program()
-        with fluid.program_guard(main, startup), fluid.unique_name.guard():
-            x, y = fluid.data("x", [None, 4]), fluid.data("y", [None, 1], dtype="int64")
-            loss = fluid.layers.mean(cost(fluid.layers.fc(x, 6, act="tanh"), y))
-            fluid.optimizer.SGD(0.5).minimize(loss)
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         losses = []
@@ -58,7 +60,7 @@ def test_trainers_that_sum_their_gradients_learn_what_one_process_does(cost: Any
     with fluid.scope_guard(fluid.Scope()):
         alone = trained(cost)()
     with ranks_as_threads() as run:
-        for losses in run(2, 0, [trained(cost)] * 2):
+        for losses in run(2, 0, [trained(cost) for _ in range(2)]):
             np.testing.assert_allclose(losses, alone, rtol=1e-5)
 
 
@@ -66,10 +68,10 @@ def test_servers_learn_what_one_process_does_or_refuse_by_name() -> None:
     with fluid.scope_guard(fluid.Scope()):
         alone = trained(sampled)()
     with ranks_as_threads() as run:
-        for losses in run(2, 1, [trained(sampled)] * 3):
+        for losses in run(2, 1, [trained(sampled) for _ in range(3)]):
             np.testing.assert_allclose(losses, alone, rtol=1e-5)
         for cost, table in ((nce, "nce_0"), (paths, "hierarchical_sigmoid_0")):
             with pytest.raises(
                 CommError, match=f"table .{table}.*is_sparse=True, but is not only looked"
             ):
-                run(2, 1, [trained(cost)] * 3)
+                run(2, 1, [trained(cost) for _ in range(3)])
