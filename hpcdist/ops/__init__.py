@@ -66,6 +66,7 @@ from hpcdist.ops import (  # noqa: F401
     tagging,
     tensor,
     trees,
+    torch_module,
     volumes,
     whole_norms,
     yolo_loss,
