@@ -183,7 +183,6 @@ define(
     infer=_top_infer,
     bind=functools.partial(_top_bind, _top),
     grad=grad_by("sequence_topk_avg_pooling_grad", _TOP_GRAD),
-    shape_only=("ROW", "COLUMN"),
     lods=("X", "ROW", "COLUMN"),
 )
 define(
@@ -193,7 +192,6 @@ define(
     attrs=_TOP,
     infer=like_inputs(_TOP_GRAD),
     bind=functools.partial(_top_bind, _top_grad),
-    shape_only=("ROW", "COLUMN"),
     lods=("X", "ROW", "COLUMN"),
 )
 
@@ -303,7 +301,6 @@ define(
     infer=_conv_infer,
     bind=functools.partial(_conv_bind, _convolved),
     grad=grad_by("var_conv_2d_grad", _CONV_GRAD),
-    shape_only=("ROW", "COLUMN"),
     lods=("X", "ROW", "COLUMN"),
 )
 define(
@@ -313,6 +310,5 @@ define(
     attrs=_CONV,
     infer=like_inputs(_CONV_GRAD),
     bind=functools.partial(_conv_bind, _convolved_grad),
-    shape_only=("ROW", "COLUMN"),
     lods=("X", "ROW", "COLUMN"),
 )
