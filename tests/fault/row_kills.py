@@ -1,6 +1,7 @@
 """Jobs that read columnar files and are killed again and again: no row may be lost or repeated.
 
-As a program: ``python -m tests.fault.row_kills 20 0`` draws 20 chains of jobs, from number 0 on.
+As a program: ``python -m tests.fault.row_kills 20 0 6`` draws 20 chains of jobs, from number 0 on,
+each of up to 6 trainers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ else:
     program = transpiler.get_trainer_program()
     if trainers > 1:
         rows = rows.shard()
-saver = fluid.checkpoint.Saver(exe, "saved", every=3, reader=rows, main_program=program)
+saver = fluid.checkpoint.Saver(exe, "saved", every=4, reader=rows, main_program=program)
 saver.restore()
 notes = open(f"used.{run}.{me}", "w")
 print("from", rows.epoch, rows.position, file=notes, flush=True)
@@ -71,8 +72,8 @@ exe.close()
 """
 
 
-def run(number: int, directory: Path, jobs: int = 4) -> Counter[str]:
-    """Run a chain of jobs of drawn shapes, of which only the last ends by itself; check all rows.
+def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[str]:
+    """Run a chain of jobs of up to ``most`` trainers; only the last ends by itself; check all rows.
 
     Returns what was drawn.
     """
@@ -89,13 +90,14 @@ def run(number: int, directory: Path, jobs: int = 4) -> Counter[str]:
     how = (draw.choice([None, number]), draw.choice([1, 60, 1000]), draw.choice([1, 4, 12]))
     drawn: Counter[str] = Counter({mode: 1})
     for job in range(jobs):
-        trainers = draw.randint(1, 6)
+        trainers = draw.randint(1, most)
         servers = draw.randint(mode != "plain", 2)
         last = draw.randint(0, 12) if job < jobs - 1 else -1
         args = [mode, repr(how), EPOCHS, job, draw.randrange(trainers), last]
         options = ["--pservers", str(servers), "--quiet"] if servers else ["--quiet"]
         ranks = trainers + servers
-        ended = Job(directory, SCRIPT, *options, ranks=ranks, args=list(map(str, args))).end()
+        started = Job(directory, SCRIPT, *options, ranks=ranks, args=list(map(str, args)))
+        ended = started.end(within_s=300)
         drawn[f"{trainers} trainers"] += 1
         if ended.code == 0:  # the epochs were over before the kill came
             break
@@ -136,11 +138,12 @@ def _used(directory: Path, due: int) -> dict[int, list[int]]:
 
 def main() -> None:
     """Run chains of jobs; an AssertionError tells of the first that went wrong."""
-    count, begin = (int(word) for word in (*sys.argv[1:], "20", "0")[:2])
+    given = sys.argv[1:]
+    count, begin, most = map(int, [*given, *("20", "0", "6")[len(given) :]])
     total: Counter[str] = Counter()
     for number in range(begin, begin + count):
         with tempfile.TemporaryDirectory() as directory:
-            total += run(number, Path(directory))
+            total += run(number, Path(directory), most=most)
         print(number, dict(total), flush=True)
 
 

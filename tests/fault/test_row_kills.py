@@ -19,4 +19,4 @@ pytestmark = needs_mpirun
 def test_no_row_is_lost_or_repeated(tmp_path, number):
     from tests.fault.row_kills import run
 
-    run(number, tmp_path, jobs=2)
+    run(number, tmp_path, jobs=2, most=2)
