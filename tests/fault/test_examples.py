@@ -32,6 +32,8 @@ RUNS = [
     ("ctr.py", "--data adult --steps 40", 2, 0, 0.85),
     ("gan.py", "--epochs 1", 4, 2, 0.50),
     ("label_roles.py", "--epochs 1 --sentences 960 --width 8", 4, 2, 0.30),
+    ("sentiment.py", "--epochs 1 --sentences 1600 --batch-size 16 --width 8", 4, 2, 0.60),
+    ("machine_translation.py", "--epochs 1 --sentences 2400 --width 16", 4, 2, 0.25),
     ("word2vec.py", "--sparse --steps 40", 3, 1, 0.20),
     pytest.param(
         "recommender.py",
