@@ -192,9 +192,9 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     )
     found = environment.variables(cluster, transport.rank)
     found |= gpus.variables(transport, cluster, os.environ)
-    if asked.as_torchrun:
-        _refuse_servers(cluster)
-        found |= environment.of_torchrun(transport.rank, hosts)
+    if asked.as_torchrun and transport.rank in cluster.trainers:
+        trainer = cluster.trainers.index(transport.rank)
+        found |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
     os.environ.update(found)
     settings.RANK.write(transport.rank)
     if transport.rank == 0:
@@ -301,14 +301,6 @@ def _own_facts(asked: Options) -> RankFacts:
     )
 
 
-def _refuse_servers(cluster: Cluster) -> None:
-    if cluster.servers:
-        raise LaunchError(
-            f"--as-torchrun: jobs of torch's have no servers, got {len(cluster.servers)}: leave "
-            "out --pservers, --role-map and PADDLE_TRAINING_ROLE"
-        )
-
-
 def _problem_with_torch(asked: Options) -> str:
     """Return why a script of torch's cannot run here, or an empty string."""
     if not asked.as_torchrun or importlib.util.find_spec("torch"):
@@ -402,6 +394,9 @@ def _run_script(asked: Options) -> None:
     if asked.as_torchrun:
         from hpcdist.torch import takeover  # an optional extra, and seconds to import
 
+        if runtime.is_server():
+            takeover.serve()
+            return
         takeover.stand_in()
     else:
         random.seed(asked.seed)
