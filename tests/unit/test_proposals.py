@@ -98,9 +98,9 @@ def test_polygons_that_are_not_convex_are_refused() -> None:
 
 # -- a detector of two stages, in one process and in jobs ------------------------------------------
 def detector() -> Callable[[], list[float]]:
-    """Return what trains the first stage of a small detector, and classes of what it proposes.
+    """Build the first stage of a small detector, and classes of the regions it proposes.
 
-    The Program is built here: which one layers go into is the same for all threads.
+    Return what trains it: ranks that are threads build no Programs.
     """
     layers, main, startup = fluid.layers, fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
