@@ -95,7 +95,7 @@ def restore(
             _refuse_merged(checkpoint, program, peers.trainers)
         check_take_up(checkpoint, held, data=here.step > 0)
         for table in tables:
-            check_table(checkpoint, table, 0, 1)
+            check_table(checkpoint, table, peers.trainer, peers.trainers)
         check_state(checkpoint.facts.trainers, reader, str(checkpoint.manifest))
         opened.append((checkpoint, held))
 
@@ -105,7 +105,7 @@ def restore(
         ((checkpoint, held),) = opened
         take_up(checkpoint, held, scope)
         for table in tables:
-            take_up_table(checkpoint, table, 0, 1)
+            take_up_table(checkpoint, table, peers.trainer, peers.trainers)
         facts, file = checkpoint.facts, str(checkpoint.manifest)
         counted = take_up_state(facts.trainers, peers.trainer, executor, reader, file)
         return [facts.step, facts.extra, counted]

@@ -91,8 +91,9 @@ def save(
     states = [state for _, _, state in begun]
     label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
     shares = shares_of(peers, program, scope)
-    writers = [k for k, share in enumerate(shares) if share or not (k or peers.servers)]
-    content = Content(shares[peers.trainer], scope, tables_of(program, scope))
+    tables = tables_of(program, scope)  # without servers, each trainer's rows of them
+    writers = [k for k, share in enumerate(shares) if share or tables or not (k or peers.servers)]
+    content = Content(shares[peers.trainer], scope, tables)
     if finite:
         _check_finite(peers, content, target)
     joint = single_file and peers.group is not None

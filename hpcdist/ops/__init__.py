@@ -63,6 +63,7 @@ from hpcdist.ops import (  # noqa: F401
     tagged,
     tagging,
     tensor,
+    torch_module,
     volumes,
     whole_norms,
     yolo_loss,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hpcdist.comm.base import Transport
+from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
@@ -119,6 +119,13 @@ class TrainerLink(Link):
             if op.type == "distributed_lookup_table":
                 calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
+
+    def connect(self, program: Program, arrays: Mapping[str, Array]) -> Connection:
+        """Connect for messages of a Program that are sent and received without running it."""
+        plan = trainer_plan(program)
+        assert plan is not None, "a transpiled Program has one"
+        self._connection.connect(plan, arrays.__getitem__, list(arrays.values()))
+        return self._connection
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now: before the first step it can only ask."""
