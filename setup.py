@@ -16,7 +16,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
-    package_data={"hpcdist.compat": ["fluid_names.txt"]},
+    package_data={"hpcdist.compat": ["fluid_names.txt"], "hpcdist.launch": ["job_report.html"]},
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
     # this package and not the checkout's folder, which has its name.
     package_dir={"": "."},
@@ -43,10 +43,12 @@ setup(
         "torch": ["torch>=2.1"],
         "data": ["pyarrow>=15"],
         "plot": ["matplotlib>=3.8"],
+        "report": ["jinja2>=3.1"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
             "import-linter>=2.1",
+            "jinja2>=3.1",
             "mypy>=2.4,<2.5",
             "pyarrow>=15",
             "pre-commit>=3.7",

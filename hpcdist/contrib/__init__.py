@@ -1,5 +1,9 @@
 """What Fluid has under ``fluid.contrib``."""
 
+from hpcdist.contrib import matching, rows
+from hpcdist.contrib.decoder import BeamSearchDecoder, InitState, StateCell, TrainingDecoder
+from hpcdist.contrib.matching import *  # noqa: F403
+from hpcdist.contrib.rows import *  # noqa: F403
 from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
 from hpcdist.layers.stacked_rnn import basic_gru, basic_lstm
 from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
@@ -7,7 +11,13 @@ from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
 __all__ = [
     "BasicGRUUnit",
     "BasicLSTMUnit",
+    "BeamSearchDecoder",
+    "InitState",
+    "StateCell",
+    "TrainingDecoder",
     "basic_gru",
     "basic_lstm",
     "extend_with_decoupled_weight_decay",
+    *matching.__all__,
+    *rows.__all__,
 ]

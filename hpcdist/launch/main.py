@@ -37,6 +37,7 @@ from hpcdist.launch import (
     data,
     environment,
     gpus,
+    job_report,
     launcher_check,
     logs,
     options,
@@ -68,6 +69,7 @@ COMMANDS = {
     "checkpoint": checkpoints.main,
     "data": data.main,
     "doctor": doctor.main,
+    "report": job_report.main,
     "settings": lambda words: print(settings_page.markdown(), end=""),
     "slurm": slurm.main,
 }

@@ -16,6 +16,7 @@ from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import Wanted, grad_by, like_inputs, same
+from hpcdist.ops.second import UNARY
 
 Bind = Callable[..., Callable[[], Any]]
 _ROW = 4096  # elements: enough to hide what a row costs
@@ -59,6 +60,7 @@ def unary(
         infer=like_inputs(slots),
         kernel=derivative,
         bind=derivative_bind,
+        grad=UNARY.get(type),
     )
 
 

@@ -47,18 +47,14 @@ class _Words:
     """The greatest ids that the checks of one GPU have seen since the host last looked."""
 
     def __init__(self, xp: Any) -> None:
-        self._xp = xp
-        self._array = xp.zeros(256, "uint64")
+        self._array = xp.zeros(4096, "uint64")
         self._slots: dict[LateCheck, Any] = {}  # those that have run since then
 
     def of(self, check: LateCheck) -> Any:
         """Return the word of a check, which is looked at before a value is next given out."""
         if check not in self._slots:
-            if len(self._slots) == len(self._array):
-                more = self._xp.zeros(2 * len(self._array), "uint64")
-                more[: len(self._array)] = self._array
-                self._array = more
-                self._slots = {known: more[i] for i, known in enumerate(self._slots)}
+            if len(self._slots) == len(self._array):  # rare: the host waits for once
+                self.look()
             self._slots[check] = self._array[len(self._slots)]
         tell_later(self)
         return self._slots[check]

@@ -183,6 +183,14 @@ def _planes(draw: Seeded) -> Case:
     return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
 
 
+def _children(draw: Seeded) -> Case:
+    inputs = {
+        "X": draw.rng.integers(0, 4, draw.shape(1, 2)),
+        "TreeInfo": draw.rng.integers(0, 4, (4, 5)),
+    }
+    return Case(inputs, {"child_nums": 2, "dtype": "int64"})
+
+
 WITHOUT_GRADIENT = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
@@ -206,6 +214,7 @@ WITHOUT_GRADIENT = {
     "chunk_eval": _chunks,
     "edit_distance": _distance,
     "box_decoder_and_assign": _of_classes,
+    "tdm_child": _children,
     "similarity_focus": _planes,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}

@@ -18,6 +18,7 @@ from hpcdist.errors import FeedError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
 from hpcdist.graph.registry import Meta
+from hpcdist.ops import labels
 from hpcdist.ops.by_torch import tensor_on
 from hpcdist.ops.selected_rows import SelectedRows
 from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
@@ -163,6 +164,18 @@ def test_a_wrong_id_is_told_before_any_value(wrong):
     with pytest.raises(FeedError, match=rf"id {wrong} is outside 0..8, the 9 rows"):
         looked_up([[1, wrong], [0, 1]])  # in a step that fetches nothing
     assert looked_up([[0, 8]])
+
+
+def test_checks_that_nobody_looks_at_take_no_more_memory_and_are_not_lost(monkeypatch):
+    words = labels._words(MODULE, 0)
+    monkeypatch.setattr(words, "_array", MODULE.zeros(4, "uint64"))
+    for k in range(11):
+        labels.range_check(MODULE, asarray(np.array([k])), 20, "gather", "rows")()
+    labels.range_check(MODULE, asarray(np.array([21])), 20, "gather", "rows")()
+    with pytest.raises(FeedError, match="gather: id 21 is outside 0..19"):
+        for _ in range(5):
+            labels.range_check(MODULE, asarray(np.array([0])), 20, "gather", "rows")()
+    words.look()
 
 
 def test_a_wrong_id_is_told_when_the_executor_is_closed():

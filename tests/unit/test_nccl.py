@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcdist.comm import nccl
 from hpcdist.comm.device import AwareCollective, StagedCollective
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import LoopbackTransport, world
 from hpcdist.comm.nccl import NcclCollective
+from hpcdist.comm.watchdog import Watchdog
 from hpcdist.device import download
 from hpcdist.errors import CommError, DeadlineError
 from tests.collective_cases import Body, CollectiveTests
@@ -123,6 +125,25 @@ def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
 
     run_in_world(2, body)
     assert [comm.aborted for comm in cupy.nccl.made].count(True) == 1
+
+
+def test_a_host_that_is_stuck_in_a_call_of_cudas_is_freed(cupy, monkeypatch):
+    monkeypatch.setattr(nccl, "WATCHDOG", Watchdog(grace_s=0))
+
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        array = to_device(np.zeros(4))
+        reduction = group.allreduce_init(array, describe=lambda: "bucket 3")
+        if transport.rank:
+            return
+        reduction._deadline_s = 0.05
+        reduction.start()
+        reduction.wait()
+        assert np.isnan(array.get()).all()  # returns once the communicator is aborted, with poison
+        with pytest.raises(CommError, match="waiting for bucket 3, from rank 1: nothing came"):
+            download(array)
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
 
 
 def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):

@@ -21,7 +21,7 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
 from hpcdist.runtime.pserver.connection import Connection, StepProtocol
-from hpcdist.runtime.pserver.exchange_plan import STALENESS
+from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
@@ -96,6 +96,7 @@ class TrainerLink(Link):
         plan = trainer_plan(ops[0].block.program)
         if backend.xp is not np or plan is None or not _trains(ops, plan):
             return []  # from a device, messages leave from host copies
+        refuse_unpushed(plan)
         return self._protocol_of(plan).contiguous()
 
     @property
