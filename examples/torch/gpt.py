@@ -13,6 +13,7 @@ import random
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 WORDS = (
@@ -90,9 +91,10 @@ def main() -> None:
     data = torch.tensor([letters.index(letter) for letter in text])
     torch.manual_seed(0)
     model = Gpt(len(letters), args.length, args.width, args.layers)
+    mesh = init_device_mesh("cpu", (size,))
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(1)
     for step in range(args.steps):

@@ -1,6 +1,7 @@
 """What Fluid has under ``fluid.contrib``."""
 
 from hpcdist.contrib import matching, rows
+from hpcdist.contrib.decoder import BeamSearchDecoder, InitState, StateCell, TrainingDecoder
 from hpcdist.contrib.matching import *  # noqa: F403
 from hpcdist.contrib.rows import *  # noqa: F403
 from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
@@ -10,6 +11,10 @@ from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
 __all__ = [
     "BasicGRUUnit",
     "BasicLSTMUnit",
+    "BeamSearchDecoder",
+    "InitState",
+    "StateCell",
+    "TrainingDecoder",
     "basic_gru",
     "basic_lstm",
     "extend_with_decoupled_weight_decay",

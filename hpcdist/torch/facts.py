@@ -23,6 +23,11 @@ from hpcdist.regularizer import L2Decay
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from hpcdist.transpiler.plan import constants_of
 
+# Those that move each element by itself: a server has slices, of which it knows no norm.
+KINDS = (
+    *("SGD", "Momentum", "Adagrad", "DecayedAdagrad", "Adadelta"),
+    *("Adam", "Adamax", "RMSProp", "Ftrl"),
+)
 MODES = ("sync", "async", "dc_asgd")
 
 
@@ -170,13 +175,12 @@ def rate_name(number: int) -> str:
 
 def optimizer_of(facts: OptimizerFacts, rate: Any) -> optimizer.Optimizer:
     """Return the optimizer; PlanError for one that is not there, or takes other arguments."""
-    made: Any = getattr(optimizer, facts.kind, None)
-    if not (isinstance(made, type) and issubclass(made, optimizer.Optimizer)):
+    if facts.kind not in KINDS:
         raise PlanError(
-            f"there is no optimizer {facts.kind!r}: expected SGD, Momentum, Adagrad, Adam, Ftrl or "
-            "another class of hpcdist.optimizer"
+            f"there is no optimizer {facts.kind!r} of what is kept elsewhere: expected one of "
+            f"{', '.join(KINDS)}"
         )
-    make: Callable[..., Any] = made
+    make: Callable[..., Any] = getattr(optimizer, facts.kind)
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}
     try:
         found: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
