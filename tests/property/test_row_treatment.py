@@ -17,7 +17,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import Program, Variable, lookup, program_guard, registry
-from hpcdist.graph.rows import How, by_row, constant, not_on_rows
+from hpcdist.graph.rows import How, by_row, constant, not_on_rows, sized
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.gather_batch import RowTreatment, loss_weight, pack, unpack
 from hpcdist.runtime.batches.scatter_batch import batched_names, cut_feed
@@ -243,7 +243,9 @@ def _of_rows() -> list[str]:
     """Operators that are meant for rows of a batch."""
     table = {type: registry.lookup(type).rows for type in registry.defined()}
     in_loops = "hpcdist.ops.arrays"  # tests/mpi/test_ragged.py runs loops on trainers
-    known = [(t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant)]
+    known = [
+        (t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant, sized)
+    ]
     return [t for t, rows in known if rows.__module__ != in_loops]
 
 
