@@ -2,12 +2,17 @@
 
 from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
 from hpcdist.layers.stacked_rnn import basic_gru, basic_lstm
+from hpcdist.optimizer import mixed_precision
+from hpcdist.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate
 from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
 
 __all__ = [
+    "AutoMixedPrecisionLists",
     "BasicGRUUnit",
     "BasicLSTMUnit",
     "basic_gru",
     "basic_lstm",
+    "decorate",
     "extend_with_decoupled_weight_decay",
+    "mixed_precision",
 ]

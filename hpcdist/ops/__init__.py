@@ -34,6 +34,7 @@ from hpcdist.ops import (  # noqa: F401
     match,
     matmul,
     metric,
+    mixed_precision,
     moved,
     network,
     nms,
