@@ -7,6 +7,7 @@ from hpcdist import (
     backward,
     checkpoint,
     clip,
+    columnar,
     dataset,
     initializer,
     io,
@@ -75,6 +76,7 @@ from hpcdist.transpiler import (
 )
 
 Tensor = LoDTensor
+data.read = columnar.read  # type: ignore[attr-defined]  # `data` is a function of Fluid's
 __version__ = "0.1.0"
 modules.install()
 

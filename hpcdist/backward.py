@@ -40,7 +40,7 @@ class _Step:
     def unmask(self) -> None:
         for slots in (self.inputs, self.outputs):
             for slot, names in slots.items():
-                slots[slot] = [name.replace(MASK, GRAD_SUFFIX) for name in names]
+                slots[slot] = list(map(_unmask, names))
 
     def rename(self, old: str, new: str) -> None:
         for slots in (self.inputs, self.outputs):
@@ -263,7 +263,8 @@ def _append(
     written = {name for step in steps for name in step.writes()}
     found = {}
     for name in reached:
-        gradient = renamed.get(grad_name(name), grad_name(name))
+        own = grad_name(_mask(name))
+        gradient = _unmask(renamed.get(own, own))
         if gradient in written:
             found[name] = gradient
     return found
@@ -282,6 +283,10 @@ def _flowing(
 
 def _mask(name: str) -> str:
     return name.replace(GRAD_SUFFIX, MASK)
+
+
+def _unmask(name: str) -> str:
+    return name.replace(MASK, GRAD_SUFFIX)
 
 
 def _masked(op: Operator) -> Operator:
@@ -400,7 +405,7 @@ def _rename_existing(block: Block, steps: Sequence[_Step]) -> dict[str, str]:
         order += 1
     for step in steps:
         for name in step.writes():
-            if GRAD_SUFFIX in name and block.find_var(name) is not None:
+            if GRAD_SUFFIX in name and block.find_var(_unmask(name)) is not None:
                 renamed[name] = "grad/" * order + name
     for step in steps:
         for old, new in renamed.items():

@@ -61,7 +61,6 @@ ALIASES = {
 SOURCES = {
     "hpcdist.compiler": ("hpcdist",),
     "hpcdist.contrib": (f"{_OWN}.program_statistics",),
-    "hpcdist.contrib.decoder": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist",),

@@ -1,5 +1,9 @@
 """What Fluid has under ``fluid.contrib``."""
 
+from hpcdist.contrib import matching, rows
+from hpcdist.contrib.decoder import BeamSearchDecoder, InitState, StateCell, TrainingDecoder
+from hpcdist.contrib.matching import *  # noqa: F403
+from hpcdist.contrib.rows import *  # noqa: F403
 from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
 from hpcdist.layers.stacked_rnn import basic_gru, basic_lstm
 from hpcdist.optimizer import mixed_precision
@@ -10,9 +14,15 @@ __all__ = [
     "AutoMixedPrecisionLists",
     "BasicGRUUnit",
     "BasicLSTMUnit",
+    "BeamSearchDecoder",
+    "InitState",
+    "StateCell",
+    "TrainingDecoder",
     "basic_gru",
     "basic_lstm",
     "decorate",
     "extend_with_decoupled_weight_decay",
     "mixed_precision",
+    *matching.__all__,
+    *rows.__all__,
 ]

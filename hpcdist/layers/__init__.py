@@ -21,6 +21,7 @@ from hpcdist.layers import (  # noqa: F401
     ssd,
     stacked_rnn,
     tagged,
+    torch_modules,
     volumes,
 )
 from hpcdist.layers.activation import (
@@ -251,6 +252,7 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.torch_modules import *  # noqa: F403
 from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
@@ -457,6 +459,7 @@ __all__ = [
     *tagged.__all__,
     *distributions.__all__,
     *boxes.__all__,
+    *torch_modules.__all__,
     *cells.__all__,
     *decode_helpers.__all__,
     *decoders.__all__,

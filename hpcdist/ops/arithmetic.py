@@ -181,7 +181,7 @@ def _clip_by_norm_kernel(xp: Any, x: Any, squared: Any, out: Any, max_norm: floa
     ``squared`` is the norm's square where x is a part of what has that norm.
     """
     if squared is None:
-        flat = (x.merged().value if isinstance(x, SelectedRows) else x).reshape(-1)
+        flat = (x.totals(again=False).value if isinstance(x, SelectedRows) else x).reshape(-1)
         squared = xp.dot(flat, flat)
     factor = (max_norm / xp.maximum(xp.sqrt(squared), max_norm)).astype(x.dtype)
     if isinstance(x, SelectedRows):

@@ -10,6 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
+from hpcdist.ops import second
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis, same
 
 # -- slice, strided_slice --------------------------------------------------------------------------
@@ -164,6 +165,7 @@ for _type, _attrs in (("slice", _SLICE), ("strided_slice", _STRIDED)):
         attrs=_attrs,
         infer=like_inputs(_SLICE_GRAD),
         bind=_slice_grad_bind,
+        grad=second.linear(_type, x="Input"),
         shape_only=("Input",),
     )
 

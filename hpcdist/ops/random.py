@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist import settings
+from hpcdist.device import upload
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import like_batch, sized
 from hpcdist.ops.common import shape_given, shaped_like_batch
@@ -105,7 +106,7 @@ def _fill(out: Any, drawn: Callable[[int], np.ndarray]) -> None:
     host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
     host[...] = drawn(host.size).reshape(host.shape)
     if host is not out:
-        out.set(host)
+        upload(out, host)
 
 
 def uniform(state: int, offset: int, size: int, min: float, max: float, **_: Any) -> np.ndarray:

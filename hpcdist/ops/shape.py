@@ -14,6 +14,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph import rows
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, moved
+from hpcdist.ops import second
 from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same_buffer, shape_given
 
 Shape = tuple[int, ...]
@@ -130,6 +131,7 @@ define(
     attrs={"shape": ()},
     infer=_before,
     bind=_copy_grad_bind,
+    grad=second.linear("reshape2"),
     alias={"X@GRAD": "Out@GRAD"},
 )
 for _type, _rule, _attrs, _rows in (
@@ -157,6 +159,7 @@ for _type, _rule, _attrs, _rows in (
         attrs=_attrs,
         infer=_before,
         bind=_copy_grad_bind,
+        grad=second.linear(_type),
         alias={"X@GRAD": "Out@GRAD"},
     )
 
@@ -201,6 +204,7 @@ define(
     attrs={"axis": ()},
     infer=_before,
     bind=_transpose_grad_bind,
+    grad=second.linear("transpose2"),
 )
 
 
@@ -251,5 +255,6 @@ define(
     attrs={"expand_times": ()},
     infer=lambda x, dout, expand_times: Meta(x.shape, x.dtype),
     bind=_expand_grad_bind,
+    grad=second.linear("expand"),
     shape_only=("X",),
 )

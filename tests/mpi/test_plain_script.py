@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from tests.mpi.plain_models import (
     sgd,
     train,
 )
-from tests.support_device import MODULE
+from tests.support_device import install
 from tests.support_job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -39,7 +38,7 @@ def test_a_job_fetches_what_one_process_fetches(name, trainers, servers):
 @pytest.mark.parametrize("name", ["softmax", "sparse"])
 def test_trainers_may_compute_on_a_device(name, monkeypatch):
     """Over a stand-in for cupy: messages leave from, and arrive in, host memory."""
-    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    install(monkeypatch)
     check_job(MODELS[name], 2, 1, fluid.CUDAPlace(0))
 
 

@@ -183,6 +183,14 @@ def _planes(draw: Seeded) -> Case:
     return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
 
 
+def _children(draw: Seeded) -> Case:
+    inputs = {
+        "X": draw.rng.integers(0, 4, draw.shape(1, 2)),
+        "TreeInfo": draw.rng.integers(0, 4, (4, 5)),
+    }
+    return Case(inputs, {"child_nums": 2, "dtype": "int64"})
+
+
 WITHOUT_GRADIENT = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
@@ -206,6 +214,7 @@ WITHOUT_GRADIENT = {
     "chunk_eval": _chunks,
     "edit_distance": _distance,
     "box_decoder_and_assign": _of_classes,
+    "tdm_child": _children,
     "similarity_focus": _planes,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}
@@ -223,6 +232,7 @@ ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_siz
 ELSEWHERE |= {"random_crop", "sampling_id"}
 ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
+ELSEWHERE |= {"torch_module"}  # what its module does: tests/torch/test_torch_module.py
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
 ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdist import layers
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program, names, program_guard
@@ -251,3 +251,16 @@ def test_switch_refuses_misuse(programs):
         with pytest.raises(GraphError, match=r"layers\.equal"), switch.case(x == data("y", [1])):
             pass
     assert programs[0].current_block_idx == 0
+
+
+def test_an_if_cannot_ask_for_what_only_a_step_knows(programs):
+    """Fluid takes every such comparison for true."""
+    x, y = data("x", [1]), data("y", [1])
+    for compared in (x > 0.5, x < y, x >= 0, y >= 1):
+        with pytest.raises(GraphTypeError, match=r"compares values that only a step knows.*cond"):
+            bool(compared)
+    with pytest.raises(GraphTypeError, match="use layers.cond"):
+        _ = 0 < x < 1
+    assert x and layers.less_than(x, y)  # that there is a variable, as everywhere
+    assert x in [y, x] and x not in [y]
+    layers.cond(layers.mean(x) > 0.5, lambda: x + 1.0, lambda: x - 1.0)
