@@ -64,7 +64,12 @@ def saving(loss: Any, _: list[Any]) -> None:
     fluid.memory_optimize(loss.block.program)
 
 
+def mixed(loss: Any, _: list[Any]) -> None:
+    fluid.contrib.mixed_precision.decorate(momentum()).minimize(loss)
+
+
 STRATEGIES = {
+    "amp": Strategy("mixed precision", mixed, {"alone": ALONE, "2 trainers": RANKS}),
     "gradient_merge": Strategy(
         "gradients of 4 steps merged",
         merged,

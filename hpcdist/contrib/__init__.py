@@ -6,9 +6,12 @@ from hpcdist.contrib.matching import *  # noqa: F403
 from hpcdist.contrib.rows import *  # noqa: F403
 from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
 from hpcdist.layers.stacked_rnn import basic_gru, basic_lstm
+from hpcdist.optimizer import mixed_precision
+from hpcdist.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate
 from hpcdist.optimizer.weight_decay import extend_with_decoupled_weight_decay
 
 __all__ = [
+    "AutoMixedPrecisionLists",
     "BasicGRUUnit",
     "BasicLSTMUnit",
     "BeamSearchDecoder",
@@ -17,7 +20,9 @@ __all__ = [
     "TrainingDecoder",
     "basic_gru",
     "basic_lstm",
+    "decorate",
     "extend_with_decoupled_weight_decay",
+    "mixed_precision",
     *matching.__all__,
     *rows.__all__,
 ]

@@ -12,6 +12,7 @@ from hpcdist.fleet.fleet_base import Fleet
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, RoleMakerBase
 from hpcdist.optimizer import AnyOptimizer
+from hpcdist.optimizer.mixed_precision import decorate
 
 MODES = ("nccl2", "collective")
 COLLECTIVE_MODES = (None, "local_sgd", "grad_allreduce")
@@ -45,10 +46,7 @@ class DistributedStrategy(BuildStrategy):
 
     def collective(self) -> CollectiveSettings:
         """Return what it asks for; FleetError if that is not built, or contradicts itself."""
-        for name, why in (
-            ("use_amp", "train in float32"),
-            ("use_dist_fc", "every worker keeps all parameters"),
-        ):
+        for name, why in (("use_dist_fc", "every worker keeps all parameters"),):
             if getattr(self, name):
                 raise refuse(name, why)
         if self.mode not in MODES or self.collective_mode not in COLLECTIVE_MODES:
@@ -81,6 +79,8 @@ class DistributedStrategy(BuildStrategy):
         """Return what holds the given optimizer, as is asked for."""
         if self.forward_recompute:
             optimizer = recomputing(optimizer, self.recompute_checkpoints)
+        if self.use_amp:
+            optimizer = decorate(optimizer, init_loss_scaling=self.amp_loss_scaling)
         return optimizer
 
 

@@ -35,6 +35,7 @@ from hpcdist.ops import (  # noqa: F401
     matching,
     matmul,
     metric,
+    mixed_precision,
     moved,
     network,
     nms,
