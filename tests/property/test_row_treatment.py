@@ -205,6 +205,7 @@ WITHOUT_GRADIENT = {
     "shard_index": _shards,
     "hash": _hashed,
     "logical_not": lambda draw: Case({"X": _two_truths(draw).inputs["X"]}),
+    "round_to_float16": lambda draw: Case({"X": draw.floats(draw.shape())}),
     "top_k": _top_k,
     "accuracy": _accuracy,
     "fill_constant_batch_size_like": _like_batch,
