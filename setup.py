@@ -16,7 +16,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
-    package_data={"hpcdist.compat": ["fluid_names.txt"]},
+    package_data={"hpcdist.compat": ["fluid_names.txt"], "hpcdist.launch": ["job_report.html"]},
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
     # this package and not the checkout's folder, which has its name.
     package_dir={"": "."},
@@ -41,12 +41,16 @@ setup(
         "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.1"],
+        "data": ["pyarrow>=15"],
         "plot": ["matplotlib>=3.8"],
+        "report": ["jinja2>=3.1"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
             "import-linter>=2.1",
+            "jinja2>=3.1",
             "mypy>=2.4,<2.5",
+            "pyarrow>=15",
             "pre-commit>=3.7",
             "pytest>=8.4",
             "pytest-mpi>=0.6",

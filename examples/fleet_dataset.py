@@ -9,6 +9,7 @@ from a seed, in a directory of this process's own.
 """
 
 import os
+import shlex
 import sys
 import tempfile
 
@@ -60,7 +61,7 @@ def dataset_of(kind, variables, files):
     dataset.set_use_var(variables)
     dataset.set_batch_size(BATCH)
     dataset.set_thread(2)
-    dataset.set_pipe_command(f"{sys.executable} {READER}")
+    dataset.set_pipe_command(shlex.join([sys.executable, str(READER)]))
     dataset.set_filelist(files)
     return dataset
 

@@ -7,6 +7,8 @@ from hpcdist import (
     backward,
     checkpoint,
     clip,
+    columnar,
+    contrib,
     dataset,
     initializer,
     io,
@@ -75,6 +77,7 @@ from hpcdist.transpiler import (
 )
 
 Tensor = LoDTensor
+data.read = columnar.read  # type: ignore[attr-defined]  # `data` is a function of Fluid's
 __version__ = "0.1.0"
 modules.install()
 
@@ -109,6 +112,7 @@ __all__ = [
     "checkpoint",
     "clip",
     "compiler",
+    "contrib",
     "core",
     "cpu_places",
     "create_lod_tensor",

@@ -14,6 +14,7 @@ from hpcdist.graph.operator import Operator, Slots, as_names
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.recompute import recompute
 
 Callback = Callable[..., Any]
 # In place of GRAD_SUFFIX in the names of forward values that are gradients of an earlier backward:
@@ -39,7 +40,7 @@ class _Step:
     def unmask(self) -> None:
         for slots in (self.inputs, self.outputs):
             for slot, names in slots.items():
-                slots[slot] = [name.replace(MASK, GRAD_SUFFIX) for name in names]
+                slots[slot] = list(map(_unmask, names))
 
     def rename(self, old: str, new: str) -> None:
         for slots in (self.inputs, self.outputs):
@@ -52,12 +53,15 @@ def append_backward(
     parameter_list: Sequence[Parameter | str] | None = None,
     no_grad_set: Iterable[Variable | str] | None = None,
     callbacks: Sequence[Callback] | None = None,
+    checkpoints: Sequence[Variable | str] | None = None,
 ) -> list[tuple[Parameter, Variable]]:
     """Append the backward of ``loss``, of shape (1,), and return (parameter, gradient) pairs.
 
     ``parameter_list`` limits the pairs (default: every trainable parameter, in order of creation);
     gradients do not flow into ``no_grad_set``. Callbacks are called as ``cb(block=, context=)``
-    after each operator. Raises GraphAssertionError (an AssertionError) for a loss of another shape.
+    after each operator. Only the values at ``checkpoints`` stay until the backward pass, which
+    computes others again (`hpcdist.recompute`). Raises GraphAssertionError (an AssertionError) for
+    a loss of another shape.
     """
     _check_loss(loss)
     block = loss.block
@@ -73,7 +77,10 @@ def append_backward(
     stopped = _stopped(block, no_grad_set)
     one = {"shape": [1], "value": 1.0, "dtype": loss.dtype}
     start = _Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
+    begin = len(block.ops)
     gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
+    if checkpoints is not None:
+        recompute(block, begin, checkpoints)
 
     chosen = program.all_parameters() if parameter_list is None else parameter_list
     pairs = []
@@ -256,7 +263,8 @@ def _append(
     written = {name for step in steps for name in step.writes()}
     found = {}
     for name in reached:
-        gradient = renamed.get(grad_name(name), grad_name(name))
+        own = grad_name(_mask(name))
+        gradient = _unmask(renamed.get(own, own))
         if gradient in written:
             found[name] = gradient
     return found
@@ -275,6 +283,10 @@ def _flowing(
 
 def _mask(name: str) -> str:
     return name.replace(GRAD_SUFFIX, MASK)
+
+
+def _unmask(name: str) -> str:
+    return name.replace(MASK, GRAD_SUFFIX)
 
 
 def _masked(op: Operator) -> Operator:
@@ -393,7 +405,7 @@ def _rename_existing(block: Block, steps: Sequence[_Step]) -> dict[str, str]:
         order += 1
     for step in steps:
         for name in step.writes():
-            if GRAD_SUFFIX in name and block.find_var(name) is not None:
+            if GRAD_SUFFIX in name and block.find_var(_unmask(name)) is not None:
                 renamed[name] = "grad/" * order + name
     for step in steps:
         for old, new in renamed.items():

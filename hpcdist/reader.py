@@ -141,11 +141,17 @@ class _End:
     error: BaseException | None = None
 
 
-def buffered(reader: Reader, size: int) -> Callable[[], Generator[Any, None, None]]:
+def buffered(
+    reader: Reader,
+    size: int,
+    within_s: float | None = None,
+    late: Callable[[float], BaseException] | None = None,
+) -> Callable[[], Generator[Any, None, None]]:
     """Return a reader that reads up to ``size`` samples ahead in a thread of its own.
 
     An error of the reader is raised in the consumer, after the samples before it. A consumer that
-    stops early ends the thread.
+    stops early ends the thread. If a sample does not come ``within_s`` seconds, what ``late`` says
+    is raised.
     """
     size = _at_least(1, "buffered", "size", size)
 
@@ -164,10 +170,17 @@ def buffered(reader: Reader, size: int) -> Callable[[], Generator[Any, None, Non
                 end = _End(error)
             samples.put(end)
 
+        def following() -> Any:
+            try:
+                return samples.get(timeout=within_s)
+            except queue.Empty:
+                error = late(within_s) if late and within_s else None
+                raise error or DataError(f"nothing was read within {within_s} s") from None
+
         thread = threading.Thread(target=produce, name="hpcdist-buffered", daemon=True)
         thread.start()
         try:
-            while not isinstance(sample := samples.get(), _End):
+            while not isinstance(sample := following(), _End):
                 yield sample
             if sample.error is not None:
                 raise sample.error

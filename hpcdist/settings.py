@@ -214,6 +214,12 @@ SPARSE_ROWS = Setting(
     "1.8.5, whose search misses some",
 )
 DATA_HOME = Setting("HPCDIST_DATA_HOME", Text(), "", "directory in which data sets are looked for")
+CERTIFICATE = Setting(
+    "HPCDIST_CERTIFICATE",
+    Text(),
+    "",
+    "directory into which `data.read` writes which rows each step used; empty: nowhere",
+)
 SEED = Setting(
     "HPCDIST_SEED",
     Integer(0),

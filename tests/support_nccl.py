@@ -1,13 +1,12 @@
-"""A stand-in for cupy's streams, events and NCCL between threads, over the stand-in for cupy.
+"""A stand-in for NCCL between threads, over the stand-in for cupy.
 
-Work on a stream is done only when somebody asks how far it is, and a communication only once every
-rank has come to it: whoever reads a result too early, or orders nothing, sees old values. Arguments
-are as strict as those of `cupy_backends/cuda/libs/nccl.pyx`. It cannot show that NCCL agrees.
+A communication is done only once every rank's stream has come to it, and the communicator of none
+was aborted. Arguments are as strict as those of `cupy_backends/cuda/libs/nccl.pyx`. It cannot show
+that NCCL agrees.
 """
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import sys
 import threading
@@ -19,100 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.support_device import DeviceArray, Module
+from tests.support_device import DeviceArray, Module, asarray
+from tests.support_device import install as install_device
+from tests.support_streams import LIMIT_S, MACHINE, Stream
 
-LIMIT_S = 60.0
 DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 _numbers = itertools.count(1)
-_streams: dict[int, Stream] = {}
 _here = threading.local()
-
-
-class Stream:
-    """A queue of tasks; each says whether it has ended, and is asked again until it has."""
-
-    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
-        self.tasks: deque[Callable[[], bool]] = deque()
-        self._advancing = threading.Lock()
-        self.ptr = next(_numbers)
-        _streams[self.ptr] = self
-
-    def advance(self) -> None:
-        # Ranks are threads, and share the null stream: one of them at a time runs a task and takes
-        # it off. The others come back, as whoever asks for an event does.
-        if self._advancing.acquire(blocking=False):
-            try:
-                while self.tasks and self.tasks[0]():
-                    self.tasks.popleft()
-            finally:
-                self._advancing.release()
-
-    def launch(self, work: Callable[[], None]) -> None:
-        """Put work behind all else on this stream."""
-
-        def task() -> bool:
-            work()
-            return True
-
-        self.tasks.append(task)
-
-    def wait_event(self, event: Event) -> None:
-        upto = event.recorded
-        self.tasks.append(lambda: event.ended(upto))
-
-    def synchronize(self) -> None:
-        end = time.monotonic() + LIMIT_S
-        while self.tasks:
-            self.advance()
-            if time.monotonic() > end:
-                raise RuntimeError("the stand-in's stream does not end")
-            time.sleep(1e-5)
-
-    def __enter__(self) -> Stream:
-        self.synchronize()  # kernels of the stand-in run at once: nothing may be before them
-        _here.stream = self
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        del _here.stream
-
-
-NULL = Stream(null=True)
-
-
-class Event:
-    """A mark on a stream."""
-
-    def __init__(
-        self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
-    ) -> None:
-        self.recorded = self._ended = 0
-        self._stream = NULL
-
-    def record(self, stream: Stream | None = None) -> None:
-        self._stream = stream or current_stream()
-        self.recorded += 1
-        number = self.recorded
-
-        def mark() -> bool:
-            self._ended = number
-            return True
-
-        self._stream.tasks.append(mark)
-
-    def ended(self, upto: int) -> bool:
-        if self._ended < upto:
-            self._stream.advance()
-        return self._ended >= upto
-
-    @property
-    def done(self) -> bool:
-        return self.ended(self.recorded)
-
-
-def current_stream(device_id: int = -1) -> Stream:
-    stream: Stream = getattr(_here, "stream", NULL)
-    return stream
 
 
 class NcclError(RuntimeError):
@@ -165,7 +77,7 @@ class Nccl(types.SimpleNamespace):
                 waiting[:] = [part for part in waiting if not part()]
                 return not waiting
 
-            stream.tasks.append(whole)
+            stream.push(whole)
 
     def NcclCommunicator(self, ndev: int, commId: Any, rank: int) -> Communicator:
         expected = bytes if self.major >= 14 else tuple
@@ -194,6 +106,7 @@ class Communicator:
     def __init__(self, clique: Clique, size: int, rank: int) -> None:
         self._clique, self._size, self._rank = clique, size, rank
         self._count = 0
+        self.device = MACHINE.device
         self.aborted = self.destroyed = False
 
     def allReduce(
@@ -242,6 +155,8 @@ class Communicator:
         begun: list[Any] = []
 
         def task() -> bool:
+            if self.aborted:
+                return True
             with self._clique.lock:
                 if not begun:
                     begun.append(memory(sendbuf, count, datatype).copy())
@@ -256,6 +171,8 @@ class Communicator:
         channel = self._clique.sent[peer, self._rank]
 
         def task() -> bool:
+            if self.aborted:
+                return True
             with self._clique.lock:
                 if not channel:
                     return False
@@ -270,6 +187,7 @@ class Communicator:
             raise NcclError(self._clique.error)
 
     def abort(self) -> None:
+        """End its kernels where they are; those of other ranks go on waiting."""
         self.aborted = True
 
     def destroy(self) -> None:
@@ -283,71 +201,66 @@ class Communicator:
         stream: int,
     ) -> None:
         self._usable()
-        assert all(type(p) is int and p > 0 for p in pointers)
+        assert all(type(p) is int and len(memory(p, facts[1], facts[2])) for p in pointers)
         number, self._count = self._count, self._count + 1
         clique = self._clique
         ended: list[bool] = []
 
         def task() -> bool:
+            if self.aborted:  # what it was to write is poison
+                _, count, datatype = facts[:3]
+                MACHINE.at(pointers[1], count * np.dtype(DTYPES[datatype]).itemsize)[:] = 0xFF
+                return True
             with clique.lock:
                 arrived = clique.rounds[number]
                 if self._rank not in arrived:
-                    arrived[self._rank] = (facts, pointers, ended)
-                    if len(arrived) == self._size:
-                        if len({other for other, _, _ in arrived.values()}) > 1:
+                    arrived[self._rank] = (self, facts, pointers, ended)
+                    lost = any(other.aborted for other, *_ in arrived.values())
+                    if len(arrived) == self._size and not lost:
+                        if len({other for _, other, *_ in arrived.values()}) > 1:
                             clique.error = 4
                         else:
-                            act([arrived[rank][1] for rank in range(self._size)])
-                            for _, _, flag in arrived.values():
+                            act([arrived[rank][2] for rank in range(self._size)])
+                            for *_, flag in arrived.values():
                                 flag.append(True)
             return bool(ended)
 
         _push(stream, task)
 
     def _usable(self) -> None:
+        assert self.device == MACHINE.device, "a communicator is used on another GPU"
         assert not self.aborted and not self.destroyed, "a communicator is used after its end"
 
 
 def memory(ptr: int, count: int, datatype: int) -> np.ndarray:
     dtype = np.dtype(DTYPES[datatype])
-    raw = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(ptr)
-    return np.frombuffer(raw, dtype)
+    return MACHINE.at(ptr, count * dtype.itemsize).view(dtype)
 
 
 def _push(ptr: int, task: Callable[[], bool]) -> None:
-    grouped = getattr(_here, "grouped", None)
+    grouped: list[tuple[Stream, Callable[[], bool]]] | None = getattr(_here, "grouped", None)
     if grouped is not None:
-        grouped.append((_streams[ptr], task))
+        grouped.append((MACHINE.streams[ptr], task))
     else:
-        _streams[ptr].tasks.append(task)
+        MACHINE.streams[ptr].push(task)
 
 
 class NcclModule(Module):
-    """The module ``cupy`` with streams and NCCL, on a machine where every rank has a GPU."""
+    """The module ``cupy`` with NCCL, on a machine where every rank has a GPU."""
 
     def __init__(self, cupy_major: int = 14, version: int = 23007, gpus: int = 8) -> None:
-        super().__init__()
-        self.cuda.runtime.getDeviceCount = lambda: gpus
-        self.cuda.Stream = Stream
-        self.cuda.Event = Event
-        self.cuda.get_current_stream = current_stream
+        super().__init__(gpus)
         self.nccl = Nccl(cupy_major, version)  # `cupy.cuda.nccl` is there only once imported
-        self.cuda.Device = lambda index: types.SimpleNamespace(
-            use=lambda: None, pci_bus_id=f"0000:{index % gpus:02x}:00.0"
-        )
 
 
 def to_device(array: np.ndarray) -> DeviceArray:
-    """Return a copy on the stand-in's GPU."""
-    return DeviceArray(np.array(array))
+    """Return a copy on this thread's GPU."""
+    return asarray(array)
 
 
-CUPYX = types.SimpleNamespace(empty_pinned=lambda shape, dtype: np.empty(shape, dtype))
-
-
-def install(monkeypatch: Any, **facts: Any) -> NcclModule:
+def install(monkeypatch: Any, seed: int = 0, **facts: Any) -> NcclModule:
     """Have `import` find a stand-in made from ``facts``."""
     module = NcclModule(**facts)
-    for name, found in (("cupy", module), ("cupy.cuda.nccl", module.nccl), ("cupyx", CUPYX)):
-        monkeypatch.setitem(sys.modules, name, found)
+    install_device(monkeypatch, module, seed)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", module.nccl)
     return module

@@ -19,6 +19,7 @@ from hpcdist.checkpoint.read import Job, run
 from hpcdist.checkpoint.rows import check_fits, check_order, runs_of, stretch
 from hpcdist.checkpoint.sources import Source
 from hpcdist.checkpoint.write import Entry, write_part
+from hpcdist.device import on_host
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.scope import Scope
 from hpcdist.ps.batch import owners_of
@@ -131,7 +132,7 @@ def _finite(array: Any) -> bool:
 
 
 def _on_host(array: Any) -> np.ndarray:
-    return np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.get())
+    return np.ascontiguousarray(on_host(array))
 
 
 def _copies(array: Any, out: np.ndarray) -> list[Job]:

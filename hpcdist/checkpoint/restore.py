@@ -24,7 +24,7 @@ from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Resumable, check_state, take_up_state
+from hpcdist.checkpoint.resume_state import Reading, check_state, take_up_state
 from hpcdist.checkpoint.save import wait
 from hpcdist.checkpoint.serving import CHECK, LOAD
 from hpcdist.checkpoint.sources import Source
@@ -59,7 +59,7 @@ def restore(
     dirname: str | Path,
     main_program: Program | None = None,
     *,
-    reader: Resumable | None = None,
+    reader: Reading | None = None,
     scope: Scope | None = None,
 ) -> Restored | None:
     """Take up a saved job; return what it was, or None if there is no checkpoint yet.
@@ -95,7 +95,7 @@ def restore(
             _refuse_merged(checkpoint, program, peers.trainers)
         check_take_up(checkpoint, held, data=here.step > 0)
         for table in tables:
-            check_table(checkpoint, table, 0, 1)
+            check_table(checkpoint, table, peers.trainer, peers.trainers)
         check_state(checkpoint.facts.trainers, reader, str(checkpoint.manifest))
         opened.append((checkpoint, held))
 
@@ -105,7 +105,7 @@ def restore(
         ((checkpoint, held),) = opened
         take_up(checkpoint, held, scope)
         for table in tables:
-            take_up_table(checkpoint, table, 0, 1)
+            take_up_table(checkpoint, table, peers.trainer, peers.trainers)
         facts, file = checkpoint.facts, str(checkpoint.manifest)
         counted = take_up_state(facts.trainers, peers.trainer, executor, reader, file)
         return [facts.step, facts.extra, counted]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,19 @@ from hpcdist.executor.position import here
 
 WORDS = 624  # of the state of a Mersenne twister, and the last position in it
 _NONE = type(None)
+
+
+class Reading(Protocol):
+    """A reader whose position a checkpoint holds."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as plain data."""
+
+    def check(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Raise CheckpointError if these, of all trainers, are no positions of such a reader."""
+
+    def resume(self, state: Mapping[str, Any], current: Any) -> None:
+        """Go on from a position; ``current`` is the random state when it was saved."""
 
 
 class Resumable:
@@ -53,6 +66,13 @@ class Resumable:
         """Return the position as plain data."""
         began = random_state() if self._began is None or not self.position else self._began
         return {"epoch": self.epoch, "position": self.position, "began": began}
+
+    def check(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Raise CheckpointError if these, of all trainers, are no positions of such a reader."""
+        if any("rows" in state for state in states):
+            raise CheckpointError(
+                "the checkpoint was saved with data.read as its reader, not with resumable()"
+            )
 
     def resume(self, state: Mapping[str, Any], current: Any) -> None:
         """Go on from a position; ``current`` is the random state when it was saved.
@@ -130,7 +150,7 @@ def _words(text: str) -> np.ndarray:
 
 # -- all of it -------------------------------------------------------------------------------------
 def own_state(
-    executor: Executor, reader: Resumable | None, counted: Mapping[str, int]
+    executor: Executor, reader: Reading | None, counted: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return what a trainer keeps for itself, as plain data; ``counted`` is what its job counts."""
     return {
@@ -149,6 +169,11 @@ def check_state(states: tuple[Mapping[str, Any], ...], reader: Any, file: str) -
             f"{file}: was saved without a reader, so it does not know where to read on: "
             "restore it without reader="
         )
+    if reader is not None:
+        try:
+            reader.check([state["reader"] for state in states])
+        except (CheckpointError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{file}: {error}") from None
 
 
 def take_up_state(

@@ -18,7 +18,7 @@ from hpcdist.checkpoint.local_shards import tables_of
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
-from hpcdist.checkpoint.resume_state import Resumable, own_state
+from hpcdist.checkpoint.resume_state import Reading, own_state
 from hpcdist.checkpoint.serving import FINITE, write_or_say
 from hpcdist.checkpoint.trainer_shares import shares_of
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
@@ -43,7 +43,7 @@ def save(
     step: int,
     main_program: Program | None = None,
     *,
-    reader: Resumable | None = None,
+    reader: Reading | None = None,
     extra: Any = None,
     keep: int | None = None,
     compression: str | None = None,
@@ -91,8 +91,9 @@ def save(
     states = [state for _, _, state in begun]
     label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
     shares = shares_of(peers, program, scope)
-    writers = [k for k, share in enumerate(shares) if share or not (k or peers.servers)]
-    content = Content(shares[peers.trainer], scope, tables_of(program, scope))
+    tables = tables_of(program, scope)  # without servers, each trainer's rows of them
+    writers = [k for k, share in enumerate(shares) if share or tables or not (k or peers.servers)]
+    content = Content(shares[peers.trainer], scope, tables)
     if finite:
         _check_finite(peers, content, target)
     joint = single_file and peers.group is not None

@@ -14,7 +14,7 @@ from hpcdist.checkpoint import preemption
 from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.restore import Restored, restore
-from hpcdist.checkpoint.resume_state import Resumable
+from hpcdist.checkpoint.resume_state import Reading
 from hpcdist.checkpoint.save import save, wait
 from hpcdist.errors import CheckpointError, NotFiniteError
 from hpcdist.executor.control import Peers
@@ -53,7 +53,7 @@ class Saver:
         keep: int = 2,
         best: str = "min",
         on_nan: str | None = None,
-        reader: Resumable | None = None,
+        reader: Reading | None = None,
         main_program: Program | None = None,
         compression: str | None = None,
         single_file: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -44,6 +44,7 @@ from hpcdist.transpiler.pserver import server_plan
 MAX_WORDS = 10_000  # bytes of why a part could not be written
 SILENT = "{}: cannot be written: the log of its writer says why"
 SAVE, CHECK, LOAD, LIST, FINITE = "save", "check", "load", "list", "finite"
+ASSIGN = "assign"  # numbers, such as a learning rate
 
 
 class ServerStore:
@@ -79,6 +80,7 @@ class ServerStore:
             CHECK: self._check,
             LOAD: self._load,
             LIST: self._list,
+            ASSIGN: self._assign,
             FINITE: lambda: self._content().not_finite(),
         }
         try:
@@ -144,6 +146,14 @@ class ServerStore:
             for copy in copies:
                 np.copyto(array_of(self._scope, copy), array_of(self._scope, parameter))
         self._after_load()
+
+    def _assign(self, values: Mapping[str, float]) -> None:
+        """Set variables of one element."""
+        for name, value in values.items():
+            array = array_of(self._scope, name)
+            if array is None:
+                raise CheckpointError(f"there is no variable {name!r} to set to {value}")
+            array[...] = value
 
     def _wanted(self, source: Source, names: Any) -> list[Held]:
         held = held_of_server(self._program, self._scope)

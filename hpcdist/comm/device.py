@@ -6,11 +6,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from hpcdist import settings
 from hpcdist.comm.base import summable
 from hpcdist.comm.collective import Buffer, Collective, Group, Reduction
 from hpcdist.comm.host_collective import agreed
 from hpcdist.comm.reduction_phases import Chain
+from hpcdist.device import download, upload
 from hpcdist.errors import CommError
 
 Enqueue = Callable[[Any], object]  # puts work on a stream
@@ -23,15 +26,19 @@ class Stream:
         self._cupy = cupy
         self.stream = cupy.cuda.Stream(non_blocking=True)
 
-    def job(self, enqueue: Enqueue) -> StreamJob:
-        """Return work that is to be put on this stream again and again."""
-        return StreamJob(self._cupy, self.stream, enqueue)
+    def job(self, enqueue: Enqueue, behind_kernels: bool = True) -> StreamJob:
+        """Return work that is to be put on this stream again and again.
+
+        Not ``behind_kernels``: nothing that has been launched elsewhere touches what it touches.
+        """
+        return StreamJob(self._cupy, self.stream, enqueue, behind_kernels)
 
 
 class StreamJob:
     """Work on a stream, behind all kernels launched so far."""
 
-    def __init__(self, cupy: Any, stream: Any, enqueue: Enqueue) -> None:
+    def __init__(self, cupy: Any, stream: Any, enqueue: Enqueue, behind_kernels: bool) -> None:
+        self._behind_kernels = behind_kernels
         self._current = cupy.cuda.get_current_stream
         self._stream = stream
         self._enqueue = enqueue
@@ -40,14 +47,19 @@ class StreamJob:
 
     def start(self) -> None:
         """Put the work on the stream and return at once."""
-        self._ready.record(self._current())
-        self._stream.wait_event(self._ready)
+        if self._behind_kernels:
+            self._ready.record(self._current())
+            self._stream.wait_event(self._ready)
         self._enqueue(self._stream)
         self._done.record(self._stream)
 
     def ended(self) -> bool:
         """Return whether the work last started has ended."""
         return bool(self._done.done)
+
+    def join(self) -> None:
+        """Have all kernels that are launched from now on wait for the work last started."""
+        self._current().wait_event(self._done)
 
 
 class CopyPhase:
@@ -61,6 +73,31 @@ class CopyPhase:
             lambda: f"rank {group.names[group.rank]} waiting for its GPU, to copy {what()}",
             group.deadline_s,
         )
+
+
+class UploadPhase:
+    """The last phase of a staged sum: the copy to the GPU is under way, the host has ended."""
+
+    def __init__(self, job: StreamJob) -> None:
+        self.start = job.start
+
+    def test(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class StagedReduction(Chain):
+    """A sum through host memory; kernels, not the host, wait for its way back."""
+
+    def __init__(self, down: CopyPhase, summed: Reduction, up: StreamJob) -> None:
+        super().__init__([down, summed, UploadPhase(up)])
+        self._up = up
+
+    def wait(self) -> None:
+        super().wait()
+        self._up.join()
 
 
 class StagedCollective:
@@ -96,23 +133,23 @@ class StagedCollective:
         def up(stream: Any) -> None:
             array.set(staging, stream=stream)
 
-        copies = [CopyPhase(self.group, self._stream.job(way), what) for way in (down, up)]
-        return Chain([copies[0], summed, copies[1]])
+        copied = CopyPhase(self.group, self._stream.job(down), what)
+        return StagedReduction(copied, summed, self._stream.job(up, behind_kernels=False))
 
     def broadcast(self, array: Buffer, root: int = 0) -> None:
-        host = on_device(self._cupy, array).get()
+        host = download(on_device(self._cupy, array))
         self._host.broadcast(host, root)
-        array.set(host)
+        upload(array, host)
 
     def allgather(self, array: Buffer, out: Buffer) -> None:
-        host = on_device(self._cupy, out).get()
-        self._host.allgather(on_device(self._cupy, array).get(), host)
-        out.set(host)
+        host = np.empty(on_device(self._cupy, out).shape, out.dtype)
+        self._host.allgather(download(on_device(self._cupy, array)), host)
+        upload(out, host)
 
     def reduce(self, array: Buffer, root: int = 0) -> None:
-        host = on_device(self._cupy, array).get()
+        host = download(on_device(self._cupy, array))
         self._host.reduce(host, root)
-        array.set(host)
+        upload(array, host)
 
     def split(self, color: int, key: int) -> StagedCollective:
         return type(self)(self._host.split(color, key))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import importlib.metadata
 import json
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcdist import settings
@@ -14,6 +17,8 @@ from hpcdist.comm.collective import Buffer, Group, Reduction
 from hpcdist.comm.device import Enqueue, Stream, on_device
 from hpcdist.comm.host_collective import AloneReduction, agreed, part_of
 from hpcdist.comm.reduction_phases import cuts, shares
+from hpcdist.comm.watchdog import WATCHDOG
+from hpcdist.device import tell_later
 from hpcdist.errors import CommError
 
 SHARED_GPU_FROM = 23000  # NCCL 2.30
@@ -35,6 +40,7 @@ class NcclCollective:
         self.stream = Stream(self.cupy)
         self._comm: Any = self._connected()
         self._failed = ""
+        self._ending = threading.Lock()
 
     def _connected(self) -> Any:
         """Return the NCCL communicator; its creation waits for all ranks and cannot be polled."""
@@ -120,17 +126,28 @@ class NcclCollective:
         return NcclCollective(part, self._device_id)
 
     def close(self) -> None:
-        """Destroy the communicator; its work must have ended. Collective."""
+        """Destroy the communicator, once its work has ended. Collective."""
         if self._comm is not None:
+            others = [peer for peer in range(self.size) if peer != self.rank]
+            self.group.transport.waiter(
+                lambda: bool(self.stream.stream.done),
+                self.group.lacking(lambda: "the last sums", lambda: others),
+                self.group.deadline_s,
+            )()
             self._comm.destroy()
             self._comm = None
 
     def abort(self) -> None:
         """End all work of this communicator here: the others find an error, or their deadline."""
-        if self._comm is not None:
-            self._failed = self._failed or "it was aborted"
-            self._comm.abort()
-            self._comm = None
+        self.give_up("it was aborted")
+
+    def give_up(self, why: str) -> None:
+        """Abort, and tell whoever comes next why; any thread may."""
+        with self._ending:
+            comm, self._comm = self._comm, None
+            if comm is not None:
+                self._failed = why
+                comm.abort()
 
     # -- for reductions ----------------------------------------------------------------------
     @property
@@ -146,8 +163,7 @@ class NcclCollective:
         try:
             self.comm.check_async_error()
         except FAILURES as error:
-            self._failed = str(error)
-            self.abort()
+            self.give_up(f"{error}")
             raise CommError(
                 f"rank {self.name}: NCCL failed: {error}; NCCL_DEBUG=INFO tells more"
             ) from error
@@ -165,7 +181,7 @@ class NcclCollective:
         """Do something once, and wait for its end."""
         once = NcclReduction([self], enqueue, lambda: what)
         once.start()
-        once.wait()
+        once.settle()
 
     @property
     def name(self) -> int:
@@ -178,7 +194,13 @@ class NcclCollective:
 
 
 class NcclReduction:
-    """Work of a communicator on its stream, while kernels run on theirs."""
+    """Work of a communicator on its stream, while kernels run on theirs.
+
+    Kernels wait for it, the host does not: it is asked for before the next one, and before a value
+    is given out. A watchdog notices what does not end while the host is stuck in a call of CUDA's.
+    """
+
+    unaided = True  # it goes on though nobody tests it
 
     def __init__(
         self, owners: Sequence[NcclCollective], enqueue: Enqueue, what: Callable[[], str]
@@ -186,35 +208,67 @@ class NcclReduction:
         """``owners`` are the communicators that work together, on the stream of the first."""
         self._owners = owners
         self._job = owners[0].stream.job(enqueue)
+        self._under_way = False
         group = owners[0].group
         others = [peer for peer in range(group.size) if peer != group.rank]
-        self._wait = group.transport.waiter(
-            self.test, group.lacking(what, lambda: others), group.deadline_s
-        )
+        self._lacking = group.lacking(what, lambda: others)
+        self._deadline_s = group.deadline_s
+        self._wait = group.transport.waiter(self._ended, self._lacking, group.deadline_s)
 
     def start(self) -> None:
+        self.settle()  # so the host is at most one step ahead
         try:
             self._job.start()
         except CommError:
             raise
         except FAILURES as error:
             raise CommError(f"rank {self._owners[0].name}: NCCL failed: {error}") from error
+        self._under_way = True
+        WATCHDOG.watch(self.ended, self._late, self._deadline_s)
 
     def test(self) -> bool:
-        if self._job.ended():
-            return True
-        for owner in self._owners:
-            owner.check()
-        return False
+        return not self._under_way or self._ended()
 
     def wait(self) -> None:
+        """Have the kernels that come wait; the host does not, see `settle`."""
+        if self._under_way:
+            self._job.join()
+            tell_later(self)
+
+    def settle(self) -> None:
+        """Wait on the host; DeadlineError or CommError if there is no end."""
+        if not self._under_way:
+            return
         try:
             self._wait()
-        except CommError:
+        except CommError as error:
             # Its kernels still spin on the GPU, for ranks that do not come.
-            for owner in self._owners:
-                owner.abort()
+            self.give_up(str(error))
             raise
+        self.look()
+        self._under_way = False
+
+    def look(self) -> None:
+        for owner in self._owners:
+            owner.check()
+
+    def give_up(self, why: str) -> None:
+        """Abort the communicators; whoever uses them is told why."""
+        for owner in self._owners:
+            owner.give_up(why)
+
+    def ended(self) -> bool:
+        """Return whether the GPU has ended it, or the communicators have been given up."""
+        return self._job.ended()
+
+    def _ended(self) -> bool:
+        if self._job.ended():
+            return True
+        self.look()
+        return False
+
+    def _late(self) -> None:
+        self.give_up(f"{self._lacking()}: nothing came within {self._deadline_s:g} s")
 
 
 class _RankOrder:
@@ -263,6 +317,7 @@ def _prepared(group: Group, device_id: int, may_share: bool) -> tuple[Any, Any]:
     facts = {"problem": "", "gpu": "", "version": 0}
     try:
         cupy = importlib.import_module("cupy")
+        preload_nccl(cupy)
         nccl = importlib.import_module("cupy.cuda.nccl")  # cupy does not import it by itself
         if not nccl.available:
             raise CommError("cupy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13")
@@ -294,6 +349,21 @@ def _prepared(group: Group, device_id: int, may_share: bool) -> tuple[Any, Any]:
             f"{settings.ALLREDUCE.name}=mpi"
         )
     return cupy, nccl
+
+
+def preload_nccl(cupy: Any) -> None:
+    """Load the NCCL that pip installed, of whatever version; cupy takes up what is loaded.
+
+    By itself it looks for a wheel no older than the one it was built with, and else finds none.
+    """
+    major = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    try:
+        found = importlib.metadata.distribution(f"nvidia-nccl-cu{major}")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    library = found.locate_file("nvidia/nccl/lib/libnccl.so.2")
+    if Path(str(library)).exists():
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 
 
 def _broadcast_id(group: Group, nccl: Any) -> bytes:

@@ -38,6 +38,16 @@ def slurm_job(env: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return int(job) if job.isdecimal() else 0, int(restart) if restart.isdecimal() else 0
 
 
+def run_words(env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return what all processes of one run of a job have in common; nothing without a launcher."""
+    job, restart = slurm_job(env)
+    step = (str(job), str(restart), env.get("SLURM_STEP_ID", "")) if job else ()
+    namespace = env.get(NAMESPACE, "")
+    if namespace:
+        return (namespace, *step)
+    return step if "SLURM_STEP_ID" in env else ()
+
+
 def asked_to_go_on(env: Mapping[str, str] = os.environ) -> bool:
     """Tell whether Open MPI's mpirun was asked (--with-ft ulfm) to let a job survive dead ranks."""
     return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")

@@ -55,7 +55,8 @@ class BucketReducer:
             if not self._round & recorder.mask:
                 self._began[self._next] = time.monotonic_ns()
             reduction.start()
-            self._under_way.append(reduction)
+            if not getattr(reduction, "unaided", False):
+                self._under_way.append(reduction)
             self._next += 1
         self.progress()
 

@@ -88,6 +88,11 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     ),
     "dir(fluid.optimizer) lists the optimizers that are there": (r"fluid\.optimizer\.",),
     "NumpyArrayInitializer takes any values": (r"fluid\.initializer\.",),
+    "Fluid computes it on GPUs only: compose it of gather and matmul": (r".*rank_attention",),
+    "hash the n-grams in the reader, and look them up by fluid.layers.embedding": (
+        r".*search_pyramid_hash",
+    ),
+    "it fails in Fluid, too: fluid.io.load_vars reads a variable": (r"fluid\.layers\.load",),
     "compose it of the layers that are there, dir(fluid.layers) lists them": (
         r"fluid\.(layers|nets|contrib)\.",
     ),

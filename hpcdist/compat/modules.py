@@ -41,6 +41,7 @@ ALIASES = {
         "profiler",
     )},
     "hpcdist.contrib.memory_usage_calc": f"{_OWN}.program_statistics",
+    "hpcdist.contrib.mixed_precision": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.op_frequence": f"{_OWN}.program_statistics",
     "hpcdist.layer_helper_base": f"{_OWN}.layer_helper",
     "hpcdist.unique_name": "hpcdist.graph.names",
@@ -60,7 +61,6 @@ ALIASES = {
 SOURCES = {
     "hpcdist.compiler": ("hpcdist",),
     "hpcdist.contrib": (f"{_OWN}.program_statistics",),
-    "hpcdist.contrib.decoder": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist",),

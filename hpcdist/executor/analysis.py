@@ -228,7 +228,8 @@ def changed_metas(
 
 
 def _differs(a: Meta, b: Meta) -> bool:
-    return a != b or a.lod is not b.lod or a.lengths is not b.lengths
+    sequences = a.lod is not b.lod or a.lengths is not b.lengths
+    return a != b or sequences or a.numbers != b.numbers
 
 
 def _made_inside(op: Operator, name: str) -> bool:
@@ -263,7 +264,8 @@ def _enter(metas: dict[str, Meta], name: str, meta: Meta, op: Operator) -> None:
     if -1 in meta.shape:
         raise GraphError(
             f"{op.place} {op}: the shape {meta.shape} of {name!r} is not known before the step; "
-            "lengths that make a shape must be fed, or come from sequence_pad"
+            "lengths that make a shape must be fed, or come from sequence_pad; other extents must "
+            "follow from shapes and constants, not from values that are fed or computed from data"
         )
     old = metas.get(name)
     if old is not None and (old.shape, old.dtype) != (meta.shape, meta.dtype):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist import device, settings
 from hpcdist.errors import HpcdistError
 
 
@@ -62,9 +62,18 @@ class Backend(Protocol):
 
     xp: Any  # numpy or cupy
     device_id: int | None  # None: host memory
+    alignment: int  # bytes at whose multiples values begin that are summed together
+
+    def enter(self) -> None:
+        """Have this thread compute here: a GPU is chosen for each thread by itself."""
+        return
+
+    def finish(self) -> None:
+        """Raise what a GPU has found wrong and nobody was told of, once its kernels have ended."""
+        return
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
-        """Copy a host array into a buffer of the same shape."""
+        """Copy a host array into a buffer of the same shape; it may be changed at once."""
         ...
 
     def copy_out(self, buffer: Any) -> np.ndarray:
@@ -84,7 +93,7 @@ class Backend(Protocol):
         ...
 
     def flat(self, arrays: Sequence[Any]) -> Any:
-        """Return contiguous arrays that lie one behind the other as one, of one dimension."""
+        """Return adjacent arrays, with what lies between them, as one of one dimension."""
         ...
 
 
@@ -93,6 +102,7 @@ class NumpyBackend(Backend):
 
     xp: Any = np
     device_id: int | None = None
+    alignment = 1
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
         np.copyto(buffer, value)
@@ -101,7 +111,7 @@ class NumpyBackend(Backend):
         return buffer.copy()
 
     def adopt(self, array: Any) -> Any:
-        return array if isinstance(array, np.ndarray) else array.get()
+        return array if isinstance(array, np.ndarray) else device.download(array)
 
     def bytes(self, count: int) -> Any:
         raw = np.empty(count + 64, np.uint8)
@@ -120,6 +130,8 @@ class NumpyBackend(Backend):
 class CupyBackend(Backend):
     """Arrays in the memory of one GPU; cupy is imported when the first one is made."""
 
+    alignment = 128  # what a GPU reads at once
+
     def __init__(self, device_id: int) -> None:
         try:
             self.xp: Any = importlib.import_module("cupy")
@@ -136,13 +148,22 @@ class CupyBackend(Backend):
         if device_id >= count:
             raise HpcdistError(f"CUDAPlace({device_id}): this process sees {count} GPUs only")
         self.device_id: int | None = device_id
-        self.xp.cuda.Device(device_id).use()
+        self._use = self.xp.cuda.Device(device_id).use
+        self._use()
+
+    def enter(self) -> None:
+        self._use()
+
+    def finish(self) -> None:
+        self._use()
+        device.finish(self.xp)
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
-        buffer.set(np.ascontiguousarray(value))
+        device.upload(buffer, value)
 
     def copy_out(self, buffer: Any) -> np.ndarray:
-        return buffer.get()
+        dense = isinstance(buffer, self.xp.ndarray)
+        return device.download(buffer) if dense else buffer.get()  # of SelectedRows
 
     def adopt(self, array: Any) -> Any:
         return array if isinstance(array, self.xp.ndarray) else self.xp.asarray(array)
@@ -154,7 +175,8 @@ class CupyBackend(Backend):
         return int(array.data.ptr)
 
     def flat(self, arrays: Sequence[Any]) -> Any:
-        length = sum(array.size for array in arrays)
+        end = self.address(arrays[-1]) + arrays[-1].nbytes
+        length = (end - self.address(arrays[0])) // arrays[0].itemsize
         return self.xp.ndarray((length,), arrays[0].dtype, memptr=arrays[0].data)
 
 

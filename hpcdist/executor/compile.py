@@ -38,6 +38,7 @@ from hpcdist.executor.memory import (
 from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
+from hpcdist.executor.predicated import may_be_undone, run_and_select
 from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
@@ -50,6 +51,7 @@ from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
 from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.trace.events import Kind
 from hpcdist.trace.recorder import recorder
 
@@ -141,6 +143,7 @@ class Compiler:
         self.pool = pool
         self.states = OperatorStates() if states is None else states
         self.arrays: dict[str, Any] = {}
+        self._places: dict[Any, Any] = {}
         self.given: frozenset[str] = frozenset()
 
     def compile(
@@ -158,6 +161,9 @@ class Compiler:
         """
         self.arrays = dict(given or {})
         self.given = frozenset(self.arrays)
+        self._places = {}
+        for array in self.arrays.values():
+            self._one(array)
         fed = {n: meta_of(array) for n, array in self.arrays.items()}
         fed = {**fed, **(known or {}), **feeds}
         ops = select_live(self.block.ops, fetches, self._keeps)
@@ -282,7 +288,7 @@ class Compiler:
         own = adopted(variable.value, self.backend)
         if own is not variable.value:
             variable.hold(own)
-        self.arrays[name] = own
+        self.arrays[name] = self._one(own)
 
     def _lay_out(
         self,
@@ -305,7 +311,7 @@ class Compiler:
             place = Place(offset, storage.nbytes)
             for name in storage.names:
                 places[name] = place
-                self.arrays[name] = carve(memory, offset, metas[name])
+                self.arrays[name] = self._one(carve(memory, offset, metas[name]))
         return places
 
     def _view(self, name: str, views: Mapping[str, View], metas: Mapping[str, Meta]) -> Any:
@@ -313,11 +319,20 @@ class Compiler:
             return self.arrays[name]
         view = views[name]
         root = self._view(view.root, views, metas) if view.root in views else self.arrays[view.root]
-        if view.begin is None:
-            self.arrays[name] = root.reshape(metas[name].shape)
-        else:
-            self.arrays[name] = root[view.begin : view.end]
+        whole = view.begin is None
+        seen = root.reshape(metas[name].shape) if whole else root[view.begin : view.end]
+        self.arrays[name] = self._one(seen)
         return self.arrays[name]
+
+    def _one(self, value: Any) -> Any:
+        """Return the one object for a place, shape and type: by that cupy knows an operand again.
+
+        An operand that overlaps a result, and is another object, it copies at every step.
+        """
+        if isinstance(value, SelectedRows):
+            return value
+        key = (self.backend.address(value), value.shape, value.strides, value.dtype)
+        return self._places.setdefault(key, value)
 
     # -- calls -------------------------------------------------------------------------------
     def _bind(
@@ -385,18 +400,19 @@ class Compiler:
 
     def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""
-        inner = Compiler(
-            self.block.program.block(op.attrs["sub_block"]),
-            self.scope,
-            self.backend,
-            Pool(self.backend),
-            self.states,
-        )
+        block = self.block.program.block(op.attrs["sub_block"])
+        inner = Compiler(block, self.scope, self.backend, Pool(self.backend), self.states)
         outer = [n for n in (*reads(op), *writes(op)) if n in self.arrays]
         given = {n: self.arrays[n] for n in outer}
-        body = inner.compile({}, [], given, {n: metas[n] for n in outer})
         condition = self.arrays[op.input("Cond")[0]]
-        return functools.partial(_run_if, condition, body.steps)
+        known = {n: metas[n] for n in outer}
+        written = [n for n in dict.fromkeys(writes(op)) if n in given]
+        if self.backend.xp is np or not may_be_undone(block, [known[n] for n in written]):
+            return functools.partial(_run_if, condition, inner.compile({}, [], given, known).steps)
+        others = {n: new_value(known[n], self.backend) for n in written}
+        steps = inner.compile({}, [], {**given, **others}, known).steps
+        pairs = [(given[n], others[n]) for n in written]
+        return run_and_select(self.backend.xp, condition.reshape(-1)[:1], pairs, steps)
 
 
 def steps_of(

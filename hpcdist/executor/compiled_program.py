@@ -105,7 +105,7 @@ class CompiledProgram:
                 "with_data_parallel: this program trains, so loss_name must be given"
             )
         starts = loss_gradients(self.program)
-        if starts and grad_name(loss) not in starts:
+        if starts and not self.program.global_block().has_var(grad_name(loss)):
             known = ", ".join(name.removesuffix(grad_name("")) for name in starts)
             raise PlanError(f"loss_name: the program minimizes {known}, got {loss!r}")
 

@@ -121,6 +121,7 @@ class Executor:
         scope: Scope,
         return_numpy: bool,
     ) -> list[Any]:
+        self._backend.enter()
         begin = monotonic_ns()
         job = control.acting()
         if job is not None:
@@ -211,6 +212,7 @@ class Executor:
 
     def close(self) -> None:
         """Finish: tell the parameter servers that this trainer leaves. Harmless when alone."""
+        self._backend.finish()
         job = control.installed()
         if job is not None and not self._closed:
             job.close()

@@ -94,11 +94,12 @@ class Fitting:
                 self.reserve[name] = max(wanted, self.reserve.get(name, 0))
             return False
         self.metas.update(changed)
+        again: dict[Any, Any] = {}  # one object for a place, shape and type, see `Compiler`
         for name in self.places:
             # Rows are given back to all that is sparse: a step may have left others there.
             sparse = isinstance(self.arrays.get(name), SelectedRows)
             if sparse or (name in resized and name not in self.views):
-                self._place(name, self.metas[name])
+                self._place(name, self.metas[name], again)
         for name in self.views:
             if name in resized:
                 root = self.arrays[self.views[name].root]
@@ -114,13 +115,14 @@ class Fitting:
         new = meta.sequences
         return before if new is not None and new.same(before.sequences) else meta
 
-    def _place(self, name: str, meta: Meta) -> None:
-        array = self.carve(self.places[name].offset, meta)
+    def _place(self, name: str, meta: Meta, again: dict[Any, Any]) -> None:
+        offset = self.places[name].offset
+        array = self.carve(offset, meta)
         before = self.arrays[name]
         if isinstance(array, SelectedRows):  # operators of the network hold this object
             before.rows, before.value = array.rows, array.value
         else:
-            self.arrays[name] = array
+            self.arrays[name] = again.setdefault((offset, meta.shape, meta.dtype), array)
 
     def _all_fit(self, resized: Mapping[str, Meta]) -> bool:
         for name, meta in resized.items():

@@ -63,12 +63,12 @@ def nbytes_of(meta: Meta) -> int:
 
 
 def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
-    """Tell whether a backend's arrays lie one behind the other in its memory."""
+    """Tell whether a backend's arrays lie one behind the other in its memory, each aligned."""
     if any(a is None or backend.adopt(a) is not a for a in arrays):
         return False
     starts = [backend.address(a) for a in arrays]
     ends = [start + a.nbytes for start, a in zip(starts, arrays)]
-    return ends[:-1] == starts[1:]
+    return [_aligned(end, backend.alignment) for end in ends[:-1]] == starts[1:]
 
 
 def meta_of(value: Any) -> Meta:
@@ -112,8 +112,8 @@ def adopted(value: Any, backend: Backend) -> Any:
     return SelectedRows(rows, backend.adopt(value.value), value.height)
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    return -(-nbytes // alignment) * alignment
 
 
 def lay_contiguous(
@@ -128,11 +128,14 @@ def lay_contiguous(
         held = [scope.find_var(n) or scope.var(n) for n in group]
         if adjacent([h.value for h in held], backend):
             continue
-        memory = network.memory(sum(nbytes_of(metas[n]) for n in group), backend)
+        sizes = [_aligned(nbytes_of(metas[n]), backend.alignment) for n in group]
+        memory = network.memory(sum(sizes), backend)
+        if backend.alignment > 1:
+            memory.fill(0)  # what lies between values is summed with them
         offset = 0
-        for name, var in zip(group, held):
+        for name, var, size in zip(group, held, sizes):
             array = carve(memory, offset, metas[name])
             if var.value is not None:
-                array[...] = var.value
+                array[...] = backend.adopt(var.value)
             var.hold(array)
-            offset += array.nbytes
+            offset += size

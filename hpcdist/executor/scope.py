@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.device import assign, on_host
 from hpcdist.errors import FeedError
 
 
@@ -40,10 +41,7 @@ class ScopeTensor:
         value = np.asarray(array)
         held = self._variable.value
         if held is not None and held.shape == value.shape and held.dtype == value.dtype:
-            if isinstance(held, np.ndarray):
-                held[...] = value
-            else:
-                held.set(np.ascontiguousarray(value))
+            assign(held, value)
         else:
             self._variable.hold(value.copy())
 
@@ -61,7 +59,7 @@ class ScopeTensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self._array()
-        host = array if isinstance(array, np.ndarray) else array.get()
+        host = on_host(array)
         return np.array(host, dtype=dtype)
 
     def __len__(self) -> int:

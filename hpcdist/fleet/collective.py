@@ -7,11 +7,12 @@ from typing import Any
 
 from hpcdist.errors import FleetError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
+from hpcdist.fleet.collective_settings import CollectiveSettings, recomputing, refuse
 from hpcdist.fleet.fleet_base import Fleet
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, RoleMakerBase
 from hpcdist.optimizer import AnyOptimizer
+from hpcdist.optimizer.mixed_precision import decorate
 
 MODES = ("nccl2", "collective")
 COLLECTIVE_MODES = (None, "local_sgd", "grad_allreduce")
@@ -45,11 +46,7 @@ class DistributedStrategy(BuildStrategy):
 
     def collective(self) -> CollectiveSettings:
         """Return what it asks for; FleetError if that is not built, or contradicts itself."""
-        for name, why in (
-            ("forward_recompute", "set it to False; memory_optimize saves memory"),
-            ("use_amp", "train in float32"),
-            ("use_dist_fc", "every worker keeps all parameters"),
-        ):
+        for name, why in (("use_dist_fc", "every worker keeps all parameters"),):
             if getattr(self, name):
                 raise refuse(name, why)
         if self.mode not in MODES or self.collective_mode not in COLLECTIVE_MODES:
@@ -75,7 +72,16 @@ class DistributedStrategy(BuildStrategy):
                 sync_batch_norm=self.sync_batch_norm,
             ),
             self.exec_strategy,
+            self.wrapped,
         )
+
+    def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
+        """Return what holds the given optimizer, as is asked for."""
+        if self.forward_recompute:
+            optimizer = recomputing(optimizer, self.recompute_checkpoints)
+        if self.use_amp:
+            optimizer = decorate(optimizer, init_loss_scaling=self.amp_loss_scaling)
+        return optimizer
 
 
 class Collective(Fleet):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError
@@ -14,7 +15,7 @@ from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fleet.role_maker import RoleMakerBase
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.optimizer import AnyOptimizer
+from hpcdist.optimizer import AnyOptimizer, RecomputeOptimizer
 from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from hpcdist.transpiler.cluster import required_group
@@ -115,6 +116,18 @@ def _node_count(who: RoleMakerBase) -> int:
     if isinstance(job, Job):
         return job.node_count()
     return len({name.rsplit(":", 1)[0] for name in who.get_trainer_endpoints()})
+
+
+def recomputing(optimizer: AnyOptimizer, checkpoints: Sequence[Any]) -> AnyOptimizer:
+    """Return an optimizer that computes again what lies between checkpoints."""
+    if not checkpoints:
+        raise FleetError(
+            "recompute needs checkpoints, the outputs of some layers: set "
+            'recompute_configs = {"checkpoints": [...]} (fleet 1.8: recompute_checkpoints)'
+        )
+    made = RecomputeOptimizer(optimizer)
+    made._set_checkpoints(checkpoints)
+    return made
 
 
 def refuse(field_name: str, why: str) -> FleetError:

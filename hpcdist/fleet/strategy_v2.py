@@ -10,7 +10,7 @@ from hpcdist.checks import FLEET, integer, no_field
 from hpcdist.comm.bucket import Fusing
 from hpcdist.errors import FleetError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
-from hpcdist.fleet.collective_settings import CollectiveSettings, refuse
+from hpcdist.fleet.collective_settings import CollectiveSettings, recomputing, refuse
 from hpcdist.fleet.strategy import DistributedStrategy as ParameterServerStrategy
 from hpcdist.fleet.strategy import StrategyFactory
 from hpcdist.optimizer import (
@@ -21,6 +21,7 @@ from hpcdist.optimizer import (
     LarsMomentumOptimizer,
     MomentumOptimizer,
 )
+from hpcdist.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate
 
 # The keys of a_sync_configs that are the communicator's, with its names for them.
 _FLAGS = {
@@ -73,27 +74,40 @@ _TUNING = {
 # Not built; the value is what to do instead. Most have settings in a field <name>_configs.
 _REFUSED = {
     "adaptive_localsgd": "use localsgd",
-    "amp": "train in float32",
     "auto": "set what you want",
     "dgc": "gradients are summed whole; fuse_all_reduce_ops puts them together",
     "elastic": "start the job again with other ranks, from a checkpoint",
     "fp16_allreduce": "gradients are summed in their own type",
     "pipeline": "every worker computes the whole network",
-    "recompute": "memory_optimize saves memory",
     "sharding": "every worker keeps all parameters; parameter servers divide them",
-    "forward_recompute": "memory_optimize saves memory",
-    "use_amp": "train in float32",
     "use_dist_fc": "every worker keeps all parameters",
 }
 # For training with servers and without.
 _EVERYWHERE: dict[str, Any] = {
     "gradient_merge": False,
     "gradient_merge_configs": {"k_steps": 1, "avg": True},
+    "amp": False,
+    "amp_configs": {
+        "init_loss_scaling": 2**15,
+        "incr_every_n_steps": 1000,
+        "decr_every_n_nan_or_inf": 2,
+        "incr_ratio": 2.0,
+        "decr_ratio": 0.8,
+        "use_dynamic_loss_scaling": True,
+        "custom_white_list": [],
+        "custom_black_list": [],
+        "custom_black_varnames": [],
+    },
+    "use_amp": False,
+    "amp_loss_scaling": 2**15,
+    "recompute": False,
+    "recompute_configs": {"checkpoints": []},
+    "forward_recompute": False,
+    "recompute_checkpoints": [],
 }
+_CUSTOM = ("white_list", "black_list", "black_varnames")
 _SETTINGS_OF_REFUSED: dict[str, Any] = {
     **{f"{name}_configs": {} for name in _REFUSED},
-    "recompute_checkpoints": [],
-    "amp_loss_scaling": 2**15,
     "dist_fc_config": None,
 }
 _DEFAULTS = {
@@ -220,6 +234,15 @@ class DistributedStrategy:
             optimizer = _lars(optimizer, self.lars_configs)
         elif self.lamb:
             optimizer = _lamb(optimizer, self.lamb_configs)
+        if self.recompute or self.forward_recompute:
+            chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
+            optimizer = recomputing(optimizer, chosen)
+        if self.amp:
+            how = self.amp_configs
+            custom = [how.pop(f"custom_{kind}") for kind in _CUSTOM]
+            optimizer = decorate(optimizer, AutoMixedPrecisionLists(*custom), **how)
+        elif self.use_amp:
+            optimizer = decorate(optimizer, init_loss_scaling=self.amp_loss_scaling)
         if self.gradient_merge:
             optimizer = GradientMergeOptimizer(optimizer, **self.gradient_merge_configs)
         return optimizer

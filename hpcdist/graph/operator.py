@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hpcdist.graph.block import Block
 
 Slots = dict[str, list[str]]
+BLOCKS = "optimize_blocks"  # the attribute that is a list of blocks, kept as their indices
 
 
 def as_names(value: Any) -> list[str]:
@@ -79,16 +80,30 @@ class Operator:
         return f"block {self.block.idx}, {number}" if self.block.idx else number
 
     def attr(self, name: str) -> Any:
-        """Return one attribute; KeyError if the operator does not have it."""
-        return self.attrs[name]
+        """Return one attribute, of blocks these themselves; KeyError if there is none."""
+        return self._blocks_attr(name) if name == BLOCKS else self.attrs[name]
+
+    def _block_attr_id(self, name: str) -> int:
+        """Return the index of the block that an attribute names."""
+        return int(self.attrs[name])
+
+    def _block_attr(self, name: str) -> Block:
+        return self.block.program.block(self._block_attr_id(name))
+
+    def _blocks_attr_ids(self, name: str) -> list[int]:
+        """Return the indices of the blocks that an attribute names."""
+        return list(self.attrs[name])
+
+    def _blocks_attr(self, name: str) -> list[Block]:
+        return [self.block.program.block(index) for index in self._blocks_attr_ids(name)]
 
     def has_attr(self, name: str) -> bool:
         """Tell whether the operator has this attribute."""
         return name in self.attrs
 
     def all_attrs(self) -> dict[str, Any]:
-        """Return a copy of all attributes."""
-        return dict(self.attrs)
+        """Return a copy of all attributes, of blocks these themselves."""
+        return {name: self.attr(name) for name in self.attrs}
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set one attribute and tell the Program that it changed."""

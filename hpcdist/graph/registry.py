@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.rows import Treatment
@@ -18,7 +20,8 @@ class Meta:
 
     A SELECTED_ROWS value has ``shape`` (height, width) and ``rows`` present rows. ``lod`` tells how
     rows group into sequences. ``lengths``: the value is known when a Program is compiled, as the
-    lengths of these sequences, so that shapes may depend on it.
+    lengths of these sequences, so that shapes may depend on it. ``numbers``: likewise, as a few
+    integers that follow from shapes and constants.
     """
 
     shape: tuple[int, ...]
@@ -27,6 +30,7 @@ class Meta:
     rows: int = -1
     lod: Lod | None = field(default=None, compare=False)
     lengths: Lod | None = field(default=None, compare=False)
+    numbers: tuple[int, ...] | None = field(default=None, compare=False)
 
     @property
     def sequences(self) -> Lod | None:
@@ -75,6 +79,7 @@ class OpDef:
     measures: input slots that hold lengths of sequences; of these the Lods, as with ``lods``.
     values: values(*inputs, **attrs) -> results, instead of a kernel, for an operator whose results
         have shapes that only the step knows: Values in and out, see `hpcdist.graph.values`.
+    folds: its results are known when a Program is compiled if its operands are, see `Meta.numbers`.
     acts: it does something that nobody reads, so it runs even if nobody wants its results.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
@@ -95,6 +100,7 @@ class OpDef:
     lods: Sequence[str] = ()
     measures: Sequence[str] = ()
     values: Callable[..., Any] | None = None
+    folds: bool = False
     acts: bool = False
     rows: Treatment | None = None
 
@@ -108,6 +114,9 @@ class GradOp:
     outputs: Mapping[str, list[str]]
     attrs: Mapping[str, Any]
 
+
+MOST_NUMBERS = 64  # values with more elements are no shapes
+INTEGERS = ("int32", "int64")
 
 _table: dict[str, OpDef] = {}
 
@@ -169,12 +178,43 @@ def infer_outputs(
         for slot, metas in zip(definition.outputs, per_slot)
         if metas is not None
     }
+    if definition.folds:
+        outputs = _folded(definition, inputs, attrs, outputs)
     if definition.lods or definition.measures:
         return outputs
     ragged = [m for metas in inputs.values() for m in metas if m.lod is not None]
     if not ragged:
         return outputs
     return {slot: [_grouped(m, ragged) for m in metas] for slot, metas in outputs.items()}
+
+
+def _folded(
+    definition: OpDef,
+    inputs: Mapping[str, Sequence[Meta]],
+    attrs: Mapping[str, Any],
+    outputs: dict[str, list[Meta]],
+) -> dict[str, list[Meta]]:
+    """Compute the results of an operator on a few known integers; otherwise leave them open."""
+    made = [meta for metas in outputs.values() for meta in metas]
+    if not all(m.dtype in INTEGERS and 0 <= m.size <= MOST_NUMBERS for m in made):
+        return outputs
+    if any(m.numbers is None for metas in inputs.values() for m in metas):
+        return outputs
+    given = {
+        s: [np.array(m.numbers, m.dtype).reshape(m.shape) for m in metas]
+        for s, metas in inputs.items()
+    }
+    results = {s: [np.empty(m.shape, m.dtype) for m in metas] for s, metas in outputs.items()}
+    arrays = arguments(definition.inputs, given) + arguments(definition.outputs, results)
+    own = own_attrs(definition, attrs)
+    if definition.bind is not None:
+        definition.bind(np, *arrays, **own)()
+    elif definition.kernel is not None:
+        definition.kernel(np, *arrays, **own)
+    return {
+        s: [replace(m, numbers=tuple(a.reshape(-1).tolist())) for m, a in zip(metas, results[s])]
+        for s, metas in outputs.items()
+    }
 
 
 def _grouped(meta: Meta, ragged: Sequence[Meta]) -> Meta:

@@ -206,10 +206,12 @@ def broadcast(totals: Treatment | None = None) -> Treatment:
 def reshaped(op: Applied) -> OfRows:
     """The same elements in the same order; ``shape`` 0 keeps an extent, -1 is what is left."""
     (x,), (out,) = op.inputs["X"], op.outputs["Out"]
+    for operand in op.operands[1:]:
+        _expect(operand, False)
     if x.of.how in _TOTALS:
         return x.of
     of = common_rows(op, [x], {How.ROWS, How.RAGGED})
-    if op.attrs["shape"][0] == 0:
+    if op.attrs["shape"][:1] == [0]:
         return of
     old, new = x.shape[1:], out.shape[1:]
     if out.shape[:1] != (-1,) or -1 in new:
@@ -374,6 +376,13 @@ def quotient(op: Applied) -> OfRows:
 
 def constant(op: Applied) -> OfRows:
     """The values do not matter, only the shape."""
+    return SAME
+
+
+def sized(op: Applied) -> OfRows:
+    """A constant, the extents of which may be values."""
+    for operand in op.moving:
+        raise MixesRows(f"{operand.name!r}, an extent of the result, depends on the batch")
     return SAME
 
 

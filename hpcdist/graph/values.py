@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import INTEGERS, MOST_NUMBERS, Meta
 
 ARRAY = "LOD_TENSOR_ARRAY"
 RANK_TABLE = "LOD_RANK_TABLE"
@@ -30,7 +30,9 @@ class Value:
     def meta(self) -> Meta:
         """What shape rules see of it."""
         shape, dtype = tuple(self.array.shape), np.dtype(self.array.dtype).name
-        return Meta(shape, dtype, lod=self.lod)
+        few = dtype in INTEGERS and self.array.size <= MOST_NUMBERS
+        numbers = tuple(self.array.reshape(-1).tolist()) if few else None
+        return Meta(shape, dtype, lod=self.lod, numbers=numbers)
 
     @property
     def number(self) -> Any:

@@ -15,8 +15,9 @@ from hpcdist.errors import CheckpointError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
+from hpcdist.graph.roles import ROLE_VAR_ATTR
 from hpcdist.graph.variable import Variable
-from hpcdist.io.program_data import VERSION
+from hpcdist.io.program_data import VERSION, from_data
 
 # Of each message: number -> (name, what it is, whether it comes many times).
 TABLES: dict[str, dict[int, tuple[str, str, bool]]] = {
@@ -60,10 +61,12 @@ TABLES: dict[str, dict[int, tuple[str, str, bool]]] = {
         11: ("bools", "int", True),
         12: ("block_idx", "int", False),
         13: ("l", "int", False),
+        14: ("blocks_idx", "int", True),
         15: ("longs", "int", True),
     },
 }
-INT, BLOCK, LONG = 0, 8, 9
+INT, BLOCK, LONG, BLOCKS = 0, 8, 9, 10
+MANY = ("ints", "floats", "strings", "bools", "longs", "blocks_idx")
 # Where an attribute of each type is, and what it is here.
 ATTRS = {
     0: ("i", int),
@@ -76,10 +79,11 @@ ATTRS = {
     7: ("bools", bool),
     8: ("block_idx", int),
     9: ("l", int),
+    10: ("blocks_idx", int),
     11: ("longs", int),
 }
 LOD_TENSOR, SELECTED_ROWS, FEED, FETCH = 7, 8, 9, 10
-BOOKKEEPING = {"op_callstack", "op_device", "op_namescope", "op_role_var"}
+BOOKKEEPING = {"op_callstack", "op_device", "op_namescope"}
 # What an operator that does not know these attributes does anyway.
 ONLY = {
     "data_format": ("NCHW", "AnyLayout", ""),
@@ -111,7 +115,31 @@ def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]
 
     CheckpointError if it has what Fluid's format cannot say.
     """
-    blocks: list[dict[str, Any]] = [
+    blocks = _said_blocks(program)
+    for name, kind in (("feed", FEED), ("fetch", FETCH)):
+        blocks[0]["vars"].append({"name": name, "type": {"type": kind}, "persistable": 1})
+    first = [_end("feed", {"X": ["feed"]}, {"Out": [n]}, k) for k, n in enumerate(feeds)]
+    last = [_end("fetch", {"X": [n]}, {"Out": ["fetch"]}, k) for k, n in enumerate(fetches)]
+    blocks[0]["ops"] = first + blocks[0]["ops"] + last
+    return _encoded("program", {"blocks": blocks})
+
+
+def program_bytes(program: Program) -> bytes:
+    """Return a Program in Fluid's format, as it stands; CheckpointError as `write_program`."""
+    return _encoded("program", {"blocks": _said_blocks(program)})
+
+
+def parsed_program(data: bytes) -> Program:
+    """Return the Program in Fluid's format; CheckpointError if the bytes are none.
+
+    As in Fluid its parameters are variables that are kept from step to step.
+    """
+    where = "Program.parse_from_string"
+    return from_data(read_program(data, where)["program"], where)
+
+
+def _said_blocks(program: Program) -> list[dict[str, Any]]:
+    return [
         {
             "idx": block.idx,
             "parent_idx": block.parent_idx,
@@ -120,12 +148,6 @@ def write_program(program: Program, feeds: Sequence[str], fetches: Sequence[str]
         }
         for block in program.blocks
     ]
-    for name, kind in (("feed", FEED), ("fetch", FETCH)):
-        blocks[0]["vars"].append({"name": name, "type": {"type": kind}, "persistable": 1})
-    first = [_end("feed", {"X": ["feed"]}, {"Out": [n]}, k) for k, n in enumerate(feeds)]
-    last = [_end("fetch", {"X": [n]}, {"Out": ["fetch"]}, k) for k, n in enumerate(fetches)]
-    blocks[0]["ops"] = first + blocks[0]["ops"] + last
-    return _encoded("program", {"blocks": blocks})
 
 
 # -- bytes ---------------------------------------------------------------------------------------
@@ -265,10 +287,10 @@ def _slots(op: Mapping[str, Any], side: str) -> dict[str, list[str]]:
 def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for said in op.get("attrs", []):
-        if said["name"] in BOOKKEEPING:
+        if said["name"] in BOOKKEEPING or (said["name"] == ROLE_VAR_ATTR and "strings" not in said):
             continue
         where, kind = ATTRS[said["type"]]
-        if where.endswith("s") and where != "s":
+        if where in MANY:
             value: Any = [kind(v) for v in said.get(where, [])]
         else:
             value = kind(said[where])
@@ -319,7 +341,8 @@ def _said_op(op: Operator) -> dict[str, Any]:
     defaults = lookup(op.type).attrs
     attrs = []
     for name, value in {**defaults, **op.attrs}.items():
-        if value is not None and name not in BOOKKEEPING:
+        none = value is None or (name == ROLE_VAR_ATTR and not value)
+        if not none and name not in BOOKKEEPING:
             attrs.append({"name": name, **_said_attr(op, name, value, defaults.get(name))})
     return {
         "type": op.type,
@@ -337,13 +360,15 @@ def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, A
     """Return an attribute with Fluid's type, which follows from the default's, or the value's."""
     if name == "sub_block":
         return {"type": BLOCK, "block_idx": value}
+    if name == "optimize_blocks":
+        return {"type": BLOCKS, "blocks_idx": value}
     if name.endswith("dtype") and value in CODES:
         return {"type": INT, "i": CODES[value]}
     many = isinstance(value, (list, tuple))
     values = list(value) if many else [value]
     kind = type(default) if default is not None and not many else type(values[0] if values else 0)
     for number, (where, what) in ATTRS.items():
-        if what is kind and (where in ("ints", "floats", "strings", "bools")) == many:
+        if what is kind and (where in MANY) == many:
             said = [int(v) if kind is bool else v for v in values]
             wide = kind is int and any(not -(1 << 31) <= v < 1 << 31 for v in said)
             if wide:
@@ -353,3 +378,23 @@ def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, A
         f"{op.place} {op}: attribute {name!r} is a {type(value).__name__}, which Fluid's format "
         "cannot say"
     )
+
+
+# -- as methods of Programs ------------------------------------------------------------------------
+class ProgramDesc:
+    """What scripts of Fluid's ask of ``program.desc``."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def serialize_to_string(self) -> bytes:
+        """Return the Program in Fluid's format."""
+        return program_bytes(self._program)
+
+    def num_blocks(self) -> int:
+        """Return the number of blocks."""
+        return self._program.num_blocks
+
+
+Program.desc = property(ProgramDesc)  # type: ignore[attr-defined]
+Program.parse_from_string = staticmethod(parsed_program)  # type: ignore[attr-defined]

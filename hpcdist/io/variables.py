@@ -29,6 +29,7 @@ from hpcdist.checkpoint.restore import is_table, wanted
 from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
+from hpcdist.device import on_host
 from hpcdist.errors import CheckpointError, GraphTypeError
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.control import Peers
@@ -407,4 +408,4 @@ def _array(scope: Scope, name: str) -> np.ndarray:
         raise CheckpointError(
             f"variable {name!r} has no value in this scope: run the startup program first"
         )
-    return array if isinstance(array, np.ndarray) else np.asarray(array.get())
+    return on_host(array)

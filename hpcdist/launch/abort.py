@@ -39,6 +39,8 @@ HESITATION_S = 0.1  # how long a rank that waits for nothing delays its report o
 MPI_NOTICES_S = 1.0  # how long MPI may take to notice a death before it is told
 STUCK_S = 3.0  # how long MPI may take to end, and other ranks to leave, when some have died
 HANGS_S = 30.0  # the same when all were alive as far as this rank could see
+WRITE_LAST = signal.SIGRTMIN + 1  # the job is about to end: write what you did last
+WRITING_S = 5.0  # how long the others of a host may take to write what they did last
 ALONE_S = 0.5  # how long a launcher may take to send SIGTERM to all ranks of a host
 
 
@@ -64,6 +66,8 @@ class Guard:
         self._neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
         self._output = output
         self._script = script
+        # By default it ends a process; behind the board, which is collective, it may come.
+        signal.signal(WRITE_LAST, _leave_it_to_the_thread)
         self._board = HostBoard(transport)
         self._tolerant = transport.tolerant
         self._peers = peers
@@ -159,7 +163,8 @@ class Guard:
         if self._board.claim(Fact.REPORTS) and not self._reported:
             self._reported = True
             if self._recording.directory is not None:
-                text += f"\n  what each rank did last is in {self._recording.directory}"
+                written = self._recording.directory
+                text += f"\n  what each rank did last: python -m hpcdist report {written}"
             self._output.announce(text)
 
     def _of_deaths(self, dead: Sequence[Peer], where: str) -> str:
@@ -167,7 +172,9 @@ class Guard:
         return report.of_deaths(dead, self._me, where, advice)
 
     def _end(self, code: int) -> NoReturn:
-        self._recording.fail()
+        self._write_last()
+        if self._reported and self._recording.directory is not None:
+            self._let_others_write()
         # Under a tolerant mpirun every rank ends by itself, and Open MPI forgets the code when the
         # last living rank aborts the job: only the elected one aborts, before the others end.
         reporter, *_ = [*self._board.all(Fact.REPORTS), 0]
@@ -178,6 +185,22 @@ class Guard:
         elif not (self._leaving or (self._tolerant and self._is_last())):
             self._transport.abort(code)
         os._exit(code)
+
+    def _write_last(self) -> None:
+        self._recording.fail()
+        self._board.note(Fact.WRITTEN)
+
+    def _let_others_write(self) -> None:
+        """Have the ranks of this host write what they did last: a launcher leaves them no time."""
+        for peer in self._neighbours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(peer.pid, WRITE_LAST)
+        late = time.monotonic() + WRITING_S
+        while time.monotonic() < late:
+            written = self._board.all(Fact.WRITTEN)
+            if not any(p.pid not in written and lives(p.pid) for p in self._neighbours):
+                break
+            time.sleep(WRITING_S / 500)
 
     def _is_last(self) -> bool:
         others = [peer for peer in self._peers if peer != self._me]
@@ -275,7 +298,7 @@ class Guard:
         while True:
             waits = undecided or unreported
             woken = [fd for fd, _ in poll.poll(UNDECIDED_MS if waits else None)]
-            if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
+            if read_end in woken and self._told_to_end(read_end):
                 break
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
@@ -305,15 +328,22 @@ class Guard:
         end = time.monotonic() + PATIENCE_S
         while (left := end - time.monotonic()) > 0:
             woken = [fd for fd, _ in poll.poll(1000 * left)]
-            if read_end in woken and signal.SIGTERM in os.read(read_end, 64) and _ours():
+            if read_end in woken and self._told_to_end(read_end):
                 self._terminated()
             for fd in set(woken) - {read_end}:
                 poll.unregister(fd)
 
+    def _told_to_end(self, read_end: int) -> bool:
+        """Do what the signals ask that have come; tell whether one of them ends this rank."""
+        signals = os.read(read_end, 64)
+        if WRITE_LAST in signals:
+            self._write_last()
+        return signal.SIGTERM in signals and _ours()
+
     def _terminated(self) -> NoReturn:
         """End because SIGTERM came; say so if it came to this rank alone."""
         self._board.note(Fact.TERMINATED)
-        self._recording.fail()
+        self._write_last()
         late = time.monotonic() + ALONE_S
         while not self._fatal() and self._spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)
@@ -372,7 +402,7 @@ def _code_when_ended() -> int:
 
 
 def _leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM by not dying of it: the watching thread was woken too."""
+    """Handle a signal by not dying of it: the watching thread was woken too."""
 
 
 def _ours() -> bool:

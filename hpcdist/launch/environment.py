@@ -45,7 +45,7 @@ def alone() -> dict[str, str]:
 
 
 def of_torchrun(rank: int, hosts: Sequence[str]) -> dict[str, str]:
-    """Return the variables that torchrun gives ``rank``; ``hosts`` are those of all ranks.
+    """Return the variables that torchrun gives ``rank``; ``hosts`` are those of all trainers.
 
     The master's port is a name only: nothing binds it.
     """

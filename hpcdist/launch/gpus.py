@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpcdist import settings
@@ -13,9 +15,7 @@ from hpcdist.comm.cluster import PSERVER, Cluster
 NCCL = "NCCL_"
 
 
-def variables(
-    transport: Transport, cluster: Cluster, env: Mapping[str, str], devices: Path = Path("/dev")
-) -> dict[str, str]:
+def variables(transport: Transport, cluster: Cluster, env: Mapping[str, str]) -> dict[str, str]:
     """Return what this rank is to find in its environment about GPUs. Collective.
 
     The trainers of a host take its GPUs in turn; what is set already is left alone. What rank 0
@@ -26,7 +26,7 @@ def variables(
     found = {name: env.get(name, told[name]) for name in sorted(told)}
     names = transport.on_host().allgather_bytes(str(transport.rank).encode())
     local = local_index(cluster, transport.rank, [int(name) for name in names])
-    count = visible(env, devices)
+    count = visible(env)
     if count and local is not None:
         name = settings.SELECTED_GPUS.name
         found[name] = env.get(name) or str(local % count)
@@ -39,11 +39,11 @@ def local_index(cluster: Cluster, rank: int, on_host: list[int]) -> int | None:
     return trainers.index(rank) if rank in trainers else None
 
 
-def visible(env: Mapping[str, str], devices: Path = Path("/dev")) -> int:
-    """Return how many GPUs this process may use, without asking a driver."""
+def visible(env: Mapping[str, str], usable: Callable[[], int] | None = None) -> int:
+    """Return how many GPUs this process may use; ``usable`` counts where no variable names them."""
     named = env.get(settings.VISIBLE_GPUS.name)  # empty: none
     if named is None:
-        return len(list(devices.glob("nvidia[0-9]*")))
+        return (usable or count_usable)()
     count = 0
     for name in named.split(","):
         # CUDA sees those before the first name that is no device.
@@ -51,3 +51,33 @@ def visible(env: Mapping[str, str], devices: Path = Path("/dev")) -> int:
             break
         count += 1
     return count
+
+
+def count_usable(library: str = "libnvidia-ml.so.1", devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs the driver lets this process use, without making contexts on them.
+
+    NVML counts all of the machine and gives no handle of those that a cgroup, such as Slurm's,
+    keeps from this process. Without NVML: how many device files can be opened.
+    """
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return sum(map(_opens, devices.glob("nvidia[0-9]*")))
+    if nvml.nvmlInit_v2() != 0:
+        return 0
+    try:
+        count, handle = ctypes.c_uint(0), ctypes.c_void_p()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return 0
+        ask = nvml.nvmlDeviceGetHandleByIndex_v2
+        return sum(ask(ctypes.c_uint(i), ctypes.byref(handle)) == 0 for i in range(count.value))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _opens(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True

@@ -21,6 +21,7 @@ class Fact(IntEnum):
     DONE = 3  # its script has ended, and it has left the servers
     GONE = 4  # it has left MPI: from here on its end is no death
     NAMED = 5  # it tells the death of a rank
+    WRITTEN = 6  # what it did last
 
 
 class HostBoard:

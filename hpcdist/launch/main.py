@@ -34,8 +34,10 @@ from hpcdist.executor.position import here
 from hpcdist.launch import (
     checkpoints,
     cores,
+    data,
     environment,
     gpus,
+    job_report,
     launcher_check,
     logs,
     options,
@@ -50,6 +52,8 @@ from hpcdist.launch import (
     table,
 )
 from hpcdist.launch.abort import Guard
+from hpcdist.launch.doctor import command as doctor
+from hpcdist.launch.doctor import stale_files
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
 from hpcdist.launch.recording import RankRecorder
@@ -63,6 +67,9 @@ REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 
 COMMANDS = {
     "checkpoint": checkpoints.main,
+    "data": data.main,
+    "doctor": doctor.main,
+    "report": job_report.main,
     "settings": lambda words: print(settings_page.markdown(), end=""),
     "slurm": slurm.main,
 }
@@ -185,9 +192,9 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     )
     found = environment.variables(cluster, transport.rank)
     found |= gpus.variables(transport, cluster, os.environ)
-    if asked.as_torchrun:
-        _refuse_servers(cluster)
-        found |= environment.of_torchrun(transport.rank, hosts)
+    if asked.as_torchrun and transport.rank in cluster.trainers:
+        trainer = cluster.trainers.index(transport.rank)
+        found |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
     os.environ.update(found)
     settings.RANK.write(transport.rank)
     if transport.rank == 0:
@@ -195,6 +202,8 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         if not asked.quiet:
             _print_table(asked, cluster, ranks, found)
     host = ranks[transport.rank].host
+    if hosts.index(host) == transport.rank:
+        _remove_stale_files(host)
     cores.share(sum(facts.host == host for facts in ranks), tell=asked.as_torchrun)
     output = Output()
     role = cluster.role_of(transport.rank)
@@ -242,6 +251,21 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         ends.fail(lanes.origin(error))
 
 
+def _remove_stale_files(host: str) -> None:
+    """Remove what ranks that were killed have left in this host's shared memory."""
+    if not stale_files.sees_all():
+        return
+    removed = stale_files.remove(stale_files.find(older_s=stale_files.OLD_S))
+    if removed:
+        freed = sum(file.nbytes for file in removed) / 2**20
+        logging.getLogger("hpcdist").info(
+            "%s: removed %d files of dead ranks from shared memory (%.0f MiB)",
+            host,
+            len(removed),
+            freed,
+        )
+
+
 def _end_trace(recorded: RankRecorder, transport: Transport | None) -> None:
     """Write the trace of the job, if one is wanted. Collective."""
     if recorded.trace is None:
@@ -275,14 +299,6 @@ def _own_facts(asked: Options) -> RankFacts:
         env=given,
         problem=problem,
     )
-
-
-def _refuse_servers(cluster: Cluster) -> None:
-    if cluster.servers:
-        raise LaunchError(
-            f"--as-torchrun: jobs of torch's have no servers, got {len(cluster.servers)}: leave "
-            "out --pservers, --role-map and PADDLE_TRAINING_ROLE"
-        )
 
 
 def _problem_with_torch(asked: Options) -> str:
@@ -378,6 +394,9 @@ def _run_script(asked: Options) -> None:
     if asked.as_torchrun:
         from hpcdist.torch import takeover  # an optional extra, and seconds to import
 
+        if runtime.is_server():
+            takeover.serve()
+            return
         takeover.stand_in()
     else:
         random.seed(asked.seed)

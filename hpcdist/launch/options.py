@@ -27,6 +27,8 @@ Run a training script on one process or on many ranks.
   mpirun -n 4 python -m hpcdist --as-torchrun train.py   a script of PyTorch's, written for torchrun
   python -m hpcdist checkpoint inspect PATH              what a checkpoint holds (or: verify)
   python -m hpcdist slurm --pservers 2 train.py          a batch script for Slurm
+  python -m hpcdist report DIR -o job.html               a page about a job, from its recordings
+  mpirun -n 4 python -m hpcdist doctor                   what is wrong with the machines
 
 Every rank runs the same script. Its role is in its environment, under Fluid's names:
 PADDLE_TRAINING_ROLE, PADDLE_TRAINER_ID, PADDLE_TRAINERS, PADDLE_PSERVER_IPS, PADDLE_PSERVER_PORT,

@@ -294,8 +294,6 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     ways = [asked.pservers, asked.pservers_per_node, asked.server_nodes]
     if sum(map(bool, ways)) > 1:
         parser.error("give one of --pservers, --pservers-per-node and --server-nodes")
-    if asked.as_torchrun and any(ways):
-        parser.error("--as-torchrun: jobs of torch's have no servers")
     if asked.het and not asked.server_nodes:
         parser.error(
             "--het puts servers on nodes of their own: give their number, --server-nodes N"

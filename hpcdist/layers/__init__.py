@@ -21,6 +21,7 @@ from hpcdist.layers import (  # noqa: F401
     ssd,
     stacked_rnn,
     tagged,
+    torch_modules,
     volumes,
     weight_norm,
 )
@@ -252,6 +253,7 @@ from hpcdist.layers.tensor import (
     zeros,
     zeros_like,
 )
+from hpcdist.layers.torch_modules import *  # noqa: F403
 from hpcdist.layers.volumes import *  # noqa: F403
 
 __all__ = [
@@ -458,6 +460,7 @@ __all__ = [
     *tagged.__all__,
     *distributions.__all__,
     *boxes.__all__,
+    *torch_modules.__all__,
     *cells.__all__,
     *decode_helpers.__all__,
     *decoders.__all__,

@@ -52,10 +52,18 @@ def _constant(values: np.ndarray, dtype: Any) -> Variable:
     return assign(held)
 
 
-def range(start: float, end: float, step: float, dtype: Any) -> Variable:
-    """Return start, start + step, ... below end."""
-    start, end, step = _known("range", "start, end and step", start, end, step)
-    return _constant(np.arange(start, end, step), dtype)
+def range(start: Any, end: Any, step: Any, dtype: Any) -> Variable:
+    """Return start, start + step, ... below end; Variables among them follow from shapes."""
+    if not any(isinstance(value, Variable) for value in (start, end, step)):
+        return _constant(np.arange(start, end, step), dtype)
+    slots = {}
+    for slot, value in (("Start", start), ("End", end), ("Step", step)):
+        if not isinstance(value, Variable):
+            value = fill_constant([1], dtype, value, force_cpu=True)
+        elif value.dtype != canonical(dtype):
+            value = cast(value, dtype)
+        slots[slot] = value
+    return LayerHelper("range").apply("range", slots, dtype=dtype, stop_gradient=True)
 
 
 def arange(start: float, end: float, step: float = 1, dtype: Any = None) -> Variable:

@@ -83,6 +83,30 @@ equal = _binary("equal", compare=True)
 not_equal = _binary("not_equal", compare=True)
 
 
+def _ordering(type: str) -> Callable[[Variable, Any], Any]:
+    """Compare by an operator; a Python `if` must not take the result for an answer."""
+    compare = _binary(type, compare=True)
+
+    def method(self: Variable, other: Any) -> Any:
+        out = compare(self, other)
+        if isinstance(out, Variable):
+            out.is_ordering = True
+        return out
+
+    return method
+
+
+def _truth(self: Variable) -> bool:
+    """Refuse to say what only a step knows; that there is a variable is true, as of any object."""
+    if self.is_ordering:
+        raise GraphTypeError(
+            f"{self.name!r} compares values that only a step knows, so Python's if, while, and, or "
+            "and not cannot ask for it while the program is built: use layers.cond, "
+            "layers.while_loop or layers.logical_and, or fetch the values and compare them"
+        )
+    return True
+
+
 def _equality(
     compare: Callable[[Variable, Any], Any], same: bool
 ) -> Callable[[Variable, Any], Any]:
@@ -169,13 +193,14 @@ _METHODS: dict[str, Any] = {
     "__rpow__": _binary("elementwise_pow", reverse=True),
     "__floordiv__": _binary("elementwise_floordiv"),
     "__mod__": _binary("elementwise_mod"),
-    "__lt__": _binary("less_than", compare=True),
-    "__le__": _binary("less_equal", compare=True),
-    "__gt__": _binary("greater_than", compare=True),
-    "__ge__": _binary("greater_equal", compare=True),
+    "__lt__": _ordering("less_than"),
+    "__le__": _ordering("less_equal"),
+    "__gt__": _ordering("greater_than"),
+    "__ge__": _ordering("greater_equal"),
     "__eq__": _equality(equal, True),
     "__ne__": _equality(not_equal, False),
     "__hash__": object.__hash__,
+    "__bool__": _truth,
     "__neg__": lambda self: _scaled(self, -1.0, 0.0),
     "__getitem__": _getitem,
     "__iter__": None,  # or Python would ask for parts without end

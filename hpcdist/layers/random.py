@@ -8,6 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.dtypes import canonical, is_float
 from hpcdist.graph.variable import Variable
+from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper
 
 __all__ = [
@@ -69,11 +70,14 @@ def gaussian_random_batch_size_like(
 
 
 def _draw(
-    type: str, like: Variable | None, shape: Sequence[int], dtype: Any, seed: int, **facts: Any
+    type: str, like: Variable | None, shape: Any, dtype: Any, seed: int, **facts: Any
 ) -> Variable:
     if not is_float(canonical(dtype)):
         raise GraphTypeError(f"{type}: random values are floats, got dtype {dtype!r}")
-    attrs = {"shape": [int(d) for d in shape], "dtype": canonical(dtype), "seed": int(seed)}
-    inputs = {} if like is None else {"Input": like}
     helper = LayerHelper(type)
+    if like is None:
+        inputs, numbers = extents(helper, shape, "ShapeTensor", "ShapeTensorList")
+    else:
+        inputs, numbers = {"Input": like}, [int(d) for d in shape]
+    attrs = {"shape": numbers, "dtype": canonical(dtype), "seed": int(seed)}
     return helper.apply(type, inputs, {**attrs, **facts}, dtype=dtype, stop_gradient=True)

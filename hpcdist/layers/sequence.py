@@ -144,16 +144,23 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 
 
 def sequence_mask(
-    x: Variable, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None
+    x: Variable, maxlen: Any = None, dtype: Any = "int64", name: str | None = None
 ) -> Variable:
     """Return [..., maxlen] with 1 at places before each length of ``x``, 0 behind.
 
-    ``maxlen`` None: the largest of the lengths, which then are fed or come from `sequence_pad`.
+    ``maxlen`` is a number, or a Variable that follows from shapes; None: the largest of the
+    lengths, which then are fed or come from `sequence_pad`.
     """
     helper = LayerHelper("sequence_mask", name)
     out = helper.new_var(dtype, stop_gradient=True)
-    attrs = {"maxlen": -1 if maxlen is None else maxlen, "out_dtype": out.dtype}
-    helper.append_op("sequence_mask", {"X": x}, {"Y": out}, attrs)
+    attrs: dict[str, Any] = {"maxlen": -1, "out_dtype": out.dtype}
+    slots = {"X": x}
+    if isinstance(maxlen, Variable):
+        maxlen.stop_gradient = True
+        slots["MaxLenTensor"] = maxlen
+    elif maxlen is not None:
+        attrs["maxlen"] = maxlen
+    helper.append_op("sequence_mask", slots, {"Y": out}, attrs)
     return out
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hpcdist.graph import names
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import ConstantInitializer
+from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.tensor import VALUE_ATTRS
@@ -93,25 +95,26 @@ def create_global_var(
 
 
 def fill_constant(
-    shape: Sequence[int],
+    shape: Variable | Sequence[int | Variable],
     dtype: Any,
     value: float,
     force_cpu: bool = False,
     out: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Fill a value of this shape; it stops gradients."""
+    """Fill a value of this shape, in which there may be Variables; it stops gradients."""
     helper = LayerHelper("fill_constant", name)
+    inputs, numbers = extents(helper, shape, "ShapeTensor", "ShapeTensorList")
     if out is None:
         out = helper.new_var(dtype)
     out.stop_gradient = True
     attrs = {
-        "shape": [int(d) for d in shape],
+        "shape": numbers,
         "dtype": canonical(dtype),
         "value": float(value),
         "force_cpu": force_cpu,
     }
-    helper.append_op("fill_constant", {}, {"Out": out}, attrs)
+    helper.append_op("fill_constant", inputs, {"Out": out}, attrs)
     return out
 
 
@@ -210,16 +213,19 @@ def shape(input: Variable) -> Variable:
 
 
 # -- reshaped --------------------------------------------------------------------------------------
-def _reshaping(helper: LayerHelper, type: str, x: Variable, attrs: dict[str, Any]) -> Variable:
+def _reshaping(
+    helper: LayerHelper, type: str, x: Variable, attrs: dict[str, Any], more: Any = None
+) -> Variable:
     """Append an operator that leaves a note of x's shape (XShape) for its gradient."""
     out, xshape = helper.new_var(x.dtype), helper.new_var(x.dtype, stop_gradient=True)
-    helper.append_op(type, {"X": x}, {"Out": out, "XShape": xshape}, attrs)
+    inputs = {"X": x, **(more or {})}
+    helper.append_op(type, inputs, {"Out": out, "XShape": xshape}, attrs)
     return out
 
 
 def reshape(
     x: Variable,
-    shape: Sequence[int],
+    shape: Variable | Sequence[int | Variable],
     actual_shape: Variable | None = None,
     act: str | None = None,
     inplace: bool = False,
@@ -227,12 +233,14 @@ def reshape(
 ) -> Variable:
     """Give x another shape: 0 keeps the extent at its place, one -1 is what is left.
 
-    Memory is shared whenever possible, so ``inplace`` changes nothing.
+    There may be Variables in the shape; ``actual_shape`` is one that wins over it. Memory is shared
+    whenever possible, so ``inplace`` changes nothing.
     """
-    if actual_shape is not None or any(isinstance(d, Variable) for d in shape):
-        raise GraphError("reshape: the shape must be numbers, known when the Program is built")
     helper = LayerHelper("reshape2", name)
-    out = _reshaping(helper, "reshape2", x, {"shape": [int(d) for d in shape]})
+    inputs, numbers = extents(helper, shape, "Shape", "ShapeTensor")
+    if actual_shape is not None:
+        inputs = extents(helper, actual_shape, "Shape", "ShapeTensor")[0]
+    out = _reshaping(helper, "reshape2", x, {"shape": numbers}, inputs)
     return helper.activate(out, act)
 
 
@@ -290,36 +298,44 @@ def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
     return helper.apply("stack", {"X": xs}, {"axis": axis}, slot="Y", dtype=xs[0].dtype)
 
 
-def slice(
-    input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+Places = Variable | Sequence[int | Variable]
+
+
+def slice(input: Variable, axes: Sequence[int], starts: Places, ends: Places) -> Variable:
+    """Take a part along some dimensions; negative starts and ends count from the end.
+
+    There may be Variables in both.
+    """
+    return _part("slice", input, axes, starts, ends, {})
+
+
+def _part(
+    type: str, input: Variable, axes: Sequence[int], starts: Places, ends: Places, facts: Any
 ) -> Variable:
-    """Take a part along some dimensions; negative starts and ends count from the end."""
-    attrs = {
-        "axes": list(axes),
-        "starts": list(starts),
-        "ends": list(ends),
-        "infer_flags": [1] * len(axes),
-    }
-    return LayerHelper("slice").apply("slice", {"Input": input}, attrs, dtype=input.dtype)
+    helper = LayerHelper(type)
+    at, begins = extents(helper, starts, "StartsTensor", "StartsTensorList")
+    to, limits = extents(helper, ends, "EndsTensor", "EndsTensorList")
+    flags = [
+        -1 if isinstance(s, Variable) or isinstance(e, Variable) else 1
+        for _, s, e in zip(axes, _each(starts), _each(ends))
+    ]
+    attrs = {"axes": list(axes), "starts": begins, "ends": limits, "infer_flags": flags, **facts}
+    return helper.apply(type, {"Input": input, **at, **to}, attrs, dtype=input.dtype)
+
+
+def _each(places: Places) -> Iterable[int | Variable]:
+    return itertools.repeat(places) if isinstance(places, Variable) else places
 
 
 def strided_slice(
     input: Variable,
     axes: Sequence[int],
-    starts: Sequence[int],
-    ends: Sequence[int],
+    starts: Places,
+    ends: Places,
     strides: Sequence[int],
 ) -> Variable:
     """Take every ``strides``-th element of a part along some dimensions, backwards if negative."""
-    attrs = {
-        "axes": list(axes),
-        "starts": list(starts),
-        "ends": list(ends),
-        "strides": list(strides),
-        "infer_flags": [1] * len(axes),
-    }
-    helper = LayerHelper("strided_slice")
-    return helper.apply("strided_slice", {"Input": input}, attrs, dtype=input.dtype)
+    return _part("strided_slice", input, axes, starts, ends, {"strides": list(strides)})
 
 
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
@@ -328,10 +344,11 @@ def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
     return LayerHelper("reverse").apply("reverse", {"X": x}, attrs, dtype=x.dtype)
 
 
-def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
-    """Repeat along every dimension."""
-    attrs = {"expand_times": [int(n) for n in expand_times]}
-    return LayerHelper("expand", name).apply("expand", {"X": x}, attrs, dtype=x.dtype)
+def expand(x: Variable, expand_times: Places, name: str | None = None) -> Variable:
+    """Repeat along every dimension, as often as numbers or Variables say."""
+    helper = LayerHelper("expand", name)
+    inputs, times = extents(helper, expand_times, "ExpandTimes", "expand_times_tensor")
+    return helper.apply("expand", {"X": x, **inputs}, {"expand_times": times}, dtype=x.dtype)
 
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:

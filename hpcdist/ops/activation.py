@@ -10,10 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import Wanted, grad_by, like_inputs, same
+from hpcdist.ops.second import UNARY
 
 Bind = Callable[..., Callable[[], Any]]
 _ROW = 4096  # elements: enough to hide what a row costs
@@ -57,12 +60,15 @@ def unary(
         infer=like_inputs(slots),
         kernel=derivative,
         bind=derivative_bind,
+        grad=UNARY.get(type),
     )
 
 
 # -- relu: on every training step, so nothing is allocated or looked up there --------------------
 def _relu_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
     """out = max(x, 0)."""
+    if xp is not np:  # as they are: cupy would copy another view of the result's memory
+        return functools.partial(xp.maximum, x, 0, out=out)
     # numpy compares two arrays in vector registers, an array with a scalar three times slower;
     # a row of zeros does, where zeros like x would take as much memory.
     columns = 1

@@ -74,6 +74,7 @@ define(
     rows=by_element(totals=linear),
     infer=_sum_infer,
     bind=_sum_bind,
+    folds=True,
     grad=_sum_grad,
     inplace={"Out": "X"},
 )
@@ -118,6 +119,7 @@ define(
     bind=_scale_bind,
     grad=_scale_grad,
     inplace={"Out": "X"},
+    folds=True,
 )
 
 
@@ -179,7 +181,7 @@ def _clip_by_norm_kernel(xp: Any, x: Any, squared: Any, out: Any, max_norm: floa
     ``squared`` is the norm's square where x is a part of what has that norm.
     """
     if squared is None:
-        flat = (x.merged().value if isinstance(x, SelectedRows) else x).reshape(-1)
+        flat = (x.totals(again=False).value if isinstance(x, SelectedRows) else x).reshape(-1)
         squared = xp.dot(flat, flat)
     factor = (max_norm / xp.maximum(xp.sqrt(squared), max_norm)).astype(x.dtype)
     if isinstance(x, SelectedRows):

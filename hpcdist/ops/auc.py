@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.device import on_host
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, common_rows
@@ -140,7 +141,7 @@ def _bind(
 
 
 def _host(array: Any) -> np.ndarray:
-    return array if isinstance(array, np.ndarray) else array.get()
+    return on_host(array)
 
 
 def _counted_rows(op: Applied) -> OfRows:

@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, Slot, define, parse_signature
@@ -102,7 +104,7 @@ def define_by_torch(
         return run
 
     def by_trying(*metas: Meta | None, **given: Any) -> Any:
-        return _inferred(type, function, metas, given)
+        return inferred(type, function, metas, given)
 
     sequences: dict[str, Any] = {"lods": lods} if lods else {}
     define(
@@ -138,14 +140,11 @@ def tensor_on(torch: Any, array: Any) -> Any:
     """Return a tensor on an array's memory, whether numpy's or cupy's; None of None."""
     if array is None:
         return None
-    return (
-        torch.from_numpy(array)
-        if hasattr(array, "ctypes")
-        else torch.astensor_on(array, device="cuda")
-    )
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
-def _inferred(type: str, function: Function, metas: Sequence[Meta | None], given: Any) -> Any:
+def inferred(type: str, function: Function, metas: Sequence[Meta | None], given: Any) -> Any:
+    """Return what a function of tensors gives: a Meta, or several, without computing it."""
     torch = torch_for(type)
     known = all(meta is None or -1 not in meta.shape for meta in metas)
     tried = [_shapes(torch, function, metas, e, given) for e in (_TRIED[:1] if known else _TRIED)]

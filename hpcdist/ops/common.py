@@ -27,6 +27,21 @@ def shaped_like_batch(
     return Meta(tuple(extents), dtype)
 
 
+def shape_given(
+    shape: Sequence[int], tensor: Meta | None, listed: Sequence[Meta]
+) -> tuple[int, ...]:
+    """Return a shape that may be in a value, or have values as extents; -1 where not known yet.
+
+    ``listed`` has a value for each extent of ``shape``, which says -1 where it was a Variable.
+    """
+    if tensor is not None:
+        return tensor.numbers or (-1,) * max(tensor.size, 1)
+    if not listed:
+        return tuple(shape)
+    known = (of.numbers[0] if of.numbers else -1 for of in listed)
+    return tuple(d if d != -1 else found for d, found in zip(shape, known))
+
+
 def like_inputs(signature: str) -> Callable[..., Any]:
     """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, else like the first one."""
     inputs, outputs = parse_signature(signature)

@@ -11,6 +11,7 @@ from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs
 from hpcdist.ops.correlate import Correlation, correlate, correlate_back, correlate_weights
 from hpcdist.ops.scratch import Call
+from hpcdist.ops.second import bilinear
 from hpcdist.ops.windows import Axis, channels_first, image_shape, in_layout, lay_windows
 
 _ATTRS = {
@@ -79,7 +80,14 @@ for _type in ("conv2d", "depthwise_conv2d"):
         bind=_bind,
         grad=grad_by(f"{_type}_grad", _GRAD),
     )
-    define(f"{_type}_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), bind=_grad_bind)
+    define(
+        f"{_type}_grad",
+        _GRAD,
+        attrs=_ATTRS,
+        infer=like_inputs(_GRAD),
+        bind=_grad_bind,
+        grad=bilinear(_type, "Input", "Filter", "Output"),
+    )
 
 
 # -- conv2d_transpose: of the convolution whose input is our output ------------------------------
@@ -186,4 +194,5 @@ for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
         attrs=_TRANSPOSE_ATTRS,
         infer=like_inputs(_GRAD),
         bind=_transpose_grad_bind,
+        grad=bilinear(_type, "Input", "Filter", "Output"),
     )

@@ -13,7 +13,9 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Treatment, broadcast, by_element, linear, product, quotient
+from hpcdist.ops import second
 from hpcdist.ops.common import broadcast_axis, grad_by, in_sequence, like_inputs, same_buffer
+from hpcdist.ops.second import Rule
 from hpcdist.ops.selected_rows import SelectedRows
 
 _AXIS = {"axis": -1}
@@ -237,6 +239,7 @@ def _define(
     grad_slots: str = _GRAD,
     infer: Any = _infer,
     totals: Treatment | None = None,
+    second: Rule | None = None,
 ) -> None:
     define(
         type,
@@ -245,6 +248,7 @@ def _define(
         attrs=_AXIS,
         infer=infer,
         bind=forward,
+        folds=True,
         inplace={"Out": "X"},
         grad=None if grad_bind is None else grad_by(f"{type}_grad", grad_slots),
     )
@@ -256,15 +260,32 @@ def _define(
             attrs=_AXIS,
             infer=like_inputs(grad_slots),
             bind=grad_bind,
+            grad=second,
             inplace={"X@GRAD": "Out@GRAD"} if additive else {},
             shape_only=("X", "Y") if additive else (),
         )
 
 
-_define("elementwise_add", _forward("add"), _linear_grad(1), totals=linear)
-_define("elementwise_sub", _forward("subtract"), _linear_grad(-1), totals=linear)
-_define("elementwise_mul", _product, _grad_bind(_mul_grad), infer=_product_infer, totals=product)
-_define("elementwise_div", _quotient, _div_grad_bind, _DIV_GRAD, totals=quotient)
+for _type, _ufunc, _sign in (("elementwise_add", "add", 1), ("elementwise_sub", "subtract", -1)):
+    _define(
+        _type, _forward(_ufunc), _linear_grad(_sign), totals=linear, second=second.additive(_type)
+    )
+_define(
+    "elementwise_mul",
+    _product,
+    _grad_bind(_mul_grad),
+    infer=_product_infer,
+    totals=product,
+    second=second.bilinear("elementwise_mul"),
+)
+_define(
+    "elementwise_div",
+    _quotient,
+    _div_grad_bind,
+    _DIV_GRAD,
+    totals=quotient,
+    second=second.of_quotient,
+)
 _define("elementwise_max", _forward("maximum"), _grad_bind(_chosen_grad("greater", "less_equal")))
 _define("elementwise_min", _forward("minimum"), _grad_bind(_chosen_grad("less", "greater_equal")))
 _define("elementwise_pow", _forward("power"), _grad_bind(_pow_grad))

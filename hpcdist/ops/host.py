@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist import device
 from hpcdist.ops.labels import Call
 
 
@@ -25,9 +26,9 @@ def on_host(
 
     def run() -> None:
         results = [None if a is None else np.empty(a.shape, a.dtype) for a in outputs]
-        loop([None if a is None else a.get() for a in inputs], results)
+        loop([None if a is None else device.download(a) for a in inputs], results)
         for array, result in zip(outputs, results):
-            if array is not None:
-                array.set(result)
+            if array is not None and result is not None:
+                device.upload(array, result)
 
     return run

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.device import on_host
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import (
@@ -308,7 +309,7 @@ def _hash(xp: Any, x: Any, out: Any, num_hash: int, mod_by: int) -> None:
     """XXH64 of the bytes of each row, once for each of the seeds 0, 1, ..."""
     import xxhash
 
-    host = np.ascontiguousarray(x if isinstance(x, np.ndarray) else x.get())
+    host = np.ascontiguousarray(on_host(x))
     found = [
         [xxhash.xxh64_intdigest(row.tobytes(), seed) % mod_by for seed in range(num_hash)]
         for row in host

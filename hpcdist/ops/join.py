@@ -12,6 +12,7 @@ from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis
 from hpcdist.ops.labels import range_check, take
+from hpcdist.ops.second import joining
 from hpcdist.ops.selected_rows import SelectedRows
 
 
@@ -104,6 +105,7 @@ define(
     attrs={"axis": 0},
     infer=_concat_infer,
     bind=_concat_bind,
+    folds=True,
     grad=grad_by("concat_grad", _CONCAT_GRAD),
 )
 define(
@@ -112,6 +114,7 @@ define(
     attrs={"axis": 0},
     infer=like_inputs(_CONCAT_GRAD),
     bind=_concat_grad_bind,
+    grad=joining("concat"),
     shape_only=("X",),
 )
 define(
@@ -166,6 +169,7 @@ define(
     attrs={"axis": 0},
     infer=_stack_infer,
     bind=_stack_bind,
+    folds=True,
     grad=grad_by("stack_grad", _STACK_GRAD),
 )
 define("stack_grad", _STACK_GRAD, attrs={"axis": 0}, infer=_stack_grad_infer, bind=_stack_grad_bind)

@@ -7,13 +7,83 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
 
 Call = Callable[[], Any]
 
 
+class LateCheck:
+    """The check of ids on a GPU: the greatest is kept there, and looked at before any value.
+
+    Until then a wrong id reads some other row. The host waits for no check.
+    """
+
+    def __init__(self, xp: Any, ids: Any, count: int, op_type: str, of: str) -> None:
+        self._flat = ids.reshape(-1).view(f"u{ids.dtype.itemsize}")  # negative ones become huge
+        self.signed = ids.dtype
+        self.count, self._op_type, self._of = count, op_type, of
+        self._words = _words(xp, xp.cuda.Device().id)
+        self._maximum = xp.maximum
+
+    def __call__(self) -> None:
+        if self._flat.size:
+            worst = self._words.of(self)
+            self._maximum(worst, self._flat.max(), out=worst)
+
+    def error(self, worst: np.uint64) -> FeedError:
+        """Return what is raised about an id."""
+        found = int(worst.astype(self._flat.dtype).astype(self.signed))
+        return FeedError(
+            f"{self._op_type}: id {found} is outside 0..{self.count - 1}, the {self.count} "
+            f"{self._of}; on a GPU this is told when a value is fetched: the id may be of an "
+            "earlier step, and parameters were updated with it"
+        )
+
+
+class _Words:
+    """The greatest ids that the checks of one GPU have seen since the host last looked."""
+
+    def __init__(self, xp: Any) -> None:
+        self._array = xp.zeros(4096, "uint64")
+        self._slots: dict[LateCheck, Any] = {}  # those that have run since then
+
+    def of(self, check: LateCheck) -> Any:
+        """Return the word of a check, which is looked at before a value is next given out."""
+        if check not in self._slots:
+            if len(self._slots) == len(self._array):  # rare: the host waits for once
+                self.look()
+            self._slots[check] = self._array[len(self._slots)]
+        tell_later(self)
+        return self._slots[check]
+
+    def settle(self) -> None:
+        """Nothing here depends on other ranks."""
+
+    def look(self) -> None:
+        """Raise FeedError if an id was outside; forget all of them."""
+        checks, self._slots = self._slots, {}
+        found = self._array[: len(checks)].get()
+        self._array.fill(0)
+        for check, worst in zip(checks, found):
+            if worst >= check.count:
+                raise check.error(worst)
+
+
+@functools.cache
+def _words(xp: Any, device_id: int) -> _Words:
+    return _Words(xp)
+
+
 def range_check(xp: Any, ids: Any, count: int, op_type: str, of: str) -> Call:
-    """Return a call that raises FeedError unless all ``ids`` are in ``0 .. count - 1``."""
+    """Return a call that raises FeedError unless all ``ids`` are in ``0 .. count - 1``.
+
+    Of ids on a GPU it is raised later: when the host next waits for the GPU, see `LateCheck`.
+    """
+    if not isinstance(ids, np.ndarray):
+        return LateCheck(xp, ids, count, op_type, of)
     flat = ids.reshape(-1)
     unsigned = flat.view(f"u{ids.dtype.itemsize}")  # a negative id becomes a huge one
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_element
@@ -133,7 +134,7 @@ def _saved_bind(
     found = np.empty(values.shape, np.float32)
 
     def look_up() -> None:
-        wanted = flat if isinstance(flat, np.ndarray) else flat.get()
+        wanted = on_host(flat)
         wanted = wanted.astype(np.int64, copy=False)
         rows.look_up(wanted, found)
         if padding_idx != NO_PADDING:

@@ -19,6 +19,7 @@ from hpcdist.graph.rows import (
     by_row_of_sequence,
     constant,
     not_on_rows,
+    sized,
 )
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
@@ -41,6 +42,29 @@ define(
         (num_rows, num_rows if num_columns < 0 else num_columns), dtype
     ),
     bind=_eye_bind,
+)
+
+
+def _range_infer(start: Meta, end: Meta, step: Meta) -> Meta:
+    if start.numbers is None or end.numbers is None or step.numbers is None:
+        return Meta((-1,), start.dtype)
+    if not step.numbers[0]:
+        raise GraphError("range: step must not be 0")
+    count = len(range(start.numbers[0], end.numbers[0], step.numbers[0]))
+    return Meta((count,), start.dtype)
+
+
+def _range(xp: Any, start: Any, end: Any, step: Any, out: Any) -> None:
+    out[...] = xp.arange(len(out), dtype=out.dtype) * step + start
+
+
+define(
+    "range",
+    "Start, End, Step -> Out",
+    rows=sized,
+    infer=_range_infer,
+    kernel=_range,
+    folds=True,
 )
 
 

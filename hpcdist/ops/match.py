@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
@@ -19,7 +20,7 @@ NONE = -1  # no true box, or no more priors
 
 
 def _host(array: Any) -> Any:
-    return array if isinstance(array, np.ndarray) else array.get()
+    return on_host(array)
 
 
 def _put(xp: Any, target: Any, value: Any) -> None:

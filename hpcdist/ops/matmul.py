@@ -12,6 +12,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import flat_product, product_of_matrices
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs
+from hpcdist.ops.second import bilinear
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
 
@@ -60,7 +61,14 @@ define(
     bind=_mul_bind,
     grad=grad_by("mul_grad", _MUL_GRAD),
 )
-define("mul_grad", _MUL_GRAD, attrs=_MUL_ATTRS, infer=like_inputs(_MUL_GRAD), bind=_mul_grad_bind)
+define(
+    "mul_grad",
+    _MUL_GRAD,
+    attrs=_MUL_ATTRS,
+    infer=like_inputs(_MUL_GRAD),
+    bind=_mul_grad_bind,
+    grad=bilinear("mul"),
+)
 
 
 # -- matmul ----------------------------------------------------------------------------------------
@@ -194,4 +202,5 @@ define(
     attrs=_MATMUL_ATTRS,
     infer=like_inputs(_MUL_GRAD),
     bind=_matmul_grad_bind,
+    grad=bilinear("matmul"),
 )

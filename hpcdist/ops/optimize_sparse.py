@@ -11,7 +11,7 @@ import numpy as np
 from hpcdist import settings
 from hpcdist.errors import GraphError
 from hpcdist.ops.optimize_update import UPDATES, bind_update
-from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.selected_rows import SelectedRows, library_of
 
 Apply = Callable[[SelectedRows], None]
 
@@ -65,8 +65,8 @@ def _scaled(gradient: SelectedRows, factor: Any) -> SelectedRows:
 def _subtract_each(xp: Any, param: Any, rate: Any, factor: Any, gradient: SelectedRows) -> None:
     """sgd: every listed row by itself, repeats included."""
     if xp is not np:
-        merged = _scaled(gradient, factor).merged()
-        param[merged.rows] -= rate.reshape(-1)[0] * merged.value
+        totals = _scaled(gradient, factor).totals()
+        param[totals.rows] -= rate.reshape(-1)[0] * totals.value
         return
     if not len(gradient.rows):
         return
@@ -101,7 +101,7 @@ def _bind_all(
     """Move every row of the table; those not listed by a gradient of zero."""
     dense = xp.zeros(param.shape, param.dtype)
     move = bind_update(xp, type, attrs, param, rate, state, dense[None])
-    merge = SelectedRows.merged if type == "adam" or _exact() else _merged_as_fluid
+    merge = SelectedRows.totals if type == "adam" or _exact() else _totals_as_fluid
 
     def apply(gradient: SelectedRows) -> None:
         merged = merge(gradient)
@@ -119,7 +119,7 @@ def _bind_listed(
     per_row = [param, *(s for s in state if s.shape == param.shape)]
 
     def apply(gradient: SelectedRows) -> None:
-        merged = gradient.merged()
+        merged = gradient.totals()
         picked = {id(array): array[merged.rows] for array in per_row}
         own = [picked.get(id(s), s) for s in state]
         bind_update(xp, type, attrs, picked[id(param)], rate, own, merged.value[None])()
@@ -134,16 +134,21 @@ def _exact() -> bool:
     return settings.SPARSE_ROWS.read() == "exact"
 
 
-def _merged_as_fluid(gradient: SelectedRows) -> SelectedRows:
+def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     """Return the rows that Fluid's momentum and rmsprop see: some of an unsorted list are lost.
 
     Fluid 1.8.5 finds a row's gradient by binary search, in a list that it has sorted only if rows
     repeat. The published losses contain that; HPCDIST_SPARSE_ROWS=exact uses every row instead.
     """
-    merged = gradient.merged()
-    if len(merged.rows) < len(gradient.rows):
-        return merged
+    totals = gradient.totals()
+    if len(totals.rows) < len(gradient.rows):
+        return totals
     seen = found_by_search(gradient.rows)
+    if not isinstance(seen, np.ndarray):  # how many are lost, if any, only the GPU knows
+        repeats = totals.rows[1:] == totals.rows[:-1]
+        kept = seen[library_of(seen).argsort(gradient.rows)] | repeats.any()
+        totals.value *= kept.reshape(-1, *[1] * (totals.value.ndim - 1))
+        return totals
     return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
 
 

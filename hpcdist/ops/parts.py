@@ -10,6 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
+from hpcdist.ops import second
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis, same
 
 # -- slice, strided_slice --------------------------------------------------------------------------
@@ -34,6 +35,10 @@ def _slices(
 
 def _slice_infer(
     x: Meta,
+    starts_tensor: Meta | None,
+    ends_tensor: Meta | None,
+    starts_list: Sequence[Meta],
+    ends_list: Sequence[Meta],
     axes: Any,
     starts: Any,
     ends: Any,
@@ -41,8 +46,16 @@ def _slice_infer(
     infer_flags: Any,
     strides: Any = (),
 ) -> Meta:
-    index = _slices(len(x.shape), axes, starts, ends, strides)
-    shape = [-1 if d == -1 else len(range(*i.indices(d))) for i, d in zip(index, x.shape)]
+    begins = _known_numbers(starts, starts_tensor, starts_list, len(axes))
+    limits = _known_numbers(ends, ends_tensor, ends_list, len(axes))
+    open_ = {
+        resolve_axis(a, len(x.shape)) for a, *pair in zip(axes, begins, limits) if None in pair
+    }
+    index = _slices(len(x.shape), axes, begins, limits, strides)
+    shape = [
+        -1 if d == -1 or n in open_ else len(range(*i.indices(d)))
+        for n, (i, d) in enumerate(zip(index, x.shape))
+    ]
     if 0 in shape:
         by = f", strides {list(strides)}" if strides else ""
         raise GraphError(
@@ -53,42 +66,97 @@ def _slice_infer(
     return Meta(tuple(kept) or (1,), x.dtype)
 
 
+def _known_numbers(
+    given: Sequence[int], tensor: Meta | None, listed: Sequence[Meta], count: int
+) -> list[int | None]:
+    """Return starts or ends that may be in values; None where not known yet."""
+    if tensor is not None:
+        return list(tensor.numbers or [None] * count)
+    if not listed:
+        return list(given)
+    return [of.numbers[0] if of.numbers else None for of in listed]
+
+
+def _numbers(given: Sequence[int], tensor: Any, listed: Sequence[Any]) -> list[int]:
+    """Return starts or ends as they are in this step."""
+    if tensor is not None:
+        return [int(number) for number in tensor.reshape(-1)]
+    return [int(value.reshape(-1)[0]) for value in listed] if listed else list(given)
+
+
+def _part_of(axes: Any, starts: Any, ends: Any, strides: Any, values: Any) -> Callable[[Any], Any]:
+    """Return what takes the part of an array; ``values``: starts and ends that are in values."""
+    starts_tensor, ends_tensor, starts_list, ends_list = values
+
+    def part(array: Any) -> Any:
+        begins = _numbers(starts, starts_tensor, starts_list)
+        limits = _numbers(ends, ends_tensor, ends_list)
+        return array[_slices(array.ndim, axes, begins, limits, strides)]
+
+    return part
+
+
+def _are_fixed(values: Any) -> bool:
+    return all(value is None or (isinstance(value, list) and not value) for value in values)
+
+
 def _slice_bind(
-    xp: Any, x: Any, out: Any, axes: Any, starts: Any, ends: Any, strides: Any = (), **_: Any
-) -> Callable[[], Any]:
-    part = x[_slices(x.ndim, axes, starts, ends, strides)]
-    return functools.partial(xp.copyto, out.reshape(part.shape), part)
-
-
-def _slice_grad_bind(
     xp: Any,
     x: Any,
-    dout: Any,
-    dx: Any,
+    *operands: Any,
     axes: Any,
     starts: Any,
     ends: Any,
     strides: Any = (),
     **_: Any,
 ) -> Callable[[], Any]:
-    part = dx[_slices(x.ndim, axes, starts, ends, strides)]
-    return in_sequence(
-        [
-            functools.partial(dx.fill, 0),
-            functools.partial(xp.copyto, part, dout.reshape(part.shape)),
-        ]
-    )
+    *values, out = operands
+    part_of = _part_of(axes, starts, ends, strides, values)
+
+    def copy() -> None:
+        part = part_of(x)
+        xp.copyto(out.reshape(part.shape), part)
+
+    if not _are_fixed(values):
+        return copy
+    part = part_of(x)
+    return functools.partial(xp.copyto, out.reshape(part.shape), part)
 
 
-_SLICE_GRAD = "Input, Out@GRAD -> Input@GRAD"
+def _slice_grad_bind(
+    xp: Any,
+    x: Any,
+    *operands: Any,
+    axes: Any,
+    starts: Any,
+    ends: Any,
+    strides: Any = (),
+    **_: Any,
+) -> Callable[[], Any]:
+    *values, dout, dx = operands
+    part_of = _part_of(axes, starts, ends, strides, values)
+
+    def copy() -> None:
+        part = part_of(dx)
+        xp.copyto(part, dout.reshape(part.shape))
+
+    if _are_fixed(values):
+        part = part_of(dx)
+        copy = functools.partial(xp.copyto, part, dout.reshape(part.shape))
+    return in_sequence([functools.partial(dx.fill, 0), copy])
+
+
+_PLACES = "StartsTensor?, EndsTensor?, StartsTensorList*, EndsTensorList*"
+_SLICE_GRAD = f"Input, {_PLACES}, Out@GRAD -> Input@GRAD"
 for _type, _attrs in (("slice", _SLICE), ("strided_slice", _STRIDED)):
     define(
         _type,
-        "Input -> Out",
-        rows=by_row(apart=off_rows("axes"), totals=moved),
+        f"Input, {_PLACES} -> Out",
+        rows=by_row("Input", apart=off_rows("axes"), totals=moved),
         attrs=_attrs,
         infer=_slice_infer,
         bind=_slice_bind,
+        folds=True,
         grad=grad_by(f"{_type}_grad", _SLICE_GRAD),
     )
     define(
@@ -97,6 +165,7 @@ for _type, _attrs in (("slice", _SLICE), ("strided_slice", _STRIDED)):
         attrs=_attrs,
         infer=like_inputs(_SLICE_GRAD),
         bind=_slice_grad_bind,
+        grad=second.linear(_type, x="Input"),
         shape_only=("Input",),
     )
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from hpcdist import settings
+from hpcdist.device import upload
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import constant, like_batch
-from hpcdist.ops.common import shaped_like_batch
+from hpcdist.graph.rows import like_batch, sized
+from hpcdist.ops.common import shape_given, shaped_like_batch
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 
 MODULUS = 2**31 - 1
@@ -43,13 +44,15 @@ def jump(state: int, steps: int) -> int:
     return state * pow(MULTIPLIER, steps, MODULUS) % MODULUS
 
 
-def _infer(shape: Any, dtype: str, **_: Any) -> Meta:
-    return Meta(tuple(shape), dtype)
+def _infer(tensor: Any, listed: Any, shape: Any, dtype: str, **_: Any) -> Meta:
+    return Meta(shape_given(shape, tensor, listed), dtype)
 
 
 def _bind(
     draw: Callable[..., np.ndarray],
     xp: Any,
+    tensor: Any,
+    listed: Any,
     out: Any,
     seed: int,
     stream: str,
@@ -103,7 +106,7 @@ def _fill(out: Any, drawn: Callable[[int], np.ndarray]) -> None:
     host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
     host[...] = drawn(host.size).reshape(host.shape)
     if host is not out:
-        out.set(host)
+        upload(out, host)
 
 
 def uniform(state: int, offset: int, size: int, min: float, max: float, **_: Any) -> np.ndarray:
@@ -146,7 +149,8 @@ _NORMAL = {"mean": 0.0, "std": 1.0}
 def _define(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
     bind = functools.partial(_bind, draw)
     attrs = {**_SHAPED, **_OF_STREAM, **attrs}
-    define(type, " -> Out", rows=constant, attrs=attrs, infer=_infer, bind=bind, state=Draws)
+    signature = "ShapeTensor?, ShapeTensorList* -> Out"
+    define(type, signature, rows=sized, attrs=attrs, infer=_infer, bind=bind, state=Draws)
 
 
 def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:

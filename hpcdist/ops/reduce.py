@@ -9,6 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import How, by_row, of_each_row, off_rows, reduces
+from hpcdist.ops import second
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis
 
 # -- mean of everything: the usual loss ----------------------------------------------------------
@@ -55,6 +56,7 @@ define(
     _MEAN_GRAD,
     infer=like_inputs(_MEAN_GRAD),
     bind=_mean_grad_bind,
+    grad=second.linear("mean"),
     shape_only=("X",),
 )
 
@@ -177,6 +179,7 @@ for _type, _method, _slots, _grad_bind, _how in (
         attrs=_ATTRS,
         infer=like_inputs(_slots),
         bind=_grad_bind,
+        grad=second.linear(_type) if _slots == _BY_SHAPE else None,
         shape_only=("X",) if _slots == _BY_SHAPE else (),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, OfRows, each_row
-from hpcdist.ops.common import define_with_grad, grad_by, same
+from hpcdist.ops.common import grad_by, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
 from hpcdist.ops.selected_rows import SelectedRows
@@ -168,6 +170,16 @@ def _write_rows(xp: Any, grad: Any, classes: Any, values: Any) -> None:
         SelectedRows(flat, rows.reshape(len(rows), *grad.shape[1:]), len(grad)).add_to(grad)
 
 
+def _with_rows_of_its_own(kernel: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
+
+    def bind(xp: Any, *arrays: Any, **attrs: Any) -> Callable[[], None]:
+        held = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
+        return functools.partial(kernel, xp, *held, **attrs)
+
+    return bind
+
+
 def _nce_grad(
     xp: Any,
     x: Any,
@@ -216,7 +228,13 @@ define(
     grad=grad_by("nce_grad", _NCE_GRAD),
     state=Draws,
 )
-define("nce_grad", _NCE_GRAD, attrs=_NCE_ATTRS, infer=_nce_grad_infer, kernel=_nce_grad)
+define(
+    "nce_grad",
+    _NCE_GRAD,
+    attrs=_NCE_ATTRS,
+    infer=_nce_grad_infer,
+    bind=_with_rows_of_its_own(_nce_grad),
+)
 
 
 # -- hierarchical_sigmoid: a path of decisions to every class (Morin, Bengio, 2005) ----------------
@@ -332,16 +350,24 @@ def _hs_rows(op: Applied) -> OfRows:
     return each_row(op, "X", "Label", "PathTable", "PathCode")
 
 
-define_with_grad(
+_HS_GRAD = (
+    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?"
+)
+define(
     "hierarchical_sigmoid",
     "X, W, Label, PathTable?, PathCode?, Bias? -> Out, PreOut",
-    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?",
     rows=_hs_rows,
     attrs=_HS_ATTRS,
     infer=_hs_infer,
     kernel=_hs,
-    grad_kernel=_hs_grad,
-    grad_infer=_hs_grad_infer,
+    grad=grad_by("hierarchical_sigmoid_grad", _HS_GRAD),
+)
+define(
+    "hierarchical_sigmoid_grad",
+    _HS_GRAD,
+    attrs=_HS_ATTRS,
+    infer=_hs_grad_infer,
+    bind=_with_rows_of_its_own(_hs_grad),
 )
 
 

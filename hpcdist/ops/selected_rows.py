@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from hpcdist import device
+from hpcdist.ops.run_kernels import add_runs
 
 
 @dataclass
@@ -35,39 +39,54 @@ class SelectedRows:
 
     def get(self) -> SelectedRows:
         """Return a copy in host memory of rows on a GPU."""
-        return SelectedRows(self.rows.get(), self.value.get(), self.height)
+        return SelectedRows(device.download(self.rows), device.download(self.value), self.height)
 
     def merged(self) -> SelectedRows:
         """Return the same rows, each once, ascending; the values of repeats are summed."""
-        xp = _library(self.rows)
+        if not isinstance(self.rows, np.ndarray):
+            totals = self.totals()
+            first = _begins(library_of(self.rows), totals.rows)
+            return SelectedRows(totals.rows[first], totals.value[first], self.height)
         if len(self.rows) == 0:
             return self.copy()
-        order = _stable_order(xp, self.rows)
+        order = np.argsort(self.rows, kind="stable")
         sorted_rows = self.rows[order]
-        first = xp.ones(len(order), bool)
-        xp.not_equal(sorted_rows[1:], sorted_rows[:-1], out=first[1:])
+        first = _begins(np, sorted_rows)
         rows = sorted_rows[first]
         if len(rows) == len(order):
             return SelectedRows(rows, self.value[order], self.height)
-        if xp is np:
-            value = np.add.reduceat(self.value[order], np.flatnonzero(first), axis=0)
-        else:
-            value = _added_in_order(xp, self.value[order], xp.flatnonzero(first))
+        value = np.add.reduceat(self.value[order], np.flatnonzero(first), axis=0)
         return SelectedRows(rows, value, self.height)
+
+    def totals(self, again: bool = True) -> SelectedRows:
+        """Return the rows ascending, each with the sum of its repeats.
+
+        On a GPU only, which alone knows how many there are, repeats stay, with the sum too or,
+        without ``again``, with zeros: what sets rows, or adds up all values, need not wait for it.
+        """
+        if isinstance(self.rows, np.ndarray):
+            return self.merged()
+        xp = library_of(self.rows)
+        order = xp.argsort(self.rows)  # cupy's is stable
+        rows = xp.take(self.rows, order)
+        flat = self.value.reshape(len(self.rows), math.prod(self.value.shape[1:]))
+        total = xp.empty(flat.shape, flat.dtype)
+        add_runs(xp, rows, order, flat, total, again)
+        return SelectedRows(rows, total.reshape(self.value.shape), self.height)
 
     def add_to(self, dense: Any) -> None:
         """Add the rows to a dense array of the table's shape, in place."""
-        merged = self.merged()
-        dense[merged.rows] += merged.value
+        totals = self.totals()
+        dense[totals.rows] += totals.value
 
     def to_dense(self) -> Any:
         """Return the whole table as a new dense array."""
-        dense = _library(self.rows).zeros(self.shape, self.value.dtype)
+        dense = library_of(self.rows).zeros(self.shape, self.value.dtype)
         self.add_to(dense)
         return dense
 
 
-def _library(array: Any) -> Any:
+def library_of(array: Any) -> Any:
     """Return the array library an array belongs to."""
     if isinstance(array, np.ndarray):
         return np
@@ -76,18 +95,8 @@ def _library(array: Any) -> Any:
     return cupy
 
 
-def _stable_order(xp: Any, rows: Any) -> Any:
-    return np.argsort(rows, kind="stable") if xp is np else xp.argsort(rows)  # cupy's is stable
-
-
-def _added_in_order(xp: Any, value: Any, starts: Any) -> Any:
-    """Sum runs of ``value``; run i begins at ``starts[i]``.
-
-    One pass per repeat, so that a sum has the same bits in every run (atomic additions do not).
-    """
-    lengths = xp.append(starts[1:], len(value)) - starts
-    total = value[starts]
-    for k in range(1, int(lengths.max())):
-        longer = xp.flatnonzero(lengths > k)
-        total[longer] += value[starts[longer] + k]
-    return total
+def _begins(xp: Any, rows: Any) -> Any:
+    """Tell of each of the sorted rows whether it is the first of its repeats."""
+    first = xp.ones(len(rows), bool)
+    xp.not_equal(rows[1:], rows[:-1], out=first[1:])
+    return first

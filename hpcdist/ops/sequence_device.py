@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.ops.run_kernels import add_runs
+
 Array = Any
 
 
@@ -81,16 +83,16 @@ def softmax_grad(xp: Any, out: Array, dout: Array, offsets: np.ndarray, dx: Arra
 
 
 def add_rows(xp: Any, values: Array, index: np.ndarray, out: Array) -> None:
-    """See `sequence_kernels.add_rows`: one pass per repeat, so that sums keep their order."""
+    """See `sequence_kernels.add_rows`: the rows of one sum in their order."""
     out.fill(0)
     order = np.argsort(index, kind="stable")
     order = order[index[order] >= 0]
-    rows = index[order]
-    turn = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    for k in range(int(turn.max(initial=-1)) + 1):
-        now = turn == k
-        to = xp.asarray(rows[now])
-        out[to] = out[to] + xp.take(values, xp.asarray(order[now]), axis=0)
+    if not len(order):
+        return
+    rows = xp.asarray(index[order])
+    total = xp.empty((len(order), values.shape[1]), values.dtype)
+    add_runs(xp, rows, xp.asarray(order), values, total, spread=True)
+    out[rows] = total
 
 
 def _shifted(offsets: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:

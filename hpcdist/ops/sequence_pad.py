@@ -32,8 +32,12 @@ def _unpadded_rows(op: Applied) -> OfRows:
 
 
 def _mask_rows(op: Applied) -> OfRows:
-    of = common_rows(op, op.operands, {How.ROWS})
-    return of if op.attrs["maxlen"] > 0 else replace(of, how=How.PADDED)
+    of = common_rows(op, op.inputs["X"], {How.ROWS})
+    given = op.inputs.get("MaxLenTensor", ())
+    for operand in given:
+        if operand.of.how is not How.SAME:
+            raise MixesRows(f"{operand.name!r}, an extent of the result, depends on the batch")
+    return of if given or op.attrs["maxlen"] > 0 else replace(of, how=How.PADDED)
 
 
 _PAD = {"padded_length": -1}
@@ -145,20 +149,22 @@ define(
 )
 
 
-def _mask_infer(x: Meta, maxlen: int, out_dtype: str) -> Meta:
-    if maxlen < 0:
+def _mask_infer(x: Meta, tensor: Meta | None, maxlen: int, out_dtype: str) -> Meta:
+    if tensor is not None:
+        maxlen = tensor.numbers[0] if tensor.numbers else -1
+    elif maxlen < 0:
         maxlen = -1 if x.lengths is None else int(x.lengths.lengths.max(initial=0))
     return Meta((*x.shape, maxlen), out_dtype)
 
 
-def _mask_bind(xp: Any, x: Any, out: Any, **_: Any) -> Call:
+def _mask_bind(xp: Any, x: Any, tensor: Any, out: Any, **_: Any) -> Call:
     places = xp.arange(out.shape[-1])
     return functools.partial(xp.less, places, x[..., None], out, casting="unsafe")
 
 
 define(
     "sequence_mask",
-    "X -> Y",
+    "X, MaxLenTensor? -> Y",
     rows=_mask_rows,
     attrs={"maxlen": -1, "out_dtype": "int64"},
     infer=_mask_infer,

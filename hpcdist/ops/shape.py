@@ -14,7 +14,8 @@ from hpcdist.errors import GraphError
 from hpcdist.graph import rows
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, moved
-from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same_buffer
+from hpcdist.ops import second
+from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same_buffer, shape_given
 
 Shape = tuple[int, ...]
 
@@ -88,8 +89,52 @@ def _puts_none_before(op: rows.Applied) -> bool:
     return all(axis % rank for axis, rank in zip(op.attrs["axes"], ranks))
 
 
+def _reshape_infer(
+    x: Meta, tensor: Meta | None, listed: Sequence[Meta], shape: Sequence[int]
+) -> tuple[Meta, Meta]:
+    """Give x the shape that is told, by the first of Shape, ShapeTensor and the attribute."""
+    wanted: Sequence[int] = shape
+    open_ = False
+    if tensor is not None:
+        wanted = tensor.numbers or (-1,) * max(len(shape), tensor.size)
+        open_ = tensor.numbers is None
+    elif listed:
+        wanted = [of.numbers[0] if of.numbers else d for of, d in zip(listed, shape)]
+        open_ = any(of.numbers is None for of in listed)
+    if open_:  # until the Program is compiled
+        out = tuple(x.shape[i] if d == 0 else d for i, d in enumerate(wanted))
+    else:
+        out = reshaped(x.shape, wanted)
+    return Meta(out, x.dtype), Meta((0, *x.shape), x.dtype)
+
+
+def _reshape_bind(
+    xp: Any, x: Any, tensor: Any, listed: Any, out: Any, xshape: Any, **_: Any
+) -> Callable[[], Any]:
+    return _copy_bind(xp, x, out)
+
+
+define(
+    "reshape2",
+    "X, Shape?, ShapeTensor* -> Out, XShape?",
+    rows=rows.reshaped,
+    attrs={"shape": ()},
+    infer=_reshape_infer,
+    bind=_reshape_bind,
+    folds=True,
+    alias={"Out": "X"},
+    grad=grad_by("reshape2_grad", _SHAPE_GRAD),
+)
+define(
+    "reshape2_grad",
+    _SHAPE_GRAD,
+    attrs={"shape": ()},
+    infer=_before,
+    bind=_copy_grad_bind,
+    grad=second.linear("reshape2"),
+    alias={"X@GRAD": "Out@GRAD"},
+)
 for _type, _rule, _attrs, _rows in (
-    ("reshape2", reshaped, {"shape": ()}, rows.reshaped),
     ("flatten2", _flattened, {"axis": 1}, rows.flattened),
     ("squeeze2", _squeezed, {"axes": ()}, by_row(apart=_squeezes_others, totals=moved)),
     ("unsqueeze2", _unsqueezed, {"axes": ()}, by_row(apart=_puts_none_before, totals=moved)),
@@ -104,6 +149,7 @@ for _type, _rule, _attrs, _rows in (
             Meta((0, *x.shape), x.dtype),
         ),
         bind=_copy_bind,
+        folds=True,
         alias={"Out": "X"},
         grad=grad_by(f"{_type}_grad", _SHAPE_GRAD),
     )
@@ -113,6 +159,7 @@ for _type, _rule, _attrs, _rows in (
         attrs=_attrs,
         infer=_before,
         bind=_copy_grad_bind,
+        grad=second.linear(_type),
         alias={"X@GRAD": "Out@GRAD"},
     )
 
@@ -157,40 +204,46 @@ define(
     attrs={"axis": ()},
     infer=_before,
     bind=_transpose_grad_bind,
+    grad=second.linear("transpose2"),
 )
 
 
 # -- expand: repeat along every dimension ----------------------------------------------------------
-def _expand_infer(x: Meta, expand_times: Sequence[int]) -> Meta:
+def _expand_infer(
+    x: Meta, tensor: Meta | None, listed: Sequence[Meta], expand_times: Sequence[int]
+) -> Meta:
+    expand_times = shape_given(expand_times, tensor, listed)
     if len(expand_times) != len(x.shape):
         raise GraphError(f"expand: {list(expand_times)} must be as long as the shape {x.shape}")
-    shape = tuple(-1 if d == -1 else d * n for d, n in zip(x.shape, expand_times))
+    shape = tuple(-1 if -1 in (d, n) else d * n for d, n in zip(x.shape, expand_times))
     return Meta(shape, x.dtype)
 
 
-def _tiles(big: Any, small: Any, times: Sequence[int]) -> tuple[Any, Any]:
+def _tiles(big: Any, small: Any) -> tuple[Any, Any]:
     """View both with two dimensions per dimension: copies, and the elements of one copy."""
-    pairs = [p for n, d in zip(times, small.shape) for p in (n, d)]
+    pairs = [p for n, d in zip(big.shape, small.shape) for p in (n // d if d else 1, d)]
     singles = [p for d in small.shape for p in (1, d)]
     return big.reshape(pairs), small.reshape(singles)
 
 
-def _expand_bind(xp: Any, x: Any, out: Any, expand_times: Sequence[int]) -> Callable[[], Any]:
-    return functools.partial(xp.copyto, *_tiles(out, x, expand_times))
+def _expand_bind(
+    xp: Any, x: Any, tensor: Any, listed: Any, out: Any, expand_times: Sequence[int]
+) -> Callable[[], Any]:
+    return functools.partial(xp.copyto, *_tiles(out, x))
 
 
 def _expand_grad_bind(
     xp: Any, x: Any, dout: Any, dx: Any, expand_times: Sequence[int]
 ) -> Callable[[], Any]:
-    big, small = _tiles(dout, dx, expand_times)
+    big, small = _tiles(dout, dx)
     return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 
 
 _EXPAND_GRAD = "X, Out@GRAD -> X@GRAD"
 define(
     "expand",
-    "X -> Out",
-    rows=by_row(apart=lambda op: op.attrs["expand_times"][0] == 1, totals=moved),
+    "X, ExpandTimes?, expand_times_tensor* -> Out",
+    rows=by_row("X", apart=lambda op: op.attrs["expand_times"][:1] == [1], totals=moved),
     attrs={"expand_times": ()},
     infer=_expand_infer,
     bind=_expand_bind,
@@ -202,5 +255,6 @@ define(
     attrs={"expand_times": ()},
     infer=lambda x, dout, expand_times: Meta(x.shape, x.dtype),
     bind=_expand_grad_bind,
+    grad=second.linear("expand"),
     shape_only=("X",),
 )

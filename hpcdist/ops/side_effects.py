@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
@@ -61,7 +60,7 @@ def _print_bind(xp: Any, x: Any, out: Any, lods: Any, state: Printed, **attrs: A
     def run() -> None:
         if attrs["print_phase"] in (phase, "BOTH") and not 0 <= attrs["first_n"] <= state.count:
             state.count += 1
-            print(_told(x if xp is np else x.get(), lods[0], attrs), flush=True)
+            print(_told(on_host(x), lods[0], attrs), flush=True)
         if out is not None:
             xp.copyto(out, x)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcdist.device import on_host
 from hpcdist.graph.registry import arguments, define, lookup, own_attrs
 from hpcdist.ops.batch_norm import (
     ATTRS,
@@ -129,8 +130,8 @@ class _Forward(_Rows):
             else:
                 x = self._x.astype("float64")
                 found = x.sum((0, 2)) / self._count
-                means[:] = found.get()
-                squares[:] = ((x - found.reshape(1, -1, 1)) ** 2).sum((0, 2)).get()
+                means[:] = on_host(found)
+                squares[:] = on_host(((x - found.reshape(1, -1, 1)) ** 2).sum((0, 2)))
         return self._told
 
     def take(self, everyones: Sequence[np.ndarray]) -> None:
@@ -193,9 +194,10 @@ class _Backward(_Rows):
             deviation: Any = saved_deviation
         else:
             dy = self._dy.astype("float64")
-            sums[:] = dy.sum((0, 2)).get()
-            products[:] = (dy * (self._x - saved_mean.reshape(1, -1, 1))).sum((0, 2)).get()
-            deviation = saved_deviation.get()
+            sums[:] = on_host(dy.sum((0, 2)))
+            deviations = self._x - saved_mean.reshape(1, -1, 1)
+            products[:] = on_host((dy * deviations).sum((0, 2)))
+            deviation = on_host(saved_deviation)
         # Gradients of scale and bias are of the rows here: they are added up like all others.
         for given, found in ((self._dbias, sums), (self._dscale, products * deviation)):
             if given is not None:

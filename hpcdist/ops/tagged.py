@@ -80,6 +80,7 @@ define(
 define(
     "filter_by_instag_grad",
     _FILTER_GRAD,
+    rows=not_on_rows,
     attrs=_FILTER_ATTRS,
     infer=lambda x, places, dout, **_: Meta(x.shape, x.dtype, lod=x.lod),
     values=_filtered_grad,

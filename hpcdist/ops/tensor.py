@@ -8,22 +8,41 @@ from typing import Any
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.graph.rows import How, by_element, constant, like_batch, moved, not_on_rows, reduces
-from hpcdist.ops.common import Wanted, in_sequence, same, same_buffer, shaped_like_batch
+from hpcdist.graph.rows import (
+    How,
+    by_element,
+    constant,
+    like_batch,
+    moved,
+    not_on_rows,
+    reduces,
+    sized,
+)
+from hpcdist.ops.common import (
+    Wanted,
+    in_sequence,
+    same,
+    same_buffer,
+    shape_given,
+    shaped_like_batch,
+)
 
 
-def _fill_bind(xp: Any, out: Any, value: float, **_: Any) -> Callable[[], Any]:
+def _fill_bind(
+    xp: Any, tensor: Any, listed: Any, out: Any, value: float, **_: Any
+) -> Callable[[], Any]:
     return functools.partial(out.fill, value)
 
 
 # -- constants -------------------------------------------------------------------------------------
 define(
     "fill_constant",
-    " -> Out",
-    rows=constant,
+    "ShapeTensor?, ShapeTensorList* -> Out",
+    rows=sized,
     attrs={"shape": (1,), "dtype": "float32", "value": 0.0, "force_cpu": False},
-    infer=lambda shape, dtype, **_: Meta(tuple(shape), dtype),
+    infer=lambda tensor, listed, shape, dtype, **_: Meta(shape_given(shape, tensor, listed), dtype),
     bind=_fill_bind,
+    folds=True,
 )
 
 
@@ -67,7 +86,7 @@ define(
     "shape",
     "Input -> Out",
     rows=not_on_rows,
-    infer=lambda x: Meta((len(x.shape),), "int32"),
+    infer=lambda x: Meta((len(x.shape),), "int32", numbers=None if -1 in x.shape else x.shape),
     bind=_shape_bind,
 )
 
@@ -95,6 +114,7 @@ define(
     attrs={"shape": (), "dtype": "float32", **dict.fromkeys(VALUE_ATTRS.values(), ())},
     infer=lambda shape, dtype, **_: Meta(tuple(shape), dtype),
     bind=_assign_value_bind,
+    folds=True,
 )
 
 
@@ -117,6 +137,7 @@ define(
     bind=_assign_bind,
     inplace={"Out": "X"},
     grad=_assign_grad,
+    folds=True,
 )
 
 
@@ -139,6 +160,7 @@ define(
     infer=lambda x, in_dtype, out_dtype: Meta(x.shape, out_dtype),
     bind=_cast_bind,
     grad=_cast_grad,
+    folds=True,
 )
 
 

@@ -15,7 +15,7 @@ CHUNK = 1 << 16  # elements whose squares are added at once, in double precision
 
 def _squared_norm(xp: Any, x: Any, out: Any) -> None:
     """Add up squares; repeated rows of a sparse gradient count with their sum."""
-    flat = (x.merged().value if isinstance(x, SelectedRows) else x).reshape(-1)
+    flat = (x.totals(again=False).value if isinstance(x, SelectedRows) else x).reshape(-1)
     parts = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
     out[...] = math.fsum(float(xp.dot(part, part)) for part in parts)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, each_row
@@ -129,7 +130,7 @@ def _labels(head: _Head, label: int) -> np.ndarray:
 
 
 def _host(*arrays: Any) -> list[Any]:
-    return [a if a is None or isinstance(a, np.ndarray) else a.get() for a in arrays]
+    return [None if a is None else on_host(a) for a in arrays]
 
 
 def _loss(

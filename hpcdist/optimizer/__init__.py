@@ -21,6 +21,7 @@ from hpcdist.optimizer.kinds import (
     SGDOptimizer,
 )
 from hpcdist.optimizer.private import DpsgdOptimizer
+from hpcdist.optimizer.recompute import RecomputeOptimizer
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
 
 SGD = SGDOptimizer
@@ -67,5 +68,6 @@ __all__ = [
     "OptimizerWrapper",
     "RMSProp",
     "RMSPropOptimizer",
+    "RecomputeOptimizer",
     "SGDOptimizer",
 ]

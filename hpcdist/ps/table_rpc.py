@@ -62,10 +62,7 @@ class TableClient(RowExchangeClient):
     def finish_pull(self, batch: Batch) -> None:
         """Wait for the rows; TableError if the servers together hold more ids than a table may."""
         self._finish_asked()
-        for t, table in enumerate(batch.tables):
-            in_use = [int(counts[t]) for counts in batch.held]
-            if table.dict_size is not None and sum(in_use) > table.dict_size:
-                raise TableError(too_many(table.name, table.dict_size, in_use))
+        check_room(batch, "server")
 
     def push(self, batch: Batch) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`."""
@@ -138,22 +135,8 @@ class TableServer(RowExchangeServer):
         self._pushed[trainer] = list(zip(ids, rows_of(self._specs, counts, gradients)))
 
     def apply(self, contributors: Sequence[int], rates: Sequence[float]) -> None:
-        """Move all tables by the mean of what the contributors sent; ``rates`` by table.
-
-        Gradients of one id are added in trainer order. A gradient that is no number changes
-        nothing: TableError.
-        """
-        for t, (table, rate) in enumerate(zip(self._tables, rates, strict=True)):
-            if not math.isfinite(rate):
-                raise TableError(
-                    f"table {table.name!r}: expected a finite learning rate, got {rate}"
-                )
-            sent = [self._pushed[k][t] for k in contributors]
-            ids, gradients = sent[0]
-            if len(sent) > 1:
-                ids = np.concatenate([i for i, _ in sent])
-                gradients = np.concatenate([g for _, g in sent])
-            table.push(ids, gradients, rate, 1.0 / len(sent), repeats=len(sent) > 1)
+        """Move all tables by the mean of what the contributors sent; see `move`."""
+        move(self._tables, [self._pushed[k] for k in contributors], rates)
 
     # -- inside --
 
@@ -216,9 +199,37 @@ class TableServer(RowExchangeServer):
             self._finish(trainer)
 
 
-def too_many(name: str, dict_size: int, in_use: Sequence[int]) -> str:
-    """Return the words for a table of which the servers together hold too many ids."""
-    where = ", ".join(f"server {k}: {n}" for k, n in enumerate(in_use))
+def move(
+    tables: Sequence[SparseTable],
+    sent: Sequence[Sequence[tuple[Array, Array]]],
+    rates: Sequence[float],
+) -> None:
+    """Move tables by the mean of what trainers sent: ``sent[k][t]`` is (ids, gradients).
+
+    ``rates`` are by table. Gradients of one id are added in trainer order. A gradient that is no
+    number changes nothing: TableError.
+    """
+    for t, (table, rate) in enumerate(zip(tables, rates, strict=True)):
+        if not math.isfinite(rate):
+            raise TableError(f"table {table.name!r}: expected a finite learning rate, got {rate}")
+        ids, gradients = sent[0][t]
+        if len(sent) > 1:
+            ids = np.concatenate([pushed[t][0] for pushed in sent])
+            gradients = np.concatenate([pushed[t][1] for pushed in sent])
+        table.push(ids, gradients, rate, 1.0 / len(sent), repeats=len(sent) > 1)
+
+
+def check_room(batch: Batch, holders: str) -> None:
+    """Raise TableError if all that hold a table's rows together hold more ids than it may have."""
+    for t, table in enumerate(batch.tables):
+        in_use = [int(counts[t]) for counts in batch.held]
+        if table.dict_size is not None and sum(in_use) > table.dict_size:
+            raise TableError(too_many(table.name, table.dict_size, in_use, holders))
+
+
+def too_many(name: str, dict_size: int, in_use: Sequence[int], holders: str = "server") -> str:
+    """Return the words for a table of which its ``holders`` together hold too many ids."""
+    where = ", ".join(f"{holders} {k}: {n}" for k, n in enumerate(in_use))
     return (
         f"table {name!r} is full: it has room for {dict_size} ids, and {sum(in_use)} are in use "
         f"({where}); raise size[0] of the embedding, or give -1 for any number of ids"

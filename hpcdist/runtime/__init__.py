@@ -72,6 +72,16 @@ def finish() -> None:
         _job = None
 
 
+def current() -> Job | None:
+    """Return the job that this process is a rank of; None in a process that trains alone."""
+    return _job
+
+
+def server_count() -> int:
+    """Return how many parameter servers the job has; 0 in a process that trains alone."""
+    return 0 if _job is None else len(_job.cluster.servers)
+
+
 def rank() -> int:
     """Return this process's rank in the job; 0 in a process that trains alone."""
     return 0 if _job is None else _job.transport.rank

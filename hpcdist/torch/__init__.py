@@ -18,6 +18,21 @@ if found < OLDEST:
         "python -m pip install -U torch"
     )
 
+from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
+from hpcdist.torch.facts import Initial  # noqa: E402
+from hpcdist.torch.saver import Saver  # noqa: E402
+from hpcdist.torch.served_optimizer import ServedOptimizer  # noqa: E402
+from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
 from hpcdist.torch.takeover import register  # noqa: E402
 
 register()
+
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "Initial",
+    "Saver",
+    "ServedOptimizer",
+    "TableOptimizer",
+    "dense_state_dict",
+]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 
-from hpcdist import settings
+from hpcdist import runtime, settings
 from hpcdist.comm import loopback
 from hpcdist.comm.base import Transport
 from hpcdist.comm.lanes import Mover
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import LaunchError
+from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
 
 
@@ -23,7 +24,7 @@ from hpcdist.torch.store import Keeper, MpiStore
 class TorchJob:
     """What all process groups of this process share."""
 
-    transport: Transport  # of all ranks; groups are subsets of it
+    transport: Transport  # of all trainers; groups are subsets of it
     store: MpiStore
     mover: Mover
     deadline_s: float  # of waits for which the script has set no time-out
@@ -33,7 +34,8 @@ class TorchJob:
 def job() -> TorchJob:
     """Return this process's part in the job; the first call starts it. Collective.
 
-    LaunchError if MPI does not allow several threads, or ranks have other roles.
+    A server serves in here, and its script ends. LaunchError if MPI does not allow several threads,
+    or others than our launcher have given ranks roles.
     """
     launched = launched_size() is not None
     world: Transport = mpi_world() if launched else loopback.world(1)[0]
@@ -43,15 +45,20 @@ def job() -> TorchJob:
             "MPI library does not give; build it with threads, or leave mpi4py.rc.thread_level "
             "at 'multiple'"
         )
-    if settings.PSERVER_ENDPOINTS.is_set():
+    ours = runtime.current()
+    if ours is None and settings.PSERVER_ENDPOINTS.is_set():
         raise LaunchError(
-            "hpcdist.torch trains without parameter servers: start the job without --pservers"
+            "servers of a torch job are started by our launcher: mpirun -n N python -m hpcdist "
+            "--pservers P train.py"
         )
+    if runtime.is_server():
+        serve()
+        raise SystemExit(0)  # the script is for trainers
     deadline_s = settings.RPC_DEADLINE.read() / 1000
-    everyone = range(world.size)
-    messages = world.subset(everyone, 1)
-    asking = world.subset(everyone, 2)
-    keeper = Keeper(asking) if world.rank == 0 else None
+    trainers = range(world.size) if ours is None else ours.cluster.trainers
+    messages = world.subset(trainers, 1)
+    asking = world.subset(trainers, 2)
+    keeper = Keeper(asking) if messages.rank == 0 else None
     store = MpiStore(asking, keeper, deadline_s)
     found = TorchJob(messages, store, Mover(world.policy), deadline_s)
 

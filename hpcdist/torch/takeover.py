@@ -17,8 +17,10 @@ from hpcdist import settings
 from hpcdist.errors import LaunchError
 from hpcdist.torch.job import job
 from hpcdist.torch.process_group import MpiProcessGroup
+from hpcdist.torch.servers import serve
 
 NAME = "hpcdist"
+__all__ = ["register", "serve", "stand_in"]
 rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # hidden by a function
 _generations = count()
 

@@ -66,6 +66,11 @@ def program_roles(program: Program) -> ProgramRoles:
                 f"{op.attrs[WITHOUT_SERVERS]} follows the parameters of every step, which "
                 "parameter servers move: train without servers (no --pservers)"
             )
+        if op.type == "check_finite_and_unscale":
+            raise PlanError(
+                "mixed precision looks at all gradients at once, of which each parameter server "
+                "has a part: train without servers (no --pservers), or in single precision"
+            )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
     optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE]
     clip = _clip_ops(program, optimizing)

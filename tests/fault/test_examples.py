@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import re
 
 import numpy as np
@@ -19,12 +20,20 @@ EXCERPTS = ROOT / "tests" / "excerpts"
 needs_ratings = pytest.mark.skipif(
     not movielens.available(), reason=f"no {movielens.FILE}: {movielens.SOURCE}; set {DATA_HOME}"
 )
+needs_pyarrow = pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None, reason="pip install hpcdist[data]"
+)
 # Script, options, ranks, servers, and the least that the last number must be.
 RUNS = [
     ("ctr.py", "--model deepfm --table distributed --steps 40", 3, 1, 0.60),
+    pytest.param(
+        "clicks_from_parquet.py", "--samples 4000 --epochs 1", 3, 1, 0.60, marks=needs_pyarrow
+    ),
     ("ctr.py", "--data adult --steps 40", 2, 0, 0.85),
     ("gan.py", "--epochs 1", 4, 2, 0.50),
     ("label_roles.py", "--epochs 1 --sentences 960 --width 8", 4, 2, 0.30),
+    ("sentiment.py", "--epochs 1 --sentences 1600 --batch-size 16 --width 8", 4, 2, 0.60),
+    ("machine_translation.py", "--epochs 1 --sentences 2400 --width 16", 4, 2, 0.25),
     ("word2vec.py", "--sparse --steps 40", 3, 1, 0.20),
     pytest.param(
         "recommender.py",

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from hpcdist.errors import TraceError
-from hpcdist.trace import files
+from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.events import Kind
 from tests.jobs import TRAIN, Job, needs_mpirun
 
@@ -71,7 +71,7 @@ def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):
     assert ended.code != 0
     (said,) = [m for m in ended.messages if "failed at" in m]
     assert "rank 0 (trainer 0" in said
-    assert "what each rank did last is in logs" in ended.err
+    assert "what each rank did last: python -m hpcdist report logs" in ended.err
     found = files.read_all(tmp_path / "logs")
     assert [(r.of.rank, r.of.role, r.of.why) for r in found] == [
         (0, "TRAINER", "failure"),
@@ -83,6 +83,20 @@ def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):
         assert rank.recording.events["end"].max() <= rank.of.written_ns
     # Who stopped first: its events end earliest, and the others have waited since.
     assert found[2].of.doing.startswith("step")
+
+
+def test_a_slow_trainer_is_named(tmp_path):
+    script = TRAIN + "train(30, every_s=0.05 if RANK == 1 else 0)\nexe.close()"
+    job = Job(tmp_path, script, "--pservers", "1", "--trace", "trace", ranks=3)
+    assert job.end().code == 0
+    found = files.read_all(tmp_path / "trace")
+    ranks = [summary.summarize(rank) for rank in found]
+    slow = [a for a in summary.advise(found, ranks) if a.cause == "a slow rank"]
+    assert [advice.rank for advice in slow] == [1]
+    assert "its script, between steps" in slow[0].text
+    step = critical_path.times_of(found, critical_path.chosen_step(found))
+    path = critical_path.critical_path(step)
+    assert path and path[-1].end == step.end
 
 
 def test_without_a_directory_nothing_is_written(tmp_path):

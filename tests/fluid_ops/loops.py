@@ -173,7 +173,50 @@ def translation(fluid, layers):
     return list(layers.beam_search_decode(ids, scores, beams, end))
 
 
+def _state_cell(fluid, layers, context):
+    decoders = fluid.contrib.decoder.beam_search_decoder
+    first = decoders.InitState(init=context, need_reorder=True)
+    cell = decoders.StateCell(inputs={"word": None}, states={"h": first}, out_state="h")
+
+    @cell.state_updater
+    def compute(cell):
+        fed = [cell.get_state("h"), cell.get_input("word")]
+        names = [fluid.ParamAttr("state_w"), fluid.ParamAttr("word_w")]
+        new = layers.fc(fed, 5, act="tanh", param_attr=names, bias_attr=fluid.ParamAttr("bias"))
+        cell.set_state("h", new)
+
+    return decoders, cell
+
+
+def training_decoder(fluid, layers):
+    words, context = layers.data("ragged", [3], lod_level=1), layers.data("context", [5])
+    words.stop_gradient = context.stop_gradient = False
+    decoders, cell = _state_cell(fluid, layers, context)
+    decoder = decoders.TrainingDecoder(cell)
+    with decoder.block():
+        decoder.state_cell.compute_state(inputs={"word": decoder.step_input(words)})
+        decoder.state_cell.update_states()
+        decoder.output(decoder.state_cell.get_state("h"))
+    loss = layers.mean(layers.square(decoder()))
+    fluid.optimizer.SGD(0.5).minimize(loss)
+    return [loss, decoder(), "ragged@GRAD", "context@GRAD", "word_w@GRAD", "state_w@GRAD"]
+
+
+def search_with_a_state_cell(fluid, layers):
+    context = layers.data("context", [5])
+    first_ids = layers.data("first_ids", [1], dtype="int64", lod_level=2)
+    first_scores = layers.data("first_scores", [1], dtype="float32", lod_level=2)
+    decoders, cell = _state_cell(fluid, layers, context)
+    decoder = decoders.BeamSearchDecoder(
+        cell, first_ids, first_scores, 12, 4, topk_size=5, max_len=6, beam_size=3, end_id=1
+    )
+    decoder.decode()
+    return list(decoder())
+
+
 PROGRAMS = [
+    training_decoder,
+    search_with_a_state_cell,
     translation,
     while_sum,
     arrays,
@@ -202,7 +245,7 @@ def run(fluid, program):
     feed = {n: v.astype("float32") for n, v in values.items() if main.global_block().has_var(n)}
     if "ragged" in feed:
         feed["ragged"] = fluid.create_lod_tensor(feed["ragged"], [LENGTHS], place)
-    if "context" in feed:
+    if "first_ids" in feed or main.global_block().has_var("first_ids"):
         for name, value in (("first_ids", np.zeros), ("first_scores", np.ones)):
             dtype = "int64" if name == "first_ids" else "float32"
             feed[name] = fluid.create_lod_tensor(value((3, 1), dtype), [[1] * 3, [1] * 3], place)

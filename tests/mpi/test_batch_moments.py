@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.support_device import MODULE
+from tests.support_device import install
 from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -100,7 +99,7 @@ def test_a_plain_script_has_the_moments_of_the_whole_batch(name, trainers, serve
 
 
 def test_a_device_sums_moments_too(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    install(monkeypatch)
     check("images", 2, 1, fluid.CUDAPlace(0))
 
 

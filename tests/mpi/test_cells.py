@@ -15,9 +15,20 @@ STEPS, WIDTH, SIZE, WORDS = 5, 3, 4, 11
 ROWS = [5, 2]
 
 
+def given(name):
+    """Return a data variable, the same one for all nets of a Program."""
+    block = fluid.default_main_program().global_block()
+    if block.has_var(name):
+        return block.var(name)
+    if name == "ragged":
+        return layers.data(name, [WIDTH], lod_level=1)
+    shape, dtype = {"x": ([None, STEPS, WIDTH], "float32"), "n": ([None], "int64")}[name]
+    return fluid.data(name, shape, dtype)
+
+
 def padded():
     """Cells one after the other, both ways, and layers of units upon them."""
-    x, n = fluid.data("x", [None, STEPS, WIDTH]), fluid.data("n", [None], dtype="int64")
+    x, n = given("x"), given("n")
     first = [layers.fc(x[:, 0], SIZE), layers.fc(x[:, 1], SIZE)]
     ahead, last = layers.rnn(layers.LSTMCell(SIZE), x, first, n)
     back, first = layers.rnn(layers.GRUCell(SIZE), x, sequence_length=n, is_reverse=True)
@@ -31,7 +42,7 @@ def padded():
 
 
 def one_operator():
-    x = layers.transpose(fluid.data("x", [None, STEPS, WIDTH]), [1, 0, 2])
+    x = layers.transpose(given("x"), [1, 0, 2])
     like = {"shape": [2, -1, SIZE], "dtype": "float32", "value": 0.1}
     first = layers.fill_constant_batch_size_like(x, input_dim_idx=1, output_dim_idx=1, **like)
     out, hidden, _ = layers.lstm(x, first, first, STEPS, SIZE, 2, dropout_prob=0.2)
@@ -39,7 +50,7 @@ def one_operator():
 
 
 def decoded():
-    x, n = fluid.data("x", [None, STEPS, WIDTH]), fluid.data("n", [None], dtype="int64")
+    x, n = given("x"), given("n")
     state = layers.fc(layers.reduce_mean(x, dim=1), SIZE)
     decoder = layers.BasicDecoder(
         layers.GRUCell(SIZE), layers.TrainingHelper(x, n), lambda o: layers.fc(o, 6)
@@ -50,7 +61,7 @@ def decoded():
 
 
 def pieces():
-    x = layers.data("ragged", [WIDTH], lod_level=1)
+    x = given("ragged")
     words = layers.data("words", [1], dtype="int64", lod_level=1)
     begin, count = (layers.data(name, [1], dtype="int64") for name in ("begin", "count"))
     piece = layers.sequence_pool(layers.sequence_slice(x, begin, count), "sum")
@@ -58,18 +69,38 @@ def pieces():
     return layers.fc(spread, 3, act="softmax"), [spread]
 
 
-NETS = {"padded": padded, "one_operator": one_operator, "decoded": decoded, "pieces": pieces}
+def state_cell():
+    x = given("ragged")
+    first = layers.fc(layers.sequence_pool(x, "sum"), SIZE)
+    states = {"h": fluid.contrib.decoder.InitState(first, need_reorder=True)}
+    cell = fluid.contrib.decoder.StateCell({"word": None}, states, "h")
+
+    @cell.state_updater
+    def compute(cell):
+        fed = [cell.get_state("h"), cell.get_input("word")]
+        cell.set_state("h", layers.fc(fed, SIZE, act="tanh"))
+
+    decoder = fluid.contrib.decoder.TrainingDecoder(cell)
+    with decoder.block():
+        decoder.state_cell.compute_state({"word": decoder.step_input(x)})
+        decoder.state_cell.update_states()
+        decoder.output(decoder.state_cell.out_state())
+    return layers.fc(layers.sequence_last_step(decoder()), 3, act="softmax"), []
 
 
-def build(net):
+NETS = {"divided": [pieces, state_cell], "whole": [padded, one_operator, decoded]}
+
+
+def build(nets):
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 3
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-        guess, more = net()
-        cost = layers.cross_entropy(guess, layers.data("label", [1], dtype="int64"))
-        loss = layers.mean(cost)
+        label = layers.data("label", [1], dtype="int64")
+        made = [net() for net in nets]
+        costs = [layers.mean(layers.cross_entropy(guess, label)) for guess, _ in made]
+        loss = layers.sums(costs)
         fluid.optimizer.SGD(0.5).minimize(loss)
-    return main, startup, [loss, guess, *more]
+    return main, startup, [loss, *(value for guess, more in made for value in (guess, *more))]
 
 
 def batch(rows):
@@ -114,7 +145,11 @@ def test_a_job_computes_what_one_process_computes(name, trainers, servers):
 
 
 def test_which_batches_are_divided():
-    whole = {name: SharedProgram(build(net)[0], 2).whole for name, net in NETS.items()}
-    assert not whole.pop("pieces")
+    whole = {
+        net.__name__: SharedProgram(build([net])[0], 2).whole
+        for nets in NETS.values()
+        for net in nets
+    }
+    assert not whole["pieces"] and not whole["state_cell"]
     assert "'transpose2' cannot be divided by rows" in whole["padded"]
     assert "a loop turns as often as rows of the batch say" in whole["decoded"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import hpcdist as fluid
 from hpcdist import initializer, layers
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.ps.table import SparseTable
-from tests.support_device import MODULE
+from tests.support_device import install
 from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -145,7 +144,7 @@ def test_trainers_may_compute_on_a_device(monkeypatch: pytest.MonkeyPatch) -> No
     """Over a stand-in for cupy: rows arrive in, and leave from, host memory."""
     with alone():
         wanted = train("adam")
-    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    install(monkeypatch)
     for got in values(run_job(1, 1, lambda role: train("adam", fluid.CUDAPlace(0)))):
         assert_close(got, wanted, 5e-5)
 

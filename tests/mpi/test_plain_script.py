@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from tests.mpi.plain_models import (
+    CLASSES,
     FEATURES,
     MODELS,
     Model,
@@ -21,7 +21,7 @@ from tests.mpi.plain_models import (
     sgd,
     train,
 )
-from tests.support_device import MODULE
+from tests.support_device import install
 from tests.support_job import run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -38,7 +38,7 @@ def test_a_job_fetches_what_one_process_fetches(name, trainers, servers):
 @pytest.mark.parametrize("name", ["softmax", "sparse"])
 def test_trainers_may_compute_on_a_device(name, monkeypatch):
     """Over a stand-in for cupy: messages leave from, and arrive in, host memory."""
-    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    install(monkeypatch)
     check_job(MODELS[name], 2, 1, fluid.CUDAPlace(0))
 
 
@@ -59,8 +59,26 @@ def within_batch() -> list[Any]:
     return [layers.reduce_mean(layers.log(likely)), ours]
 
 
+def weighted_by_tokens() -> list[Any]:
+    """The loss of a Transformer: a sum over the tokens, divided by how many there are."""
+    x, label = layers.data("x", [FEATURES]), layers.data("label", [1], dtype="int64")
+    cost = layers.cross_entropy(layers.fc(x, CLASSES, act="softmax"), label)
+    weights = layers.cast(layers.reduce_sum(x, dim=1, keep_dim=True) > 0.0, "float32")
+    weights = weights + 0.5
+    return [layers.reduce_sum(cost * weights) / layers.reduce_sum(weights)]
+
+
+def sized_by_batch() -> list[Any]:
+    x = layers.data("x", [FEATURES])
+    ones = layers.fill_constant([layers.shape(x)[0], 1], "float32", 1.0)
+    cost = layers.square_error_cost(layers.fc(x, 1), ones)
+    return [layers.reduce_sum(cost) / layers.cast(layers.shape(x)[0], "float32")]
+
+
 @pytest.mark.parametrize("servers", [0, 1])
-@pytest.mark.parametrize("net", [root_of_mean, turned_round, within_batch])
+@pytest.mark.parametrize(
+    "net", [root_of_mean, turned_round, within_batch, weighted_by_tokens, sized_by_batch]
+)
 def test_batches_whose_rows_mix_are_computed_whole_everywhere(net, servers):
     check_job(Model(net, sgd), 2, servers)
 

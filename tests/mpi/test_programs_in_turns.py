@@ -117,6 +117,37 @@ def test_the_program_that_was_minimized_last_may_train_first():
         np.testing.assert_allclose(np.array(got[-1]), wanted[-1], rtol=2e-4, atol=2e-5)
 
 
+def with_penalty() -> list[Any]:
+    """Train a critic as WGAN-GP does: its loss has the norms of its slope at each image."""
+    main, startup = fluid.Program(), fluid.Program()
+    startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        image = layers.data("image", [PIXELS])
+        image.stop_gradient = False
+        hidden = layers.leaky_relu(layers.fc(image, 6, **named("c1")), 0.2)
+        score = layers.fc(layers.tanh(hidden), 1, **named("c2"))
+        (slope,) = fluid.gradients(score, image)
+        norms = layers.sqrt(layers.reduce_sum(layers.square(slope), dim=1))
+        penalty = layers.mean(layers.square(norms - 1.0))
+        loss = layers.mean(score) + 10.0 * penalty
+        fluid.optimizer.Adam(0.02).minimize(loss)
+    exe = fluid.Executor()
+    exe.run(startup)
+    fetched: list[Any] = []
+    for rows in (5, 4, 7):
+        images = np.random.default_rng(rows).uniform(-1, 1, (rows, PIXELS)).astype("float32")
+        fetched += exe.run(main, feed={"image": images}, fetch_list=[loss, penalty])
+    return fetched
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1), (2, 2)])
+def test_a_penalty_on_gradients_is_that_of_one_process(trainers, servers):
+    with alone():
+        wanted = with_penalty()
+    for got in values(run_job(trainers, servers, lambda role: with_penalty())):
+        np.testing.assert_allclose(np.array(got), np.array(wanted), rtol=2e-4, atol=2e-5)
+
+
 def two_losses(startups: int, rate: Callable[[], Any], **of_second: Any) -> None:
     """Train two regressions, one after the other, each with a startup of its own or one."""
     programs = [fluid.Program(), fluid.Program()]

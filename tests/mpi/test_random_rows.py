@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from tests.support_device import MODULE
+from tests.support_device import install
 from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -129,7 +128,7 @@ def test_trainers_of_shared_batches_draw_what_one_process_draws(name, trainers, 
 
 @pytest.mark.parametrize("name", sorted(NETS))
 def test_a_device_draws_what_the_cpu_draws(name, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", MODULE)
+    install(monkeypatch)
     check(NETS[name], 2, 1, fluid.CUDAPlace(0))
 
 

@@ -17,7 +17,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import Program, Variable, lookup, program_guard, registry
-from hpcdist.graph.rows import How, by_row, constant, not_on_rows
+from hpcdist.graph.rows import How, by_row, constant, not_on_rows, sized
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.gather_batch import RowTreatment, loss_weight, pack, unpack
 from hpcdist.runtime.batches.scatter_batch import batched_names, cut_feed
@@ -183,6 +183,14 @@ def _planes(draw: Seeded) -> Case:
     return Case({"X": draw.apart((draw.int(1, 3), 2, 3, 2))}, attrs)
 
 
+def _children(draw: Seeded) -> Case:
+    inputs = {
+        "X": draw.rng.integers(0, 4, draw.shape(1, 2)),
+        "TreeInfo": draw.rng.integers(0, 4, (4, 5)),
+    }
+    return Case(inputs, {"child_nums": 2, "dtype": "int64"})
+
+
 WITHOUT_GRADIENT = {
     **dict.fromkeys(["elementwise_mod", "elementwise_floordiv"], _two_wholes),
     **dict.fromkeys(["less_than", "less_equal", "greater_than", "greater_equal"], _two),
@@ -197,6 +205,7 @@ WITHOUT_GRADIENT = {
     "shard_index": _shards,
     "hash": _hashed,
     "logical_not": lambda draw: Case({"X": _two_truths(draw).inputs["X"]}),
+    "round_to_float16": lambda draw: Case({"X": draw.floats(draw.shape())}),
     "top_k": _top_k,
     "accuracy": _accuracy,
     "fill_constant_batch_size_like": _like_batch,
@@ -206,6 +215,7 @@ WITHOUT_GRADIENT = {
     "chunk_eval": _chunks,
     "edit_distance": _distance,
     "box_decoder_and_assign": _of_classes,
+    "tdm_child": _children,
     "similarity_focus": _planes,
 }
 ALL = {**CASES, **WITHOUT_GRADIENT}
@@ -223,6 +233,7 @@ ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_siz
 ELSEWHERE |= {"random_crop", "sampling_id"}
 ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
+ELSEWHERE |= {"torch_module"}  # what its module does: tests/torch/test_torch_module.py
 # One number of all rows, whatever is divided.
 ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
 ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are
@@ -233,7 +244,9 @@ def _of_rows() -> list[str]:
     """Operators that are meant for rows of a batch."""
     table = {type: registry.lookup(type).rows for type in registry.defined()}
     in_loops = "hpcdist.ops.arrays"  # tests/mpi/test_ragged.py runs loops on trainers
-    known = [(t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant)]
+    known = [
+        (t, rows) for t, rows in table.items() if rows not in (None, not_on_rows, constant, sized)
+    ]
     return [t for t, rows in known if rows.__module__ != in_loops]
 
 

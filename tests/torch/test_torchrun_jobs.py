@@ -140,12 +140,6 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     assert "ValueError: wrong" in ended.err
 
 
-def test_servers_are_refused(tmp_path):
-    ended = Job(tmp_path, "print(1)", "--as-torchrun", "--pservers", "1", ranks=2).end()
-    assert ended.code == 1
-    assert "--as-torchrun: jobs of torch's have no servers, got 1" in ended.err
-
-
 def test_the_example_learns(tmp_path):
     script = (Path(ROOT) / "examples" / "torch" / "classify_digits.py").read_text()
     args = ("--epochs", "3")
@@ -154,6 +148,16 @@ def test_the_example_learns(tmp_path):
     assert ended.code == 0, ended
     (accuracy,) = re.findall(r"epoch 2: .*accuracy ([\d.]+)", ended.out)
     assert float(accuracy) > 0.85
+
+
+def test_the_gpt_learns_with_sharded_parameters(tmp_path):
+    script = (Path(ROOT) / "examples" / "torch" / "gpt.py").read_text()
+    args = ("--steps", "40", "--width", "32", "--length", "32")
+    job = Job(tmp_path, script, "--as-torchrun", ranks=2, args=args, env=ONE_THREAD)
+    ended = job.end(within_s=LIMIT_S)
+    assert ended.code == 0, ended
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", ended.out)]
+    assert losses[1] < losses[0] < 3.3
 
 
 def test_without_torch_the_launcher_says_what_to_install(tmp_path):

@@ -215,3 +215,26 @@ def test_what_no_sequence_has_is_refused_at_the_step():
     wide = np.zeros((2, 4), "float32")
     with pytest.raises(FeedError, match="an index must be from 0 to 3, got 0 to 4"):
         run([added], {**feed, "words": tokens, "updates": numbers, "wide": wide})
+
+
+def test_a_search_ends_with_the_word_that_is_given():
+    decoders = fluid.contrib.decoder
+    first = decoders.InitState(init=layers.data("context", [5]))
+    cell = decoders.StateCell({"word": None}, {"h": first}, "h")
+    cell.state_updater(lambda cell: cell.set_state("h", layers.fc(cell.get_state("h"), 5)))
+    ids = layers.data("ids", [1], dtype="int64", lod_level=2)
+    scores = layers.data("scores", [1], lod_level=2)
+    search = decoders.BeamSearchDecoder(cell, ids, scores, 12, 4, topk_size=5, end_id=3)
+    with pytest.raises(GraphError, match="behind decode"):
+        search()
+    search.decode()
+    search()
+    ops = [op for block in fluid.default_main_program().blocks for op in block.ops]
+    ends = [op.attrs["end_id"] for op in ops if op.type.startswith("beam_search")]
+    assert ends == [3, 3]
+    with pytest.raises(GraphError, match="can be built once only"):
+        search.decode()
+    with pytest.raises(GraphError, match="no input 'letter'"):
+        cell.compute_state({"letter": ids})
+    with pytest.raises(GraphError, match="out_state 'c' is none of"):
+        decoders.StateCell({}, {"h": first}, "c")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 from tests.device_cases import DeviceTests
-from tests.support_device import MODULE
+from tests.support_device import MODULE, install
 
 
 @pytest.fixture(scope="module", autouse=True)
 def device():
     patch = pytest.MonkeyPatch()
-    patch.setitem(sys.modules, "cupy", MODULE)
+    install(patch)
     yield
     patch.undo()
 

@@ -171,7 +171,7 @@ def test_what_is_not_built_refuses_when_it_is_set(name):
         setattr(strategy, name, True)
 
 
-@pytest.mark.parametrize("name", ["forward_recompute", "use_amp", "use_dist_fc"])
+@pytest.mark.parametrize("name", ["use_dist_fc"])
 def test_what_the_older_strategy_has_not(name):
     strategy = fleet1.DistributedStrategy()
     setattr(strategy, name, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -21,10 +23,31 @@ def test_visible_devices_are_counted_without_a_driver(named, count):
     assert gpus.visible({"CUDA_VISIBLE_DEVICES": named}) == count
 
 
-def test_without_the_variable_the_device_files_count(tmp_path):
+def test_without_the_variable_those_count_that_can_be_used(tmp_path):
+    assert gpus.visible({}, lambda: 3) == 3
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
-    assert gpus.visible({}, tmp_path) == 2
+    (tmp_path / "nvidia2").mkdir()  # cannot be opened, by root neither
+    assert gpus.count_usable("libno-nvml.so", tmp_path) == 2
+
+
+NVML = """
+static int ready;
+int nvmlInit_v2(void) { ready = 1; return 0; }
+int nvmlShutdown(void) { ready = 0; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 4; return ready ? 0 : 1; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { return i == 1 || i == 2 ? 0 : 4; }
+"""
+
+
+def test_nvml_gives_no_handles_of_what_a_cgroup_keeps_away(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler, to make a library like NVML")
+    (tmp_path / "nvml.c").write_text(NVML)
+    library = str(tmp_path / "libnvml.so")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
+    assert gpus.count_usable(library) == 2  # of 4, in Slurm's cgroup
 
 
 def assigned(cluster, hosts, envs):

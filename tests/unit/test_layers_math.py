@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdist import layers
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program, names, program_guard
@@ -203,7 +203,6 @@ def test_bad_arguments_are_refused_when_the_program_is_built(programs):
         (lambda: layers.reduce_sum(x, dim=3), "dim 3 is outside"),
         (lambda: layers.matmul(x, x), "4 columns meet 3 rows"),
         (lambda: layers.concat([x, layers.mean(x)]), "cannot concat shapes"),
-        (lambda: layers.reshape(x, [0, 0, x]), "must be numbers"),
     ):
         with pytest.raises(GraphError, match=message):
             wrong()
@@ -252,3 +251,16 @@ def test_switch_refuses_misuse(programs):
         with pytest.raises(GraphError, match=r"layers\.equal"), switch.case(x == data("y", [1])):
             pass
     assert programs[0].current_block_idx == 0
+
+
+def test_an_if_cannot_ask_for_what_only_a_step_knows(programs):
+    """Fluid takes every such comparison for true."""
+    x, y = data("x", [1]), data("y", [1])
+    for compared in (x > 0.5, x < y, x >= 0, y >= 1):
+        with pytest.raises(GraphTypeError, match=r"compares values that only a step knows.*cond"):
+            bool(compared)
+    with pytest.raises(GraphTypeError, match="use layers.cond"):
+        _ = 0 < x < 1
+    assert x and layers.less_than(x, y)  # that there is a variable, as everywhere
+    assert x in [y, x] and x not in [y]
+    layers.cond(layers.mean(x) > 0.5, lambda: x + 1.0, lambda: x - 1.0)

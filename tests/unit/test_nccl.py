@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcdist.comm import nccl
 from hpcdist.comm.device import AwareCollective, StagedCollective
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.loopback import LoopbackTransport, world
 from hpcdist.comm.nccl import NcclCollective
+from hpcdist.comm.watchdog import Watchdog
+from hpcdist.device import download
 from hpcdist.errors import CommError, DeadlineError
 from tests.collective_cases import Body, CollectiveTests
 from tests.support_nccl import install, to_device
@@ -33,7 +36,7 @@ class DeviceCollectiveTests(CollectiveTests):
     to = staticmethod(to_device)
 
     def host(self, array):
-        return array.get()
+        return download(array)
 
 
 class TestNccl(DeviceCollectiveTests):
@@ -69,7 +72,7 @@ class TestAware(DeviceCollectiveTests):
         monkeypatch.setattr(
             LoopbackTransport,
             "iallreduce",
-            lambda t, array: summed(t, getattr(array, "host", array)),
+            lambda t, array: summed(t, getattr(array, "_view", array)),
         )
 
     def run(self, size: int, body: Body) -> None:
@@ -88,15 +91,13 @@ def test_work_on_the_stream_is_behind_the_kernels_and_ahead_of_the_end(cupy):
         reduction = group.allreduce_init(array)
         late = threading.Event()
         cupy.cuda.get_current_stream()  # a kernel that has not ended yet: nothing may overtake it
-        own = cupy.cuda.Stream()
-        own.tasks.append(late.is_set)
-        reduction._job._current = lambda: own
+        array.get()
+        cupy.cuda.get_current_stream().push(late.is_set)
         reduction.start()
         assert not reduction.test()
-        assert (array.get() == transport.rank).all()
         late.set()
         reduction.wait()
-        assert (array.get() == 1).all()
+        assert (download(array) == 1).all()
         group.close()
 
     run_threads([lambda t=t: body(t) for t in world(2)])
@@ -109,19 +110,40 @@ def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
         # Communicators are made by threads for which the clock does not stand still.
         group = NcclCollective(group_of(transport, None), transport.rank)
         group.group = replace(group.group, deadline_s=2.0)
-        reduction = group.allreduce_init(to_device(np.zeros(4)), describe=lambda: "bucket 3")
+        array = to_device(np.zeros(4))
+        reduction = group.allreduce_init(array, describe=lambda: "bucket 3")
         if transport.rank:
             return
         reduction.start()
+        reduction.wait()  # returns: kernels wait
         with pytest.raises(
             DeadlineError, match=r"rank 0 waiting for bucket 3, from rank 1:.*within 2 s"
         ):
-            reduction.wait()
-        with pytest.raises(CommError, match="cannot be used: it was aborted"):
-            reduction.start()
+            download(array)
+        with pytest.raises(CommError, match="cannot be used: rank 0 waiting for bucket 3"):
+            group.comm.check_async_error()
 
     run_in_world(2, body)
     assert [comm.aborted for comm in cupy.nccl.made].count(True) == 1
+
+
+def test_a_host_that_is_stuck_in_a_call_of_cudas_is_freed(cupy, monkeypatch):
+    monkeypatch.setattr(nccl, "WATCHDOG", Watchdog(grace_s=0))
+
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        array = to_device(np.zeros(4))
+        reduction = group.allreduce_init(array, describe=lambda: "bucket 3")
+        if transport.rank:
+            return
+        reduction._deadline_s = 0.05
+        reduction.start()
+        reduction.wait()
+        assert np.isnan(array.get()).all()  # returns once the communicator is aborted, with poison
+        with pytest.raises(CommError, match="waiting for bucket 3, from rank 1: nothing came"):
+            download(array)
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
 
 
 def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):
@@ -133,7 +155,7 @@ def test_an_error_that_nccl_notices_later_is_raised_while_waiting(cupy):
             (clique,) = cupy.nccl.cliques.values()
             clique.error = 6
             with pytest.raises(CommError, match=r"rank 0: NCCL failed: NCCL_ERROR_6.*NCCL_DEBUG"):
-                reduction.wait()
+                reduction.settle()
 
     run_threads([lambda t=t: body(t) for t in world(2)])
 

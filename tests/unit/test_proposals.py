@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,11 @@ def test_polygons_that_are_not_convex_are_refused() -> None:
 
 
 # -- a detector of two stages, in one process and in jobs ------------------------------------------
-def detector() -> list[float]:
-    """Train the first stage of a small detector, and classes of the regions it proposes."""
+def detector() -> Callable[[], list[float]]:
+    """Build the first stage of a small detector, and classes of the regions it proposes.
+
+    Return what trains it: ranks that are threads build no Programs.
+    """
     layers, main, startup = fluid.layers, fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         image = fluid.data("image", [None, 3, 8, 8])
@@ -130,26 +134,30 @@ def detector() -> list[float]:
         names = layers.cast(chosen[1], "int64")
         cost = cost + layers.mean(layers.cross_entropy(guess, names))
         fluid.optimizer.SGD(0.05).minimize(cost)
-    exe = fluid.Executor(fluid.CPUPlace())
-    exe.run(startup)
-    losses = []
-    for step in range(4):
-        feed = {
-            "image": np.random.default_rng(step).normal(size=(2, 3, 8, 8)).astype("float32"),
-            "info": np.array([[64, 64, 1]] * 2, "float32"),
-            "true": boxes(TRUE),
-            "crowd": boxes(np.zeros((3, 1), "int32")),
-            "kinds": boxes(np.array([[1], [2], [3]], "int32")),
-        }
-        losses.append(float(exe.run(main, feed=feed, fetch_list=[cost])[0][0]))
-    return losses
+
+    def train() -> list[float]:
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        losses = []
+        for step in range(4):
+            feed = {
+                "image": np.random.default_rng(step).normal(size=(2, 3, 8, 8)).astype("float32"),
+                "info": np.array([[64, 64, 1]] * 2, "float32"),
+                "true": boxes(TRUE),
+                "crowd": boxes(np.zeros((3, 1), "int32")),
+                "kinds": boxes(np.array([[1], [2], [3]], "int32")),
+            }
+            losses.append(float(exe.run(main, feed=feed, fetch_list=[cost])[0][0]))
+        return losses
+
+    return train
 
 
 def test_a_detector_in_a_job_learns_what_one_process_learns() -> None:
     with fluid.scope_guard(fluid.Scope()):
-        alone = detector()
+        alone = detector()()
     assert alone[-1] < alone[0]
     with ranks_as_threads() as run:
         for trainers, servers in ((2, 0), (2, 1)):
-            for losses in run(trainers, servers, [detector] * (trainers + servers)):
+            for losses in run(trainers, servers, [detector() for _ in range(trainers + servers)]):
                 np.testing.assert_allclose(losses, alone, rtol=1e-5)

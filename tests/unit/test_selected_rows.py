@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdist.ops.selected_rows import SelectedRows, _added_in_order
+from hpcdist.ops.selected_rows import SelectedRows
 
 
 def rows_of(rows, width=2, height=6):
@@ -42,12 +42,3 @@ def test_merging_changes_nothing_in_place_and_shares_no_memory():
     copy = given.copy()
     copy.rows[...] = 0
     assert given.rows.tolist() == [2, 1]
-
-
-def test_runs_summed_pass_by_pass_equal_reduceat():
-    rng = np.random.default_rng(0)
-    value = rng.integers(-8, 8, (20, 3)).astype("float32")
-    starts = np.array([0, 1, 5, 6, 13, 19])
-    np.testing.assert_array_equal(
-        _added_in_order(np, value, starts), np.add.reduceat(value, starts, axis=0)
-    )

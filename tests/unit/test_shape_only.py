@@ -78,7 +78,8 @@ def result(type, filling):
     forward = type.removesuffix("_grad")
     moved, made, attrs = MOVED.get(forward, (IN, OUT.get(forward, IN), ATTRS.get(forward, {})))
     for slot in definition.inputs:
-        if slot.name == "Rows":  # none: the whole batch is here
+        # None of these: the whole batch is here, and numbers say where parts begin and end.
+        if slot.name == "Rows" or slot.name.startswith(("Starts", "Ends")):
             ins[slot.name] = []
             continue
         shape = made if slot.name in ("Out@GRAD", "Y@GRAD") else moved

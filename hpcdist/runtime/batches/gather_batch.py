@@ -52,6 +52,10 @@ class RowTreatment:
         self.alike: set[tuple[str, str]] = set()
         self._of: dict[str, OfRows] = {}
         self._backward: set[str] = set()  # values of backward operators
+        ops = self._block.ops
+        starts = next((i for i, op in enumerate(ops) if is_loss_gradient(op)), len(ops))
+        # Gradients that a loss is computed from are values of the forward pass.
+        self._before_loss = {id(op) for op in ops[:starts]}
         self._own: set[str] = set()  # that count steps of each trainer's own longest sequence
         for _ in range(2):  # what is kept from step to step is read as the last step left it
             kept = {name: of for name, of in self._of.items() if self._is_kept(name)}
@@ -103,7 +107,7 @@ class RowTreatment:
             counts = [n for n, of in results.items() if of.how is How.SAME]
             self._own.update(counts)
             others = results.keys() - set(counts)
-            if not op.role & Role.BACKWARD:
+            if not self._is_backward(op):
                 self._of |= dict.fromkeys(others, _OWN_STEPS)
 
     def _beside(self, name: str, of: OfRows) -> OfRows:
@@ -127,7 +131,7 @@ class RowTreatment:
     def _results(self, op: Operator) -> dict[str, OfRows]:
         names = op.output_arg_names
         given = {name: self.of(name) for name in op.input_arg_names}
-        backward = bool(op.role & Role.BACKWARD)
+        backward = self._is_backward(op)
         if backward:  # what it reads of the forward pass is as the loss is, or tells shapes only
             self._backward.update(names)
         read = self._backward & given.keys() if backward else given.keys()
@@ -158,6 +162,9 @@ class RowTreatment:
             for slot, held in op.outputs.items()
             for name in held
         }
+
+    def _is_backward(self, op: Operator) -> bool:
+        return bool(op.role & Role.BACKWARD) and id(op) not in self._before_loss
 
     def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
         """Rows must have a first dimension that is left open."""

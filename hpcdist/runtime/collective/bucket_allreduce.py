@@ -11,6 +11,7 @@ import numpy as np
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
 from hpcdist.comm.collective import Collective
 from hpcdist.comm.reducer import BucketReducer
+from hpcdist.device import on_host
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.memory import adjacent, nbytes_of
@@ -137,9 +138,8 @@ class RowsSum:
             self._rows, self._value = self._gradient.rows, self._gradient.value
             self._seen_at = self._fits.count
         group, width = self._group, self._value.shape[1:]
-        host = isinstance(self._rows, np.ndarray)
-        rows = self._rows if host else self._rows.get()
-        value = self._value if host else self._value.get()
+        rows = on_host(self._rows)
+        value = on_host(self._value)
         counts = np.zeros(group.size, np.int64)
         group.allgather(np.array([len(rows)], np.int64), counts)
         most = int(counts.max())

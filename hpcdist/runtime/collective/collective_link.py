@@ -19,6 +19,7 @@ from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import while_waiting
+from hpcdist.device import assign, on_host
 from hpcdist.errors import CommError, HpcdistError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
@@ -180,12 +181,9 @@ class CollectiveLink(Link):
         if isinstance(array, np.ndarray) and array.flags.c_contiguous:
             self._host.broadcast(array, root)
             return
-        host = np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.get())
+        host = np.ascontiguousarray(on_host(array))
         self._host.broadcast(host, root)
-        if isinstance(array, np.ndarray):
-            array[...] = host
-        else:
-            array.set(host)
+        assign(array, host)
 
     # -- compiling ---------------------------------------------------------------------------
     def contiguous(

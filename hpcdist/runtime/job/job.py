@@ -18,6 +18,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.counter_random import draw_as_reader
+from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
@@ -26,6 +27,7 @@ from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
@@ -165,6 +167,23 @@ class Job(Control):
                 f"transpiles for trainer {told[0]} of {told[1]}: use PADDLE_TRAINER_ID and "
                 "PADDLE_TRAINER_ENDPOINTS of the environment, or start as many ranks"
             )
+
+    def adopt(self, program: Program, arrays: Mapping[str, Any]) -> Connection:
+        """Connect a trainer that exchanges by itself what a trainer's Program says, as torch's do.
+
+        ``arrays`` are the blocks that messages leave from and come to, by their names in it.
+        """
+        link = self._link
+        if not isinstance(link, TrainerLink):
+            raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
+        self._explicit = True  # though random numbers stay the script's own
+        self._substitutes.put(program, link.substitute(program))
+        return link.connect(program, arrays)
+
+    def current_client(self) -> PsClient:
+        """Return what talks to the servers now, on a trainer that has some."""
+        assert isinstance(self._link, TrainerLink), "there are servers"
+        return self._link.current_client()
 
     # -- batches -----------------------------------------------------------------------------
     def shared_fetch(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hpcdist.comm.base import Transport
+from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
@@ -21,7 +21,7 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
 from hpcdist.runtime.pserver.connection import Connection, StepProtocol
-from hpcdist.runtime.pserver.exchange_plan import STALENESS
+from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
@@ -96,6 +96,7 @@ class TrainerLink(Link):
         plan = trainer_plan(ops[0].block.program)
         if backend.xp is not np or plan is None or not _trains(ops, plan):
             return []  # from a device, messages leave from host copies
+        refuse_unpushed(plan)
         return self._protocol_of(plan).contiguous()
 
     @property
@@ -119,6 +120,13 @@ class TrainerLink(Link):
             if op.type == "distributed_lookup_table":
                 calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
+
+    def connect(self, program: Program, arrays: Mapping[str, Array]) -> Connection:
+        """Connect for messages of a Program that are sent and received without running it."""
+        plan = trainer_plan(program)
+        assert plan is not None, "a transpiled Program has one"
+        self._connection.connect(plan, arrays.__getitem__, list(arrays.values()))
+        return self._connection
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now: before the first step it can only ask."""

@@ -36,4 +36,14 @@ CASES = [
         {"x": "f 9 3 lod 2 3 4"},
         {"n": [1, 2, 4]},
     ),
+    (
+        "layers.sequence_mask(n, maxlen=layers.shape(x)[{a}], dtype={d})",
+        {"x": "f 3 5 4", "n": "i6 3"},
+        {"a": [1, 2], "d": ["float32", "int64"]},
+    ),
+    (
+        "layers.range({s}, layers.shape(x)[{a}], 2, 'int64')",
+        {"x": "f 3 5 4"},
+        {"a": [0, 1], "s": [0, 1]},
+    ),
 ]

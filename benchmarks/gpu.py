@@ -1,0 +1,175 @@
+"""A training step on a GPU, beside PyTorch's: eager, compiled, and in mixed precision.
+
+    python benchmarks/gpu.py --model resnet50 --batch 64
+    python benchmarks/gpu.py --model mlp --batch 8 --place cpu --steps 3   # to see that it runs
+
+Prints one line for each way: the median and the spread of a step, in milliseconds. It has not run
+on a GPU so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import hpcdist as fluid
+
+CLASSES = 1000
+WIDTHS = (1024, 1024)  # of the perceptron's hidden layers
+FEATURES = 784
+RESNET = Path(__file__).parents[1] / "examples" / "resnet.py"
+BLOCKS, FILTERS, EXPANSION = (3, 4, 6, 3), (64, 128, 256, 512), 4
+
+Step = Callable[[], object]
+
+
+def shape_of(options: argparse.Namespace) -> tuple[int, ...]:
+    if options.model == "mlp":
+        return (options.batch, FEATURES)
+    return (options.batch, 3, options.image_size, options.image_size)
+
+
+def ours(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tuple[Step, Step]:
+    """Return a step, and what waits until the GPU has done all."""
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        image = fluid.data("image", [None, *x.shape[1:]], "float32")
+        label = fluid.data("label", [None, 1], "int64")
+        if options.model == "mlp":
+            hidden = image
+            for width in WIDTHS:
+                hidden = fluid.layers.fc(hidden, width, act="relu")
+            score = fluid.layers.fc(hidden, CLASSES)
+        else:
+            score = runpy.run_path(str(RESNET))["resnet"](image, CLASSES, 50)
+        loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
+        fluid.optimizer.Momentum(0.01, 0.9).minimize(loss)
+    place = fluid.CPUPlace() if options.place == "cpu" else fluid.CUDAPlace(0)
+    exe = fluid.Executor(place)
+    exe.run(startup, scope=scope)
+    feed = {"image": x, "label": y}
+    return (
+        lambda: exe.run(main, feed, [], scope=scope),
+        lambda: exe.run(main, feed, [loss], scope=scope),
+    )
+
+
+def of_torch(
+    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, compiled: bool, mixed: bool
+) -> tuple[Step, Step]:
+    """Return the same for PyTorch, with the same network."""
+    import torch
+
+    where = "cpu" if options.place == "cpu" else "cuda"
+    network = (torch_mlp if options.model == "mlp" else torch_resnet50)(torch).to(where)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    forward = torch.compile(network) if compiled else network
+    host = torch.from_numpy(x), torch.from_numpy(y).reshape(-1)
+    last = []
+
+    def step() -> None:
+        inputs, labels = (tensor.to(where, non_blocking=True) for tensor in host)
+        optimizer.zero_grad()
+        with torch.autocast(where, torch.bfloat16, enabled=mixed):
+            loss = torch.nn.functional.cross_entropy(forward(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        last[:] = [loss]
+
+    def told() -> float:
+        step()
+        return last[0].item()
+
+    return step, told
+
+
+def torch_mlp(torch):
+    """Return the perceptron of `ours`."""
+    layers, width = [], FEATURES
+    for following in WIDTHS:
+        layers += [torch.nn.Linear(width, following), torch.nn.ReLU()]
+        width = following
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, CLASSES))
+
+
+def torch_resnet50(torch):
+    """Return the network of examples/resnet.py: strides lie in the 3x3 convolutions."""
+    nn = torch.nn
+
+    def conv(ins, outs, size, stride=1):
+        bare = nn.Conv2d(ins, outs, size, stride, (size - 1) // 2, bias=False)
+        return [bare, nn.BatchNorm2d(outs)]
+
+    class Block(nn.Module):
+        def __init__(self, ins, width, stride):
+            super().__init__()
+            outs = width * EXPANSION
+            self.body = nn.Sequential(
+                *conv(ins, width, 1),
+                nn.ReLU(),
+                *conv(width, width, 3, stride),
+                nn.ReLU(),
+                *conv(width, outs, 1),
+            )
+            same = ins == outs and stride == 1
+            self.short = nn.Identity() if same else nn.Sequential(*conv(ins, outs, 1, stride))
+
+        def forward(self, x):
+            return torch.relu(self.body(x) + self.short(x))
+
+    layers, ins = [*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for stage, (blocks, width) in enumerate(zip(BLOCKS, FILTERS)):
+        for block in range(blocks):
+            layers.append(Block(ins, width, 2 if block == 0 and stage > 0 else 1))
+            ins = width * EXPANSION
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ins, CLASSES))
+
+
+def timed(step: Step, told: Step, options: argparse.Namespace) -> list[float]:
+    """Return milliseconds per step: of groups of steps that end when the GPU has done them."""
+    for _ in range(options.warmup):
+        step()
+    told()
+    found = []
+    for _ in range(options.groups):
+        begin = time.perf_counter()
+        for _ in range(options.steps - 1):
+            step()
+        told()
+        found.append((time.perf_counter() - begin) / options.steps * 1e3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=["mlp", "resnet50"], default="mlp")
+    parser.add_argument("--place", choices=["cpu", "gpu"], default="gpu")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--steps", type=int, default=20, help="in a group that is timed together")
+    parser.add_argument("--groups", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--ways", default="hpcdist,eager,compile,amp,amp-compile")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape_of(options), np.float32)
+    y = rng.integers(0, CLASSES, (options.batch, 1))
+    for way in options.ways.split(","):
+        if way == "hpcdist":
+            step, told = ours(options, x, y)
+        else:
+            step, told = of_torch(options, x, y, "compile" in way, "amp" in way)
+        times = timed(step, told, options)
+        line = {"way": way, "ms": round(statistics.median(times), 3)}
+        print(json.dumps({**line, "least": round(min(times), 3), "most": round(max(times), 3)}))
+
+
+if __name__ == "__main__":
+    main()

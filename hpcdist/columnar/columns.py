@@ -1,0 +1,285 @@
+"""From columns of files to arrays: one stated rule for each type.
+
+| in the file | here |
+|---|---|
+| integers, floats, booleans | as they are; 16-bit floats and decimals as float32 and float64 |
+| text, bytes | int64: XXH3 of the UTF-8 bytes, 64 bits, seed 0; or modulo a number of buckets |
+| dates | int64: days since 1970-01-01 |
+| times, timestamps, durations | int64: microseconds since midnight, since 1970-01-01 UTC |
+| lists | ragged: values, and where each row's begin |
+| fixed-size lists, arrays with more dimensions | [rows, ...] |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+import xxhash
+
+from hpcdist.errors import DataError
+
+Faults = dict[int, tuple[str, str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: np.ndarray
+    offsets: np.ndarray  # int64, ascending from 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the values."""
+        return self.values.dtype
+
+    def part(self, begin: int, end: int) -> Ragged:
+        """Return consecutive rows."""
+        first, last = self.offsets[begin], self.offsets[end]
+        return Ragged(self.values[first:last], self.offsets[begin : end + 1] - first)
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """Return some rows, in any order."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        shifts = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
+        return Ragged(self.values[shifts + np.arange(offsets[-1])], offsets)
+
+
+Column = np.ndarray | Ragged
+
+
+def part(column: Column, begin: int, end: int) -> Column:
+    """Return consecutive rows of a column."""
+    return column.part(begin, end) if isinstance(column, Ragged) else column[begin:end]
+
+
+def taken(column: Column, rows: np.ndarray) -> Column:
+    """Return some rows of a column, in any order."""
+    if isinstance(column, Ragged):
+        return column.take(rows)
+    return np.take(column, rows, axis=0, mode="clip")  # none is outside: "raise" copies twice
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """Put columns one behind the other."""
+    if len(columns) == 1:
+        return columns[0]
+    ragged = [column for column in columns if isinstance(column, Ragged)]
+    if not ragged:
+        return np.concatenate([np.asarray(column) for column in columns])
+    starts = np.cumsum([0, *(len(column.values) for column in ragged)])
+    offsets = [column.offsets[:-1] + start for column, start in zip(ragged, starts)]
+    return Ragged(
+        np.concatenate([column.values for column in ragged]),
+        np.concatenate([*offsets, starts[-1:]]).astype(np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes of nulls and texts: ``fill`` and ``buckets`` by column; "" is all others."""
+
+    fill: Mapping[str, Any]
+    buckets: Mapping[str, int]
+
+    def filling(self, name: str) -> Any:
+        """Return what nulls of a column become; None: such rows are bad."""
+        return self.fill.get(name, self.fill.get(""))
+
+
+def converted(name: str, raw: Any, rules: Rules, faults: Faults) -> Column:
+    """Return a column of a file as arrays; rows that cannot be used are added to ``faults``."""
+    if isinstance(raw, np.ndarray):
+        return _of_numpy(name, raw, rules, faults)
+    array = raw
+    if isinstance(raw, pa.ChunkedArray):
+        array = raw.chunk(0) if raw.num_chunks == 1 else raw.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # of no chunks, or of texts too long for one
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    kind = array.type
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return _of_lists(name, array, rules, faults)
+    return _of_values(name, array, rules, faults)
+
+
+def _of_numpy(name: str, raw: np.ndarray, rules: Rules, faults: Faults) -> Column:
+    if raw.dtype.kind in "SU":
+        texts = pa.array(raw.astype(object) if raw.dtype.kind == "U" else raw.tolist())
+        return _of_values(name, texts, rules, faults)
+    if raw.dtype.kind in "Mm":
+        return _of_values(name, pa.array(raw), rules, faults)
+    if raw.dtype.kind not in "biuf":
+        raise DataError(f"column {name!r} has the type {raw.dtype}, which holds no numbers or text")
+    values = raw.astype(raw.dtype.newbyteorder("="), copy=False)
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _of_lists(name: str, array: Any, rules: Rules, faults: Faults) -> Column:
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    if array.null_count and rules.filling(name) is None:
+        for row in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)):
+            faults.setdefault(int(row), (name, "the list is null"))
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    within: Faults = {}
+    values = converted(name, array.flatten(), rules, within)
+    if isinstance(values, Ragged):
+        raise DataError(f"column {name!r} holds lists of lists: only one level is read")
+    for place, (_, reason) in within.items():
+        owner = int(np.searchsorted(offsets, place, "right")) - 1
+        faults.setdefault(owner, (name, f"element {place - offsets[owner]}: {reason}"))
+    if kinds.is_fixed_size_list(array.type) and not array.null_count:
+        return values.reshape(len(array), array.type.list_size, *values.shape[1:])
+    return Ragged(values, offsets)
+
+
+def _of_values(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarray:
+    missing = None
+    if array.null_count:
+        missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+        if rules.filling(name) is None:
+            for row in missing:
+                faults.setdefault(int(row), (name, "the value is null"))
+    values = _numbers(name, array, rules)
+    if missing is not None:
+        fill = rules.filling(name)
+        values = np.array(values)
+        values[missing] = 0 if fill is None else _fitting(name, fill, values.dtype)
+    return values
+
+
+def _numbers(name: str, array: Any, rules: Rules) -> np.ndarray:
+    """Return numbers for values; what stands for nulls does not matter."""
+    kind = array.type
+    if kinds.is_dictionary(kind):
+        return _numbers(name, array.dictionary_decode(), rules)
+    if (
+        kinds.is_string(kind)
+        or kinds.is_large_string(kind)
+        or kinds.is_binary(kind)
+        or (kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind))
+    ):
+        return _hashed(array, rules.buckets.get(name))
+    if kinds.is_date(kind):
+        array = pc.cast(pc.cast(array, pa.date32()), pa.int32())
+        return _plain(pc.cast(array, pa.int64()))
+    if kinds.is_timestamp(kind):
+        return _plain(pc.cast(pc.cast(array, pa.timestamp("us", kind.tz), safe=False), pa.int64()))
+    if kinds.is_time(kind):
+        return _plain(pc.cast(pc.cast(array, pa.time64("us"), safe=False), pa.int64()))
+    if kinds.is_duration(kind):
+        return _plain(pc.cast(pc.cast(array, pa.duration("us"), safe=False), pa.int64()))
+    if kinds.is_decimal(kind):
+        return _plain(pc.cast(array, pa.float64()))
+    if kinds.is_float16(kind):
+        return _plain(pc.cast(array, pa.float32()))
+    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
+        return _plain(array)
+    if kinds.is_null(kind):
+        return np.zeros(len(array), np.float32)
+    raise DataError(f"column {name!r} has the type {kind}: expected numbers, text, dates or lists")
+
+
+def _plain(array: Any) -> np.ndarray:
+    """Return numbers as numpy's, without a copy if there are no nulls."""
+    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+
+
+def _hashed(array: Any, buckets: int | None) -> np.ndarray:
+    """Return a number for each text; each different one is hashed once."""
+    encoded = array.dictionary_encode()
+    texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    digests = np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts))
+    numbers = (digests if buckets is None else digests % np.uint64(buckets)).view(np.int64)
+    if not len(numbers):
+        return np.zeros(len(array), np.int64)
+    return numbers[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+
+
+def _fitting(name: str, fill: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a value for nulls, if the column can hold it."""
+    value = np.asarray(fill).astype(dtype)
+    if value != fill and not (isinstance(fill, float) and (math.isnan(fill) or dtype.kind == "f")):
+        raise DataError(f"nulls: {fill!r} cannot stand for nulls of column {name!r} ({dtype})")
+    return value
+
+
+# -- variables -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Target:
+    """What columns are read for: an array under a name."""
+
+    name: str
+    columns: tuple[str, ...]
+    stacked: bool  # columns become [rows, columns]
+    dtype: np.dtype[Any] | None = None  # None: as in the file
+    sample: tuple[int, ...] | None = None  # shape of a row; None: as in the file
+    ragged: bool | None = None  # None: as in the file
+
+    def of(self, variable: Any) -> Target:
+        """Return the same with the dtype and the shape that a variable takes."""
+        _, *sample = (int(size) for size in variable.shape)
+        level = int(getattr(variable, "lod_level", 0))
+        if level > 1:
+            raise DataError(f"variable {variable.name!r} has lod_level {level}: expected 0 or 1")
+        return replace(
+            self, dtype=np.dtype(variable.dtype), sample=tuple(sample), ragged=bool(level)
+        )
+
+    def filled(self, columns: Mapping[str, Column], faults: Faults) -> Column:
+        """Return the array; rows whose values it cannot hold are added to ``faults``."""
+        chosen = [self._cast(name, columns[name], faults) for name in self.columns]
+        column = chosen[0]
+        if self.stacked:
+            if any(isinstance(c, Ragged) for c in chosen):
+                raise DataError(f"{self.name!r}: ragged columns cannot stand side by side")
+            column = np.stack([np.asarray(c) for c in chosen], axis=1)
+        if self.ragged is not None and self.ragged != isinstance(column, Ragged):
+            got, say = ("values", "lists") if self.ragged else ("lists", "values")
+            raise DataError(
+                f"column {self.columns[0]!r} holds {got}, variable {self.name!r} takes {say}: "
+                f"declare it with lod_level={int(not self.ragged)}"
+            )
+        return self._shaped(column)
+
+    def _cast(self, name: str, column: Column, faults: Faults) -> Column:
+        if self.dtype is None or column.dtype == self.dtype:
+            return column
+        values = column.values if isinstance(column, Ragged) else column
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = values.astype(self.dtype)
+        if not np.can_cast(values.dtype, self.dtype):
+            infinite = np.isinf(cast) & np.isfinite(values)
+            bad = infinite if self.dtype.kind == "f" else cast != values
+            for place in np.argwhere(bad):
+                row = int(place[0])
+                if isinstance(column, Ragged):
+                    row = int(np.searchsorted(column.offsets, row, "right")) - 1
+                got = values[tuple(place)]
+                faults.setdefault(row, (name, f"{got} cannot be {self.dtype}"))
+        return Ragged(cast, column.offsets) if isinstance(column, Ragged) else cast
+
+    def _shaped(self, column: Column) -> Column:
+        if self.sample is None:
+            return column
+        values = column.values if isinstance(column, Ragged) else column
+        try:
+            # -1 for the rows would not do where there are none of them.
+            sample = tuple(1 if size < 0 and not len(values) else size for size in self.sample)
+            values = values.reshape(len(values), *sample)
+        except ValueError:
+            raise DataError(
+                f"variable {self.name!r} takes rows of shape {self.sample}, "
+                f"{', '.join(map(repr, self.columns))} gives {values.shape[1:]}"
+            ) from None
+        return Ragged(values, column.offsets) if isinstance(column, Ragged) else values

@@ -1,0 +1,221 @@
+"""Which files are read, of which blocks they consist, and whether they still are what they were."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from hpcdist.errors import DataError
+
+_OPENERS = 8  # files that are looked into at once: on network file systems it is a wait, not work
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that are read together; what ``begin`` and ``end`` count depends on the format."""
+
+    rows: int  # those that pass the filter
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class RawBlock:
+    """Columns of a block as they are in the file: numpy's, or pyarrow's with nulls in them."""
+
+    rows: int
+    columns: Mapping[str, Any]
+    faults: Mapping[int, tuple[str, str]]  # row -> column, reason
+
+
+class Source(Protocol):
+    """One file of some format, open."""
+
+    unit: str  # what its blocks are called
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the columns."""
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the blocks; of a text file this reads it once."""
+
+    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+        """Return columns of a block."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file as it was when reading began."""
+
+    path: str
+    bytes: int
+    modified: int  # ns
+    blocks: tuple[Block, ...]
+    unit: str
+
+    def check(self) -> None:
+        """Raise OSError or DataError if the file has gone or changed."""
+        now = os.stat(self.path)
+        if (now.st_size, now.st_mtime_ns) != (self.bytes, self.modified):
+            raise DataError(
+                f"the file has changed since reading began: {self.bytes} bytes then, "
+                f"{now.st_size} now; data must stay as it is while a job reads it"
+            )
+
+    def name(self, block: int) -> str:
+        """Say which block of the file."""
+        return f"{self.path}, {self.unit} {block}"
+
+
+@dataclass(frozen=True)
+class Index:
+    """All files, and their blocks one behind the other."""
+
+    files: tuple[FileFacts, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of every block."""
+        return tuple(block.rows for file in self.files for block in file.blocks)
+
+    def where(self, block: int) -> tuple[FileFacts, int]:
+        """Return the file of a block, and its number there."""
+        for file in self.files:
+            if block < len(file.blocks):
+                return file, block
+            block -= len(file.blocks)
+        raise IndexError(block)
+
+    @property
+    def digest(self) -> str:
+        """What must be equal for a position to mean the same rows: names, sizes, blocks."""
+        words = [[Path(f.path).name, f.bytes, [b.rows for b in f.blocks]] for f in self.files]
+        return xxhash.xxh3_64_hexdigest(repr(words).encode())
+
+
+def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the files that paths and patterns name; those of a pattern in order of their names."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    files: list[str] = []
+    for name in given:
+        path = os.fspath(name)
+        found = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
+        if not found:
+            raise DataError(f"data.read: no file is called {path!r}, on this host")
+        files += found
+    if not files:
+        raise DataError("data.read: expected the name of a file, or several, got none")
+    twice = sorted({file for file in files if files.count(file) > 1})
+    if twice:
+        raise DataError(f"data.read: {twice[0]} is named twice, its rows would be used twice")
+    return files
+
+
+def look_into(
+    paths: Sequence[str],
+    opened: Callable[[str], Source],
+    columns: Sequence[str],
+    only: Filter | None = None,
+) -> Index:
+    """Return the blocks of all files, which must have ``columns``; rows that pass ``only``."""
+
+    def look(path: str) -> FileFacts:
+        try:
+            before = os.stat(path)
+            source = opened(path)
+            try:
+                names = source.names()
+                for column in columns:
+                    if column not in names:
+                        raise DataError(
+                            f"data.read: {path} has no column {column!r}, it has "
+                            f"{', '.join(names)[:400]}"
+                        )
+                blocks = list(source.blocks())
+                if only is not None:
+                    blocks = [replace(b, rows=only.count(source, b)) for b in blocks]
+                return FileFacts(
+                    path, before.st_size, before.st_mtime_ns, tuple(blocks), source.unit
+                )
+            finally:
+                source.close()
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"data.read: cannot read {path}: {worded(error)}") from error
+
+    with ThreadPoolExecutor(_OPENERS, "hpcdist-index") as pool:
+        return Index(tuple(pool.map(look, paths)))
+
+
+def worded(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    said = getattr(error, "strerror", None) or str(error)
+    return " ".join(f"{type(error).__name__}: {said}".split())[:300]
+
+
+def pieces_of(count: int, size: int) -> Iterator[Block]:
+    """Cut ``count`` rows into blocks of ``size``."""
+    for begin in range(0, count, size):
+        end = min(begin + size, count)
+        yield Block(end - begin, begin, end)
+
+
+_ROW = "hpcdist: number of the row"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which rows are read at all."""
+
+    expression: Any  # pyarrow's
+    columns: tuple[str, ...]  # that it looks at
+    words: str
+
+    def count(self, source: Source, block: Block) -> int:
+        """Return how many rows of a block pass; Parquet's statistics may tell without reading."""
+        counted = getattr(source, "count", None)
+        return len(self.rows(source, block)) if counted is None else counted(block, self.expression)
+
+    def rows(self, source: Source, block: Block) -> np.ndarray:
+        """Return the rows of a block that pass, in order."""
+        raw = source.read(block, self.columns)
+        table = pa.table({name: _as_arrow(raw.columns[name]) for name in self.columns})
+        numbered = table.append_column(_ROW, pa.array(np.arange(raw.rows)))
+        rows: np.ndarray = numbered.filter(self.expression)[_ROW].to_numpy()
+        return rows
+
+
+def _as_arrow(column: Any) -> Any:
+    if isinstance(column, np.ndarray):
+        return pa.array(column if column.ndim == 1 else list(column))
+    return column
+
+
+def filter_of(filters: Any) -> Filter | None:
+    """Return a filter of conditions ``(column, operator, value)``, as pyarrow.parquet has them."""
+    if not filters:
+        return None
+    groups = [filters] if isinstance(filters[0], tuple) else filters
+    try:
+        columns = tuple(dict.fromkeys(column for group in groups for column, _, _ in group))
+        return Filter(pq.filters_to_expression(filters), columns, repr(filters))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            "data.read: filters must be like [('age', '>=', 18), ('city', 'in', ['Bonn'])], all of "
+            "which hold, or a list of such lists, one of which holds; "
+            f"got {filters!r:.200} ({error})"
+        ) from None

@@ -1,0 +1,284 @@
+"""Whether certificates show every row used exactly once; and if not, which rows were not. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.columnar.certificate import VERSION, digest_of
+from hpcdist.columnar.order import Numbers, Order, Shuffle
+from hpcdist.errors import DataError
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A batch that a trainer took."""
+
+    epoch: int
+    begin: int
+    end: int
+    digest: int
+    skipped: tuple[int, ...]
+    confirmed: bool  # the trainer took the next one, or stopped in good order
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one trainer wrote."""
+
+    name: str
+    head: Mapping[str, Any]
+    batches: tuple[Taken, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Epoch and position at which it began."""
+        return self.head["from"][0], self.head["from"][1]
+
+
+@dataclass
+class Epoch:
+    """What became of the rows of one epoch."""
+
+    number: int
+    rows: int  # that are to be used: with drop_last not all of them
+    whole: bool  # whether it has come to its end
+    used: int = 0
+    skipped: int = 0
+    missing: list[int] = field(default_factory=list)  # rows, of what has been gone through
+    repeated: list[int] = field(default_factory=list)
+    in_flight: list[int] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether each row was used exactly once."""
+        return not (self.missing or self.repeated or self.in_flight)
+
+
+@dataclass
+class Verdict:
+    """What the certificates of one data set say."""
+
+    data: str
+    files: Sequence[tuple[str, Sequence[int]]]
+    runs: int
+    rolled_back: int  # rows whose use a restore has undone
+    epochs: list[Epoch]
+    left_out: list[str]
+    damage: list[str]  # lines that do not fit
+
+    @property
+    def exact(self) -> bool:
+        """Whether every row was used exactly once, as far as the job has come."""
+        return not self.damage and all(epoch.exact for epoch in self.epochs)
+
+    def named(self, rows: Sequence[int], most: int = 20) -> list[str]:
+        """Return rows as ``file, block, rows``, those that follow each other together."""
+        words = []
+        for first, last in _ranges(sorted(set(rows))):
+            words += list(self._within_blocks(first, last))
+        more = len(words) - most
+        return words[:most] + ([f"and {more} more ranges"] if more > 0 else [])
+
+    def _within_blocks(self, first: int, last: int) -> Iterator[str]:
+        start = 0
+        for path, blocks in self.files:
+            for number, size in enumerate(blocks):
+                begin, end = max(first, start), min(last, start + size)
+                if begin < end:
+                    yield f"{path}, block {number}, rows {begin - start}:{end - start}"
+                start += size
+
+
+def verify(directory: Path) -> list[Verdict]:
+    """Return what the certificates in a directory show, for each data set. DataError if none."""
+    records: dict[str, list[Record]] = {}
+    damage: dict[str, list[str]] = {}
+    for path in sorted(directory.glob("rows-*.txt")):
+        record, wrong = _read(path)
+        records.setdefault(record.head["data"], []).append(record)
+        damage.setdefault(record.head["data"], []).extend(wrong)
+    if not records:
+        raise DataError(f"{directory} holds no certificate (rows-*.txt)")
+    return [_judge(directory, data, found, damage[data]) for data, found in records.items()]
+
+
+def _read(path: Path) -> tuple[Record, list[str]]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        head = json.loads(lines[0])
+        known = head["version"] == VERSION and len(head["from"]) == 2 and len(head["shuffle"]) == 4
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise DataError(f"{path} is no certificate of this version")
+    batches: list[Taken] = []
+    left_out: list[str] = []
+    wrong: list[str] = []
+    for number, line in enumerate(lines[1:-1], 2):  # a line without an end was not written whole
+        words = line.split(" ")
+        try:
+            if words[0] == "b":
+                if batches:
+                    batches[-1] = _confirmed(batches[-1])
+                epoch, begin, end = map(int, words[1:4])
+                batches.append(Taken(epoch, begin, end, int(words[4], 16), (), False))
+            elif words[0] == "s":
+                last = batches[-1]
+                skipped = (*last.skipped, int(words[1]))
+                batches[-1] = Taken(last.epoch, last.begin, last.end, last.digest, skipped, False)
+            elif words[0] == "x":
+                left_out.append(line[2:])
+            elif words[0] == "e" and batches:
+                batches[-1] = _confirmed(batches[-1])
+        except (ValueError, IndexError):
+            wrong.append(f"{path.name}, line {number}: malformed")
+    return Record(path.name, head, tuple(batches), tuple(left_out)), wrong
+
+
+def _confirmed(taken: Taken) -> Taken:
+    return Taken(taken.epoch, taken.begin, taken.end, taken.digest, taken.skipped, True)
+
+
+def _judge(directory: Path, data: str, records: list[Record], damage: list[str]) -> Verdict:
+    try:
+        files = json.loads((directory / f"index-{data}.json").read_text())["files"]
+    except (OSError, ValueError, KeyError):
+        raise DataError(f"{directory}: index-{data}.json is missing or damaged") from None
+    sizes = [size for _, blocks in files for size in blocks]
+    runs: dict[str, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record.head["run"], []).append(record)
+    lineage = list(_lineage(runs))
+    verdict = Verdict(data, files, len(lineage), 0, [], [], damage)
+    orders = _Orders(sizes)
+    kept: dict[int, list[tuple[Taken, Numbers]]] = {}
+    furthest = (0, 0)
+    for run, until in lineage:
+        for record in _distinct(runs[run]):
+            for taken, numbers in _checked(record, orders, verdict.damage):
+                if until is not None and (taken.epoch, taken.begin) >= until:
+                    verdict.rolled_back += len(numbers)
+                    continue
+                saved = until is not None
+                if saved and not taken.confirmed:
+                    taken = _confirmed(taken)
+                kept.setdefault(taken.epoch, []).append((taken, numbers))
+                furthest = max(furthest, (taken.epoch, taken.end))
+            verdict.left_out += record.left_out
+    for number in sorted(kept):
+        end = max(r.head["end"] for r in records)
+        whole = number < furthest[0] or furthest == (number, end)
+        verdict.epochs.append(
+            _epoch(number, kept[number], orders.of(number, records[0].head["shuffle"]), end, whole)
+        )
+    return verdict
+
+
+def _lineage(runs: Mapping[str, list[Record]]) -> list[tuple[str, tuple[int, int] | None]]:
+    """Return the runs that led to the newest one, and where the next one went on from each."""
+    newest = max(runs, key=lambda run: (max(r.head["started"] for r in runs[run]), run))
+    chain: list[tuple[str, tuple[int, int] | None]] = []
+    run, until = newest, None
+    while run in runs and run not in [name for name, _ in chain]:
+        chain.append((run, until))
+        parent = runs[run][0].head["parent"]
+        if parent is None:
+            break
+        run, until = parent[0], (parent[1], parent[2])
+    return chain[::-1]
+
+
+def _distinct(records: Sequence[Record]) -> list[Record]:
+    """Return what trainers wrote; of those who all wrote whole batches, who wrote most."""
+    if records[0].head["of"] > 1:
+        return list(records)
+    return [max(records, key=lambda record: (len(record.batches), record.name))]
+
+
+class _Orders:
+    """The orders of epochs, and the rows of the windows that were looked at last."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+        self._orders: dict[Any, Order] = {}
+        self._windows: dict[Any, Numbers] = {}
+
+    def of(self, epoch: int, shuffle: Sequence[Any]) -> Order:
+        """Return the order of an epoch."""
+        key = (epoch, *shuffle)
+        if key not in self._orders:
+            self._orders[key] = Order(self._sizes, Shuffle(*shuffle), epoch)
+        return self._orders[key]
+
+    def rows(self, order: Order, begin: int, end: int) -> Numbers:
+        """Return the rows at some positions."""
+        parts = [np.empty(0, np.int64)]
+        for run in order.runs(begin, end):
+            key = (id(order), run.window.lane, run.window.begin)
+            if key not in self._windows:
+                if len(self._windows) > 2 * order.shuffle.lanes + 2:
+                    self._windows.clear()
+                self._windows[key] = order.row_numbers(run.window, run.window.places())
+            parts.append(self._windows[key][run.begin : run.end])
+        return np.concatenate(parts)
+
+
+def _checked(record: Record, orders: _Orders, damage: list[str]) -> Iterator[tuple[Taken, Numbers]]:
+    """Give the rows that were used, if the digests say so."""
+    digest = 0
+    for taken in record.batches:
+        order = orders.of(taken.epoch, record.head["shuffle"])
+        if not 0 <= taken.begin <= taken.end <= order.rows:
+            damage.append(f"{record.name}: there are no positions {taken.begin}:{taken.end}")
+            return
+        numbers = orders.rows(order, taken.begin, taken.end)
+        numbers = numbers[~np.isin(numbers, taken.skipped)] if taken.skipped else numbers
+        digest = digest_of(numbers, digest)
+        if digest != taken.digest:
+            damage.append(
+                f"{record.name}: positions {taken.begin}:{taken.end} of epoch {taken.epoch}: the "
+                "digest is another: these rows were not read, or a line was changed"
+            )
+            return
+        yield taken, numbers
+
+
+def _epoch(
+    number: int, kept: Sequence[tuple[Taken, Numbers]], order: Order, end: int, whole: bool
+) -> Epoch:
+    """Count how often each row of an epoch was used."""
+    uses = np.zeros(order.rows, np.uint8)
+    epoch = Epoch(number, end, whole)
+    upto = end if whole else max(taken.end for taken, _ in kept)
+    for taken, numbers in kept:
+        if taken.confirmed:
+            uses[numbers] = np.minimum(uses[numbers], 254) + 1
+        else:
+            epoch.in_flight += numbers.tolist()
+        epoch.skipped += len(taken.skipped)
+        uses[list(taken.skipped)] = 1
+    epoch.used = int(np.count_nonzero(uses)) - epoch.skipped
+    due = _Orders([]).rows(order, 0, upto)
+    uses[epoch.in_flight] = np.maximum(uses[epoch.in_flight], 1)
+    epoch.missing = due[uses[due] == 0].tolist()
+    epoch.repeated = np.flatnonzero(uses > 1).tolist()
+    return epoch
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    first = last = -2
+    for number in numbers:
+        if number != last:
+            if first >= 0:
+                yield first, last
+            first = number
+        last = number + 1
+    if first >= 0:
+        yield first, last

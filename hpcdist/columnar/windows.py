@@ -1,0 +1,105 @@
+"""From blocks to batches: windows are loaded when their first row is due, then cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcdist.columnar.blocks import Loaded
+from hpcdist.columnar.columns import Column, joined, part, taken
+from hpcdist.columnar.order import Numbers, Order, Run, Window, share
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of the positions ``begin:end``."""
+
+    begin: int
+    end: int
+    upto: int  # where the batch of all trainers ends
+    columns: Mapping[str, Column]
+    numbers: Numbers  # of the rows that are used, in order
+    skipped: Numbers  # of those that are not
+
+
+@dataclass(frozen=True)
+class _LoadedWindow:
+    window: Window
+    columns: Mapping[str, Column]  # rows that can be used, permuted
+    numbers: Numbers  # of all rows, permuted
+    usable: np.ndarray | None  # bool, of all rows, permuted
+    before: Numbers | None  # how many can be used before each row
+
+    def rows(self, run: Run) -> tuple[dict[str, Column], Numbers, Numbers]:
+        """Return the arrays of a run, and the numbers of its rows: used ones and others."""
+        begin, end = run.begin, run.end
+        numbers = self.numbers[begin:end]
+        none = numbers[:0]
+        if self.usable is not None and self.before is not None:
+            usable = self.usable[begin:end]
+            numbers, none = numbers[usable], numbers[~usable]
+            begin, end = int(self.before[begin]), int(self.before[end])
+        return {n: part(c, begin, end) for n, c in self.columns.items()}, numbers, none
+
+
+def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> _LoadedWindow:
+    loaded = [read(piece.block).part(piece.begin, piece.end) for piece in window.pieces]
+    there = [some.columns for some in loaded if some.columns is not None]
+    columns: dict[str, Column] = (
+        {n: joined([c[n] for c in there]) for n in there[0]} if there else {}
+    )
+    places = window.places()
+    numbers = order.row_numbers(window, places)
+    usable = before = None
+    if any(some.usable is not None for some in loaded):
+        usable = np.concatenate(
+            [np.ones(some.rows, bool) if some.usable is None else some.usable for some in loaded]
+        )
+        if places is not None:
+            compact = np.cumsum(usable) - 1  # where a row that can be used stands in the arrays
+            usable = usable[places]
+            places = compact[places[usable]]
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(usable)])
+    if places is not None:
+        columns = {name: taken(column, places) for name, column in columns.items()}
+    return _LoadedWindow(window, columns, numbers, usable, before)
+
+
+def batches(
+    order: Order,
+    position: int,
+    stop: int,
+    size: int,
+    read: Callable[[int], Loaded],
+    trainer: int = 0,
+    trainers: int = 1,
+) -> Iterator[Batch]:
+    """Give one trainer's rows of the batches from ``position`` to ``stop``.
+
+    One window of each lane is in memory.
+    """
+    here: dict[int, _LoadedWindow] = {}  # by lane
+    for first in range(position, stop, size):
+        upto = min(first + size, stop)
+        begin, end = share(first, upto, trainer, trainers)
+        parts = []
+        for run in order.runs(begin, end):
+            loaded = here.get(run.window.lane)
+            if loaded is None or loaded.window != run.window:
+                here.pop(run.window.lane, None)  # before the next one is loaded: not two at once
+                loaded = None
+                loaded = here[run.window.lane] = _load(order, run.window, read)
+            parts.append(loaded.rows(run))
+        columns = [arrays for arrays, _, _ in parts if arrays]
+        yield Batch(
+            begin,
+            end,
+            upto,
+            {n: joined([arrays[n] for arrays in columns]) for n in columns[0]} if columns else {},
+            np.concatenate([_NONE, *(numbers for _, numbers, _ in parts)]),
+            np.concatenate([_NONE, *(skipped for _, _, skipped in parts)]),
+        )

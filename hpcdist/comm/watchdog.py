@@ -1,0 +1,64 @@
+"""A thread that ends what does not end, while another is stuck where no Python runs.
+
+A process that launches more than a GPU's queue holds waits inside CUDA, without a deadline, for a
+sum that may never come. Only somebody else can abort that sum.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+INTERVAL_S = 0.1
+GRACE_S = 5.0  # a waiting host notices first, and knows more
+
+
+@dataclass(frozen=True)
+class _Watched:
+    ended: Callable[[], bool]
+    late: Callable[[], None]
+    until: float
+
+
+class Watchdog:
+    """Looks after things that are under way in this process."""
+
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
+        self._lock = threading.Lock()
+        self._watched: list[_Watched] = []
+        self._thread: threading.Thread | None = None
+
+    def watch(
+        self, ended: Callable[[], bool], late: Callable[[], None], deadline_s: float | None
+    ) -> None:
+        """Call ``late()`` unless ``ended()`` within the deadline (None: never), from a thread."""
+        if deadline_s is None:
+            return
+        with self._lock:
+            self._watched.append(
+                _Watched(ended, late, time.monotonic() + deadline_s + self._grace_s)
+            )
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._watched:
+                    self._thread = None
+                    return
+                watched = list(self._watched)
+            over = [w for w in watched if w.ended()]
+            for late in (w for w in watched if w not in over and time.monotonic() > w.until):
+                late.late()
+                over.append(late)
+            with self._lock:
+                self._watched = [w for w in self._watched if w not in over]
+            time.sleep(INTERVAL_S)
+
+
+WATCHDOG = Watchdog()

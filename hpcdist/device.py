@@ -1,0 +1,131 @@
+"""The host's side of a GPU: copies that may run later, and what is only found out later.
+
+A kernel cannot raise. What it finds wrong, and what another rank does not send, the host learns
+when it waits for the GPU anyway: before it gives any value to anybody (`download`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+
+CHUNK = 1 << 22  # bytes that go up at once
+SLOTS = 64  # pieces on their way: more than a step feeds
+
+
+class Late(Protocol):
+    """Something launched whose outcome is known later."""
+
+    def settle(self) -> None:
+        """Wait for what other ranks must do, or raise why they do not."""
+
+    def look(self) -> None:
+        """Raise what was found wrong; all kernels launched so far have ended."""
+
+
+_here = threading.local()  # what this thread launched, it is told of
+
+
+def tell_later(late: Late) -> None:
+    """Have the next `download` of this thread, or `finish`, ask for an outcome."""
+    pending: list[Late] = _here.__dict__.setdefault("pending", [])
+    if late not in pending:
+        pending.append(late)
+
+
+def download(array: Any) -> np.ndarray:
+    """Return a host copy of an array of a GPU; raises what was found wrong until here."""
+    pending = _settled()
+    with array.device:
+        host: np.ndarray = array.get()
+        for late in pending:
+            late.look()
+    return host
+
+
+def on_host(array: Any) -> np.ndarray:
+    """Return a host array itself, of one on a GPU a copy."""
+    return array if isinstance(array, np.ndarray) else download(array)
+
+
+def assign(array: Any, host: np.ndarray) -> None:
+    """Overwrite an array, wherever it lies, with host values of its shape and type."""
+    if isinstance(array, np.ndarray):
+        array[...] = host
+    else:
+        upload(array, host)
+
+
+def finish(cupy: Any) -> None:
+    """Wait for a GPU's kernels and raise what was found wrong, if anything waits to be told."""
+    pending = _settled()
+    if pending:
+        cupy.cuda.get_current_stream().synchronize()
+    for late in pending:
+        late.look()
+
+
+def _settled() -> list[Late]:
+    pending: list[Late] = _here.__dict__.get("pending", [])
+    _here.pending = []
+    for late in pending:
+        late.settle()
+    return pending
+
+
+def upload(array: Any, host: np.ndarray) -> None:
+    """Copy a host array into one of a GPU, of the same shape and type, behind its kernels.
+
+    The host array may be changed or freed at once: the copy is made from memory of its own.
+    """
+    with array.device:
+        cupy = importlib.import_module("cupy")
+        if array.flags.c_contiguous:
+            _ring(cupy, array.device.id).upload(array, host)
+        else:
+            array[...] = cupy.asarray(host)
+
+
+class _Ring:
+    """Pinned memory of the host that a GPU copies from, piece by piece in turn."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._pinned = importlib.import_module("cupyx").empty_pinned
+        self._slots = [
+            (self._pinned(0, np.uint8), cupy.cuda.Event(disable_timing=True)) for _ in range(SLOTS)
+        ]
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    def upload(self, array: Any, host: np.ndarray) -> None:
+        if host.nbytes <= CHUNK:
+            self._piece(array, host)
+            return
+        flat, source = array.reshape(-1), np.ascontiguousarray(host).reshape(-1)
+        length = CHUNK // host.itemsize
+        for begin in range(0, source.size, length):
+            self._piece(flat[begin : begin + length], source[begin : begin + length])
+
+    def _piece(self, array: Any, host: np.ndarray) -> None:
+        if not host.nbytes:
+            return
+        with self._lock:
+            memory, copied = self._slots[self._turn]
+            copied.synchronize()  # at once, unless a whole turn is still under way
+            if len(memory) < host.nbytes:
+                memory = self._pinned(1 << (host.nbytes - 1).bit_length(), np.uint8)
+                self._slots[self._turn] = memory, copied
+            staged = memory[: host.nbytes].view(host.dtype).reshape(host.shape)
+            staged[...] = host
+            array.set(staged)
+            copied.record()
+            self._turn = (self._turn + 1) % SLOTS
+
+
+@functools.cache
+def _ring(cupy: Any, device_id: int) -> _Ring:
+    return _Ring(cupy)

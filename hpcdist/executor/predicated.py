@@ -1,0 +1,53 @@
+"""Branches on a GPU that the host need not wait for: computed always, taken over if they count.
+
+To skip operators the host must know the condition, and stands still until the GPU has it. Where a
+branch is a few numbers, as in a schedule of learning rates, it is cheaper to compute it anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcdist.graph.block import Block
+from hpcdist.graph.registry import Meta
+
+MOST = 4096  # elements that a branch may write to be computed in vain
+
+# They compute numbers from numbers: no states, no messages, no other blocks.
+_PLAIN = {
+    *("assign", "assign_value", "cast", "fill_constant", "fill_zeros_like", "increment", "scale"),
+    *("sum", "sqrt", "exp", "floor", "ceil", "cos", "pow", "square", "mean"),
+    *("equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal"),
+    *("logical_and", "logical_or", "logical_not", "logical_xor"),
+}
+
+
+def may_be_undone(block: Block, written: Sequence[Meta]) -> bool:
+    """Tell whether a branch is cheap, and only writes values. Pure."""
+    small = sum(meta.size for meta in written) <= MOST
+    dense = all(meta.type != "SELECTED_ROWS" for meta in written)
+    plain = all(op.type in _PLAIN or op.type.startswith("elementwise_") for op in block.ops)
+    return small and dense and plain
+
+
+def run_and_select(
+    xp: Any,
+    condition: Any,
+    written: Sequence[tuple[Any, Any]],
+    steps: Sequence[Callable[[], Any]],
+) -> Callable[[], None]:
+    """Return what runs a branch that writes the second of each pair, for the first, and selects.
+
+    ``condition`` has one element, on the GPU.
+    """
+
+    def run() -> None:
+        for value, other in written:
+            xp.copyto(other, value)
+        for step in steps:
+            step()
+        for value, other in written:
+            xp.copyto(value, other, where=condition.reshape([1] * value.ndim))
+
+    return run

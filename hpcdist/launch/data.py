@@ -1,0 +1,66 @@
+"""``python -m hpcdist data verify DIR``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcdist.errors import DataError
+
+EPILOG = """\
+DIR holds what jobs wrote with data.read(..., certificate=DIR). The exit code is 0 if every row was
+used exactly once, as far as the job has come; else 1, and the rows are listed."""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Say whether every row was used exactly once; exits with 1 if not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdist data",
+        description="Verify which rows a job has used.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("verify",))
+    parser.add_argument("directory", type=Path)
+    asked = parser.parse_args(argv)
+    try:
+        exact = _verify(asked.directory)
+    except DataError as error:
+        print(f"not verified: {error}")
+        exact = False
+    if not exact:
+        raise SystemExit(1)
+
+
+def _verify(directory: Path) -> bool:
+    from hpcdist.columnar.verify import verify  # pyarrow is an extra
+
+    verdicts = verify(directory)
+    for verdict in verdicts:
+        total = sum(size for _, blocks in verdict.files for size in blocks)
+        print(
+            f"{len(verdict.files)} files, {total} rows; runs that led here: {verdict.runs}; "
+            f"rows whose use a restore has undone: {verdict.rolled_back}"
+        )
+        for epoch in verdict.epochs:
+            way = "" if epoch.whole else ", under way"
+            said = "each row once" if epoch.exact else "NOT each row once"
+            left = f", {epoch.skipped} left out as bad" if epoch.skipped else ""
+            print(f"  epoch {epoch.number}{way}: {epoch.used} of {epoch.rows} rows{left}: {said}")
+            for word, rows in (
+                ("not used", epoch.missing),
+                ("used twice or more", epoch.repeated),
+                ("in flight when a trainer ended", epoch.in_flight),
+            ):
+                if rows:
+                    print(f"    {word}: {len(rows)} rows")
+                    for words in verdict.named(rows):
+                        print(f"      {words}")
+        for words in dict.fromkeys(verdict.left_out):
+            print(f"  left out: {words}")
+        for words in verdict.damage:
+            print(f"  damaged: {words}")
+    exact = all(verdict.exact for verdict in verdicts)
+    print("every row exactly once" if exact else "not every row exactly once")
+    return exact

@@ -1,0 +1,202 @@
+"""``python -m hpcdist doctor``, alone or as all ranks of a job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hpcdist.comm import mpi
+from hpcdist.comm.base import Transport
+from hpcdist.comm.clock_offset import ClockOffset, clock_offset
+from hpcdist.comm.process_manager import launched_size
+from hpcdist.comm.world import mpi_world
+from hpcdist.launch.doctor import facts, findings, links, stale_files
+from hpcdist.launch.doctor.facts import RankState
+from hpcdist.launch.doctor.findings import Finding, Level
+from hpcdist.launch.doctor.links import Link
+
+DESCRIPTION = """\
+Look at the machines that a job would run on, and say what is wrong and what to do about it.
+
+  python -m hpcdist doctor                  this machine
+  mpirun -n 4 python -m hpcdist doctor      4 ranks, and the links between them
+  srun -n 4 python -m hpcdist doctor        the same in an allocation of Slurm's
+  python -m hpcdist doctor --clean          remove what killed ranks have left in /dev/shm
+
+The exit code is 0 if all is well, 1 after warnings, 2 after errors."""
+COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.ERROR: "red"}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the command on every rank; rank 0 prints. Exits with 1 after warnings, 2 after errors."""
+    asked = _parse(argv)
+    if asked.clean:
+        _clean()
+        return
+    started = launched_size()
+    transport = None if started is None else mpi_world()
+    own = _state(transport, started, Path(asked.directory))
+    if transport is None:
+        ranks, measured = [own], []
+    else:
+        told = transport.allgather_bytes(json.dumps(own.plain()).encode())
+        ranks = [_decoded(data) for data in told]
+        measured = _measured(transport, ranks)
+    found = findings.judge(ranks, measured)
+    code = findings.exit_code(found)
+    if own.rank == 0:
+        _print_json(found, ranks, measured) if asked.json else _print(found, ranks, measured)
+    if code:
+        sys.stdout.flush()
+        if transport is not None:
+            transport.barrier()
+        raise SystemExit(code)
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdist doctor",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument(
+        "--clean",
+        action="store_true",
+        help="remove files in /dev/shm whose owners are dead, and nothing else",
+    )
+    parser.add_argument(
+        "--directory", default=".", metavar="DIR", help="where speed and locks of files are tried"
+    )
+    return parser.parse_args(argv)
+
+
+def _clean() -> None:
+    found = stale_files.find()
+    if found and not stale_files.sees_all():
+        print(
+            f"{len(found)} files in /dev/shm seem to be of dead ranks, but this process is in a "
+            "container and may not see their owners: nothing was removed. Run this outside, or "
+            "remove them by hand: " + ", ".join(str(file.path) for file in found[:8])
+        )
+        raise SystemExit(1)
+    removed = stale_files.remove(found)
+    print(f"removed {len(removed)} files, {sum(f.nbytes for f in removed) / 2**20:.1f} MiB")
+
+
+def _state(transport: Transport | None, started: int | None, directory: Path) -> RankState:
+    clocks = ClockOffset(0, 0) if transport is None else clock_offset(transport)
+    # All write at once, as they do when they save; MPI's version is asked of the library itself.
+    speed, locking = facts.file_speed(directory)
+    total, free = facts.shared_memory()
+    now_ns = time.monotonic_ns() + clocks.offset_ns
+    return RankState(
+        rank=0 if transport is None else transport.rank,
+        host=facts.host(),
+        pid=os.getpid(),
+        launched=started,
+        world=1 if transport is None else transport.size,
+        versions=facts.versions(),
+        mpi=_mpi_library(),
+        concurrent=transport is None or transport.concurrent,
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        cores_present=os.cpu_count() or 1,
+        blas_threads=facts.blas_threads(),
+        variables=facts.variables(),
+        shared_total=total,
+        shared_free=free,
+        files_limit=facts.limit(resource.RLIMIT_NOFILE),
+        locked_limit=facts.limit(resource.RLIMIT_MEMLOCK),
+        interfaces=facts.interfaces(),
+        infiniband=facts.infiniband(),
+        write_mib_per_s=speed,
+        locking=locking,
+        hdf5=facts.hdf5(),
+        gpus=facts.gpus(),
+        stale=tuple((str(file.path), file.nbytes) for file in stale_files.find()),
+        sees_all=stale_files.sees_all(),
+        unix_s=time.time() - now_ns / 1e9,
+        clock_error_s=clocks.error_ns / 1e9,
+    )
+
+
+def _mpi_library() -> str:
+    """Return the MPI library that python loads, without its details."""
+    lines = mpi.library().splitlines()
+    return lines[0].partition(",")[0] if lines else "none that python can load"
+
+
+def _decoded(data: bytes) -> RankState:
+    plain = json.loads(data)
+    plain["cores"] = tuple(plain["cores"])
+    plain["infiniband"], plain["gpus"] = tuple(plain["infiniband"]), tuple(plain["gpus"])
+    plain["stale"] = tuple((path, nbytes) for path, nbytes in plain["stale"])
+    return RankState(**plain)
+
+
+def _measured(transport: Transport, ranks: Sequence[RankState]) -> list[Link]:
+    """Return all links that were measured, on every rank. Collective."""
+    own = links.measure(transport, links.chosen([rank.host for rank in ranks]))
+    told = transport.allgather_bytes(json.dumps([asdict(link) for link in own]).encode())
+    return [Link(**link) for data in told for link in json.loads(data)]
+
+
+def _print_json(
+    found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[Link]
+) -> None:
+    said: dict[str, Any] = {
+        "exit_code": findings.exit_code(found),
+        "findings": [asdict(finding) | {"level": finding.level.name} for finding in found],
+        "ranks": [rank.plain() for rank in ranks],
+        "links": [asdict(link) for link in measured],
+    }
+    print(json.dumps(said, indent=1), flush=True)
+
+
+def _print(found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[Link]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    table = Table(show_header=False, box=None, padding=(0, 1))
+    for finding in found:
+        level = Text(finding.level.name.lower(), style=COLOURS[finding.level])
+        table.add_row(level, finding.check, Text(finding.text))
+        if finding.advice:
+            table.add_row("", "", Text(finding.advice, style="dim"))
+    console.print(table)
+    if measured:
+        console.print(_matrix(ranks, measured))
+
+
+def _matrix(ranks: Sequence[RankState], measured: Sequence[Link]) -> Table:
+    """Return the matrix of links: microseconds above the diagonal, MiB/s below."""
+    ends = sorted({end for link in measured for end in (link.a, link.b)})
+    by_ends = {(link.a, link.b): link for link in measured}
+    table = Table(
+        box=None, title="above: latency, us; below: bandwidth, MiB/s", title_justify="left"
+    )
+    table.add_column("rank")
+    for k in ends:
+        table.add_column(str(k), justify="right")
+    for a in ends:
+        cells = []
+        for b in ends:
+            link = by_ends.get((min(a, b), max(a, b)))
+            if link is None:
+                cells.append("")
+            elif a < b:
+                cells.append(f"{link.latency_s * 1e6:.1f}")
+            else:
+                cells.append(f"{link.bytes_per_s / findings.MIB:,.0f}")
+        table.add_row(f"{a} on {ranks[a].host}", *cells)
+    return table

@@ -1,0 +1,173 @@
+"""What a rank finds out about its process and its machine. Nothing is judged here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from hpcdist.launch.doctor import stale_files
+from hpcdist.setting import environment
+
+PACKAGES = ("hpcdist", "mpi4py", "numpy", "h5py", "numba", "torch", "cupy-cuda12x", "cupy-cuda13x")
+FILE_MIB = 16
+SLURM = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_MPI_TYPE", "SLURM_STEP_ID")
+NETWORK = (
+    "OMPI_MCA_btl",
+    "OMPI_MCA_pml",
+    "OMPI_MCA_btl_tcp_if_include",
+    "UCX_TLS",
+    "UCX_NET_DEVICES",
+    "FI_PROVIDER",
+    "MPIR_CVAR_CH4_NETMOD",
+)
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class RankState:
+    """One rank, and the machine as it sees it."""
+
+    rank: int
+    host: str
+    pid: int
+    launched: int | None  # processes, as the launcher's variables say
+    world: int  # ranks, as MPI says
+    versions: dict[str, str]
+    mpi: str
+    concurrent: bool  # MPI's thread level is MULTIPLE
+    cores: tuple[int, ...]  # that this process may use
+    cores_present: int
+    blas_threads: int  # of the library that linear algebra uses
+    variables: dict[str, str]
+    shared_total: int  # bytes of /dev/shm
+    shared_free: int
+    files_limit: int
+    locked_limit: int  # bytes; -1: none
+    interfaces: dict[str, str]  # those that are up: "up", or the speed
+    infiniband: tuple[str, ...]
+    write_mib_per_s: float
+    locking: str  # of files: "", or why it does not work
+    hdf5: str  # its version, or why it cannot be used
+    gpus: tuple[str, ...]
+    stale: tuple[tuple[str, int], ...]  # path, bytes
+    sees_all: bool
+    unix_s: float  # at rank 0's time 0; see `wall_clock`
+    clock_error_s: float
+    problem: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def limit(which: int) -> int:
+    """Return a limit of this process, -1 for none."""
+    soft, _ = resource.getrlimit(which)
+    return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what matters and is installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def variables() -> dict[str, str]:
+    """Return the variables that decide on launchers, networks and threads, those that are set."""
+    found = environment(None)
+    return {name: found[name] for name in (*SLURM, *NETWORK, *THREADS) if name in found}
+
+
+def blas_threads() -> int:
+    """Return how many threads numpy's linear algebra starts; 1 if that cannot be told."""
+    import numpy  # noqa: F401  # loads the library
+    import threadpoolctl
+
+    pools = threadpoolctl.threadpool_info()
+    return max((int(p["num_threads"]) for p in pools if p["user_api"] == "blas"), default=1)
+
+
+def shared_memory() -> tuple[int, int]:
+    """Return the bytes of /dev/shm: all, free."""
+    try:
+        usage = shutil.disk_usage(stale_files.SHARED)
+    except OSError:
+        return 0, 0
+    return usage.total, usage.free
+
+
+def interfaces(root: Path = Path("/sys/class/net")) -> dict[str, str]:
+    """Return the network interfaces that are up, but for the loop, with their speed if told."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for path in sorted(root.iterdir()):
+            with contextlib.suppress(OSError):
+                if path.name == "lo" or (path / "operstate").read_text().strip() == "down":
+                    continue
+                found[path.name] = "up"
+                with contextlib.suppress(OSError, ValueError):
+                    speed = int((path / "speed").read_text())
+                    found[path.name] = f"{speed} Mbit/s" if speed > 0 else "up"
+    return found
+
+
+def infiniband(root: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:
+    """Return the InfiniBand and RoCE adapters."""
+    with contextlib.suppress(OSError):
+        return tuple(sorted(path.name for path in root.iterdir()))
+    return ()
+
+
+def file_speed(directory: Path) -> tuple[float, str]:
+    """Return (MiB/s written to disk, why locks do not work or "") of a directory."""
+    data = os.urandom(2**20)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".hpcdist-doctor-") as file:
+        begin = time.monotonic()
+        for _ in range(FILE_MIB):
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        speed = FILE_MIB / max(time.monotonic() - begin, 1e-9)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return speed, str(error.strerror)
+    return speed, ""
+
+
+def hdf5() -> str:
+    """Return the version of HDF5, or why it cannot be used."""
+    try:
+        import h5py
+    except Exception as error:
+        return f"cannot be used: {error}"
+    return str(h5py.version.hdf5_version)
+
+
+def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
+    """Return NVIDIA's GPUs of this machine."""
+    with contextlib.suppress(OSError):
+        return tuple(sorted(path.name for path in root.iterdir()))
+    return ()
+
+
+def has(module: str) -> bool:
+    """Tell whether a module is installed."""
+    return util.find_spec(module) is not None
+
+
+def host() -> str:
+    return socket.gethostname()

@@ -1,0 +1,119 @@
+"""Files in shared memory that ranks have left behind which were killed.
+
+A file is stale if it is one that MPI libraries make for a job, belongs to this user, and no process
+of this machine has it open or mapped. Its owner holds it in one of both ways from when it is made,
+so a file that was seen before the processes were looked at, and is held by none, has no owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SHARED = Path("/dev/shm")
+PROCESSES = Path("/proc")
+# Open MPI's segments and windows, MPICH's, UCX's; ours.
+OF_JOBS = re.compile(
+    r"(vader_segment\.|sm_segment\.|osc_\w+\.|mpich_shar_tmp|ucx_shm_posix_|hpcdist-)"
+)
+OLD_S = 60.0  # younger ones are left alone at the start of a job, without a look at processes
+FIRST_NAMESPACE = "pid:[4026531836]"  # of processes: there all of a machine can be seen
+
+File = tuple[int, int]  # device, inode
+
+
+@dataclass(frozen=True)
+class StaleFile:
+    """A file whose owner is dead."""
+
+    path: Path
+    nbytes: int
+    of: File
+
+
+def sees_all(processes: Path = PROCESSES) -> bool:
+    """Tell whether this process sees all that may use the machine's shared memory.
+
+    One in a container does not if the container shares that with others.
+    """
+    with contextlib.suppress(OSError):
+        return os.readlink(processes / "self/ns/pid") == FIRST_NAMESPACE
+    return False
+
+
+def find(
+    shared: Path = SHARED, processes: Path = PROCESSES, older_s: float = 0.0
+) -> list[StaleFile]:
+    """Return the stale files of this user, by name; only those ``older_s`` seconds old or more."""
+    found = sorted(_of_jobs(shared, older_s), key=lambda file: file.path)
+    if not found:
+        return []
+    held = _held(processes, {file.of for file in found})
+    return [file for file in found if file.of not in held]
+
+
+def remove(files: Iterable[StaleFile]) -> list[StaleFile]:
+    """Remove stale files, unless another one has taken the name; return those removed."""
+    removed = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            status = file.path.lstat()
+            if (status.st_dev, status.st_ino) == file.of:
+                file.path.unlink()
+                removed.append(file)
+    return removed
+
+
+def _of_jobs(shared: Path, older_s: float) -> Iterable[StaleFile]:
+    before = time.time() - older_s
+    with contextlib.suppress(OSError), os.scandir(shared) as entries:
+        for entry in entries:
+            if not OF_JOBS.match(entry.name):
+                continue
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                own = status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
+                if own and status.st_mtime <= before:
+                    size = status.st_blocks * 512
+                    yield StaleFile(Path(entry.path), size, (status.st_dev, status.st_ino))
+
+
+def _held(processes: Path, files: set[File]) -> set[File]:
+    """Return which of these files some process has open or mapped.
+
+    Those of other users cannot be looked at; they cannot open this user's files either, which only
+    their owner may read. Where a process of our own cannot be looked at, all files count as held.
+    """
+    held: set[File] = set()
+    for process in processes.iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            own = process.stat().st_uid == os.getuid()
+            held |= files & _held_by(process)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except OSError:
+            if own and process.name != "1":
+                return files
+    return held
+
+
+def _held_by(process: Path) -> set[File]:
+    found: set[File] = set()
+    for line in (process / "maps").read_text(errors="replace").splitlines():
+        _, _, _, device, inode, *_ = line.split(maxsplit=5)
+        if inode != "0":
+            major, minor = (int(part, 16) for part in device.split(":"))
+            found.add((os.makedev(major, minor), int(inode)))
+    for link in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            status = link.stat()
+            found.add((status.st_dev, status.st_ino))
+    return found

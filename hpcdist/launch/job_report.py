@@ -1,0 +1,169 @@
+"""``python -m hpcdist report DIR -o job.html``: one page about a job, from its recordings."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import TraceError
+from hpcdist.launch import plots
+from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.files import RankRecording
+from hpcdist.trace.operator_times import operator_times
+from hpcdist.trace.recorder import Recording
+from hpcdist.trace.summary import RankSummary
+
+DESCRIPTION = """\
+Make one HTML page about a job from the recordings of its ranks: those of --trace DIR, or of a job
+that failed, beside its logs. The page needs no network. It needs jinja2: hpcdist[report]."""
+MOST_OPERATORS = 40
+TEMPLATE = Path(__file__).with_name("job_report.html")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write the page; exits with 1 if there is nothing to report on."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdist report",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("-o", "--output", type=Path, default=Path("job.html"), metavar="FILE")
+    asked = parser.parse_args(argv)
+    try:
+        found = files.read_all(asked.directory)
+        asked.output.write_text(page(found, str(asked.directory)), encoding="utf-8")
+    except (TraceError, OSError) as error:
+        print(f"hpcdist: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    print(f"{asked.output}: {len(found)} ranks")
+    for advice in summary.advise(found, [summary.summarize(rank) for rank in found]):
+        print(f"  {advice.cause}: {advice.text}")
+
+
+def page(found: Sequence[RankRecording], title: str) -> str:
+    """Return the page; TraceError if jinja2 is not installed."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise TraceError(
+            "the report needs jinja2: python -m pip install 'hpcdist[report]'"
+        ) from error
+    ranks = [summary.summarize(rank) for rank in found]
+    number = critical_path.chosen_step(found)
+    step = None if number is None else critical_path.times_of(found, number)
+    path = [] if step is None else critical_path.critical_path(step)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        title=title,
+        ranks=ranks,
+        failed=_failed(ranks),
+        operators=_operators(found),
+        waits=plots.bars(
+            [str(rank.of) for rank in ranks],
+            [{cause: rank.share(s) for cause, s in rank.waits.items()} for rank in ranks],
+            [cause.value for cause in Cause],
+        ),
+        traffic=_matrix(found),
+        step=step,
+        time_line="" if step is None else plots.time_line(step, path, [r.of for r in ranks]),
+        path=_along(path, ranks),
+        losses=_losses(found),
+        throughput=_throughput(found),
+        advice=summary.advise(found, ranks),
+        lost=sum(rank.recording.noted - len(rank.recording.events) for rank in found),
+        clocks_us=max(rank.of.error_ns for rank in found) / 1000,
+    )
+
+
+def _failed(ranks: Sequence[RankSummary]) -> list[RankSummary]:
+    """Return the ranks of a job that failed, that which stopped first in front."""
+    failed = [rank for rank in ranks if rank.of.why == "failure"]
+    return sorted(failed, key=lambda rank: rank.of.written_ns + rank.of.offset_ns)
+
+
+def _operators(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
+    """Return the operators of all trainers together, the longest first."""
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for rank in found:
+        if rank.of.role != "PSERVER":
+            for row in operator_times(rank.recording):
+                rows[row.name].append(row)
+    total = sum(row.total for same in rows.values() for row in same) or 1
+    told = [
+        {
+            "name": name,
+            "calls": sum(row.calls for row in same),
+            "total_ms": sum(row.total for row in same) / 1e6,
+            "mean_us": sum(row.total for row in same) / sum(row.calls for row in same) / 1e3,
+            "most_us": max(row.most for row in same) / 1e3,
+            "share": sum(row.total for row in same) / total,
+        }
+        for name, same in rows.items()
+    ]
+    return sorted(told, key=lambda row: -row["total_ms"])[:MOST_OPERATORS]
+
+
+def _matrix(found: Sequence[RankRecording]) -> list[list[str]]:
+    """Return the rows of the traffic matrix as text, with its heads; none without messages."""
+    sent = summary.traffic(found)
+    if not sent:
+        return []
+    numbers = [rank.of.rank for rank in found]
+    rows = [["from \\ to", *map(str, numbers)]]
+    for a in numbers:
+        cells = [sent.get((a, b), 0.0) for b in numbers]
+        rows.append([str(a), *(f"{n / 2**20:,.2f}" if n else "" for n in cells)])
+    return rows
+
+
+def _along(path: Iterable[critical_path.Segment], ranks: Sequence[RankSummary]) -> list[str]:
+    """Return how long the path is on each rank, in words."""
+    spent: Counter[int] = Counter()
+    for segment in path:
+        spent[segment.rank] += segment.end - segment.begin
+    total = sum(spent.values()) or 1
+    names = {rank.of.rank: str(rank.of) for rank in ranks}
+    return [f"{names[k]}: {ns / 1e6:.3f} ms ({ns / total:.0%})" for k, ns in spent.most_common()]
+
+
+def _losses(found: Sequence[RankRecording]) -> list[tuple[str, str]]:
+    """Return a curve of every number that trainer 0 has fetched."""
+    for rank in found:
+        if rank.of.role != "PSERVER":
+            return [(name, plots.curve(*_values(rank.recording, name))) for name in _told(rank)]
+    return []
+
+
+def _told(rank: RankRecording) -> list[str]:
+    events = rank.recording.events
+    numbers = np.unique(events[events["kind"] == Kind.VALUE]["name"])
+    return [rank.recording.names[number] for number in numbers]
+
+
+def _values(recording: Recording, name: str) -> tuple[list[float], list[float], str, str]:
+    events = recording.events
+    own = events[(events["kind"] == Kind.VALUE) & (events["name"] == recording.names.index(name))]
+    return own["step"].tolist(), own["value"].tolist(), "step", name
+
+
+def _throughput(found: Sequence[RankRecording]) -> str:
+    """Return a curve of the steps per second of the first trainer."""
+    for rank in found:
+        events = rank.recording.events
+        ends = np.sort(events[events["kind"] == Kind.STEP]["end"])
+        if rank.of.role != "PSERVER" and len(ends) > 2:
+            edges = np.linspace(ends[0], ends[-1], min(60, len(ends)))
+            counts, _ = np.histogram(ends, edges)
+            widths = np.diff(edges) / 1e9
+            times = (edges[1:] - edges[0]) / 1e9
+            return plots.curve(times.tolist(), (counts / widths).tolist(), "seconds", "steps/s")
+    return ""

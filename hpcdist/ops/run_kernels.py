@@ -1,0 +1,59 @@
+"""Sums over runs of equal ids on a GPU: one kernel, which adds in order, and no wait of the host.
+
+Atomic additions would give other bits in every run; a launch for every repeat takes thousands.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+
+BLOCK = 128  # threads
+
+
+def add_runs(xp: Any, rows: Any, order: Any, value: Any, total: Any, spread: bool) -> None:
+    """Write into ``total`` [n, width] the sums of ``value[order]`` over runs of equal ``rows`` [n].
+
+    ``rows`` is sorted. Every place of a run gets its sum or, without ``spread``, only the first,
+    and the others zeros.
+    """
+    count, width = len(rows), total.shape[1]
+    threads = count * width
+    if threads:
+        args = (rows, order, value, total, *map(np.int64, (count, width, spread)))
+        _kernel(xp)((-(-threads // BLOCK),), (BLOCK,), args)
+
+
+@functools.cache
+def _kernel(xp: Any) -> Any:
+    """Return the kernel: a thread for each place and column; those where a run begins add."""
+    jit = importlib.import_module("cupyx.jit")
+
+    @jit.rawkernel()
+    def add(rows, order, value, total, count, width, spread):
+        thread = jit.grid(1)
+        place = thread // width
+        column = thread % width
+        if place < count:
+            begins = 1
+            if place > 0 and rows[place - 1] == rows[place]:
+                begins = 0
+            if begins == 1:
+                end = place + 1
+                found = value[order[place], column]
+                while end < count:
+                    if rows[end] != rows[place]:
+                        break
+                    found += value[order[end], column]
+                    end += 1
+                total[place, column] = found
+                for other in range(place + 1, end):
+                    if spread == 1:
+                        total[other, column] = found
+                    else:
+                        total[other, column] = 0
+
+    return add

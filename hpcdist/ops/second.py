@@ -1,0 +1,240 @@
+"""Gradients of gradient operators: what second derivatives are made of.
+
+A gradient operator computes dX from dOut, and maybe from X or Out. The rules here say how the
+gradient of dX goes on to what it was computed from, in operators that are there already: so third
+derivatives are there, too. A gradient operator without a rule is refused by name (`backward.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpcdist.graph.names import EMPTY, grad_name
+from hpcdist.graph.registry import GradOp
+from hpcdist.ops.common import Wanted
+
+Rule = Callable[[Any, Wanted], list[GradOp]]
+
+
+def linear(forward: str, *, x: str = "X", out: str = "Out") -> Rule:
+    """A gradient that is linear in dOut and reads shapes only: its gradient is ``forward``.
+
+    Slots of the operator other than X are handed on, and its attributes.
+    """
+
+    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+        (dout,) = op.input(f"{out}@GRAD")
+        (dx,) = op.output(f"{x}@GRAD")
+        if not wanted(dout):
+            return []
+        left_out = (x, "XShape", f"{out}@GRAD")
+        more = {slot: names for slot, names in op.inputs.items() if slot not in left_out}
+        outputs = {out: [grad_name(dout)]}
+        if "XShape" in op.inputs:
+            outputs["XShape"] = [f"{grad_name(dout)}@XSHAPE"]
+        return [GradOp(forward, {x: [grad_name(dx)], **more}, outputs, dict(op.attrs))]
+
+    return rule
+
+
+def joining(forward: str) -> Rule:
+    """The gradient of what joins several values ``X*``: they are joined again."""
+
+    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+        (dout,) = op.input("Out@GRAD")
+        if not wanted(dout):
+            return []
+        found, joined = [], []
+        for x, dx in zip(op.input("X"), op.output("X@GRAD")):
+            if dx != EMPTY:
+                joined.append(grad_name(dx))
+                continue
+            joined.append(f"{grad_name(dout)}@ZEROS{len(joined)}")
+            found.append(GradOp("fill_zeros_like", {"X": [x]}, {"Out": [joined[-1]]}, {}))
+        outputs = {"Out": [grad_name(dout)]}
+        return [*found, GradOp(forward, {"X": joined}, outputs, dict(op.attrs))]
+
+    return rule
+
+
+def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> Rule:
+    """The gradient of a product of X and Y: dX = dOut Y, dY = dOut X, with sums where they belong.
+
+    Each is such a product again.
+    """
+
+    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+        ((dout,), attrs) = op.input(f"{out}@GRAD"), dict(op.attrs)
+        held = {x: op.input(x)[0], y: op.input(y)[0]}
+        found = []
+        for slot, other in ((x, y), (y, x)):
+            for d in op.output(f"{slot}@GRAD"):
+                if d == EMPTY:
+                    continue
+                operands = {**{s: [n] for s, n in held.items()}, slot: [grad_name(d)]}
+                if wanted(dout):
+                    found.append(GradOp(forward, operands, {out: [grad_name(dout)]}, attrs))
+                if wanted(held[other]):
+                    taken = {**operands, f"{out}@GRAD": [dout]}
+                    given = {f"{other}@GRAD": [grad_name(held[other])]}
+                    found.append(GradOp(f"{forward}_grad", taken, given, attrs))
+        return found
+
+    return rule
+
+
+def additive(forward: str) -> Rule:
+    """The gradient of X + Y or X - Y: dOut, or sums of it, for both."""
+
+    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+        (dout,) = op.input("Out@GRAD")
+        if not wanted(dout):
+            return []
+        found, operands = [], {}
+        for slot in ("X", "Y"):
+            made, operands[slot] = _gradient_or_zeros(op, slot, grad_name(dout))
+            found += made
+        return [*found, GradOp(forward, operands, {"Out": [grad_name(dout)]}, dict(op.attrs))]
+
+    return rule
+
+
+def of_quotient(op: Any, wanted: Wanted) -> list[GradOp]:
+    """dX = dOut / Y and dY = -dOut Out / Y; with ddX and ddY let W be (ddX - Out ddY) / Y.
+
+    Then dOut gets W, Out gets -dOut ddY / Y, and Y gets -dOut W / Y, with sums where they belong.
+    """
+    (y,), (out,), (dout,) = op.input("Y"), op.input("Out"), op.input("Out@GRAD")
+    attrs, name = dict(op.attrs), grad_name(dout)
+    found, ddx = _gradient_or_zeros(op, "X", name)
+    made, ddy = _gradient_or_zeros(op, "Y", name)
+    found += made
+
+    def emit(type: str, left: str, right: list[str], to: str) -> None:
+        found.append(GradOp(type, {"X": [left], "Y": right}, {"Out": [to]}, attrs))
+
+    emit("elementwise_mul", out, ddy, f"{name}@OUT_DDY")
+    emit("elementwise_sub", ddx[0], [f"{name}@OUT_DDY"], f"{name}@DIFFERENCE")
+    emit("elementwise_div", f"{name}@DIFFERENCE", [y], f"{name}@W")
+    if wanted(dout):
+        found.append(GradOp("assign", {"X": [f"{name}@W"]}, {"Out": [name]}, {}))
+    if wanted(out):
+        emit("elementwise_mul", dout, ddy, f"{name}@DOUT_DDY")
+        emit("elementwise_div", f"{name}@DOUT_DDY", [y], f"{name}@DOUT_DDY_Y")
+        found.append(_negated(f"{name}@DOUT_DDY_Y", grad_name(out)))
+    if wanted(y):
+        operands = {"X": op.input("X"), "Y": [y], "Out": [f"{name}@W"], "Out@GRAD": [dout]}
+        found.append(GradOp(op.type, operands, {"Y@GRAD": [grad_name(y)]}, attrs))
+    return found
+
+
+def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Rule:
+    """The gradient of a function of one value: dX = dOut f'(value), ``slot`` of X or Out.
+
+    ``curve(value, product, to, scratch)`` gives what computes ``to``, the product times the
+    derivative of f' by the value; None where that is 0. ``product``: ddX dOut.
+    """
+
+    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+        (value,), (dout,), (dx,) = op.input(slot), op.input("Out@GRAD"), op.output("X@GRAD")
+        ddx, attrs, found = grad_name(dx), dict(op.attrs), []
+        if wanted(dout):
+            taken = {slot: [value], "Out@GRAD": [ddx]}
+            found.append(GradOp(op.type, taken, {"X@GRAD": [grad_name(dout)]}, attrs))
+        if curve is not None and wanted(value):
+            product, to = f"{grad_name(dout)}@DDX", grad_name(value)
+            operands = {"X": [dout], "Y": [ddx]}
+            found.append(GradOp("elementwise_mul", operands, {"Out": [product]}, {"axis": -1}))
+            found += curve(value, product, to, attrs)
+        return found
+
+    return rule
+
+
+# -- f'' of functions, by X or by Out --------------------------------------------------------------
+def _of_square(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+    """(2 x)' = 2."""
+    return [GradOp("scale", {"X": [product]}, {"Out": [to]}, _scaled(2.0))]
+
+
+def _of_sqrt(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+    """(1 / (2 out))' = -1 / (2 out^2)."""
+    square = f"{product}@SQUARE"
+    return [
+        GradOp("square", {"X": [value]}, {"Out": [square]}, {}),
+        GradOp(
+            "elementwise_div",
+            {"X": [product], "Y": [square]},
+            {"Out": [f"{product}@QUOTIENT"]},
+            {"axis": -1},
+        ),
+        GradOp("scale", {"X": [f"{product}@QUOTIENT"]}, {"Out": [to]}, _scaled(-0.5)),
+    ]
+
+
+def _of_tanh(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+    """(1 - out^2)' = -2 out."""
+    doubled = f"{product}@DOUBLED"
+    return [_double(value, product, doubled), _negated(doubled, to)]
+
+
+def _of_sigmoid(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+    """(out - out^2)' = 1 - 2 out."""
+    doubled = f"{product}@DOUBLED"
+    operands = {"X": [product], "Y": [doubled]}
+    return [
+        _double(value, product, doubled),
+        GradOp("elementwise_sub", operands, {"Out": [to]}, {"axis": -1}),
+    ]
+
+
+def _of_exp(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+    """out' = 1."""
+    return [GradOp("assign", {"X": [product]}, {"Out": [to]}, {})]
+
+
+def _of_elu(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+    """alpha exp(x) below 0: the first derivative, less 1 above 0."""
+    first, above = f"{product}@FIRST", f"{product}@ABOVE"
+    taken = {"X": [value], "Out@GRAD": [product]}
+    return [
+        GradOp("elu_grad", taken, {"X@GRAD": [first]}, attrs),
+        GradOp("relu_grad", {"Out": [value], "Out@GRAD": [product]}, {"X@GRAD": [above]}, {}),
+        GradOp("elementwise_sub", {"X": [first], "Y": [above]}, {"Out": [to]}, {"axis": -1}),
+    ]
+
+
+# Of each function: whether its gradient reads X or Out, and its second derivative.
+UNARY: dict[str, Rule] = {
+    "relu": of_unary("Out"),
+    "leaky_relu": of_unary("Out"),
+    "square": of_unary("X", _of_square),
+    "sqrt": of_unary("Out", _of_sqrt),
+    "tanh": of_unary("Out", _of_tanh),
+    "sigmoid": of_unary("Out", _of_sigmoid),
+    "exp": of_unary("Out", _of_exp),
+    "elu": of_unary("X", _of_elu),
+}
+
+
+def _gradient_or_zeros(op: Any, slot: str, name: str) -> tuple[list[GradOp], list[str]]:
+    """Return the gradient of dX (or dY), zeros where there is no such output, and what makes it."""
+    given = [d for d in op.output(f"{slot}@GRAD") if d != EMPTY]
+    if given:
+        return [], [grad_name(given[0])]
+    zeros = f"{name}@ZEROS_{slot}"
+    return [GradOp("fill_zeros_like", {"X": op.input(slot)}, {"Out": [zeros]}, {})], [zeros]
+
+
+def _double(value: str, product: str, to: str) -> GradOp:
+    """2 value product."""
+    return GradOp("square_grad", {"X": [value], "Out@GRAD": [product]}, {"X@GRAD": [to]}, {})
+
+
+def _negated(name: str, to: str) -> GradOp:
+    return GradOp("scale", {"X": [name]}, {"Out": [to]}, _scaled(-1.0))
+
+
+def _scaled(factor: float) -> dict[str, Any]:
+    return {"scale": factor, "bias": 0.0, "bias_after_scale": True}

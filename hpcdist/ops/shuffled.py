@@ -1,0 +1,56 @@
+"""shuffle_batch: the rows of a batch in random order; the same on all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.common import grad_by
+from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
+from hpcdist.ops.labels import Call
+
+
+def _shuffle_bind(xp: Any, x: Any, out: Any, order: Any, startup_seed: int, state: Draws) -> Call:
+    rows, target = x.reshape(-1, x.shape[-1]), out.reshape(-1, x.shape[-1])
+    draw = filler(
+        np, part_of(np.empty(len(rows)), None, None), key_of(startup_seed, state.name), state
+    )
+
+    def run() -> None:
+        order[...] = xp.asarray(np.argsort(draw(), kind="stable"))
+        target[...] = rows[order]
+
+    return run
+
+
+def _shuffle_grad(xp: Any, order: Any, dout: Any, dx: Any, startup_seed: int) -> None:
+    dx.reshape(-1, dx.shape[-1])[order] = dout.reshape(-1, dx.shape[-1])
+
+
+def _shuffle_infer(x: Meta, startup_seed: int) -> tuple[Meta, Meta]:
+    rows = Meta((*x.shape[:-1], 1)).size
+    return Meta(x.shape, x.dtype, lod=x.lod), Meta((max(rows, -1),), "int64")
+
+
+_SHUFFLE_GRAD = "ShuffleIdx, Out@GRAD -> X@GRAD"
+define(
+    "shuffle_batch",
+    "X -> Out, ShuffleIdx",
+    rows=not_on_rows,
+    attrs={"startup_seed": 0},
+    infer=_shuffle_infer,
+    bind=_shuffle_bind,
+    grad=grad_by("shuffle_batch_grad", _SHUFFLE_GRAD),
+    state=Draws,
+)
+define(
+    "shuffle_batch_grad",
+    _SHUFFLE_GRAD,
+    rows=not_on_rows,
+    attrs={"startup_seed": 0},
+    infer=lambda order, dout, **_: Meta(dout.shape, dout.dtype),
+    kernel=_shuffle_grad,
+)

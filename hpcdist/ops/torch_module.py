@@ -1,0 +1,176 @@
+"""A module of PyTorch's as an operator: its parameters are inputs, gradients torch's autograd's.
+
+The forward pass keeps torch's graph until the backward pass takes it, so that a module that draws
+random numbers draws them once. Values are read and gradients written where the Program has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
+from hpcdist.ops.by_torch import inferred, tensor_on, torch_for
+from hpcdist.ops.common import grad_by
+
+TYPE = "torch_module"
+
+
+@dataclass
+class Held:
+    """A module that operators of this process's Programs call: ``call(parameters, inputs)``.
+
+    ``names`` are its parameters', in the order of the slot. ``shapes`` is what `call` is on tensors
+    without memory. ``train`` sets its mode.
+    """
+
+    names: tuple[str, ...]
+    call: Callable[[dict[str, Any], Sequence[Any]], Any]
+    shapes: Callable[[dict[str, Any], Sequence[Any]], Any]
+    train: Callable[[bool], Any]
+    graph: list[tuple[list[Any], list[Any], list[Any]]] = field(default_factory=list)
+
+
+_held: list[Held] = []
+
+
+def registered(held: Held) -> int:
+    """Return the number by which operators of this process know a module."""
+    _held.append(held)
+    return len(_held) - 1
+
+
+def _of(number: int) -> Held:
+    if not 0 <= number < len(_held):
+        raise GraphError(
+            "torch_module: its module is of the process that built the Program; build it here again"
+        )
+    return _held[number]
+
+
+def _results(made: Any) -> list[Any]:
+    return list(made) if isinstance(made, (tuple, list)) else [made]
+
+
+def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_: Any) -> tuple[list[Meta]]:
+    held = _of(number)
+    torch = torch_for(TYPE)
+
+    def function(_: Any, *inputs: Any) -> tuple[Any, ...]:
+        on_meta = {
+            name: torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
+            for name, meta in zip(held.names, params, strict=True)
+        }
+        return tuple(_results(held.shapes(on_meta, inputs)))
+
+    found = inferred(TYPE, function, x, {})
+    return ([found] if isinstance(found, Meta) else list(found),)
+
+
+def _bind(
+    xp: Any, x: Sequence[Any], params: Sequence[Any], out: Sequence[Any], number: int, **attrs: Any
+) -> Callable[[], Any]:
+    torch, held = torch_for(TYPE), _of(number)
+    inputs = [tensor_on(torch, array) for array in x]
+    weights = [tensor_on(torch, array) for array in params]
+    targets = [tensor_on(torch, array) for array in out]
+    training = not attrs["is_test"]
+
+    def run() -> None:
+        held.train(training)
+        held.graph.clear()
+        with torch.set_grad_enabled(training):
+            own = [_leaf(tensor, training) for tensor in inputs]
+            moved = [_leaf(tensor, training) for tensor in weights]
+            made = _results(held.call(dict(zip(held.names, moved, strict=True)), own))
+        with torch.no_grad():
+            for target, value in zip(targets, made, strict=True):
+                if target is not None:
+                    target.copy_(value.reshape(target.shape))
+        if training:
+            held.graph.append((own, moved, made))
+
+    return run
+
+
+def _leaf(tensor: Any, training: bool) -> Any:
+    return tensor.detach().requires_grad_(training and tensor.is_floating_point())
+
+
+def _grad_bind(
+    xp: Any,
+    x: Sequence[Any],
+    params: Sequence[Any],
+    douts: Sequence[Any],
+    dx: Sequence[Any],
+    dparams: Sequence[Any],
+    number: int,
+    **_: Any,
+) -> Callable[[], Any]:
+    torch, held = torch_for(TYPE), _of(number)
+    given = [tensor_on(torch, array) for array in douts]
+    # A slot of which nothing is wanted is empty.
+    unwanted = [None] * len(x), [None] * len(params)
+    targets = [
+        tensor_on(torch, array) for array in (*(dx or unwanted[0]), *(dparams or unwanted[1]))
+    ]
+
+    def run() -> None:
+        own, moved, made = held.graph.pop()
+        wanted = [
+            (source, target)
+            for source, target in zip((*own, *moved), targets, strict=True)
+            if target is not None
+        ]
+        flowing = [
+            (value, dout.reshape(value.shape))
+            for value, dout in zip(made, given, strict=True)
+            if dout is not None and value.requires_grad
+        ]
+        found = torch.autograd.grad(
+            [value for value, _ in flowing],
+            [source for source, _ in wanted],
+            [dout for _, dout in flowing],
+            allow_unused=True,
+        )
+        for (_, target), gradient in zip(wanted, found, strict=True):
+            target.zero_() if gradient is None else target.copy_(gradient)
+
+    return run
+
+
+def _rows(op: Applied) -> OfRows:
+    if not op.attrs["by_row"]:
+        raise MixesRows(
+            "torch_module: its results may depend on several rows of the batch; by_row=True says "
+            "that they do not"
+        )
+    return of_rows(op)
+
+
+of_rows: Any = by_row("X")
+_ATTRS: dict[str, Any] = {"number": -1, "module": "", "by_row": False, "is_test": False}
+_GRAD = "X*, Param*, Out@GRAD* -> X@GRAD*, Param@GRAD*"
+
+define(
+    TYPE,
+    "X*, Param* -> Out*",
+    rows=_rows,
+    attrs=_ATTRS,
+    infer=_infer,
+    bind=_bind,
+    grad=grad_by(f"{TYPE}_grad", _GRAD),
+)
+define(
+    f"{TYPE}_grad",
+    _GRAD,
+    attrs=_ATTRS,
+    infer=lambda x, params, *_, **__: (
+        [Meta(m.shape, m.dtype, lod=m.lod) for m in x],
+        [Meta(m.shape, m.dtype) for m in params],
+    ),
+    bind=_grad_bind,
+)

@@ -1,0 +1,243 @@
+"""Training in mixed precision: ``fluid.contrib.mixed_precision``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hpcdist import layers
+from hpcdist.clip import GradientClipBase
+from hpcdist.errors import GraphError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.names import generate
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import default_main_program
+from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.graph.variable import Variable
+from hpcdist.optimizer.base import ParamGrads, create_persistable
+from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
+
+WHITE = {"conv2d", "matmul", "mul"}
+BLACK = {
+    "cos_sim",
+    "cross_entropy",
+    "cross_entropy2",
+    "exp",
+    "log",
+    "mean",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax",
+    "softmax_with_cross_entropy",
+    "square",
+    "sum",
+}
+GRAY = {
+    *(f"elementwise_{kind}" for kind in ("add", "sub", "mul", "div", "max", "min", "pow", "mod")),
+    "elementwise_floordiv",
+    *("batch_norm", "cast", "dropout", "fill_constant", "flatten2", "gather", "gaussian_random"),
+    *("gaussian_random_batch_size_like", "get_tensor_from_selected_rows", "leaky_relu"),
+    *("lookup_table", "pool2d", "pool3d", "rank", "relu", "relu6", "reshape2", "scale", "sigmoid"),
+    *("sign", "slice", "soft_relu", "stack", "tanh", "top_k", "transpose2"),
+    *("uniform_random_batch_size_like", "unstack"),
+}
+# They only move values, so what they give has half precision if what they are given has it.
+_MOVES = {"flatten2", "relu", "reshape2", "slice", "stack", "transpose2", "unstack"}
+_HALF, _RAW = ".cast_fp16", ".float32"  # behind the names of values
+
+
+class AutoMixedPrecisionLists:
+    """Which operators compute in half precision: white ones do, black ones never.
+
+    Gray ones do as what they read was computed. All others compute in single precision. Custom
+    lists move operators from one to another; what reads or makes a variable of
+    ``custom_black_varnames`` is black.
+    """
+
+    def __init__(
+        self,
+        custom_white_list: Iterable[str] | None = None,
+        custom_black_list: Iterable[str] | None = None,
+        custom_black_varnames: Iterable[str] | None = None,
+    ) -> None:
+        white, black = set(custom_white_list or ()), set(custom_black_list or ())
+        if white & black:
+            raise GraphError(f"{sorted(white & black)} are in both custom lists, white and black")
+        self.white_list = (WHITE | white) - black
+        self.black_list = (BLACK | black) - white
+        self.gray_list = GRAY - white - black
+        self.black_varnames = set(custom_black_varnames or ())
+
+
+class OptimizerWithMixedPrecision(OptimizerWrapper):
+    """What `decorate` returns; the loss is minimized through a scaled one."""
+
+    def __init__(
+        self,
+        optimizer: AnyOptimizer,
+        amp_lists: AutoMixedPrecisionLists,
+        init_loss_scaling: float,
+        dynamic: bool,
+        how: dict[str, Any],
+    ) -> None:
+        super().__init__(optimizer)
+        self._lists, self._dynamic, self._how = amp_lists, dynamic, how
+        self._init_loss_scaling = float(init_loss_scaling)
+        self._kept: list[Variable] = []  # the scaling, and if it changes, steps counted
+        self._scaled_loss: Variable | None = None
+
+    def get_loss_scaling(self) -> Variable:
+        """Return what the loss is multiplied by; it may be fetched."""
+        if not self._kept:
+            name = generate("loss_scaling")
+            self._kept.append(create_persistable(name, (1,), self._init_loss_scaling))
+            counters = ("num_good_steps", "num_bad_steps") if self._dynamic else ()
+            for name in counters:
+                self._kept.append(create_persistable(generate(name), (1,), 0.0, "int32"))
+        return self._kept[0]
+
+    def get_scaled_loss(self) -> Variable | None:
+        """Return the scaled loss, from which the backward pass starts; None before it is built."""
+        return self._scaled_loss
+
+    def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
+        """The gradients are those of the scaled loss; `apply_gradients` divides them."""
+        round_to_half(loss.block, self._lists)
+        self._scaled_loss = layers.elementwise_mul(loss, self.get_loss_scaling())
+        return super()._backward(self._scaled_loss, *args)
+
+    def apply_gradients(
+        self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
+    ) -> list[Operator]:
+        """Append what divides gradients, and makes them 0 if one of them is not finite; updates."""
+        for p, g in params_grads:
+            if g.type == VarType.SELECTED_ROWS:
+                raise GraphError(
+                    f"mixed precision with rows of table {p.name!r}: use embedding(is_sparse=False)"
+                )
+        program, scaling = default_main_program(), self.get_loss_scaling()
+        block = program.global_block()
+        new = [
+            block.create_var(f"{g.name}@UNSCALED", shape=g.shape, dtype=g.dtype)
+            for _, g in params_grads
+        ]
+        with program.role_guard(Role.OPTIMIZE):
+            found = block.create_var(generate("found_infinite"), shape=(1,), dtype="bool")
+            block.append_op(
+                "check_finite_and_unscale",
+                {"X": [g for _, g in params_grads], "Scale": scaling},
+                {"Out": new, "FoundInfinite": found},
+                {"zeroes": self._dynamic},
+            )
+            if self._dynamic:
+                _, good, bad = self._kept
+                given = {"PrevLossScaling": scaling}
+                given |= {"FoundInfinite": found, "InGoodSteps": good, "InBadSteps": bad}
+                changed = {"LossScaling": scaling}
+                changed |= {"OutGoodSteps": good, "OutBadSteps": bad}
+                block.append_op("update_loss_scaling", given, changed, self._how)
+        pairs = [(p, unscaled) for (p, _), unscaled in zip(params_grads, new)]
+        return super().apply_gradients(pairs, grad_clip)
+
+
+def decorate(
+    optimizer: AnyOptimizer,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    init_loss_scaling: float = 2**15,
+    incr_every_n_steps: int = 1000,
+    decr_every_n_nan_or_inf: int = 2,
+    incr_ratio: float = 2.0,
+    decr_ratio: float = 0.8,
+    use_dynamic_loss_scaling: bool = True,
+) -> OptimizerWithMixedPrecision:
+    """Return an optimizer that trains in mixed precision, of the default main program.
+
+    What is in half precision is rounded to it, and computed in single precision. A step whose
+    gradients are not all finite, on any trainer, updates by zeros on all of them; after
+    ``decr_every_n_nan_or_inf`` such steps the loss is scaled less, after ``incr_every_n_steps``
+    good ones more. With parameter servers it is refused.
+    """
+    how = {
+        "incr_every_n_steps": int(incr_every_n_steps),
+        "decr_every_n_nan_or_inf": int(decr_every_n_nan_or_inf),
+        "incr_ratio": float(incr_ratio),
+        "decr_ratio": float(decr_ratio),
+    }
+    lists = amp_lists or AutoMixedPrecisionLists()
+    dynamic = bool(use_dynamic_loss_scaling)
+    return OptimizerWithMixedPrecision(optimizer, lists, init_loss_scaling, dynamic, how)
+
+
+def round_to_half(block: Block, lists: AutoMixedPrecisionLists) -> None:
+    """Round what operators in half precision read and give; gradients are rounded with them."""
+    ops, block.ops = block.ops, []
+    colour: dict[str, str] = {}  # by value: of the operator that made it
+    half: set[str] = set()  # values that have no more than half precision
+    for op in ops:
+        made = _colour(op, lists, colour)
+        colour.update(dict.fromkeys(op.output_arg_names, made))
+        for name in op.output_arg_names:  # what is written again is rounded again
+            half -= {name, name + _HALF}
+        if made != "white":
+            block.add_op(op)
+            continue
+        for slot, names in op.inputs.items():
+            if op.type != "batch_norm" or slot == "X":
+                op.inputs[slot] = [_rounded(block, name, half) for name in names]
+        outputs = [
+            (slot, number, name)
+            for slot, names in op.outputs.items()
+            for number, name in enumerate(names)
+            if _is_single(block, name) and slot in ("Out", "Output", "Y")
+        ]
+        half.update(name for _, _, name in outputs)
+        block.add_op(op)
+        if op.type in _MOVES:
+            continue
+        for slot, number, name in outputs:
+            raw = _like(block, name, name + _RAW)
+            op.outputs[slot][number] = raw
+            _append_rounding(block, raw, name)
+    block.program.touch()
+
+
+def _colour(op: Operator, lists: AutoMixedPrecisionLists, colour: dict[str, str]) -> str:
+    names = {*op.input_arg_names, *op.output_arg_names}
+    if names & lists.black_varnames or op.type in lists.black_list:
+        return "black"
+    if op.type in lists.white_list:
+        return "white"
+    if op.type not in lists.gray_list:
+        return "black"
+    read = {colour.get(name, "") for name in op.input_arg_names}
+    return "black" if "black" in read else "white" if "white" in read else ""
+
+
+def _is_single(block: Block, name: str) -> bool:
+    var = block.find_var(name)
+    return var is not None and var.dtype == "float32" and var.type == VarType.LOD_TENSOR
+
+
+def _rounded(block: Block, name: str, half: set[str]) -> str:
+    """Return the name of a value in half precision."""
+    if name in half or not _is_single(block, name):
+        return name
+    rounded = name + _HALF
+    if rounded not in half:
+        _append_rounding(block, name, _like(block, name, rounded))
+        half.add(rounded)
+    return rounded
+
+
+def _like(block: Block, name: str, new: str) -> str:
+    var = block.find_var(name)
+    assert var is not None
+    facts: dict[str, Any] = {"shape": var.shape, "dtype": var.dtype, "lod_level": var.lod_level}
+    if not block.has_var(new):
+        block.create_var(new, **facts)
+    return new
+
+
+def _append_rounding(block: Block, name: str, rounded: str) -> None:
+    facts = {ROLE_ATTR: int(Role.FORWARD)}
+    block.add_op(Operator(block, "round_to_float16", {"X": name}, {"Out": rounded}, facts))

@@ -1,0 +1,168 @@
+"""Tables shared out over the trainers themselves, for jobs without servers.
+
+A row lives on the trainer that its id is mixed to, as it would on one of as many servers. To look
+rows up, and to push their gradients, all trainers meet: each sends every other what concerns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpcdist.comm.base import Array, Request, Transport
+from hpcdist.errors import CommError
+from hpcdist.ps.batch import Batch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
+from hpcdist.ps.table import SparseTable
+from hpcdist.ps.table_rpc import check_room, move
+
+HEAD_TAG, IDS_TAG, ROWS_TAG = 1, 2, 3
+_WHAT = ("look rows up", "push gradients of tables")
+
+
+class ShardedTables:
+    """This trainer's rows of all tables, and its exchange of rows with the other trainers.
+
+    Gradients move tables as on synchronous servers: added in trainer order, divided by the number
+    of trainers. ``pull`` and ``push`` are collective, on batches made for as many servers as there
+    are trainers.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        specs: Sequence[TableSpec],
+        tables: Sequence[SparseTable],
+        rates: Callable[[], Sequence[float]],
+        deadline_s: float,
+    ) -> None:
+        """``transport`` is of all trainers and of nobody else's messages; ``rates`` by table."""
+        self._transport = transport
+        self._specs = tuple(specs)
+        self._tables = tuple(tables)
+        self._rates = rates
+        self._deadline_s = deadline_s
+        self._met = 0  # how often all trainers have
+        self._others = [k for k in range(transport.size) if k != transport.rank]
+        self._answers = [line_aligned(0) for _ in range(transport.size)]  # kept, and grown
+        self._ids = [np.empty(0, np.int64) for _ in range(transport.size)]
+
+    def pull(self, batch: Batch, *, create: bool = True) -> None:
+        """Fill the batch's rows, making rows that nobody has touched if asked. Collective."""
+        asked = self._exchange_ids(batch, _WHAT[0])
+        receives = [(k, batch.replies[k]) for k in self._others]
+        sends = []
+        for k, ids in enumerate(asked):
+            mine = k == self._transport.rank
+            counts = [len(i) for i in ids]
+            _, end = rows_layout(self._specs, counts)
+            answer = batch.replies[k] if mine else self._room(k, end + 8 * len(self._tables))
+            for table, wanted, rows in zip(
+                self._tables, ids, rows_of(self._specs, counts, answer), strict=True
+            ):
+                table.pull(wanted, rows, create=create)
+            if not mine:
+                sends.append((k, answer))
+        for k in range(len(asked)):  # when all of this trainer's rows are made
+            answer = batch.replies[k] if k == self._transport.rank else self._answers[k]
+            _, end = rows_layout(self._specs, [len(i) for i in asked[k]])
+            held = answer[end : end + 8 * len(self._tables)].view(np.int64)
+            held[:] = [len(table) for table in self._tables]
+        self._exchange(ROWS_TAG, sends, receives, _WHAT[0])
+        check_room(batch, "trainer")
+
+    def push(self, batch: Batch) -> None:
+        """Move all tables by the mean of the gradients in all trainers' rows. Collective."""
+        told = self._exchange_ids(batch, _WHAT[1])
+        counts = [[len(i) for i in ids] for ids in told]
+        given = []
+        for k, numbers in enumerate(counts):
+            _, end = rows_layout(self._specs, numbers)
+            given.append(batch.rows[k] if k == self._transport.rank else self._room(k, end))
+        self._exchange(
+            ROWS_TAG,
+            [(k, batch.rows[k]) for k in self._others],
+            [(k, given[k]) for k in self._others],
+            _WHAT[1],
+        )
+        sent = [
+            list(zip(ids, rows_of(self._specs, numbers, rows), strict=True))
+            for ids, numbers, rows in zip(told, counts, given, strict=True)
+        ]
+        move(self._tables, sent, self._rates())
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+    # -- inside --
+
+    def _exchange_ids(self, batch: Batch, what: str) -> list[list[Array]]:
+        """Return the ids of each table that each trainer has for this one."""
+        own = self._transport.rank
+        self._met += 1
+        sizes = [
+            np.array([len(message), _WHAT.index(what), self._met], np.int64)
+            for message in batch.messages
+        ]
+        heads = np.empty((len(sizes), 3), np.int64)
+        heads[own] = sizes[own]
+        self._exchange(
+            HEAD_TAG,
+            [(k, sizes[k]) for k in self._others],
+            [(k, heads[k]) for k in self._others],
+            what,
+        )
+        self._check_alike(heads)
+        lengths = heads[:, 0]
+        for k in self._others:
+            if lengths[k] > len(self._ids[k]):
+                self._ids[k] = np.empty(int(lengths[k]) * 5 // 4, np.int64)
+        messages = [ids[:n] for ids, n in zip(self._ids, lengths, strict=True)]
+        messages[own] = batch.messages[own]
+        self._exchange(
+            IDS_TAG,
+            [(k, batch.messages[k]) for k in self._others],
+            [(k, messages[k]) for k in self._others],
+            what,
+        )
+        return [split_ids(message, len(self._tables)) for message in messages]
+
+    def _check_alike(self, heads: Array) -> None:
+        """Refuse trainers that do not all do the same: they would take rows for gradients."""
+        own = self._transport.rank
+        for k in self._others:
+            if (heads[k, 1:] != heads[own, 1:]).any():
+                doing = [
+                    f"trainer {t} is to {_WHAT[heads[t, 1]]} (exchange {heads[t, 2]})"
+                    for t in (own, k)
+                ]
+                raise CommError(
+                    f"tables that live on trainers: {' but '.join(doing)}; every trainer must look "
+                    "up and step equally often, in the same order"
+                )
+
+    def _room(self, trainer: int, nbytes: int) -> Array:
+        if nbytes > len(self._answers[trainer]):
+            self._answers[trainer] = line_aligned(nbytes + nbytes // 4)
+        return self._answers[trainer][:nbytes]
+
+    def _exchange(
+        self,
+        tag: int,
+        sends: Sequence[tuple[int, Array]],
+        receives: Sequence[tuple[int, Array]],
+        what: str,
+    ) -> None:
+        """Send and receive at once; what is empty does not travel, as both ends know."""
+        transport = self._transport
+        coming = [(k, transport.irecv(data, k, tag)) for k, data in receives if data.nbytes]
+        going: list[Request] = [transport.isend(data, k, tag) for k, data in sends if data.nbytes]
+
+        def describe() -> str:
+            late = [str(k) for k, request in coming if not transport.test_all([request])]
+            missing = f", without trainers {', '.join(late)}" if late else ""
+            return f"trainer {transport.rank} waiting for all trainers to {what}{missing}"
+
+        transport.wait_all(
+            [*(request for _, request in coming), *going], describe, self._deadline_s
+        )

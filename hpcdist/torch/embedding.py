@@ -1,0 +1,161 @@
+"""Modules whose rows live on parameter servers, or are shared out over the trainers.
+
+They take torch's arguments. An id may be any int64: a row comes into being, with values that follow
+from the table's name and the id alone, when a training look-up first meets it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpcdist.comm.base import Array
+from hpcdist.errors import TableError
+from hpcdist.torch.facts import Initial, TableFacts
+from hpcdist.torch.tables import tables
+
+NORMAL = Initial("normal", 0.0, 1.0)  # as torch's begin
+
+
+class TableModule(nn.Module):
+    """What both modules have in common: a table, found by its name on all ranks."""
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        name: str | None = None,
+        initial: Initial = NORMAL,
+    ) -> None:
+        """``num_embeddings``: how many different ids there may be; None or -1: any number.
+
+        ``padding_idx``: the id that stands for nothing, and gives zeros. ``name`` is the same on
+        all ranks; default: in the order in which a script makes its tables. TableError for
+        arguments that do not fit.
+        """
+        super().__init__()
+        most = -1 if num_embeddings is None else num_embeddings
+        if not (most == -1 or most > 0) or embedding_dim < 1:
+            raise TableError(
+                f"expected a positive number of rows, or None, and of columns, got "
+                f"{num_embeddings} and {embedding_dim}"
+            )
+        if padding_idx is not None and padding_idx < 0:
+            if most == -1:
+                raise TableError(
+                    f"padding_idx {padding_idx} counts from the end of a table that has none: give "
+                    "the id itself, 0 or more"
+                )
+            padding_idx += most
+        self.name = tables().new_name() if name is None else name
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = padding_idx
+        tables().add(TableFacts(self.name, embedding_dim, most, padding_idx, initial))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
+
+    def _rows(self, ids: Array) -> torch.Tensor:
+        """Return the rows [n, embedding_dim] of ids [n]; gradients of theirs are kept."""
+        return tables().look_up(self.name, ids, train=torch.is_grad_enabled())
+
+    def _flat(self, input: Any) -> Array:
+        if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
+            found = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
+            raise TableError(f"table {self.name!r}: expected a tensor of int64 ids, got {found}")
+        if input.device.type != "cpu":
+            raise TableError(
+                f"table {self.name!r}: ids must be on the CPU, where rows are looked up, got "
+                f"{input.device}: use ids.cpu()"
+            )
+        return np.array(input.detach().reshape(-1).numpy(), np.int64)  # a copy, which stays
+
+    def _save_to_state_dict(self, *_: Any) -> None:
+        raise TableError(
+            f"state_dict(): the rows of table {self.name!r} are on several ranks and may fit "
+            "none: save them with hpcdist.torch.Saver, or leave the table out "
+            "(hpcdist.torch.dense_state_dict(model))"
+        )
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *_: Any
+    ) -> None:
+        """Take nothing: rows are restored by `hpcdist.torch.Saver`."""
+
+
+class Embedding(TableModule):
+    """As `torch.nn.Embedding`: ids of any shape [...] give rows float32 [..., embedding_dim]."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        rows = self._rows(self._flat(input))
+        return rows.view(*input.shape, self.embedding_dim)
+
+
+class EmbeddingBag(TableModule):
+    """As `torch.nn.EmbeddingBag`: the sum, mean or maximum of the rows of each bag."""
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        mode: str = "mean",
+        padding_idx: int | None = None,
+        *,
+        include_last_offset: bool = False,
+        name: str | None = None,
+        initial: Initial = NORMAL,
+    ) -> None:
+        """``mode``: "sum", "mean" or "max". The others are those of `TableModule` and torch's."""
+        if mode not in ("sum", "mean", "max"):
+            raise TableError(f"mode: expected sum, mean or max, got {mode!r}")
+        super().__init__(num_embeddings, embedding_dim, padding_idx, name=name, initial=initial)
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return float32 [bags, embedding_dim].
+
+        ``input`` [bags, ids of each], or [ids] with ``offsets``, where bags begin. Weights, which
+        are like the ids, are for "sum".
+        """
+        ids = self._flat(input)
+        rows = self._rows(ids)
+        places = torch.arange(len(ids))
+        padding = None
+        if self.padding_idx is not None:
+            padded = torch.from_numpy(ids == self.padding_idx)
+            if padded.any():  # one place stands for all of them
+                padding = int(padded.int().argmax())
+                places[padded] = padding
+        if not len(ids):
+            rows = torch.cat([rows, rows.new_zeros(1, self.embedding_dim)])  # torch wants one
+        return functional.embedding_bag(
+            places.view(input.shape),
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=padding,
+        )
+
+
+def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a model's ``state_dict`` without its tables, which ranks share among them."""
+    found: dict[str, torch.Tensor] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, TableModule):
+            continue
+        module._save_to_state_dict(found, f"{prefix}." if prefix else "", keep_vars=False)
+    return found

@@ -1,0 +1,180 @@
+"""Checkpoints of torch jobs: modules, optimizers, tables, random numbers, in one."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import nn
+
+from hpcdist import checkpoint, runtime
+from hpcdist.checkpoint import Checkpoint, Restored, latest
+from hpcdist.checkpoint.layout import MANIFEST
+from hpcdist.checkpoint.ranks import peers_here, together
+from hpcdist.checkpoint.saver import BEST
+from hpcdist.errors import CheckpointError
+from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.program import Program
+from hpcdist.torch.facts import rate_name
+from hpcdist.torch.job import job
+from hpcdist.torch.states import (
+    array_for,
+    as_array,
+    as_tensor,
+    put_together,
+    state_of,
+    tables_in,
+    taken_apart,
+    tensors_said,
+)
+from hpcdist.torch.tables import tables
+
+SAID = "torch/states"  # the variable of plain data, as UTF-8
+
+
+class Saver(checkpoint.Saver):
+    """The checkpoints of a training loop of torch's; see `hpcdist.checkpoint.Saver`.
+
+    ``objects`` by name: modules, optimizers, schedules, samplers, whatever has a ``state_dict``.
+    Modules are saved with their tables, wherever the rows are; beside them the random numbers of
+    python, numpy and torch. It does not matter how many trainers or servers had saved what is
+    restored, or whether there were servers. Of what differs between trainers, such as running
+    means under DistributedDataParallel, trainer 0's is saved; plain data and random numbers each
+    trainer's own.
+    """
+
+    def __init__(self, dirname: str | Path, objects: Mapping[str, Any], **how: Any) -> None:
+        """``how``: every, every_s, keep, best, on_nan, compression, single_file."""
+        if runtime.current() is None and job().transport.size > 1:
+            raise CheckpointError(
+                "several ranks save together only under our launcher: mpirun -n N python -m "
+                "hpcdist --as-torchrun train.py"
+            )
+        job()  # servers serve from here on
+        unknown = sorted(how.keys() & {"reader", "main_program", "scope"})
+        if unknown:
+            raise CheckpointError(f"{unknown[0]}: is for Programs; give objects with a state_dict")
+        missing = set(tables().names) - tables_in(objects)
+        if missing:
+            raise CheckpointError(
+                f"table {min(missing)!r} is in none of the modules that are given, so it would not "
+                "be saved"
+            )
+        self._objects = dict(objects)
+        self._kept = Scope()
+        super().__init__(
+            Executor(CPUPlace()), dirname, main_program=Program(), scope=self._kept, **how
+        )
+
+    def restore(self, *, best: bool = False) -> Restored | None:
+        """Take up the latest checkpoint, or the best; None if there is none yet. Collective."""
+        directory = self._dirname / BEST if best else self._dirname
+        path, said = together(peers_here(), lambda: _chosen(directory))[0]
+        if path is None:
+            return None
+        tables().settle_if_any()
+        names = self._objects.keys()
+        if names != said["objects"].keys():
+            raise CheckpointError(
+                f"{path}: holds {', '.join(sorted(said['objects']))}, wanted "
+                f"{', '.join(sorted(names))}"
+            )
+        facts: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for state in said["objects"].values():
+            facts |= tensors_said(state)
+        arrays = {name: array_for(*of) for name, of in facts.items()}
+        self._declare({**arrays, SAID: _as_bytes(said)})
+        found = super().restore(best=best)
+        trainers = said["trainers"]
+        me = peers_here().trainer
+        own = trainers[me] if me < len(trainers) else trainers[0]
+        for name, held in self._objects.items():
+            state = own["plain"].get(name, said["objects"][name])
+            held.load_state_dict(put_together(state, lambda n: as_tensor(arrays[n], *facts[n])))
+        torch.set_rng_state(
+            torch.frombuffer(bytearray(b64decode(own["random"])), dtype=torch.uint8)
+        )
+        tables().restored()
+        return found
+
+    def _save(self, directory: Path, keep: int, extra: Any, *, asynchronous: bool) -> bool:
+        tables().settle_if_any()
+        tensors: dict[str, torch.Tensor] = {}
+        objects, plain = {}, {}
+        for name, held in self._objects.items():
+            before = len(tensors)
+            objects[name] = taken_apart(name, state_of(name, held), tensors)
+            if len(tensors) == before:
+                plain[name] = objects[name]
+        random = b64encode(torch.get_rng_state().numpy().tobytes()).decode()
+        arrays = {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
+        digests = {name: xxhash.xxh3_64_hexdigest(array.data) for name, array in arrays.items()}
+        mine: Any = {"objects": objects, "plain": plain, "random": random, "digests": digests}
+        each = together(peers_here(), lambda: mine)
+        said = {
+            "objects": each[0]["objects"],
+            "trainers": [{"plain": one["plain"], "random": one["random"]} for one in each],
+        }
+        for name in sorted(arrays):
+            told = [one["digests"].get(name) for one in each]
+            if None in told:
+                raise CheckpointError(f"{name!r} is in the state of some trainers, not of all")
+            if len(set(told)) > 1:
+                arrays[name] = arrays[name].copy()
+                peers_here().group.broadcast(arrays[name])
+        self._declare({**arrays, SAID: _as_bytes(said)})
+        return super()._save(directory, keep, extra, asynchronous=asynchronous)
+
+    def _declare(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Let the Program of checkpoints have these variables, the tables, and their rates."""
+        served, settled = tables().served, tables().facts
+        program = Program() if served is None else served.program.clone()
+        block = program.global_block()
+        if served is None and settled is not None:
+            for name, table in tables().local.items():
+                block.create_var(name, shape=[-1, table.dim], dtype="float32", persistable=True)
+                self._kept.var(name).hold(table)
+            numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(tables().rates)}
+            arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
+        for name, parameter in tables().served_parameters.items():
+            self._kept.var(name).hold(parameter.detach().numpy())
+        modules = tuple(
+            f"{name}/" for name, held in self._objects.items() if isinstance(held, nn.Module)
+        )
+        for name, array in arrays.items():
+            facts: dict[str, Any] = {"shape": list(array.shape), "dtype": array.dtype.name}
+            if name.startswith(modules):
+                block.create_parameter(name, **facts)
+            else:
+                block.create_var(name, persistable=True, **facts)
+            self._kept.var(name).hold(array)
+        self._program = program
+
+
+def _chosen(directory: Path) -> list[Any]:
+    """Return trainer 0's choice of a checkpoint, and what it says of objects; None without one."""
+    if peers_here().trainer:
+        return [None, None]
+    path = directory if (directory / MANIFEST).exists() else latest(directory)
+    if path is None:
+        return [None, None]
+    with Checkpoint(path) as found:
+        if not found.has(SAID):
+            raise CheckpointError(f"{path}: was not saved by hpcdist.torch.Saver")
+        try:
+            said = json.loads(found.read(SAID).tobytes())
+            return [str(path), {"objects": dict(said["objects"]), "trainers": [*said["trainers"]]}]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path}: malformed states of objects ({error!r})") from None
+
+
+def _as_bytes(said: Any) -> np.ndarray:
+    return np.frombuffer(bytearray(json.dumps(said).encode()), np.uint8)

@@ -1,0 +1,164 @@
+"""Servers of a torch job: what trainer 0 announces, they keep; they need not run the script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import nn
+
+from hpcdist import runtime, settings
+from hpcdist.checkpoint.serving import ASSIGN
+from hpcdist.comm.base import Array
+from hpcdist.errors import CommError
+from hpcdist.executor.backend import CPUPlace
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.program import Program
+from hpcdist.ps.batch import TableSpec
+from hpcdist.ps.client import PsClient
+from hpcdist.ps.messages import REQUEST_TAG, VALUE_TAG, Kind
+from hpcdist.ps.wire import post_message, receive_message
+from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.tables.pull_push import specs_of
+from hpcdist.torch.facts import Facts, rate_name
+from hpcdist.transpiler import DistributeTranspiler
+from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.slicing import Slice
+
+
+class Served:
+    """What a trainer has on servers, and how it exchanges it with them."""
+
+    def __init__(self, job: Job, facts: Facts, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Plan, take the servers' values of ``parameters``, connect. Collective among trainers."""
+        made = facts.transpiled_for(job.cluster, job.role.index)
+        self.program: Program = made.get_trainer_program()
+        self._plan = _plan_of(made)
+        self.specs: tuple[TableSpec, ...] = specs_of(self._plan)
+        self._parameters = parameters
+        self._gradients = {
+            name: np.zeros(tuple(held.shape), np.float32) for name, held in parameters.items()
+        }
+        values = {name: held.detach().numpy() for name, held in parameters.items()}
+        held, moved = blocks_of(self._plan, values), self._gradient_blocks()
+        if job.role.index == 0:
+            self._give(job, held)
+        for endpoint in self._plan.endpoints:
+            mine = {p.name: held[p.name] for _, p in self._plan.blocks_on(endpoint)}
+            if mine:
+                job.current_client().read(endpoint, mine)
+        self._connection = job.adopt(self.program, {**held, **moved})
+
+    def _gradient_blocks(self) -> dict[str, Array]:
+        return {
+            name: _rows(self._gradients[route.parameter], piece)
+            for route in self._plan.routes
+            for name, piece in zip(self._plan.held(route), route.slices, strict=True)
+        }
+
+    def _give(self, job: Job, held: Mapping[str, Array]) -> None:
+        """Let every server begin with the values of its blocks here."""
+        sent = []
+        for rank, endpoint in zip(job.cluster.servers, self._plan.endpoints, strict=True):
+            for _, piece in self._plan.blocks_on(endpoint):
+                sent.append(job.transport.isend(held[piece.name], rank, VALUE_TAG))
+        job.transport.wait_all(
+            sent, lambda: "giving servers the first values of parameters", _deadline_s()
+        )
+
+    @property
+    def client(self) -> PsClient:
+        """What talks to the servers."""
+        return self._connection.current()
+
+    def end_step(self) -> None:
+        """End a step whose rows have been pushed: send gradients, take parameters."""
+        client = self.client
+        if not client.packets:
+            return  # rows asked for next are answered when all trainers' have been applied
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:
+                self._gradients[name].fill(0)
+            else:
+                np.copyto(self._gradients[name], parameter.grad.numpy())
+        for number in range(len(client.packets)):
+            client.send_packet(number)
+        client.post_receives()
+        client.wait_receives()
+        self._connection.step[0] += 1
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Let servers move rows by these learning rates from now on. Trainer 0 calls this."""
+        values = {rate_name(number): rate for number, rate in enumerate(rates)}
+        self.client.ask({"do": ASSIGN, "values": values})
+
+
+def blocks_of(plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the blocks of whole parameters, by their names, where they lie."""
+    return {
+        piece.name: _rows(values[route.parameter], piece)
+        for route in plan.routes
+        for piece in route.slices
+    }
+
+
+def _rows(whole: Array, piece: Slice) -> Array:
+    flat = whole.reshape(-1)
+    return flat[piece.offset : piece.offset + piece.size].reshape(piece.shape)
+
+
+def _plan_of(made: DistributeTranspiler) -> Plan:
+    plan = trainer_plan(made.get_trainer_program())
+    assert plan is not None, "this is what the transpiler makes"
+    return plan
+
+
+def announce(facts: Facts, parameters: Mapping[str, nn.Parameter]) -> Served:
+    """Tell the servers what to keep, and connect to them. Every trainer calls this."""
+    job = runtime.current()
+    assert job is not None, "there are servers"
+    if job.role.index == 0:
+        sent = []
+        for rank in job.cluster.servers:
+            sent += post_message(job.transport, rank, REQUEST_TAG, Kind.KEEP, 0, 0, facts.payload())
+        job.transport.wait_all(sent, lambda: "telling servers what to keep", _deadline_s())
+    return Served(job, facts, parameters)
+
+
+def _deadline_s() -> float:
+    return settings.RPC_DEADLINE.read() / 1000
+
+
+def serve() -> None:
+    """Keep what trainer 0 announces, until every trainer has left.
+
+    A script that makes no tables leaves without announcing any.
+    """
+    job = runtime.current()
+    assert job is not None, "only a job has servers"
+    endpoint = job.cluster.endpoints[job.role.index]
+
+    def describe() -> str:
+        return f"server {job.role.index} waiting for the first look-up in a table"
+
+    transport, (first, *others) = job.transport, job.cluster.trainers
+    header, payload = receive_message(transport, first, REQUEST_TAG, describe, None)
+    if header.kind is Kind.CLOSE:
+        for trainer in others:
+            receive_message(transport, trainer, REQUEST_TAG, describe, None)
+        return
+    if header.kind is not Kind.KEEP:
+        raise CommError(f"server {job.role.index}: unexpected {header.kind.name} of trainer 0")
+    made = Facts.parse(payload).transpiled_for(job.cluster, 0)
+    serving, startup = made.get_pserver_programs(endpoint)
+    executor, scope = Executor(CPUPlace()), Scope()
+    executor.run(startup, scope=scope)
+    coming = []
+    for _, piece in _plan_of(made).blocks_on(endpoint):
+        value = scope.var(piece.name).value
+        coming.append(transport.irecv(value, first, VALUE_TAG))
+    transport.wait_all(
+        coming, lambda: f"{endpoint} waiting for the first values of parameters", _deadline_s()
+    )
+    executor.run(serving, scope=scope)

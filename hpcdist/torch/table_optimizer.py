@@ -1,0 +1,73 @@
+"""The optimizer of tables' rows, as torch's training loops know optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcdist.errors import TableError
+from hpcdist.torch.embedding import TableModule
+from hpcdist.torch.facts import MODES, OptimizerFacts, optimizer_of
+from hpcdist.torch.tables import tables
+
+
+class TableOptimizer(torch.optim.Optimizer):
+    """Moves the rows of tables, where they live: those that a step has looked up, no others.
+
+    ``param_groups[0]["lr"]`` is the learning rate, for schedules of torch's too. Formulas, names of
+    arguments and their defaults are those of Fluid's optimizers. Gradients of all trainers are
+    averaged, as by DistributedDataParallel; in mode "async" each trainer's move rows by themselves.
+    """
+
+    def __init__(
+        self,
+        modules: nn.Module | Iterable[nn.Module],
+        kind: str = "SGD",
+        *,
+        lr: float,
+        l2_decay: float = 0.0,
+        mode: str = "sync",
+        max_staleness: int | None = None,
+        **arguments: float,
+    ) -> None:
+        """``modules``: a model, whose tables these are, or some of its modules.
+
+        ``kind``: SGD, Momentum, Adagrad, Adam or Ftrl, with ``arguments`` of its own, such as
+        ``epsilon``. In mode "async", with servers, ``max_staleness`` is how many steps a trainer
+        may be ahead of the slowest. TableError, or PlanError, for what cannot be.
+        """
+        given = [modules] if isinstance(modules, nn.Module) else list(modules)
+        found = {m.name: m for g in given for m in g.modules() if isinstance(m, TableModule)}
+        if not found:
+            raise TableError("TableOptimizer: there is no table of hpcdist.torch among the modules")
+        if mode not in MODES:
+            raise TableError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+        if max_staleness is not None and mode == "sync":
+            raise TableError('max_staleness is for mode="async"')
+        if kind == "Adam":
+            arguments = {"lazy_mode": True, **arguments}  # tables move the rows of a step only
+        facts = OptimizerFacts(kind, arguments, l2_decay)
+        optimizer_of(facts, lr)
+        self._number = tables().optimize(sorted(found), facts, lr, (mode, max_staleness))
+        # Optimizers of torch's need a parameter; rows are none.
+        super().__init__([nn.Parameter(torch.empty(0))], {"lr": lr})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move the rows whose gradients have come since the last step. Collective.
+
+        Every trainer calls this in every step, also one that has looked nothing up.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        tables().rates[self._number] = float(self.param_groups[0]["lr"])
+        tables().step(self._number)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients that have come since the last step."""
+        tables().forget()

@@ -1,0 +1,311 @@
+"""What this process's script has kept elsewhere: what it is, where it lives, one step for all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+import torch
+from torch import nn
+
+from hpcdist import runtime
+from hpcdist.comm.base import Array, Transport
+from hpcdist.errors import CommError, TableError
+from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.sharded_tables import ShardedTables
+from hpcdist.ps.table import SparseTable
+from hpcdist.runtime.tables.pull_push import RowExchange, make_table, spec_of
+from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts
+from hpcdist.torch.job import job
+from hpcdist.torch.servers import Served, announce
+from hpcdist.transpiler.table_metadata import read_tables, with_startup
+
+OWN_TAG = 3  # of the communicator of rows among trainers, beside those of `job`
+
+
+@dataclass(frozen=True)
+class Given:
+    """Gradients of rows that one look-up has got: float32 [n, width] for int64 ids [n]."""
+
+    number: int  # of the look-up
+    table: str
+    ids: Array
+    gradients: torch.Tensor
+
+
+class Tables:
+    """All tables of the script. The first look-up settles what there is and where it lives."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, TableFacts] = {}
+        self._dense: dict[str, tuple[DenseFacts, nn.Parameter]] = {}
+        self._optimizers: list[OptimizerFacts] = []
+        self.rates: list[float] = []
+        self._mode: tuple[str, int | None] = ("sync", None)
+        self._numbers = itertools.count()
+        self._given: list[Given] = []
+        self._indexed: Array | None = None  # the ids of the look-up that the batch holds
+        self._stepped: set[int] = set()  # optimizers, in this step
+        self._told: list[float] = []  # the rates that whoever moves rows has
+        self.facts: Facts | None = None  # once settled
+        self.local: dict[str, SparseTable] = {}  # this trainer's parts, without servers
+        self.served: Served | None = None
+
+    # -- before the first look-up --
+
+    def add(self, table: TableFacts) -> None:
+        """Take a module's table. TableError for a name that is taken, or if it comes too late."""
+        self._refuse_late(f"table {table.name!r}")
+        if table.name in self._facts:
+            raise TableError(
+                f"there are two tables {table.name!r}: give them different names (name=), the same "
+                "on all ranks"
+            )
+        self._facts[table.name] = table
+
+    def new_name(self) -> str:
+        """Return a name that follows from the order in which a script makes its tables."""
+        taken = (f"embedding_{k}" for k in itertools.count())
+        return next(name for name in taken if name not in self._facts)
+
+    def optimize(
+        self,
+        names: Sequence[str],
+        optimizer: OptimizerFacts,
+        rate: float,
+        mode: tuple[str, int | None],
+    ) -> int:
+        """Let an optimizer move tables; return its number."""
+        self._refuse_late(f"an optimizer of {', '.join(names)}")
+        for name in names:
+            if self._facts[name].optimizer >= 0:
+                raise TableError(f"table {name!r} has two optimizers")
+        number = self._enter(optimizer, rate, mode)
+        for name in names:
+            self._facts[name] = replace(self._facts[name], optimizer=number)
+        return number
+
+    def serve(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        optimizer: OptimizerFacts,
+        rate: float,
+        mode: tuple[str, int | None],
+    ) -> int:
+        """Let servers keep parameters, moved by an optimizer; return its number."""
+        self._refuse_late("an optimizer on servers")
+        for name in parameters:
+            if name in self._dense:
+                raise TableError(f"parameter {name!r} has two optimizers on servers")
+        number = self._enter(optimizer, rate, mode)
+        for name, parameter in parameters.items():
+            self._dense[name] = DenseFacts(name, tuple(parameter.shape), number), parameter
+        return number
+
+    def _enter(self, optimizer: OptimizerFacts, rate: float, mode: tuple[str, int | None]) -> int:
+        if self._optimizers and mode != self._mode:
+            raise TableError(
+                f"all that servers keep trains in one mode: {self._mode} and {mode} were given"
+            )
+        self._mode = mode
+        self._optimizers.append(optimizer)
+        self.rates.append(rate)
+        return len(self._optimizers) - 1
+
+    def _refuse_late(self, what: str) -> None:
+        if self.facts is not None:
+            raise TableError(
+                f"{what} comes too late: make all tables and their optimizers before the first "
+                "look-up"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tables."""
+        return sorted(self._facts)
+
+    @property
+    def served_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that servers keep, by the names that they know them by."""
+        return {name: parameter for name, (_, parameter) in sorted(self._dense.items())}
+
+    # -- settling --
+
+    @cached_property
+    def group(self) -> Transport:
+        """The transport of all trainers for what is done here. The first use is collective."""
+        ours = job().transport
+        return ours.subset(range(ours.size), OWN_TAG)
+
+    def settle_if_any(self) -> None:
+        """Do as `settle` if there is anything to keep. Collective then."""
+        if self._facts or self._dense:
+            self.settle()
+
+    def settle(self) -> None:
+        """Agree with all ranks on what there is, and connect. Collective, once."""
+        if self.facts is not None:
+            return
+        without = [name for name, table in self._facts.items() if table.optimizer < 0]
+        if without:
+            raise TableError(
+                f"table {without[0]!r} has no optimizer: make "
+                "hpcdist.torch.TableOptimizer(model, ...) before the first look-up"
+            )
+        facts = Facts(
+            tuple(self._facts[name] for name in sorted(self._facts)),
+            tuple(self._dense[name][0] for name in sorted(self._dense)),
+            tuple(self._optimizers),
+            tuple(self.rates),
+            *self._mode,
+        )
+        self._agree(json.dumps(facts.payload(), sort_keys=True), "tables or optimizers")
+        self._told = list(self.rates)
+        if runtime.server_count():
+            self.served = announce(facts, self.served_parameters)
+            self._specs: tuple[TableSpec, ...] = self.served.specs
+            self._exchange: RowExchange | ShardedTables = self.served.client.tables
+            owners = runtime.server_count()
+        else:
+            if self._dense:
+                raise TableError(
+                    "ServedOptimizer needs parameter servers: start the job with --pservers P, or "
+                    "use torch's own optimizer"
+                )
+            if self._mode != ("sync", None):
+                raise TableError(
+                    f"mode {self._mode[0]!r} needs parameter servers: start the job with "
+                    "--pservers P, or leave the mode out"
+                )
+            main, startup = facts.programs
+            tables = with_startup(read_tables(main), startup)
+            self._specs = tuple(map(spec_of, tables))
+            made = [make_table(table) for table in tables]
+            self.local = {table.name: table for table in made}
+            self._exchange = ShardedTables(
+                self.group, self._specs, made, self._rates_by_table, job().deadline_s
+            )
+            owners = self.group.size
+        self._places = {spec.name: i for i, spec in enumerate(self._specs)}
+        self._batch = Batch(self._specs, owners)
+        self.facts = facts
+
+    def _rates_by_table(self) -> list[float]:
+        return [self._told[self._facts[spec.name].optimizer] for spec in self._specs]
+
+    def _agree(self, said: str, what: str) -> None:
+        """Refuse trainers that say different things. Collective."""
+        everyone = self.group.allgather_bytes(
+            said.encode(), job().deadline_s, f"the other trainers' {what}"
+        )
+        for k, other in enumerate(everyone):
+            if other != everyone[0]:
+                raise CommError(
+                    f"trainers 0 and {k} have different {what}: "
+                    f"{everyone[0].decode():.300} and {other.decode():.300}"
+                )
+
+    # -- a step --
+
+    def look_up(self, table: str, ids: Array, *, train: bool) -> torch.Tensor:
+        """Return the rows [n, width] of ids (int64 [n]); to ``train`` them, rows are made.
+
+        Collective without servers. The gradients of rows to train are noted as they come.
+        """
+        self.settle()
+        self._exchange.finish()
+        place = self._places[table]
+        nothing = np.empty(0, np.int64)
+        self._batch.index([ids if i == place else nothing for i in range(len(self._specs))])
+        self._indexed = ids
+        self._exchange.pull(self._batch, create=train)
+        rows = torch.empty(len(ids), self._specs[place].width)
+        starts = np.array([0, len(ids)], np.int64)
+        self._batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
+        if train:
+            number = next(self._numbers)
+            rows.requires_grad_()
+            rows.register_post_accumulate_grad_hook(
+                lambda given: self._take(number, table, ids, given)
+            )
+        return rows
+
+    def _take(self, number: int, table: str, ids: Array, rows: torch.Tensor) -> None:
+        assert rows.grad is not None, "this is called when it has come"
+        self._given.append(Given(number, table, ids, rows.grad.contiguous()))
+        rows.grad = None  # another backward pass through the same look-up counts by itself
+
+    def forget(self) -> None:
+        """Drop the gradients that have come."""
+        self._given.clear()
+
+    def restored(self) -> None:
+        """Note that rows are others, and that whoever moves them has other learning rates."""
+        self.forget()
+        self._told = []
+
+    def step(self, optimizer: int) -> None:
+        """Count an optimizer's step; the last of them moves all tables. Collective then."""
+        if optimizer in self._stepped:
+            behind = sorted(set(range(len(self._optimizers))) - self._stepped)
+            raise TableError(
+                f"optimizer {optimizer} of what is kept elsewhere steps twice while {behind} have "
+                "not: each must step once in every step of the job"
+            )
+        self._stepped.add(optimizer)
+        if len(self._stepped) < len(self._optimizers):
+            return
+        self._stepped.clear()
+        self.settle()
+        self._tell_rates()
+        if self._specs:
+            self._push(sorted(self._given, key=lambda given: given.number))
+        if self.served is not None:
+            self.served.end_step()
+        self._given.clear()
+
+    def _push(self, given: Sequence[Given]) -> None:
+        batch = self._batch
+        known = len(given) == 1 and self._indexed is given[0].ids
+        self._exchange.finish()
+        if not known:
+            batch.index([_joined(g.ids for g in given if g.table == s.name) for s in self._specs])
+        batch.clear()
+        for place, spec in enumerate(self._specs):
+            own = [g for g in given if g.table == spec.name]
+            if own:
+                starts = np.cumsum([0, *(len(g.ids) for g in own)])
+                addresses = np.array([g.gradients.data_ptr() for g in own], np.int64)
+                batch.add(place, starts, addresses)
+        batch.check_finite("the gradient")
+        self._indexed = None
+        self._exchange.push(batch)
+
+    def _tell_rates(self) -> None:
+        """Let whoever moves rows know the learning rates, if they have changed."""
+        if self.rates == self._told:
+            return
+        self._agree(json.dumps(self.rates), "learning rates in one step")
+        if self.served is not None and self.group.rank == 0:
+            if self._specs:
+                # What rows are answered after has been applied: the servers' last step is over.
+                self._exchange.finish()
+                self._batch.index([np.empty(0, np.int64)] * len(self._specs))
+                self._indexed = None
+                self._exchange.pull(self._batch)
+            self.served.set_rates(self.rates)
+        self._told = list(self.rates)
+
+
+def _joined(parts: Iterable[Array]) -> Array:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+@cache
+def tables() -> Tables:
+    """Return the tables of this process's script."""
+    return Tables()

@@ -1,0 +1,151 @@
+"""Jobs that read columnar files and are killed again and again: no row may be lost or repeated.
+
+As a program: ``python -m tests.fault.row_kills 20 0 6`` draws 20 chains of jobs, from number 0 on,
+each of up to 6 trainers.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcdist.columnar.verify import verify
+from tests.jobs import Job
+
+EPOCHS = 2
+MODES = ("plain", "sync", "async")
+SCRIPT = """
+import os, signal, sys
+import numpy as np
+import hpcdist as fluid
+
+mode, how, epochs, run, victim, last = sys.argv[1:]
+shuffle, window, lanes = eval(how)
+me = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+trainers = int(os.environ.get("PADDLE_TRAINERS", "1"))
+x = fluid.data("x", [None, 1], "float32")
+number = fluid.data("id", [None, 1], "int64")
+loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, 1)))
+fluid.optimizer.SGD(0.01).minimize(loss)
+exe, program = fluid.Executor(), fluid.default_main_program()
+rows = fluid.data.read("*.parquet", feed_list=[x, number], batch=24, drop_last=True,
+                       shuffle=shuffle, window=window, lanes=lanes, certificate="rows")
+if mode == "plain":
+    exe.run(fluid.default_startup_program())
+else:
+    transpiler = fluid.DistributeTranspiler()
+    servers = os.environ["PADDLE_PSERVERS_IP_PORT_LIST"]
+    transpiler.transpile(me, pservers=servers, trainers=trainers, sync_mode=mode == "sync")
+    if os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER":
+        own = os.environ["PADDLE_CURRENT_ENDPOINT"]
+        for part in reversed(transpiler.get_pserver_programs(own)):
+            exe.run(part)
+        sys.exit(0)
+    exe.run(fluid.default_startup_program())
+    program = transpiler.get_trainer_program()
+    if trainers > 1:
+        rows = rows.shard()
+saver = fluid.checkpoint.Saver(exe, "saved", every=4, reader=rows, main_program=program)
+saver.restore()
+notes = open(f"used.{run}.{me}", "w")
+print("from", rows.epoch, rows.position, file=notes, flush=True)
+step = 0
+while rows.epoch < int(epochs):
+    before = rows.position
+    for batch in rows():
+        print(rows.epoch, before, *batch["id"].ravel(), file=notes, flush=True)
+        before = rows.position
+        if me == int(victim) and step == int(last):
+            os.kill(os.getpid(), signal.SIGKILL)
+        exe.run(program, feed=batch, fetch_list=[loss])
+        saver.after_step()
+        step += 1
+saver.close()
+exe.close()
+"""
+
+
+def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[str]:
+    """Run a chain of jobs of up to ``most`` trainers; only the last ends by itself; check all rows.
+
+    Returns what was drawn.
+    """
+    draw = random.Random(number)
+    first = 0
+    for file in range(draw.randint(1, 4)):
+        rows = draw.randint(1, 200) + (300 if not file else 0)
+        columns = {"x": np.ones(rows, np.float32), "id": np.arange(first, first + rows)}
+        path = directory / f"p{file}.parquet"
+        pq.write_table(pa.table(columns), path, row_group_size=draw.randint(5, 150))
+        first += rows
+    due = first - first % 24
+    mode = draw.choice(MODES)
+    how = (draw.choice([None, number]), draw.choice([1, 60, 1000]), draw.choice([1, 4, 12]))
+    drawn: Counter[str] = Counter({mode: 1})
+    for job in range(jobs):
+        trainers = draw.randint(1, most)
+        servers = draw.randint(mode != "plain", 2)
+        last = draw.randint(0, 12) if job < jobs - 1 else -1
+        args = [mode, repr(how), EPOCHS, job, draw.randrange(trainers), last]
+        options = ["--pservers", str(servers), "--quiet"] if servers else ["--quiet"]
+        ranks = trainers + servers
+        started = Job(directory, SCRIPT, *options, ranks=ranks, args=list(map(str, args)))
+        ended = started.end(within_s=300)
+        drawn[f"{trainers} trainers"] += 1
+        if ended.code == 0:  # the epochs were over before the kill came
+            break
+        assert last >= 0, (args, ranks, ended)
+    used = _used(directory, due)
+    for epoch in range(EPOCHS):
+        counts = Counter(used[epoch])
+        assert len(counts) == due and set(counts.values()) == {1}, (number, epoch, counts)
+    (verdict,) = verify(directory / "rows")
+    assert verdict.exact, (number, verdict)
+    assert [(e.used, e.whole) for e in verdict.epochs] == [(due, True)] * EPOCHS, (number, verdict)
+    return drawn
+
+
+def _used(directory: Path, due: int) -> dict[int, list[int]]:
+    """Return the rows that count by epoch, from the notes of the scripts alone."""
+    used: dict[int, list[int]] = {epoch: [] for epoch in range(EPOCHS)}
+    jobs: dict[int, list[Path]] = {}
+    for path in directory.glob("used.*"):
+        jobs.setdefault(int(path.name.split(".")[1]), []).append(path)
+    until = (EPOCHS, 0)
+    for job in sorted(jobs, reverse=True):
+        start = until
+        for number, path in enumerate(sorted(jobs[job])):
+            head, *lines = path.read_text().splitlines()
+            _, epoch, position = head.split(" ")
+            start = int(epoch), int(position)
+            whole = [line for line in lines if len(line.split(" ")) == 26]
+            if number and len(whole) == len(lines):
+                continue  # of a plain job: all trainers have noted the whole batches
+            for line in lines:
+                at_epoch, before, *ids = map(int, line.split(" "))
+                if (at_epoch, before) < until:
+                    used[at_epoch] += ids
+        until = min(until, start)
+    return used
+
+
+def main() -> None:
+    """Run chains of jobs; an AssertionError tells of the first that went wrong."""
+    given = sys.argv[1:]
+    count, begin, most = map(int, [*given, *("20", "0", "6")[len(given) :]])
+    total: Counter[str] = Counter()
+    for number in range(begin, begin + count):
+        with tempfile.TemporaryDirectory() as directory:
+            total += run(number, Path(directory), most=most)
+        print(number, dict(total), flush=True)
+
+
+if __name__ == "__main__":
+    main()

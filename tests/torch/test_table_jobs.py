@@ -1,0 +1,202 @@
+"""Jobs of torch's with tables, as users start them: on servers, among trainers, alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import ROOT, Job, needs_mpirun
+
+pytestmark = [
+    needs_mpirun,
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch") is None,
+        reason="torch is not installed: pip install .[torch]",
+    ),
+]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+# A hybrid: two tables, and a dense layer that DistributedDataParallel sums. Prints bits.
+TRAINS = """
+import hashlib, sys
+import torch, torch.distributed as dist
+from torch import nn
+import hpcdist.torch as ours
+
+first, last, mode, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+dist.init_process_group("hpcdist")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = ours.EmbeddingBag(None, 4, mode="mean", padding_idx=3, name="words")
+        self.users = ours.Embedding(-1, 3, name="users", initial=ours.Initial("uniform", -0.5, 0.5))
+        self.out = nn.Linear(7, 1)
+
+    def forward(self, words, users):
+        return self.out(torch.cat([self.words(words), self.users(users)], 1))
+
+model = Model()
+tables = ours.TableOptimizer(model, "Adam", lr=0.1, mode=mode)
+rates = torch.optim.lr_scheduler.StepLR(tables, 2, 0.5)
+shared = nn.parallel.DistributedDataParallel(model)
+dense = torch.optim.Adam(model.out.parameters(), 0.1)
+saver = ours.Saver(directory, {"model": model, "tables": tables, "rates": rates, "dense": dense})
+if first:
+    assert saver.restore().step == first
+    assert saver.step == first
+generator = torch.Generator().manual_seed(5)
+for step in range(last):
+    words = torch.randint(-2**62, 2**62, (8, 3), generator=generator)
+    words[::2] = torch.randint(0, 9, (4, 3), generator=generator)
+    users = torch.randint(0, 5, (8,), generator=generator)
+    target = torch.rand(8, 1, generator=generator)
+    if step < first:
+        continue
+    own = slice(rank * 8 // size, (rank + 1) * 8 // size)
+    loss = (shared(words[own], users[own]) - target[own]).square().mean()
+    tables.zero_grad()
+    dense.zero_grad()
+    loss.backward()
+    tables.step()
+    dense.step()
+    rates.step()
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    saver.after_step()
+if directory != "-":
+    saver.close()
+with torch.no_grad():
+    ids = torch.arange(9)
+    seen = torch.cat([model.words(ids[:, None]), model.users(ids)], 1)
+found = b"".join(t.detach().numpy().tobytes() for t in (seen, *model.out.parameters()))
+if rank == 0:
+    print("bits", hashlib.sha256(found).hexdigest(), "loss", total.item() / size)
+"""
+
+
+def end_of(tmp_path, *, trainers, servers, steps=(0, 4), mode="sync", directory="-", launcher=()):
+    """Return (bits, loss) that a job prints."""
+    options = (*launcher, *(("--pservers", str(servers)) if servers else ()))
+    args = (*map(str, steps), mode, directory)
+    ranks = trainers + servers
+    job = Job(tmp_path, TRAINS, *options, ranks=ranks, args=args, mpirun=ranks > 1, env=ONE_THREAD)
+    ended = job.end()
+    assert ended.code == 0, ended
+    ((bits, loss),) = re.findall(r"bits (\w+) loss ([\d.]+)", ended.out)
+    return bits, float(loss)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What two trainers end with that share the rows out."""
+    return end_of(tmp_path_factory.mktemp("two"), trainers=2, servers=0)
+
+
+def test_rows_on_a_server_and_on_trainers_have_the_same_bits(tmp_path, two):
+    found = end_of(tmp_path, trainers=2, servers=1, launcher=("--as-torchrun",))
+    assert found == two
+
+
+def test_one_asynchronous_trainer_trains_as_a_process_alone(tmp_path, two):
+    expected = end_of(tmp_path, trainers=1, servers=0)
+    assert end_of(tmp_path, trainers=1, servers=2, mode="async") == expected
+    assert expected[1] == pytest.approx(two[1], rel=1e-4)
+
+
+def test_a_checkpoint_goes_on_on_any_servers_and_without(tmp_path, two):
+    place = {"trainers": 2, "directory": str(tmp_path / "saved")}
+    end_of(tmp_path, servers=1, steps=(0, 2), **place)
+    end_of(tmp_path, servers=0, steps=(2, 3), **place)
+    assert end_of(tmp_path, servers=2, steps=(3, 4), **place) == two
+
+
+def test_servers_without_tables_end_with_the_script(tmp_path):
+    script = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint('done')\n"
+    options = ("--as-torchrun", "--pservers", "1")
+    ended = Job(tmp_path, script, *options, ranks=3, env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    assert ended.out == "done\n"
+
+
+def test_asynchronous_tables_need_servers(tmp_path):
+    options = ("0", "1", "async", "-")
+    ended = Job(tmp_path, TRAINS, ranks=1, args=options, mpirun=False, env=ONE_THREAD).end()
+    assert ended.code == 1
+    assert "mode 'async' needs parameter servers" in ended.err
+
+
+# Dense parameters on servers; ``ddp``: the same by DistributedDataParallel and torch's optimizer.
+SERVED = """
+import hashlib, sys
+import torch, torch.distributed as dist
+from torch import nn
+import hpcdist.torch as ours
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0 if sys.argv[1] == "ddp" else size - 1 - rank)
+model = nn.Sequential(nn.Linear(90, 200), nn.Tanh(), nn.Linear(200, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=0.01)
+if sys.argv[1] == "ddp":
+    torch.manual_seed(1)  # trainer 0's in the jobs with servers
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()
+    model = nn.parallel.DistributedDataParallel(model)
+elif sys.argv[1] == "sync":
+    optimizer = ours.ServedOptimizer(model, optimizer)
+else:
+    optimizer = ours.ServedOptimizer(model, lr=0.01, mode=sys.argv[1])
+generator = torch.Generator().manual_seed(5)
+for step in range(8):
+    if step == 4:
+        optimizer.param_groups[0]["lr"] /= 2
+    x = torch.rand(8, 90, generator=generator)
+    y = torch.rand(8, 1, generator=generator)
+    own = slice(rank * 8 // size, (rank + 1) * 8 // size)
+    loss = (model(x[own]) - y[own]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+total = loss.detach().clone()
+dist.all_reduce(total)
+if rank == 0:
+    found = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    print("bits", hashlib.sha256(found).hexdigest(), "loss", total.item() / size)
+"""
+
+
+def served(tmp_path, mode, servers):
+    options = ("--as-torchrun", *(("--pservers", str(servers)) if servers else ()))
+    ended = Job(tmp_path, SERVED, *options, ranks=2 + servers, args=(mode,), env=ONE_THREAD).end()
+    assert ended.code == 0, ended
+    ((bits, loss),) = re.findall(r"bits (\w+) loss ([\d.e-]+)", ended.out)
+    return bits, float(loss)
+
+
+def test_parameters_on_servers_train_as_by_torch(tmp_path):
+    one = served(tmp_path, "sync", 1)
+    assert served(tmp_path, "sync", 2) == one
+    assert one[1] == pytest.approx(served(tmp_path, "ddp", 0)[1], rel=1e-3)
+
+
+def test_parameters_on_servers_train_with_compensated_delay(tmp_path):
+    assert served(tmp_path, "dc_asgd", 1)[1] < 0.5
+
+
+def test_the_example_of_clicks_learns_and_goes_on(tmp_path):
+    script = (Path(ROOT) / "examples" / "torch" / "dlrm.py").read_text()
+    losses = []
+    for steps, options in ((100, ("--as-torchrun", "--pservers", "1")), (150, ())):
+        args = ("--steps", str(steps), "--batch", "128", "--save", str(tmp_path / "saved"))
+        ended = Job(tmp_path, script, *options, ranks=2, args=args, env=ONE_THREAD).end()
+        assert ended.code == 0, ended
+        losses += [float(loss) for loss in re.findall(r"loss ([\d.]+)", ended.out)]
+    assert len(losses) == 3
+    assert losses[0] > losses[2]

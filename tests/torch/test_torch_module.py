@@ -1,0 +1,171 @@
+"""Modules of PyTorch's as layers of Programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import hpcdist as fluid  # noqa: E402
+from hpcdist.errors import GraphError  # noqa: E402
+from hpcdist.transpiler.plan import trainer_plan  # noqa: E402
+
+
+class Twice(torch.nn.Module):
+    """Two results of two inputs, one of them ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Embedding(7, 3)
+        self.out = torch.nn.Linear(3, 2, bias=False)
+        self.unused = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x, ids):
+        mixed = torch.tanh(x + self.rows(ids[:, 0]))
+        return self.out(mixed), mixed.sum(1, keepdim=True)
+
+
+def trained(build, optimizer, feeds):
+    """Return losses and last parameters of a Program."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        loss = build()
+        optimizer().minimize(loss)
+    scope = fluid.Scope()
+    with fluid.scope_guard(scope):
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        losses = [exe.run(main, feed=feed, fetch_list=[loss])[0].item() for feed in feeds]
+        found = {v.name: np.array(scope.find_var(v.name).value) for v in main.all_parameters()}
+    return losses, found
+
+
+def feeds(steps, rows=5):
+    rng = np.random.RandomState(0)
+    return [
+        {
+            "x": rng.rand(rows, 3).astype("float32"),
+            "ids": rng.randint(0, 7, (rows, 1)),
+            "y": rng.rand(rows, 2).astype("float32"),
+        }
+        for _ in range(steps)
+    ]
+
+
+def inputs():
+    x = fluid.data("x", [None, 3])
+    ids = fluid.data("ids", [None, 1], "int64")
+    return x, ids, fluid.data("y", [None, 2])
+
+
+def test_a_module_trains_as_in_torch():
+    torch.manual_seed(1)
+    module, data = Twice(), feeds(4)
+
+    def build():
+        x, ids, y = inputs()
+        scores, sums = fluid.layers.torch_module(module, [fluid.layers.scale(x, 2.0), ids], "net")
+        assert scores.shape == (-1, 2) and sums.shape == (-1, 1)
+        error = fluid.layers.square_error_cost(scores, y)
+        return fluid.layers.mean(error) + 0.5 * fluid.layers.mean(sums)
+
+    losses, found = trained(build, lambda: fluid.optimizer.SGD(0.3), data)
+    optimizer = torch.optim.SGD(module.parameters(), 0.3)
+    for step, feed in enumerate(data):
+        x, ids, y = (torch.from_numpy(feed[name]) for name in ("x", "ids", "y"))
+        scores, sums = module(2 * x, ids)
+        loss = (scores - y).square().mean() + 0.5 * sums.mean()
+        assert losses[step] == pytest.approx(loss.item(), rel=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert set(found) == {"net.rows.weight", "net.out.weight", "net.unused"}
+    for name, value in module.named_parameters():
+        np.testing.assert_allclose(found[f"net.{name}"], value.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_flow_to_layers_before_it():
+    data = feeds(3)
+
+    def by_layers():
+        x, _, y = inputs()
+        hidden = fluid.layers.fc(x, 4, param_attr=constant(), bias_attr=False)
+        return fluid.layers.mean(fluid.layers.square_error_cost(2.0 * pick(hidden), y))
+
+    def by_torch():
+        x, _, y = inputs()
+        hidden = fluid.layers.fc(x, 4, param_attr=constant(), bias_attr=False)
+        made = fluid.layers.torch_module(lambda h: 2 * h[:, :2], hidden)
+        return fluid.layers.mean(fluid.layers.square_error_cost(made, y))
+
+    def constant():
+        return fluid.ParamAttr("w", fluid.initializer.Constant(0.1))
+
+    def pick(hidden):
+        return fluid.layers.slice(hidden, axes=[1], starts=[0], ends=[2])
+
+    expected = trained(by_layers, lambda: fluid.optimizer.Adam(0.1), data)
+    found = trained(by_torch, lambda: fluid.optimizer.Adam(0.1), data)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    np.testing.assert_allclose(found[1]["w"], expected[1]["w"], rtol=1e-5)
+
+
+def test_a_test_program_runs_the_module_in_eval_mode():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 3])
+        out = fluid.layers.torch_module(torch.nn.Dropout(0.5), x, by_row=True)
+        test = main.clone(for_test=True)
+    exe = fluid.Executor(fluid.CPUPlace())
+    ones = np.ones((400, 3), "float32")
+    (kept,) = exe.run(test, feed={"x": ones}, fetch_list=[out.name])
+    assert (kept == 1).all()
+    (drawn,) = exe.run(main, feed={"x": ones}, fetch_list=[out])
+    assert set(np.unique(drawn)) == {0.0, 2.0}
+
+
+def test_parameters_are_planned_like_others():
+    main, startup = fluid.Program(), fluid.Program()
+    torch.manual_seed(0)
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 200])
+        out = fluid.layers.torch_module(torch.nn.Linear(200, 100), x, "net")
+        fluid.optimizer.Adam(0.1).minimize(fluid.layers.mean(out))
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(0, program=main, pservers="a:1,b:1", trainers=2, startup_program=startup)
+    plan = trainer_plan(transpiler.get_trainer_program())
+    routes = {route.parameter: route for route in plan.routes}
+    assert set(routes) == {"net.weight", "net.bias"}
+    assert routes["net.weight"].cut
+
+
+@pytest.mark.parametrize(
+    "module, alone",
+    [
+        (torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), True),
+        (lambda x: x - x.mean(0), False),
+        (lambda x: x.mean(), False),
+        (torch.nn.Dropout(0.5), False),
+    ],
+)
+def test_whether_results_mix_rows_is_tried(module, alone):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        fluid.layers.torch_module(module, fluid.data("x", [None, 3]))
+    (op,) = (op for op in main.global_block().ops if op.type == "torch_module")
+    assert op.attrs["by_row"] is alone
+
+
+def test_what_cannot_be_is_refused():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 3])
+        with pytest.raises(GraphError, match=r"state beside its parameters \('running_mean'\)"):
+            fluid.layers.torch_module(torch.nn.BatchNorm1d(3), x)
+        with pytest.raises(GraphError, match="expected a torch.nn.Module or a function"):
+            fluid.layers.torch_module("relu", x)
+        with pytest.raises(GraphError, match="is torch.float64"):
+            fluid.layers.torch_module(torch.nn.Linear(3, 3).double(), x)
+        with pytest.raises((GraphError, RuntimeError), match="shape|mat1"):
+            fluid.layers.torch_module(torch.nn.Linear(4, 3), x)

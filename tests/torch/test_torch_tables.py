@@ -1,0 +1,324 @@
+"""Embedding and EmbeddingBag on tables that the trainers share out, beside torch's own modules."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import hpcdist.torch as ours
+from hpcdist.errors import CheckpointError, CommError, TableError
+from hpcdist.torch import states, tables
+from hpcdist.torch.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts
+from tests.torch.torch_ranks import pairs
+
+IDS = 11
+WIDTH = 5
+
+
+@pytest.fixture(autouse=True)
+def no_tables_yet():
+    tables.tables.cache_clear()
+    yield
+    tables.tables.cache_clear()
+
+
+def rank_and_size():
+    pairs()  # which make the group of all ranks
+    return dist.get_rank(), dist.get_world_size()
+
+
+def batches(steps, rank, size, shape=(6, 3)):
+    """Return this rank's rows of batches of ids that repeat, with targets."""
+    generator = torch.Generator().manual_seed(3)
+    own = slice(rank * shape[0] // size, (rank + 1) * shape[0] // size)
+    for _ in range(steps):
+        ids = torch.randint(0, IDS, shape, generator=generator)
+        target = torch.rand(shape[0], WIDTH, generator=generator)
+        yield ids[own], target[own]
+
+
+def trained_beside(module, own, size, steps, forward, optimizer, moves):
+    """Train a module of ours and torch's that begins with the same rows; return both outputs."""
+    rank = dist.get_rank()
+    with torch.no_grad():
+        own.weight.copy_(_rows(module))
+    moved = moves([own.weight])
+    for ids, target in batches(steps, rank, size):
+        for it in (module, own):
+            (forward(it, ids) - target).square().mean().backward()
+        own.weight.grad = own.weight.grad.to_dense()
+        dist.all_reduce(own.weight.grad)
+        own.weight.grad /= size
+        for it in (optimizer, moved):
+            it.step()
+            it.zero_grad()
+    return _rows(module), own.weight.detach()
+
+
+def _rows(module):
+    with torch.no_grad():
+        every = torch.arange(IDS)
+        return module(every) if isinstance(module, ours.Embedding) else module(every[:, None])
+
+
+MOVES = {
+    "SGD": ({}, functools.partial(torch.optim.SGD, lr=0.3)),
+    "Momentum": (
+        {"momentum": 0.9, "use_nesterov": True},
+        functools.partial(torch.optim.SGD, lr=0.3, momentum=0.9, nesterov=True),
+    ),
+    "Adagrad": ({"epsilon": 1e-10}, functools.partial(torch.optim.Adagrad, lr=0.3)),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad"])
+def test_embedding_trains_as_torchs(kind):
+    _, size = rank_and_size()
+    if 6 % size:
+        pytest.skip("6 rows do not divide")
+    module = ours.Embedding(None, WIDTH)
+    arguments, moves = MOVES[kind]
+    optimizer = ours.TableOptimizer(module, kind, lr=0.3, **arguments)
+    found, expected = trained_beside(
+        module,
+        nn.Embedding(IDS, WIDTH),
+        size,
+        4,
+        lambda it, ids: it(ids).mean(1),
+        optimizer,
+        moves,
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bag_trains_as_torchs(mode):
+    _, size = rank_and_size()
+    if 6 % size:
+        pytest.skip("6 rows do not divide")
+    module = ours.EmbeddingBag(IDS, WIDTH, mode, padding_idx=2)
+    optimizer = ours.TableOptimizer(module, "SGD", lr=0.3)
+    own = nn.EmbeddingBag(IDS, WIDTH, mode=mode, padding_idx=2)
+    offsets = torch.tensor([0, 2, 2])
+
+    def forward(it, ids):
+        weights = {"per_sample_weights": ids.float() + 1} if mode == "sum" else {}
+        flat = {"per_sample_weights": ids.reshape(-1).float()} if mode == "sum" else {}
+        bags = it(ids.reshape(-1), offsets, **flat).sum()
+        return it(ids, **weights) + bags
+
+    found, expected = trained_beside(
+        module, own, size, 3, forward, optimizer, functools.partial(torch.optim.SGD, lr=0.3)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert (found[2] == 0).all()
+
+
+@pytest.mark.mpi
+def test_gradients_add_up_until_the_step_and_only_looked_up_rows_move():
+    rank, size = rank_and_size()
+    module = ours.Embedding(None, 2, initial=Initial("constant", 1.0))
+    optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
+    ids = torch.tensor([-(2**63), 2**63 - 1])
+    for _ in range(2):
+        module(ids).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert (module(ids) == 1 - 2).all()
+        assert (module(torch.tensor([0])) == 1).all()
+    module(ids).sum().backward()
+    optimizer.zero_grad()
+    optimizer.param_groups[0]["lr"] = 0.5
+    if rank == 0:
+        module(torch.tensor([7])).sum().backward()
+    else:
+        module(torch.tensor([], dtype=torch.int64)).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert (module(ids) == -1).all()
+        assert torch.allclose(module(torch.tensor([7])), torch.tensor(1 - 0.5 / size))
+
+
+@pytest.mark.mpi
+def test_trainers_that_do_different_things_are_told_so():
+    rank, size = rank_and_size()
+    if size == 1:
+        pytest.skip("needs others")
+    module = ours.Embedding(None, 2)
+    optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
+    module(torch.tensor([1])).sum().backward()
+    with pytest.raises(CommError, match=r"trainer \d is to (look rows up|push gradients)"):
+        if rank == 0:
+            optimizer.step()
+        else:
+            module(torch.tensor([1]))
+    dist.barrier()
+
+
+@pytest.mark.mpi
+def test_trainers_with_different_tables_or_rates_are_told_so():
+    rank, size = rank_and_size()
+    if size == 1:
+        pytest.skip("needs others")
+    module = ours.Embedding(None, 2 + (rank == 0))
+    ours.TableOptimizer(module, "SGD", lr=1.0)
+    with pytest.raises(CommError, match="trainers 0 and 1 have different tables"):
+        module(torch.tensor([1]))
+    tables.tables.cache_clear()
+    module = ours.Embedding(None, 2)
+    optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
+    module(torch.tensor([1])).sum().backward()
+    optimizer.param_groups[0]["lr"] = 2.0 + rank
+    with pytest.raises(CommError, match="different learning rates"):
+        optimizer.step()
+    dist.barrier()
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(TableError, match="positive number of rows"):
+        ours.Embedding(0, 4)
+    with pytest.raises(TableError, match="counts from the end"):
+        ours.Embedding(None, 4, padding_idx=-1)
+    with pytest.raises(TableError, match="sum, mean or max"):
+        ours.EmbeddingBag(4, 4, "median")
+    module = ours.Embedding(None, 4, name="words")
+    with pytest.raises(TableError, match="two tables 'words'"):
+        ours.Embedding(None, 4, name="words")
+    with pytest.raises(TableError, match="no table of hpcdist.torch"):
+        ours.TableOptimizer(nn.Linear(2, 2), lr=0.1)
+    with pytest.raises(TableError, match="mode"):
+        ours.TableOptimizer(module, lr=0.1, mode="geo")
+    with pytest.raises(ValueError, match="no optimizer 'Lion'"):
+        ours.TableOptimizer(module, "Lion", lr=0.1)
+    with pytest.raises(ValueError, match="optimizer Adagrad"):
+        ours.TableOptimizer(module, "Adagrad", lr=0.1, beta1=0.9)
+    with pytest.raises(TableError, match="has no optimizer"):
+        module(torch.tensor([1]))
+    ours.TableOptimizer(module, lr=0.1)
+    with pytest.raises(TableError, match="two optimizers"):
+        ours.TableOptimizer(module, lr=0.1)
+    with pytest.raises(TableError, match="expected a tensor of int64"):
+        module(torch.tensor([1.0]))
+    with pytest.raises(TableError, match=r"state_dict\(\).*'words'"):
+        nn.Sequential(module).state_dict()
+
+
+def test_the_state_of_a_model_is_that_without_its_tables():
+    model = nn.Sequential(ours.Embedding(None, 4), nn.Linear(4, 2), nn.BatchNorm1d(2))
+    found = ours.dense_state_dict(model)
+    expected = nn.Sequential(nn.Identity(), nn.Linear(4, 2), nn.BatchNorm1d(2)).state_dict()
+    assert list(found) == list(expected)
+    model.load_state_dict(expected)
+    assert torch.equal(model[1].weight, expected["1.weight"])
+
+
+def test_facts_travel():
+    facts = Facts(
+        (TableFacts("t", 4, -1, None, Initial("uniform", -1.0, 1.0), 0),),
+        (DenseFacts("w", (2, 3), 0),),
+        (OptimizerFacts("Adagrad", {"epsilon": 1e-10}, 0.1),),
+        (0.5,),
+        "async",
+        3,
+    )
+    assert Facts.parse(facts.payload()) == facts
+
+
+def test_states_travel():
+    state = {
+        0: {"moment": torch.rand(2, 3).bfloat16(), "step": torch.tensor(4.0)},
+        "groups": [{"lr": 0.1, "betas": (0.9, 0.99), "none": None, "empty": torch.empty(0, 2)}],
+        "wide": torch.rand(4, 6)[:, ::2],
+    }
+    found = {}
+    said = states.taken_apart("optimizer", state, found)
+    facts = states.tensors_said(said)
+    assert facts.keys() == found.keys()
+    arrays = {name: states.as_array(tensor) for name, tensor in found.items()}
+    for name, array in arrays.items():
+        room = states.array_for(*facts[name])
+        assert (room.shape, room.dtype) == (array.shape, array.dtype)
+    again = states.put_together(said, lambda n: states.as_tensor(arrays[n], *facts[n]))
+    torch.testing.assert_close(again, state, rtol=0, atol=0)
+
+
+def test_a_state_that_cannot_be_kept_is_named():
+    with pytest.raises(CheckpointError, match="sampler/seen: a checkpoint keeps.* got a set"):
+        states.taken_apart("sampler", {"seen": {1}}, {})
+    with pytest.raises(CheckpointError, match="has no state_dict"):
+        states.state_of("thing", object())
+
+
+def test_parameters_that_servers_cannot_keep_are_refused():
+    layer = nn.Linear(2, 2)
+    with pytest.raises(TableError, match=r"torch.optim.AdamW has no twin on the servers"):
+        ours.ServedOptimizer(layer, torch.optim.AdamW(layer.parameters()))
+    with pytest.raises(TableError, match="cannot do dampening=0.5"):
+        given = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9, dampening=0.5)
+        ours.ServedOptimizer(layer, given)
+    with pytest.raises(TableError, match="lr must be given"):
+        ours.ServedOptimizer(layer, "Adam")
+    with pytest.raises(TableError, match="contiguous float32"):
+        ours.ServedOptimizer(nn.Linear(2, 2).double(), lr=0.1)
+    optimizer = ours.ServedOptimizer(layer, "Adam", lr=0.1)
+    with pytest.raises(TableError, match="two optimizers on servers"):
+        ours.ServedOptimizer(layer, "Adam", lr=0.1)
+    layer(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(TableError, match="needs parameter servers"):
+        optimizer.step()
+
+
+class Learner:
+    """A model with a table, and all that a checkpoint of it holds."""
+
+    def __init__(self, seed):
+        tables.tables.cache_clear()
+        torch.manual_seed(seed)
+        self.words = ours.Embedding(None, 4, name="words")
+        self.top = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.3))
+        model = nn.Sequential(self.words, self.top)
+        self.objects = {
+            "model": model,
+            "tables": ours.TableOptimizer(model, "Adagrad", lr=0.1),
+            "dense": torch.optim.Adam(self.top.parameters()),
+        }
+        self.objects["rates"] = torch.optim.lr_scheduler.StepLR(self.objects["tables"], 1, 0.5)
+
+    def step(self):
+        loss = self.objects["model"](torch.arange(6)).square().mean()
+        for name in ("tables", "dense"):
+            self.objects[name].zero_grad()
+        loss.backward()
+        for name in ("tables", "dense", "rates"):
+            self.objects[name].step()
+        return loss.item()
+
+
+def test_a_saver_restores_all_of_a_process_alone(tmp_path):
+    learner = Learner(1)
+    with ours.Saver(tmp_path, learner.objects) as saver:
+        assert saver.restore() is None
+        for _ in range(3):
+            learner.step()
+            saver.after_step()
+        saver.save({"seen": 7})
+    expected = [learner.step() for _ in range(3)]
+    other = Learner(2)
+    saver = ours.Saver(tmp_path, other.objects)
+    found = saver.restore()
+    assert (found.step, found.extra, saver.step) == (3, {"seen": 7}, 3)
+    assert other.objects["tables"].param_groups[0]["lr"] == 0.1 * 0.5**3
+    assert [other.step() for _ in range(3)] == expected
+    with pytest.raises(CheckpointError, match="'words' is in none of the modules"):
+        ours.Saver(tmp_path, {"dense": other.objects["dense"]})
+    with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, wanted model"):
+        ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()

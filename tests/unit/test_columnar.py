@@ -1,0 +1,437 @@
+"""Columnar files: what their columns become, what is refused, and where reading goes on."""
+
+import datetime
+import os
+import threading
+from itertools import chain
+
+import numpy as np
+import pytest
+import xxhash
+
+pa = pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
+
+import h5py  # noqa: E402
+import pyarrow.csv  # noqa: E402
+import pyarrow.feather  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+import hpcdist as fluid  # noqa: E402
+from hpcdist.columnar import blocks, text  # noqa: E402
+from hpcdist.columnar import rows as rows_module  # noqa: E402
+from hpcdist.errors import CheckpointError, DataError  # noqa: E402
+
+N = 250
+
+
+def table(first=0, count=N):
+    """Return rows with numbers and text."""
+    number = np.arange(first, first + count)
+    return pa.table(
+        {
+            "id": number,
+            "x": (number / 8).astype(np.float32),
+            "word": [f"w{n % 7}" for n in number],
+        }
+    )
+
+
+def parquet(folder, counts=(N, 30, 120), group=64):
+    """Write Parquet files of uneven sizes, and return a pattern for them."""
+    first = 0
+    for number, count in enumerate(counts):
+        pq.write_table(table(first, count), folder / f"p{number}.parquet", row_group_size=group)
+        first += count
+    return str(folder / "*.parquet")
+
+
+def ids(batches):
+    """Return the column ``id`` of all batches."""
+    return [batch["id"].tolist() for batch in batches]
+
+
+def joined(batches):
+    """Return all rows of the column ``id``."""
+    return list(chain(*ids(batches)))
+
+
+def hashed(word):
+    """Return the number of a text, as the documentation says it is made."""
+    return int(np.uint64(xxhash.xxh3_64_intdigest(word.encode())).astype(np.int64))
+
+
+def write_jsonl(path):
+    """Write rows as JSON lines."""
+    lines = [str(row).replace("'", '"') for row in table().to_pylist()]
+    path.write_text("\n".join(lines) + "\n\n")
+
+
+def write_h5(path):
+    """Write columns as datasets."""
+    with h5py.File(path, "w") as file:
+        for name in ("id", "x"):
+            file[name] = table()[name].to_numpy()
+        file["word"] = table()["word"].to_pylist()
+
+
+def write_npy(path):
+    """Write rows as a structured array."""
+    fields = [("id", "i8"), ("x", "f4"), ("word", "U4")]
+    values = [tuple(row.values()) for row in table().to_pylist()]
+    np.save(path, np.array(values, fields))
+
+
+WRITERS = {
+    "parquet": lambda path: pq.write_table(table(), path, row_group_size=64),
+    "arrow": lambda path: pyarrow.feather.write_feather(table(), path, chunksize=64),
+    "csv": lambda path: pyarrow.csv.write_csv(table(), path),
+    "jsonl": write_jsonl,
+    "h5": write_h5,
+    "npy": write_npy,
+}
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_every_format_gives_the_same_rows(monkeypatch, tmp_path, ending):
+    monkeypatch.setattr(text, "BLOCK_BYTES", 500)
+    path = tmp_path / f"data.{ending}"
+    WRITERS[ending](path)
+    batches = list(fluid.data.read(path, ["id", "x", "word"], batch=33, types=None))
+    assert [len(batch["id"]) for batch in batches] == [33] * 7 + [19]
+    assert joined(batches) == list(range(N))
+    x, words = (np.concatenate([batch[name] for batch in batches]) for name in ("x", "word"))
+    assert np.array_equal(x, np.arange(N) / 8)
+    assert words.tolist() == [hashed(f"w{n % 7}") for n in range(N)]
+    shuffled = fluid.data.read(path, batch=33, shuffle=4)
+    assert sorted(joined(shuffled)) == list(range(N))
+
+
+def test_types_have_stated_rules(tmp_path):
+    moment = datetime.datetime(2001, 2, 3, 4, 5, 6, 7)
+    columns = {
+        "date": pa.array([datetime.date(1970, 1, 3)] * 2),
+        "time": pa.array([moment] * 2, pa.timestamp("ns")),
+        "zone": pa.array([moment] * 2, pa.timestamp("s", "Europe/Berlin")),
+        "flag": pa.array([True, False]),
+        "money": pa.array(["1.50", "2.25"]).cast(pa.decimal128(8, 2)),
+        "list": pa.array([[1, 2], []], pa.list_(pa.int64())),
+        "words": pa.array([["a"], ["b", "a"]]),
+        "fixed": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32(), 2)),
+        "kind": pa.array(["u", "v"]).dictionary_encode(),
+        "bytes": pa.array([b"a", b"b"]),
+        "half": pa.array(np.array([0.5, 1.5], np.float16)),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "types.parquet")
+    (batch,) = fluid.data.read(tmp_path / "types.parquet", batch=2, buckets={"kind": 10})
+    since = (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+    assert batch["date"].tolist() == [2, 2]
+    assert batch["time"].tolist() == [since] * 2
+    assert batch["zone"].tolist() == [since - 7] * 2
+    assert batch["flag"].tolist() == [True, False]
+    assert batch["money"].tolist() == [1.5, 2.25]
+    assert batch["list"].value.tolist() == [1, 2]
+    assert batch["list"].recursive_sequence_lengths() == [[2, 0]]
+    assert batch["words"].value.tolist() == [hashed("a"), hashed("b"), hashed("a")]
+    assert batch["fixed"].tolist() == [[1, 2], [3, 4]]
+    assert batch["kind"].tolist() == [xxhash.xxh3_64_intdigest(w) % 10 for w in (b"u", b"v")]
+    assert batch["bytes"].tolist() == [hashed("a"), hashed("b")]
+    assert batch["half"].dtype == np.float32
+    for name in ("date", "time", "zone", "kind", "bytes"):
+        assert batch[name].dtype == np.int64
+
+
+def test_ragged_rows_are_shuffled_whole(tmp_path):
+    lists = [list(range(n, n + n % 5)) for n in range(200)]
+    columns = {"id": np.arange(200), "list": lists}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=32)
+    for batch in fluid.data.read(tmp_path / "a.parquet", batch=30, shuffle=1, window=64):
+        expected = [lists[n] for n in batch["id"]]
+        assert batch["list"].value.tolist() == list(chain(*expected))
+        assert batch["list"].recursive_sequence_lengths() == [list(map(len, expected))]
+
+
+def test_variables_say_dtype_and_shape(tmp_path):
+    path = parquet(tmp_path)
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        both = fluid.data("both", [None, 2], "float32")
+        label = fluid.data("id", [None, 1], "int64")
+        short = fluid.data("short", [None, 1], "int32")
+    read = fluid.data.read(
+        path, {"both": ["x", "id"], "short": "id"}, feed_list=[both, label, short], batch=100
+    )
+    batch = next(iter(read))
+    assert {n: (a.shape, a.dtype.name) for n, a in batch.items()} == {
+        "both": ((100, 2), "float32"),
+        "id": ((100, 1), "int64"),
+        "short": ((100, 1), "int32"),
+    }
+    exe = fluid.Executor()
+    (value,) = exe.run(main, feed=batch, fetch_list=[both])
+    assert np.array_equal(value[:, 1], np.arange(100))
+
+
+def test_a_value_that_a_variable_cannot_hold_is_a_bad_row(tmp_path):
+    pq.write_table(pa.table({"a": [1.0, 2.5, 3.0]}), tmp_path / "a.parquet")
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        variable = fluid.data("a", [None, 1], "int64")
+    rows = fluid.data.read(tmp_path / "a.parquet", feed_list=[variable], batch=3)
+    with pytest.raises(DataError, match="a.parquet, row group 0, row 1, column 'a': 2.5 cannot be"):
+        next(iter(rows))
+
+
+def test_filters_choose_rows_before_they_are_counted(tmp_path):
+    path = parquet(tmp_path)
+    rows = fluid.data.read(path, ["id"], batch=50, filters=[("x", ">=", 30), ("id", "<", 300)])
+    assert rows.rows == 60
+    assert joined(rows) == list(range(240, 300))
+    shuffled = fluid.data.read(path, ["id"], batch=7, shuffle=0, filters=[("word", "in", ["w3"])])
+    assert sorted(joined(shuffled)) == [n for n in range(400) if n % 7 == 3]
+
+
+# -- bad data --------------------------------------------------------------------------------------
+def test_nulls_are_errors_or_have_a_value(tmp_path):
+    columns = {"id": [1, None, 3], "word": ["a", "b", None]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row group 0, row 1, column 'id': the value is null"):
+        list(fluid.data.read(tmp_path / "a.parquet", batch=3))
+    (batch,) = fluid.data.read(tmp_path / "a.parquet", batch=3, nulls={"id": -1, "word": 0})
+    assert batch["id"].tolist() == [1, -1, 3]
+    assert batch["word"].tolist() == [hashed("a"), hashed("b"), 0]
+    rows = fluid.data.read(tmp_path / "a.parquet", batch=3, on_bad="skip")
+    assert ids(rows) == [[1]]
+    assert [str(s).split("parquet, ")[1] for s in rows.skipped] == [
+        "row group 0, row 1, column 'id': the value is null",
+        "row group 0, row 2, column 'word': the value is null",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "lines", "said"),
+    [
+        ("csv", ["a,b", "1,2", "3", "5,6"], "row 1: expected 2 values, got 1"),
+        ("csv", ["a,b", "1,2", "3,x", "5,6"], "row 1, column 'b': 'x' is no int64"),
+        ("jsonl", ['{"a":1,"b":2}', '{"a":3,', '{"a":5,"b":6}'], "row 1: "),
+        ("jsonl", ['{"a":1,"b":2}', '{"a":3,"b":"x"}', '{"a":5,"b":6}'], "row 1: "),
+    ],
+)
+def test_a_bad_line_is_named_or_left_out(tmp_path, ending, lines, said):
+    path = tmp_path / f"bad.{ending}"
+    path.write_text("\n".join(lines))
+    types = {"a": "int64", "b": "int64"}
+    if ending == "jsonl":  # its types come from good lines
+        path = tmp_path / "a.jsonl"
+        path.write_text('{"a":0,"b":0}\n' * 1)
+        (tmp_path / "bad.jsonl").write_text("\n".join(lines))
+        paths = [path, tmp_path / "bad.jsonl"]
+        good = [0, 1, 5]
+    else:
+        paths, good = [path], [1, 5]
+    with pytest.raises(DataError, match=rf"bad.{ending}, block 0, {said}"):
+        list(fluid.data.read(paths, batch=9, types=types))
+    rows = fluid.data.read(paths, batch=9, types=types, on_bad="skip")
+    (batch,) = rows
+    assert batch["a"].tolist() == good
+    assert len(rows.skipped) == 1
+
+
+def damage(path):
+    """Overwrite the middle of the last row group's column ``x``."""
+    facts = pq.ParquetFile(path).metadata
+    column = facts.row_group(facts.num_row_groups - 1).column(1)
+    start = column.dictionary_page_offset or column.data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(data)
+
+
+def test_a_damaged_row_group_is_named_or_left_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(blocks, "FIRST_PAUSE_S", 0.0)
+    path = parquet(tmp_path)
+    damage(tmp_path / "p2.parquet")
+    with pytest.raises(DataError, match="p2.parquet, row group 1, rows 0:56, column 'x': "):
+        list(fluid.data.read(path, batch=50))
+    rows = fluid.data.read(path, batch=50, shuffle=3, window=100, on_bad="skip")
+    assert sorted(joined(rows)) == list(range(344))
+    assert [(s.begin, s.end) for s in rows.skipped] == [(0, 56)]
+
+
+@pytest.mark.parametrize("what", ["vanish", "change", "shorten"])
+def test_files_that_change_while_they_are_read(tmp_path, what):
+    path = parquet(tmp_path)
+
+    def spoil():
+        victim = tmp_path / "p1.parquet"
+        if what == "vanish":
+            victim.unlink()
+        elif what == "change":
+            pq.write_table(table(900, 31), victim)
+        else:
+            os.truncate(victim, 100)
+
+    for on_bad in ("error", "skip"):
+        parquet(tmp_path)
+        rows = fluid.data.read(path, batch=10, window=10, on_bad=on_bad)
+        spoil()
+        if on_bad == "error":
+            with pytest.raises(DataError, match=r"p1.parquet, row group 0, rows 0:30: "):
+                list(rows)
+        else:
+            assert joined(rows) == [*range(250), *range(280, 400)]
+            assert len(rows.skipped) == 1
+
+
+def test_a_read_that_fails_for_a_time_is_tried_again(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(blocks, "FIRST_PAUSE_S", 0.0)
+    path = parquet(tmp_path)
+    tries = []
+    check = rows_module.Index.where
+
+    def fails(self, block):
+        file, within = check(self, block)
+        return _Flaky(file, tries), within
+
+    monkeypatch.setattr(rows_module.Index, "where", fails)
+    assert joined(fluid.data.read(path, batch=50)) == list(range(400))
+    assert "Stale file handle; trying again" in caplog.text
+    tries.clear()
+    with pytest.raises(DataError, match=r"p0.parquet, row group 0, rows 0:64: OSError: Stale"):
+        list(fluid.data.read(path, batch=50, retries=1))
+    assert len(tries) == 2
+
+
+class _Flaky:
+    """A file whose every third look succeeds."""
+
+    def __init__(self, file, tries):
+        self._file, self._tries = file, tries
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def check(self):
+        self._tries.append(1)
+        if len(self._tries) % 3:
+            raise OSError(116, "Stale file handle")
+
+
+def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
+    path = parquet(tmp_path)
+    goes_on = threading.Event()
+    monkeypatch.setenv("FLAGS_rpc_deadline", "200")
+    monkeypatch.setattr("hpcdist.reader._JOIN_S", 0.0)
+    rows = fluid.data.read(path, batch=50)
+    monkeypatch.setattr(blocks.BlockReader, "_tried", lambda *_: goes_on.wait())
+    try:
+        with pytest.raises(DataError, match=r"reading \S*p0.parquet, row group 0 has not ended"):
+            next(iter(rows))
+    finally:
+        goes_on.set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"batch": 0}, "batch must be"),
+        ({"batch": 8, "shuffle": "x"}, "shuffle must be a seed"),
+        ({"batch": 8, "lanes": 3}, "lanes must divide"),
+        ({"batch": 8, "on_bad": "ignore"}, "on_bad must be"),
+        ({"batch": 8, "columns": ["nothing"]}, "has no column 'nothing'"),
+        ({"batch": 8, "filters": [("id", "~", 3)]}, "filters must be like"),
+        ({"batch": 8, "nulls": "zero"}, "nulls must be"),
+        ({"batch": 8, "types": {"id": "int8"}}, "types= is for CSV"),
+        ({"batch": 8, "feed_list": ["id"]}, "feed_list must hold variables"),
+    ],
+)
+def test_arguments_are_refused_by_name(tmp_path, arguments, said):
+    path = parquet(tmp_path)
+    with pytest.raises(DataError, match=said):
+        fluid.data.read(path, **arguments)
+
+
+def test_paths_are_refused_by_name(tmp_path):
+    parquet(tmp_path)
+    pyarrow.csv.write_csv(table(), tmp_path / "a.csv")
+    (tmp_path / "a.xls").write_text("")
+    (tmp_path / "none.parquet").write_bytes(b"PAR1 no")
+    for paths, said in (
+        ([tmp_path / "p0.parquet"] * 2, "named twice"),
+        ([tmp_path / "p0.parquet", tmp_path / "a.csv"], "files of one format"),
+        (tmp_path / "a.xls", "cannot read files that end in '.xls'"),
+        (tmp_path / "nothing*", "no file is called"),
+        (tmp_path / "nothing.parquet", "nothing.parquet"),
+        (tmp_path / "none.parquet", "cannot read .*none.parquet"),
+    ):
+        with pytest.raises(DataError, match=said):
+            fluid.data.read(paths, ["id"], batch=5)
+
+
+# -- positions -------------------------------------------------------------------------------------
+def test_reading_goes_on_at_a_position_with_other_trainers(tmp_path):
+    path = parquet(tmp_path)
+
+    def read(trainers=1, trainer=0):
+        rows = fluid.data.read(path, ["id"], batch=24, shuffle=9, window=80, drop_last=True)
+        return rows.shard(trainers, trainer) if trainers > 1 else rows
+
+    whole = [ids(read()), ids(read())]
+    second = read()
+    list(second)
+    assert second.epoch == 1
+    assert ids(second) != whole[0]
+    before = [read(3, t) for t in range(3)]
+    passes = [iter(rows) for rows in before]
+    used = [list(chain(*(next(it)["id"].tolist() for it in passes))) for _ in range(5)]
+    states = [rows.state() for rows in before]
+    after = [read(2, t) for t in range(2)]
+    for rows in after:
+        rows.check(states)
+        rows.resume(states[0], None)
+    used += [
+        list(chain(*(b["id"].tolist() for b in batches))) for batches in zip(*after, strict=True)
+    ]
+    assert used == whole[0]
+    assert [rows.epoch for rows in after] == [1, 1]
+
+
+def test_a_loop_that_was_left_is_gone_on_with(tmp_path):
+    rows = fluid.data.read(parquet(tmp_path), ["id"], batch=150)
+    first = next(iter(rows))["id"].tolist()
+    assert first + joined(rows) == list(range(400))
+    assert (rows.epoch, rows.position) == (1, 0)
+
+
+def test_positions_of_other_data_are_refused(tmp_path):
+    path = parquet(tmp_path)
+    rows = fluid.data.read(path, ["id"], batch=50, shuffle=1)
+    next(iter(rows))
+    state = rows.state()
+    with pytest.raises(CheckpointError, match=r"the seed, window, lanes and their chunk were \[1"):
+        fluid.data.read(path, batch=50, shuffle=2).check([state])
+    with pytest.raises(CheckpointError, match="trainer 1 had come to row 50 of epoch 3"):
+        rows.check([state, {**state, "epoch": 3}])
+    with pytest.raises(CheckpointError, match="saved with resumable"):
+        rows.check([{"epoch": 0, "position": 1, "began": None}])
+    with pytest.raises(CheckpointError, match=r"saved with data.read"):
+        fluid.checkpoint.resumable(lambda: iter([])).check([state])
+    pq.write_table(table(0, 31), tmp_path / "p1.parquet")
+    with pytest.raises(CheckpointError, match="the files were"):
+        fluid.data.read(path, batch=50, shuffle=1).check([state])
+
+
+def test_a_batch_with_too_few_rows_for_all_trainers_is_refused(tmp_path):
+    rows = fluid.data.read(parquet(tmp_path), batch=57)
+    with pytest.raises(DataError, match="a batch of 1 rows cannot be divided among 2 trainers"):
+        rows.shard(2, 0)
+    fluid.data.read(parquet(tmp_path), batch=57, drop_last=True).shard(2, 0)
+
+
+def test_memory_holds_a_window_not_the_data(tmp_path):
+    pytest.importorskip("resource")
+    path = tmp_path / "big.parquet"
+    pq.write_table(pa.table({"id": np.arange(400_000)}), path, row_group_size=10_000)
+    before = pa.total_allocated_bytes()
+    most = 0
+    for _ in fluid.data.read(path, batch=1000, shuffle=1, window=20_000):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 400_000 * 8 / 2

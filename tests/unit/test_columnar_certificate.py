@@ -1,0 +1,188 @@
+"""Certificates: what jobs write about the rows they used proves each once, or says which not."""
+
+import random
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="pip install hpcdist[data]")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+import hpcdist as fluid  # noqa: E402
+from hpcdist.columnar import certificate  # noqa: E402
+from hpcdist.columnar.verify import verify  # noqa: E402
+from hpcdist.comm.process_manager import run_words  # noqa: E402
+from hpcdist.launch import data  # noqa: E402
+
+SIZES = (90, 1, 47)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write files of uneven sizes, and return a pattern for them."""
+    first = 0
+    for number, size in enumerate(SIZES):
+        columns = {"id": np.arange(first, first + size)}
+        pq.write_table(pa.table(columns), tmp_path / f"p{number}.parquet", row_group_size=20)
+        first += size
+    return str(tmp_path / "*.parquet")
+
+
+class Job:
+    """Trainers that read, one step after the other, in a run of a name of its own."""
+
+    def __init__(self, monkeypatch, files, folder, run, trainers=1, state=None, **how):
+        monkeypatch.setattr(certificate, "run_name", lambda: run)
+        self.rows = [
+            fluid.data.read(files, batch=12, drop_last=True, certificate=folder, **how)
+            for _ in range(trainers)
+        ]
+        if trainers > 1:
+            self.rows = [rows.shard(trainers, t) for t, rows in enumerate(self.rows)]
+        for rows in self.rows if state else ():
+            rows.check([state] * trainers)
+            rows.resume(state, None)
+        self.passes = [None] * trainers
+        self.used = []
+
+    def step(self, living=None):
+        """Have the trainers, or some of them, take a batch each."""
+        for trainer in range(len(self.rows)) if living is None else living:
+            batch = None
+            while batch is None:
+                if self.passes[trainer] is None:
+                    self.passes[trainer] = iter(self.rows[trainer])
+                batch = next(self.passes[trainer], None)
+                if batch is None:
+                    self.passes[trainer] = None
+            self.used += batch["id"].tolist()
+
+    def finish(self):
+        """Read to the end of the epoch."""
+        for number, rows in enumerate(self.rows):
+            rest = self.passes[number] or iter(rows)
+            self.used += [n for batch in rest for n in batch["id"].tolist()]
+
+
+def test_an_epoch_that_was_read_is_proved(monkeypatch, files, tmp_path, capsys):
+    for trainers in (1, 3):
+        folder = tmp_path / f"of-{trainers}"
+        job = Job(monkeypatch, files, folder, "a", trainers, shuffle=3, window=50)
+        job.finish()
+        (verdict,) = verify(folder)
+        assert verdict.exact
+        assert [(e.used, e.rows, e.whole) for e in verdict.epochs] == [(132, 132, True)]
+        data.main(["verify", str(folder)])
+        assert "epoch 0: 132 of 132 rows: each row once" in capsys.readouterr().out
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_with_others_is_proved(monkeypatch, files, tmp_path):
+    folder = tmp_path / "log"
+    how = {"shuffle": 1, "window": 40}
+    first = Job(monkeypatch, files, folder, "a", 3, **how)
+    for _ in range(4):
+        first.step()
+    state = first.rows[0].state()
+    saved = len(first.used)
+    for _ in range(3):  # lost: the job is killed, and goes back to the checkpoint
+        first.step()
+    second = Job(monkeypatch, files, folder, "b", 2, state, **how)
+    second.finish()
+    assert sorted(first.used[:saved] + second.used) == sorted(set(second.used + first.used))
+    assert len(first.used[:saved] + second.used) == 132
+    (verdict,) = verify(folder)
+    assert verdict.exact and verdict.runs == 2 and verdict.rolled_back == 36
+    assert [(e.used, e.whole) for e in verdict.epochs] == [(132, True)]
+
+
+def test_rows_of_a_trainer_that_died_are_named(monkeypatch, files, tmp_path, capsys):
+    folder = tmp_path / "log"
+    job = Job(monkeypatch, files, folder, "a", 2)
+    job.step()
+    job.step()  # the last that trainer 1 takes: who knows whether it was trained
+    job.step([0])
+    job.step([0])
+    (verdict,) = verify(folder)
+    (epoch,) = verdict.epochs
+    assert not verdict.exact and not epoch.whole
+    assert epoch.in_flight == [*range(36, 42), *range(18, 24)]
+    assert sorted(epoch.missing) == [*range(30, 36)]
+    with pytest.raises(SystemExit):
+        data.main(["verify", str(folder)])
+    said = capsys.readouterr().out
+    assert "not used: 6 rows" in said and "p0.parquet, block 1, rows 10:16" in said
+    assert "in flight when a trainer ended: 12 rows" in said
+
+
+def test_what_was_left_out_is_named(monkeypatch, tmp_path):
+    pq.write_table(pa.table({"id": [0, None, *range(2, 24)]}), tmp_path / "a.parquet")
+    folder = tmp_path / "log"
+    Job(monkeypatch, str(tmp_path / "a.parquet"), folder, "a", on_bad="skip", shuffle=2).finish()
+    (verdict,) = verify(folder)
+    assert verdict.exact
+    assert [(e.used, e.skipped) for e in verdict.epochs] == [(23, 1)]
+    assert "row 1, column 'id': the value is null" in verdict.left_out[0]
+
+
+def test_rows_that_were_used_twice_are_named(monkeypatch, files, tmp_path):
+    folder = tmp_path / "log"
+    first = Job(monkeypatch, files, folder, "a", 1)
+    first.step()
+    state = first.rows[0].state()
+    first.step()
+    second = Job(monkeypatch, files, folder, "b", 1, {**state, "position": 0})
+    second.rows[0]._parent = ["a-0", 0, 12]  # which says that these rows were trained
+    second.finish()
+    (verdict,) = verify(folder)
+    assert verdict.epochs[0].repeated == list(range(12))
+
+
+def test_the_ranks_of_a_run_have_its_name_in_common():
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    assert run_words({}) == run_words({"SLURM_JOB_ID": "7"}) == ()
+    assert run_words({"PMIX_NAMESPACE": "prterun-n1-5@1"}) == ("prterun-n1-5@1",)
+    assert run_words(slurm) != run_words({**slurm, "SLURM_RESTART_COUNT": "1"}) != ()
+
+
+@pytest.mark.parametrize("how", ["digest", "position", "line"])
+def test_lines_that_were_changed_are_found(monkeypatch, files, tmp_path, how):
+    folder = tmp_path / "log"
+    Job(monkeypatch, files, folder, "a", 1).finish()
+    (path,) = folder.glob("rows-*")
+    lines = path.read_text().split("\n")
+    words = lines[3].split(" ")
+    if how == "digest":
+        words[4] = "0" * 16
+    elif how == "position":
+        words[2:4] = ["36", "48"]
+    lines[3:4] = [" ".join(words)] if how != "line" else []
+    path.write_text("\n".join(lines))
+    (verdict,) = verify(folder)
+    assert not verdict.exact
+    assert "the digest is another" in verdict.damage[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_restarts_lose_and_repeat_no_row(monkeypatch, files, tmp_path, seed):
+    """Kills in the middle of epochs, m trainers to n, checkpoints every few steps."""
+    draw = random.Random(seed)
+    how = {"shuffle": draw.choice([None, seed]), "window": draw.choice([1, 30, 500])}
+    how["lanes"] = draw.choice([1, 2, 6])
+    folder = tmp_path / "log"
+    state, kept = None, []
+    for run in range(8):
+        job = Job(monkeypatch, files, folder, f"run{run}", draw.randint(1, 6), state, **how)
+        before = len(kept)
+        for _ in range(draw.randint(1, 14)):
+            job.step()
+            if draw.random() < 0.3:
+                state = job.rows[0].state()
+                kept[before:] = job.used
+    (verdict,) = verify(folder)
+    assert verdict.damage == []
+    for epoch in verdict.epochs:
+        assert not epoch.missing and not epoch.repeated
+        assert len(epoch.in_flight) in (0, 12)  # of the last step, which was not confirmed
+    epochs = [kept[first : first + 132] for first in range(0, len(kept), 132)]
+    assert all(len(set(epoch)) == len(epoch) for epoch in epochs)

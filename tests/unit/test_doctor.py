@@ -1,0 +1,214 @@
+"""What the doctor says about machines, from facts; each trouble is put into a healthy job."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from hpcdist.launch.doctor import command, facts
+from hpcdist.launch.doctor.facts import RankState
+from hpcdist.launch.doctor.findings import Level, exit_code, judge
+from hpcdist.launch.doctor.links import Link, chosen
+
+GIB = 2**30
+
+
+def state(rank, **other):
+    """One of the ranks of a healthy job: 4 ranks on each of 2 hosts."""
+    found = RankState(
+        rank=rank,
+        host=f"n{rank // 4}",
+        pid=100 + rank,
+        launched=8,
+        world=8,
+        versions={"python": "3.11.7", "hpcdist": "0.1.0", "numpy": "2.4", "mpi4py": "4.1"},
+        mpi="Open MPI v5.0.11",
+        concurrent=True,
+        cores=(2 * (rank % 4), 2 * (rank % 4) + 1),
+        cores_present=8,
+        blas_threads=2,
+        variables={},
+        shared_total=8 * GIB,
+        shared_free=4 * GIB,
+        files_limit=4096,
+        locked_limit=-1,
+        interfaces={"eth0": "25000 Mbit/s"},
+        infiniband=(),
+        write_mib_per_s=300.0,
+        locking="",
+        hdf5="1.14.4",
+        gpus=(),
+        stale=(),
+        sees_all=True,
+        unix_s=1e9 + rank * 1e-5,
+        clock_error_s=1e-5,
+    )
+    return replace(found, **other)
+
+
+def job(**troubles):
+    """The ranks of a job; ``r3={...}`` changes facts of rank 3, ``every={...}`` of all."""
+    every = troubles.get("every", {})
+    return [state(rank, **(every | troubles.get(f"r{rank}", {}))) for rank in range(8)]
+
+
+def links(slow=(), latency=1.0, speed=1.0):
+    """Links of all pairs; those in ``slow`` have their latency and speed multiplied."""
+    found = []
+    for a, b in combinations(range(8), 2):
+        near = a // 4 == b // 4
+        link = Link(a, b, 1e-6 if near else 2e-5, 8e9 if near else 2e9)
+        if (a, b) in slow:
+            link = Link(a, b, link.latency_s * latency, link.bytes_per_s * speed)
+        found.append(link)
+    return found
+
+
+def test_a_healthy_job_has_no_findings():
+    found = judge(job(), links())
+    assert {finding.level for finding in found} == {Level.OK}
+    assert exit_code(found) == 0
+    assert len({finding.check for finding in found}) == 14
+
+
+VERSIONS = state(0).versions
+TROUBLES = {
+    "wrong mpirun": ({"every": {"launched": 8, "world": 1}}, "launcher", "ERROR", "world of one"),
+    "srun without PMI": (
+        {"every": {"launched": None, "world": 1, "variables": {"SLURM_NTASKS": "8"}}},
+        "launcher",
+        "ERROR",
+        "Slurm started 8 tasks",
+    ),
+    "another hpcdist": (
+        {"r5": {"versions": VERSIONS | {"hpcdist": "0.0.9"}}},
+        "versions",
+        "ERROR",
+        "hpcdist differs.*0.0.9 (rank 5)",
+    ),
+    "a package on some ranks": (
+        {"r2": {"versions": VERSIONS | {"torch": "2.5"}}},
+        "versions",
+        "WARNING",
+        "torch differs.*2.5 (rank 2)",
+    ),
+    "another MPI": (
+        {"r7": {"mpi": "MPICH 4.3"}},
+        "versions",
+        "ERROR",
+        "MPI library differs.*MPICH 4.3 (rank 7)",
+    ),
+    "one thread": ({"r1": {"concurrent": False}}, "thread level", "WARNING", "rank 1"),
+    "tiny /dev/shm": ({"r4": {"shared_free": 64 * 2**20}}, "shared memory", "WARNING", "n1: .*64"),
+    "no /dev/shm": (
+        {"r0": {"shared_total": 0, "shared_free": 0}},
+        "shared memory",
+        "ERROR",
+        "n0 has no",
+    ),
+    "stale files": (
+        {"r4": {"stale": (("/dev/shm/sm_segment.n1.0", 16 * 2**20),)}},
+        "stale files",
+        "WARNING",
+        "n1: 1 files.*16 MiB",
+    ),
+    "few files": ({"r0": {"files_limit": 256}}, "limits", "WARNING", "n0: .*256 files"),
+    "little locked memory": (
+        {"r4": {"infiniband": ("mlx5_0",), "locked_limit": 65536}},
+        "limits",
+        "WARNING",
+        "n1: .*64 KiB.*mlx5_0",
+    ),
+    "bound to one core": (
+        {f"r{k}": {"cores": (0,), "blas_threads": 1} for k in range(4)},
+        "cores",
+        "WARNING",
+        "n0: 4 ranks share 1 of 8",
+    ),
+    "two on one core": (
+        {"every": {"blas_threads": 1}, "r2": {"cores": (1,)}, "r3": {"cores": (1,)}},
+        "cores",
+        "WARNING",
+        "n0: ranks 2, 3 are bound to the same 1",
+    ),
+    "too many threads": (
+        {f"r{k}": {"blas_threads": 8} for k in range(4, 8)},
+        "threads of linear algebra",
+        "WARNING",
+        "n1: 4 ranks start 32 threads for 8",
+    ),
+    "TCP beside InfiniBand": (
+        {"r0": {"infiniband": ("mlx5_0",), "variables": {"OMPI_MCA_btl": "self,tcp"}}},
+        "network",
+        "WARNING",
+        "n0 has mlx5_0, but OMPI_MCA_btl",
+    ),
+    "several interfaces": (
+        {"r0": {"interfaces": {"eth0": "up", "docker0": "up"}}},
+        "network",
+        "NOTE",
+        "n0 has several",
+    ),
+    "clocks": ({"r4": {"unix_s": 1e9 - 30}}, "clocks", "WARNING", "n1 is -30 s"),
+    "no locks": ({"r4": {"locking": "No locks available"}}, "files", "WARNING", "n1: .*No locks"),
+    "a slow disk": ({"r0": {"write_mib_per_s": 3.0}}, "files", "WARNING", "n0 writes 3 MiB/s"),
+    "no HDF5": ({"r6": {"hdf5": "cannot be used: libhdf5.so"}}, "HDF5", "ERROR", "libhdf5.so.*6"),
+    "no cupy": ({"r0": {"gpus": ("0000:01:00.0",)}}, "GPUs", "NOTE", "n0 has 1 GPUs"),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_trouble_is_named_with_its_place_and_what_to_do(name):
+    changes, check, level, said = TROUBLES[name]
+    found = judge(job(**changes), links())
+    (wrong,) = [finding for finding in found if finding.level]
+    assert (wrong.check, wrong.level.name) == (check, level)
+    place = 0
+    for part in said.split(".*"):
+        assert part in wrong.text[place:], wrong
+        place = wrong.text.index(part, place)
+    assert wrong.advice
+    assert exit_code(found) == {"NOTE": 0, "WARNING": 1, "ERROR": 2}[level]
+
+
+@pytest.mark.parametrize(("latency", "speed"), [(50, 1), (1, 0.1)])
+def test_a_slow_link_is_named(latency, speed):
+    found = judge(job(), links(slow=[(1, 6)], latency=latency, speed=speed))
+    (wrong,) = [finding for finding in found if finding.level]
+    assert "rank 1 on n0 and rank 6 on n1" in wrong.text
+
+
+def test_links_between_hosts_are_not_compared_with_those_within():
+    far = [(a, b) for a in range(4) for b in range(4, 8)]
+    found = judge(job(), links(slow=far, latency=20, speed=0.05))
+    assert not any(finding.level for finding in found)
+
+
+def test_of_many_ranks_the_first_of_each_host_measures():
+    assert chosen(["a"] * 3) == [0, 1, 2]
+    assert chosen(["a"] * 20 + ["b"] * 20) == [0, 20]
+
+
+def test_the_command_looks_at_this_machine(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "launched_size", lambda: None)
+    monkeypatch.setattr(command.findings, "exit_code", lambda found: 0)
+    command.main(["--json", "--directory", str(tmp_path)])
+    said = json.loads(capsys.readouterr().out)
+    (rank,) = said["ranks"]
+    assert rank["versions"]["numpy"] and rank["hdf5"] and rank["write_mib_per_s"] > 0
+    assert {f["check"] for f in said["findings"]} >= {"cores", "files", "HDF5"}
+    assert list(tmp_path.iterdir()) == []
+    command.main(["--directory", str(tmp_path)])
+    assert "thread level" in capsys.readouterr().out
+
+
+def test_warnings_and_errors_are_exit_codes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "launched_size", lambda: None)
+    monkeypatch.setattr(facts, "hdf5", lambda: "cannot be used: gone")
+    with pytest.raises(SystemExit) as end:
+        command.main(["--directory", str(tmp_path)])
+    assert end.value.code == 2
+    assert "install --force-reinstall h5py" in capsys.readouterr().out

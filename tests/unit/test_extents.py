@@ -1,0 +1,111 @@
+"""Variables in shapes, starts, ends and counts, as Fluid takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.backward import gradients
+from hpcdist.errors import GraphError, GraphTypeError
+
+X = np.arange(18, dtype=np.float32).reshape(6, 3)
+
+
+@pytest.fixture(autouse=True)
+def _program() -> Any:
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        yield
+
+
+def run(*fetches: Any, **feed: Any) -> list[np.ndarray]:
+    feed = {"x": X, **feed}
+    return fluid.Executor().run(feed=feed, fetch_list=list(fetches), scope=fluid.Scope())
+
+
+def two() -> Any:
+    return layers.fill_constant([1], "int32", 2)
+
+
+# What each gives when the Program is built, and for 6 rows; Fluid 1.8.5 gives the same.
+CASES: dict[str, Any] = {
+    "fill": (lambda x, s, k: layers.fill_constant([s[0], 2], "float32", 1.5), (-1, 2), (6, 2)),
+    "fill by one": (lambda x, s, k: layers.fill_constant(s, "float32", 2.0), (-1, -1), (6, 3)),
+    "ones": (lambda x, s, k: layers.ones([s[0], 2], "float32"), (-1, 2), (6, 2)),
+    "reshape": (lambda x, s, k: layers.reshape(x, [s[0], 3, 1]), (-1, 3, 1), (6, 3, 1)),
+    "reshape by one": (lambda x, s, k: layers.reshape(x, s), (-1, -1), (6, 3)),
+    "reshape, rest": (lambda x, s, k: layers.reshape(x, [-1, k]), (-1, -1), (9, 2)),
+    "actual": (lambda x, s, k: layers.reshape(x, [0, 3], actual_shape=s), None, (6, 3)),
+    "slice": (lambda x, s, k: layers.slice(x, [0], [k - 1], [k]), None, (1, 3)),
+    "slice to": (lambda x, s, k: layers.slice(x, [0], [0], [k]), None, (2, 3)),
+    "slice columns": (lambda x, s, k: layers.slice(x, [1], [k], [3]), (-1, -1), (6, 1)),
+    "strided": (lambda x, s, k: layers.strided_slice(x, [0], [0], [s[0] - k], [2]), None, (2, 3)),
+    "expand": (lambda x, s, k: layers.expand(x, [k, 1]), (-1, 3), (12, 3)),
+    "expand by one": (lambda x, s, k: layers.expand(x, layers.concat([k, k])), None, (12, 6)),
+    "computed": (lambda x, s, k: layers.ones([s[0] * s[1] + k], "float32"), (-1,), (20,)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_variables_may_stand_in_shapes(name):
+    function, built, shape = CASES[name]
+    x = layers.data("x", [3])
+    out = function(x, layers.shape(x), two())
+    assert built is None or tuple(out.shape) == built
+    (value,) = run(out)
+    assert value.shape == shape
+    (value,) = run(out, x=X[:4]) if name == "fill" else (None,)
+    assert value is None or value.shape == (4, 2)
+
+
+def test_values_are_those_that_starts_and_ends_say():
+    x, k = layers.data("x", [3]), two()
+    part, columns = layers.slice(x, [0], [k - 1], [k + 1]), layers.slice(x, [1], [k], [3])
+    got = run(part, columns, layers.expand(x, [k, 1]))
+    np.testing.assert_array_equal(got[0], X[1:3])
+    np.testing.assert_array_equal(got[1], X[:, 2:])
+    np.testing.assert_array_equal(got[2], np.tile(X, (2, 1)))
+
+
+def test_gradients_flow_through_what_variables_size():
+    x = layers.data("x", [3])
+    x.stop_gradient = False
+    k, s = two(), layers.shape(x)
+    part = layers.slice(layers.expand(layers.reshape(x, [s[0], 3]), [1, k]), [0], [k], [s[0] - 1])
+    (gradient,) = gradients(layers.reduce_sum(layers.square(part)), x)
+    wanted = np.zeros_like(X)
+    wanted[2:5] = 4 * X[2:5]
+    np.testing.assert_allclose(run(gradient)[0], wanted)
+
+
+@pytest.mark.parametrize("draw", [layers.uniform_random, layers.gaussian_random])
+def test_random_values_have_shapes_of_variables(draw):
+    x = layers.data("x", [3])
+    out = draw([layers.shape(x)[0], two()])
+    assert tuple(out.shape) == (-1, -1)
+    (value,) = run(out)
+    assert value.shape == (6, 2) and len(np.unique(value)) == 12
+
+
+def test_ragged_batches_of_other_lengths_are_sized_anew():
+    word = layers.data("x", [1], lod_level=1)
+    ones = layers.ones([layers.shape(word)[0], 2], "float32")
+    exe, scope = fluid.Executor(), fluid.Scope()
+    for lengths in ([2, 3], [1, 1], [4, 3]):
+        rows = np.ones((sum(lengths), 1), np.float32)
+        ragged = fluid.create_lod_tensor(rows, [lengths], fluid.CPUPlace())
+        (value,) = exe.run(feed={"x": ragged}, fetch_list=[ones], scope=scope)
+        assert value.shape == (sum(lengths), 2)
+
+
+def test_a_shape_of_floats_and_a_fed_one_are_refused_by_name():
+    x = layers.data("x", [3])
+    with pytest.raises(GraphTypeError, match="is float32, expected int32 or int64 for a shape"):
+        layers.ones([layers.reduce_sum(x), 2], "float32")
+    fed = layers.data("rows", [1], dtype="int32", append_batch_size=False)
+    ones = layers.ones([fed, 2], "float32")
+    with pytest.raises(GraphError, match="is not known before the step"):
+        run(ones, rows=np.array([3], np.int32))

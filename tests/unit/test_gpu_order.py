@@ -1,0 +1,293 @@
+"""What runs later on a GPU: copies, checks of ids, sums that do not come. Over the stand-in."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.metadata
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import device
+from hpcdist.comm import nccl, watchdog
+from hpcdist.errors import FeedError
+from hpcdist.executor.backend import CupyBackend
+from hpcdist.executor.memory import adjacent, lay_contiguous
+from hpcdist.graph.registry import Meta
+from hpcdist.ops import labels
+from hpcdist.ops.by_torch import tensor_on
+from hpcdist.ops.selected_rows import SelectedRows
+from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
+from tests.support_streams import LIMIT_S, MACHINE, Stream
+
+
+@pytest.fixture(autouse=True, params=[0, 1, 2])
+def cupy(monkeypatch, request):
+    return install(monkeypatch, seed=request.param)
+
+
+# -- the stand-in itself -------------------------------------------------------------------------
+def test_a_kernel_runs_once_somebody_waits_and_a_stream_overtakes_another_without_an_event():
+    seen = set()
+    for seed in range(20):
+        MACHINE.restart(seed)
+        array, other = asarray(np.zeros(1)), MODULE.cuda.Stream(non_blocking=True)
+        assert array.get()[0] == 0
+        array += 1
+        with other:
+            array *= 10
+        other.synchronize()
+        seen.add(float(array.get()[0]))
+    assert len(seen) > 1  # a missing event is seen, under some seeds
+    for seed in range(20):
+        MACHINE.restart(seed)
+        array, event = asarray(np.zeros(1)), MODULE.cuda.Event()
+        array += 1
+        event.record()
+        other.wait_event(event)
+        with other:
+            array *= 10
+            assert array.get()[0] == 10
+
+
+def test_an_address_of_the_host_is_none_of_a_gpu():
+    array = asarray(np.arange(3))
+    assert MACHINE.at(array.data.ptr, 24).view(np.int64).base is not None
+    with pytest.raises(AssertionError, match="no address of a GPU"):
+        MACHINE.at(np.zeros(3).ctypes.data, 24)
+    ptr = array.data.ptr
+    MACHINE.current().synchronize()
+    del array
+    gc.collect()
+    with pytest.raises(AssertionError, match="was freed"):
+        MACHINE.at(ptr, 24)
+    assert not hasattr(MODULE.zeros(2).flags, "writeable")
+
+
+def test_every_thread_has_a_current_device_of_its_own():
+    array = MODULE.zeros(2)
+
+    def elsewhere():
+        MODULE.cuda.Device(1).use()
+        with pytest.raises(ValueError, match="array device = 0 while current = 1"):
+            array.fill(1)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    array.fill(1)
+
+
+def test_set_reads_the_host_later():
+    host, array = np.ones(3), MODULE.empty(3)
+    array.set(host)
+    host[:] = 2
+    assert (array.get() == 2).all()
+    array.set(host * 3)  # freed before it is read
+    assert np.isnan(array.get()).all()
+
+
+# -- copies ----------------------------------------------------------------------------------------
+def test_what_is_fed_may_be_changed_or_freed_at_once(monkeypatch):
+    monkeypatch.setattr(device, "CHUNK", 64)
+    for turn in range(3 * device.SLOTS):
+        host = np.full((5, 7), turn, np.float32)  # more than goes up at once
+        array = MODULE.empty((5, 7), np.float32)
+        device.upload(array, host)
+        host[:] = -1
+        del host
+        if turn % 5 == 0:
+            assert (device.download(array) == turn).all()
+    other = MODULE.zeros((2, 4)).T
+    device.upload(other, np.arange(8.0).reshape(4, 2))
+    assert (device.download(other) == np.arange(8.0).reshape(4, 2)).all()
+
+
+def test_an_executor_computes_on_its_gpu_from_any_thread(monkeypatch):
+    monkeypatch.setattr(MODULE.cuda.runtime, "getDeviceCount", lambda: 2)
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        out = fluid.layers.fc(fluid.data("x", [None, 3], "float32"), 2)
+    exe = fluid.Executor(fluid.CUDAPlace(1))
+    found = []
+
+    def run():
+        exe.run(startup, scope=scope)
+        found.extend(exe.run(main, {"x": np.ones((4, 3), np.float32)}, [out], scope=scope))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found[0].shape == (4, 2) and np.isfinite(found[0]).all()
+    MODULE.cuda.Device(0).use()
+    (name,) = [v.name for v in main.all_parameters() if len(v.shape) == 2]
+    assert np.isfinite(np.array(scope.find_var(name).get_tensor())).all()
+
+
+def test_values_of_one_sum_are_aligned_and_come_from_either_memory():
+    backend, scope = CupyBackend(0), fluid.Scope()
+    metas = {n: Meta((size,), "float32") for n, size in (("a", 3), ("b", 40), ("c", 1))}
+    scope.var("a").hold(np.arange(3, dtype=np.float32))
+    scope.var("b").hold(asarray(np.full(40, 2, np.float32)))
+    network = SimpleNamespace(memory=lambda nbytes, backend: backend.bytes(nbytes))
+    lay_contiguous([list("abc")], metas, scope, backend, network)
+    arrays = [scope.find_var(n).value for n in "abc"]
+    assert [a.data.ptr % 128 for a in arrays] == [0, 0, 0] and adjacent(arrays, backend)
+    flat = backend.flat(arrays).get()
+    assert flat.size == 32 + 64 + 1
+    assert flat[:3].tolist() == [0, 1, 2] and (flat[32:72] == 2).all()
+    assert (flat[3:32] == 0).all() and (flat[72:96] == 0).all()
+
+
+# -- what is told late ---------------------------------------------------------------------------
+def looked_up(ids, rows=9):
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        word = fluid.data("word", [None, 1], "int64")
+        out = fluid.layers.mean(fluid.embedding(word, [rows, 2]))
+        out.persistable = True  # so that it is computed in every step
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(startup, scope=scope)
+    for k, batch in enumerate(ids):
+        feed = {"word": np.array(batch).reshape(-1, 1)}
+        fetched = exe.run(main, feed, [out] if k == len(ids) - 1 else [], scope=scope)
+    return fetched
+
+
+@pytest.mark.parametrize("wrong", [9, -1])
+def test_a_wrong_id_is_told_before_any_value(wrong):
+    assert looked_up([[0, 8], [3, 4]])
+    with pytest.raises(FeedError, match=rf"id {wrong} is outside 0..8, the 9 rows"):
+        looked_up([[1, wrong], [0, 1]])  # in a step that fetches nothing
+    assert looked_up([[0, 8]])
+
+
+def test_checks_that_nobody_looks_at_take_no_more_memory_and_are_not_lost(monkeypatch):
+    words = labels._words(MODULE, 0)
+    monkeypatch.setattr(words, "_array", MODULE.zeros(4, "uint64"))
+    for k in range(11):
+        labels.range_check(MODULE, asarray(np.array([k])), 20, "gather", "rows")()
+    labels.range_check(MODULE, asarray(np.array([21])), 20, "gather", "rows")()
+    with pytest.raises(FeedError, match="gather: id 21 is outside 0..19"):
+        for _ in range(5):
+            labels.range_check(MODULE, asarray(np.array([0])), 20, "gather", "rows")()
+    words.look()
+
+
+def test_a_wrong_id_is_told_when_the_executor_is_closed():
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        word = fluid.data("word", [None, 1], "int64")
+        fluid.embedding(word, [9, 2]).persistable = True
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(startup, scope=scope)
+    exe.run(main, {"word": np.array([[12]])}, scope=scope)
+    with pytest.raises(FeedError, match="id 12 is outside"):
+        exe.close()
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_branch_of_a_few_numbers_is_computed_without_waiting(steps):
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        rate = fluid.layers.piecewise_decay([2, 4], [0.5, 0.25, 0.125])
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(startup, scope=scope)
+    for _ in range(steps):
+        MACHINE.counts.clear()
+        (found,) = exe.run(main, fetch_list=[rate], scope=scope)
+        assert MACHINE.counts.waits == 1  # to fetch
+    assert found[0] == {1: 0.5, 5: 0.125}[steps]
+
+
+def test_a_watchdog_ends_what_does_not_end():
+    dog, late, ended = watchdog.Watchdog(grace_s=0), threading.Event(), threading.Event()
+    dog.watch(lambda: False, late.set, 0.01)
+    assert late.wait(LIMIT_S)
+    dog.watch(ended.is_set, lambda: pytest.fail("it has ended"), 3600)
+    ended.set()
+    dog.watch(lambda: False, lambda: pytest.fail("there is no deadline"), None)
+
+
+# -- repeated rows ---------------------------------------------------------------------------------
+def repeated(n=200, rows=3, width=5):
+    rng = np.random.default_rng(4)
+    return rng.integers(0, rows, n), rng.normal(size=(n, width)).astype(np.float32)
+
+
+def test_repeats_take_one_kernel_and_no_wait_and_are_added_in_order():
+    ids, values = repeated()
+    rows = SelectedRows(asarray(ids), asarray(values), 4)
+    dense = MODULE.zeros((4, 5), np.float32)
+    MACHINE.counts.clear()
+    rows.add_to(dense)
+    assert MACHINE.counts.launches <= 8 and MACHINE.counts.waits == 0
+    expected = np.zeros((4, 5), np.float32)
+    for row, value in zip(ids, values):
+        expected[row] += value
+    assert dense.get().tobytes() == expected.tobytes()
+    merged = rows.merged()
+    assert merged.rows.get().tolist() == [0, 1, 2]
+    assert merged.value.get().tobytes() == expected[:3].tobytes()
+    once = rows.totals(again=False).value.get()
+    assert once.shape == values.shape and (once != 0).any(1).sum() == 3
+
+
+def test_no_rows_at_all():
+    rows = SelectedRows(MODULE.zeros(0, np.int64), MODULE.zeros((0, 5), np.float32), 4)
+    assert len(rows.merged().rows) == 0
+    assert (rows.to_dense().get() == 0).all()
+
+
+# -- NCCL ---------------------------------------------------------------------------------------
+def test_the_nccl_that_pip_installed_is_loaded_whatever_its_version(monkeypatch, tmp_path):
+    library = tmp_path / "nvidia/nccl/lib/libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    asked, loaded = [], []
+
+    def distribution(name):
+        asked.append(name)
+        return SimpleNamespace(locate_file=lambda path: tmp_path / path)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path, mode=0: loaded.append(path))
+    nccl.preload_nccl(MODULE)
+    assert asked == ["nvidia-nccl-cu12"] and loaded == [str(library)]
+
+
+def test_kernels_of_the_stand_in_run_for_every_thread():
+    assert isinstance(MODULE.zeros(1), DeviceArray) and isinstance(MACHINE.current(), Stream)
+    out = MODULE.zeros(5, np.int64)
+
+    @JIT.rawkernel()
+    def count(x, n):
+        i = JIT.grid(1)
+        if i < n:
+            x[i] = i
+
+    count((1,), (32,), (out, np.int64(5)))
+    assert out.get().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_torch_takes_an_array_of_a_gpu_as_it_is():
+    array = MODULE.zeros(3)
+    took = tensor_on(SimpleNamespace(from_dlpack=lambda given: ("tensor", given)), array)
+    assert took[1] is array
+
+
+def test_a_sparse_gradient_is_fetched():
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        word = fluid.data("word", [None, 1], "int64")
+        table = fluid.ParamAttr("table")
+        loss = fluid.layers.mean(fluid.embedding(word, [9, 2], True, param_attr=table))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    exe = fluid.Executor(fluid.CUDAPlace(0))
+    exe.run(startup, scope=scope)
+    (found,) = exe.run(main, {"word": np.array([[3], [3]])}, ["table@GRAD"], scope=scope)
+    assert found.rows.tolist() == [3, 3]

@@ -1,0 +1,210 @@
+"""What a report says of jobs: each trouble is named with its rank, a healthy job is left alone.
+
+Recordings are made by hand: so a slow rank is slow on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hpcdist.launch import job_report
+from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace.events import EVENT, Cause, Kind
+from hpcdist.trace.files import RankOfJob, RankRecording
+from hpcdist.trace.recorder import Recording
+
+STEPS = 120
+US = 1000  # nanoseconds
+BYTES = 2**18
+
+
+class Rank:
+    """Notes events of one rank, as the recorder would."""
+
+    def __init__(self, rank, role, index):
+        self.of = RankOfJob(rank, role, index, f"n{rank}", 100 + rank)
+        self.names, self.rows = [], []
+
+    def note(self, kind, name, begin_us, end_us, value=0.0, peer=-1, step=0):
+        if name not in self.names:
+            self.names.append(name)
+        row = (int(begin_us * US), int(end_us * US), value, 1, self.names.index(name))
+        self.rows.append((*row, peer, step, kind))
+
+    def recording(self, of=None):
+        events = np.array(self.rows, EVENT)
+        return RankRecording(of or self.of, Recording(events, tuple(self.names), len(events)))
+
+
+def job(
+    busy_us=(600, 600, 600), reader_us=0, script_us=0, applied=(BYTES, BYTES), save_us=0, gc_us=0
+):
+    """A synchronous job of 3 trainers and 2 servers, in steps as long as its slowest trainer's.
+
+    A trainer computes, sends a packet to each server, and waits for both to answer.
+    """
+    trainers = [Rank(k, "TRAINER", k) for k in range(3)]
+    servers = [Rank(3 + k, "PSERVER", k) for k in range(2)]
+    now = 0.0
+    for step in range(1, STEPS + 1):
+        begin = now + reader_us + script_us
+        sent = [begin + busy for busy in busy_us]
+        come = max(sent) + 20
+        for k, trainer in enumerate(trainers):
+            if reader_us:
+                trainer.note(Kind.WAIT, Cause.READER.value, now, now + reader_us)
+            trainer.note(Kind.OPERATOR, "mul", begin, sent[k] - 4, step=step)
+            for s in range(2):
+                packet = ("w@GRAD", sent[k] - 4 + s, sent[k] - 3 + s, applied[s])
+                trainer.note(Kind.SENT, *packet, peer=3 + s, step=step)
+            done = come + 60
+            trainer.note(Kind.WAIT, Cause.PARAMETERS.value, sent[k], done)
+            for s in range(2):
+                trainer.note(Kind.RECEIVED, "w", done + s, done + s + 1, BYTES, 3 + s, step)
+            trainer.note(Kind.STEP, "step", begin, done + 5, step=step)
+            trainer.note(Kind.VALUE, "loss", done, done, 1 / step, step=step)
+            if save_us and step % 20 == 0:
+                trainer.note(Kind.CHECKPOINT, "save", begin, begin + save_us)
+            if gc_us and k == 1:
+                trainer.note(Kind.GARBAGE, "garbage collection", begin, begin + gc_us, 2)
+        for s, server in enumerate(servers):
+            at = now
+            for k in sorted(range(3), key=lambda k: sent[k]):
+                comes = max(at, sent[k] + 8)
+                if comes > at:
+                    server.note(Kind.WAIT, Cause.GRADIENTS.value, at, comes)
+                at = comes + 1
+                server.note(Kind.RECEIVED, "w@GRAD", comes, at, applied[s], k, step)
+            server.note(Kind.APPLIED, "w@GRAD", come - 5, come + 20, applied[s], step=step)
+            for k in range(3):
+                server.note(Kind.SENT, "w", come + 21 + k, come + 22 + k, BYTES, k, step)
+        now = come + 66
+    return [rank.recording() for rank in trainers + servers]
+
+
+def told(found):
+    ranks = [summary.summarize(rank) for rank in found]
+    return [(advice.cause, advice.rank) for advice in summary.advise(found, ranks)]
+
+
+def test_a_healthy_job_gets_no_advice():
+    assert told(job()) == []
+    assert told(job(busy_us=(600, 700, 650), reader_us=50, script_us=50)) == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause", "rank"),
+    [
+        ({"busy_us": (600, 600, 2000)}, "a slow rank", 2),
+        ({"busy_us": (6000, 600, 700)}, "a slow rank", 0),
+        ({"reader_us": 900}, "the reader", 0),
+        ({"script_us": 2000}, "the script", None),
+        ({"applied": (BYTES, 9 * BYTES)}, "placement", 4),
+        ({"busy_us": (20_000,) * 3, "gc_us": 4000}, "garbage collection", 1),
+        ({"busy_us": (9000,) * 3, "save_us": 150_000}, "checkpoints", 0),
+    ],
+)
+def test_a_trouble_is_named_with_its_rank(trouble, cause, rank):
+    assert told(job(**trouble)) == [(cause, rank)]
+
+
+def test_where_the_time_went():
+    trainer, *_, server = [summary.summarize(rank) for rank in job(reader_us=100, script_us=50)]
+    step_us = 100 + 50 + 600 + 20 + 66
+    assert trainer.steps == STEPS
+    assert trainer.steps_per_s == pytest.approx(1e6 / step_us, rel=0.01)
+    assert trainer.waits[Cause.READER] == pytest.approx((STEPS - 1) * 100e-6)
+    assert trainer.waits[Cause.PARAMETERS] == pytest.approx(STEPS * 80e-6)
+    assert trainer.between == pytest.approx((STEPS - 1) * 51e-6)
+    assert trainer.busy == pytest.approx((50 + 600 + 6) * 1e-6)
+    assert server.applied == pytest.approx(STEPS * 25e-6)
+    assert server.applied_bytes == STEPS * BYTES
+
+
+def test_the_critical_path_goes_through_the_slowest_trainer_and_a_server():
+    found = job(busy_us=(600, 2000, 700))
+    step = critical_path.times_of(found, critical_path.chosen_step(found))
+    path = critical_path.critical_path(step)
+    assert path[0].rank == 1
+    assert path[0].end - path[0].begin > 1900 * US
+    assert path[1].rank in (3, 4)
+    assert all(a.end <= b.end and a.begin <= a.end for a, b in pairwise(path))
+    assert (path[0].begin, path[-1].end) == (step.begin, step.end)
+
+
+class Checked(HTMLParser):
+    """Notes texts; fails on what would load something, and on tags that do not match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        assert not {name for name, _ in attributes} & {"src", "href", "onload", "onclick"}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
+    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    for rank in job(busy_us=(600, 600, 2000)):
+        files.write(tmp_path, rank)
+    page = tmp_path / "job.html"
+    job_report.main([str(tmp_path), "-o", str(page)])
+    assert "a slow rank: rank 2" in capsys.readouterr().out
+    checked = Checked(page.read_text())
+    assert "script" not in checked.tags
+    assert checked.tags.count("svg") == 4  # waits, the step, throughput, the loss
+    text = " ".join(checked.texts)
+    for expected in (
+        "a slow rank",
+        f"Step {STEPS // 2 + 1}",
+        "critical path",
+        "mul",
+        "from \\ to",
+        "n2",
+    ):
+        assert expected in text
+    shares = re.findall(r"rank 2 \(trainer 2 on n2\): [\d.]+ ms \((\d+)%\)", text)
+    assert int(shares[0]) > 80
+
+
+def test_a_failed_job_begins_with_who_stopped_first(tmp_path):
+    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    found = []
+    for k, (written, doing) in enumerate([(900, "step 3, waiting for sums"), (100, "step 3, mul")]):
+        rank = Rank(k, "TRAINER", k)
+        rank.note(Kind.STEP, "step", 0, 5, step=3)
+        of = RankOfJob(k, "TRAINER", k, "n", 1, why="failure", doing=doing, written_ns=written)
+        found.append(rank.recording(of))
+    text = " ".join(Checked(job_report.page(found, "<job>")).texts)
+    assert text.index("first rank 1") < text.index("then rank 0")
+    assert "step 3, mul" in text and "<job>" in text
+
+
+def test_without_recordings_or_jinja2_it_says_what_to_do(tmp_path, capsys, monkeypatch):
+    with pytest.raises(SystemExit) as end:
+        job_report.main([str(tmp_path)])
+    assert end.value.code == 1
+    assert "no recordings" in capsys.readouterr().err
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    for rank in job():
+        files.write(tmp_path, rank)
+    with pytest.raises(SystemExit):
+        job_report.main([str(tmp_path), "-o", str(tmp_path / "job.html")])
+    assert "hpcdist[report]" in capsys.readouterr().err
+    assert not (tmp_path / "job.html").exists()
