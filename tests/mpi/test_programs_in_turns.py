@@ -97,7 +97,6 @@ def train(minimize: Callable[..., None] = adam, *, generator_first: bool = False
         (clipped, 1, 2),
         (clipped, 3, 1),
         (adam, 2, 2),
-        (adam, 3, 2),
     ],
 )
 def test_two_programs_train_as_in_one_process(minimize, trainers, servers):
