@@ -138,26 +138,29 @@ def waiter(
     spins = range(policy.spins)
     cause = recorder.name(cause_of(describe).value)
 
+    begun = ended = 0  # of the last short wait: noted in the next one, where that delays nobody
+
     def wait() -> T:
+        nonlocal begun, ended
         try:
             result = poll()
             if result:
                 return result
-            begin = time.monotonic_ns()
+            if ended:
+                recorder.record(Kind.WAIT, cause, begun, ended)
+            begun, ended = time.monotonic_ns(), 0
+            for _ in spins:
+                result = poll()
+                if result:
+                    ended = time.monotonic_ns()
+                    return result
             try:
-                return spin()
+                with waits_for(describe):
+                    return linger()
             finally:
-                recorder.record(Kind.WAIT, cause, begin, time.monotonic_ns())
+                recorder.record(Kind.WAIT, cause, begun, time.monotonic_ns())
         except failure as error:
             raise explained(error, describe()) from error
-
-    def spin() -> T:
-        for _ in spins:
-            result = poll()
-            if result:
-                return result
-        with waits_for(describe):
-            return linger()
 
     def linger() -> T:
         begin = clock.monotonic()

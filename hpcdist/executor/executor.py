@@ -172,7 +172,7 @@ class Executor:
         if detailed:
             _note_fetched(fetches, results, fetched, len(entry.compiled.steps))
         kind, called = (Kind.STEP, _STEP) if entry.trains else (Kind.RUN, _RUN)
-        recorder.record(kind, called, begin, monotonic_ns(), step=here.step)
+        recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
         if return_numpy:
             arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
             return [v if isinstance(v, list) else as_fetched(v) for v in arrays]

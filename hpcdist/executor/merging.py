@@ -30,7 +30,7 @@ class MergedSteps:
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return a Program, or what is left of it in a step that only adds to gradients."""
-        merged = self._merged.of(program, lambda: _read(program))
+        merged = self._merged.get(program) or self._merged.put(program, _read(program))
         if merged.between is None:
             return program
         held = scope.find_var(merged.counter)

@@ -194,10 +194,11 @@ class PsClient:
         if self._sent[index]:
             raise CommError(f"{self._name}: {self._packets[index]} sent twice in one step")
         self._sent[index] = True
-        begin = time.monotonic_ns()
+        noted = not self.step + 1 & recorder.mask
+        begin = time.monotonic_ns() if noted else 0
         self._gradients[index].gather()
         self._start_sends[index]()
-        if not self.step + 1 & recorder.mask:
+        if noted:
             self._note(events.Kind.SENT, index, self._gradients[index], begin)
 
     def wait_sends(self) -> None:

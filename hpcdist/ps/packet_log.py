@@ -26,12 +26,12 @@ class PacketLog:
 
     def arrived(self, trainer: int, packet: int) -> None:
         """Note a packet that has come."""
-        begin = time.monotonic_ns()
         counts = self._arrived[trainer]
         counts[packet] = number = counts[packet] + 1
         if not number & recorder.mask:
             name, nbytes = self._packets[packet]
-            _note(Kind.RECEIVED, name, begin, nbytes, self._ranks[trainer], number - 1)
+            now = time.monotonic_ns()
+            _note(Kind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1)
 
     def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
         """Note that a packet has been applied; what answers it leaves next."""
