@@ -129,7 +129,7 @@ def test_setting_the_memory_to_0_turns_it_off(monkeypatch):
 
 
 def test_a_wait_is_noted_with_its_cause_unless_there_was_nothing_to_wait_for(recorder):
-    answers = iter([True, False, False, True])
+    answers = iter([True, *[False] * (CROWDED.spins + 1), True])
 
     @waits_for_cause(Cause.TABLE)
     def describe():
@@ -142,6 +142,17 @@ def test_a_wait_is_noted_with_its_cause_unless_there_was_nothing_to_wait_for(rec
     found = recorder.taken()
     assert kinds(found) == [Kind.WAIT]
     assert found.names[found.events["name"][0]] == Cause.TABLE.value
+
+
+def test_a_short_wait_is_noted_in_the_next_one(recorder):
+    answers = iter([False, True, True, False, True])
+    wait = waiter(lambda: next(answers), progress.WaitPolicy(3, 1), lambda: "it", 60, ())
+    wait()
+    wait()  # there is nothing to wait for
+    assert kinds(recorder.taken()) == []
+    wait()
+    (found,) = recorder.taken().events
+    assert found["begin"] <= found["end"]
 
 
 def test_a_wait_that_fails_is_noted_too(recorder):
