@@ -13,7 +13,7 @@ from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.by_torch import torch_for
-from hpcdist.ops.torch_module import TYPE, Held, registered
+from hpcdist.ops.torch_module import TYPE, Held, registered, results
 
 __all__ = ["torch_module"]
 
@@ -53,8 +53,8 @@ def torch_module(
     ]
     held = _held(torch, module, tuple(parameters))
     alone = _by_row(torch, held, parameters, given) if by_row is None else by_row
-    attrs = {"number": registered(held), "module": _said(module), "by_row": alone}
-    count = _count(torch, held, parameters, given)
+    attrs = {"number": registered(held), "module": _said(torch, module), "by_row": alone}
+    count = _count(torch, helper.name, held, parameters, given)
     outs = [helper.new_var() for _ in range(count)]
     helper.append_op(TYPE, {"X": given, "Param": variables}, {"Out": outs}, attrs)
     return outs if count > 1 else outs[0]
@@ -82,57 +82,78 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
 
 
 def _held(torch: Any, module: Any, names: tuple[str, ...]) -> Held:
-    if not isinstance(module, torch.nn.Module):
-        return Held(names, lambda _, x: module(*x), lambda _, x: module(*x), lambda training: None)
-    call = importlib.import_module("torch.func").functional_call
-    without_memory = copy.deepcopy(module).to("meta")
-    return Held(
-        names,
-        lambda own, x: call(module, own, tuple(x)),
-        lambda own, x: call(without_memory, own, tuple(x)),
-        module.train,
-    )
+    run: Any = lambda _, x: module(*x)  # noqa: E731
+    without_memory, train = run, lambda training: None
+    if isinstance(module, torch.nn.Module):
+        call = importlib.import_module("torch.func").functional_call
+        copied = copy.deepcopy(module).to("meta")
+        run, train = lambda own, x: call(module, own, tuple(x)), module.train
+        without_memory = lambda own, x: call(copied, own, tuple(x))  # noqa: E731
+
+    def shapes(own: dict[str, Any], x: Sequence[Any]) -> Any:
+        with torch.device("meta"):  # of what the module makes by itself
+            return without_memory(own, x)
+
+    return Held(names, run, shapes, train)
 
 
-def _tried(torch: Any, given: Sequence[Variable], rows: int, **where: Any) -> list[Any]:
-    """Return inputs of so many rows: small numbers, the same for the first of them; ids are 0."""
+def _tried(torch: Any, given: Sequence[Variable], ids: Sequence[int], **where: Any) -> list[Any]:
+    """Return inputs of `ROWS` rows: small numbers; where they are whole, row i has ``ids[i]``."""
     generator = torch.Generator().manual_seed(1)
     found = []
     for var in given:
-        shape = [rows if k == 0 else max(extent, 1) for k, extent in enumerate(var.shape)]
+        shape = [ROWS, *(max(extent, 1) for extent in var.shape[1:])]
         dtype = getattr(torch, var.dtype)
-        whole = torch.zeros(shape, dtype=dtype)
         if dtype.is_floating_point:
-            whole = torch.rand([ROWS, *shape[1:]], generator=generator).to(dtype)[:rows]
+            whole = torch.rand(shape, generator=generator).to(dtype)
+        else:
+            rows = torch.tensor(ids).reshape([ROWS, *(1 for _ in shape[1:])])
+            whole = rows.expand(shape).to(dtype).contiguous()
         found.append(whole.to(**where) if where else whole)
     return found
 
 
-def _count(torch: Any, held: Held, parameters: Any, given: Sequence[Variable]) -> int:
+def _count(torch: Any, name: str, held: Held, parameters: Any, given: Sequence[Variable]) -> int:
     on_meta = {own: value.detach().to("meta") for own, value in parameters.items()}
-    made = held.shapes(on_meta, _tried(torch, given, ROWS, device="meta"))
-    return len(made) if isinstance(made, (tuple, list)) else 1
+    try:
+        return len(results(held.shapes(on_meta, _tried(torch, given, [0] * ROWS, device="meta"))))
+    except RuntimeError as error:
+        raise GraphError(
+            f"{name}: the module does not take inputs of shapes {[v.shape for v in given]}, or "
+            f"has tensors that are neither parameters nor made when it is called: {error}"
+        ) from error
 
 
 def _by_row(torch: Any, held: Held, parameters: Any, given: Sequence[Variable]) -> bool:
-    """Tell whether results of some rows are the same alone and among others."""
+    """Tell whether results of each half of some rows are the same alone and among the others."""
     if any(not var.shape or var.shape[0] >= 0 for var in given):
         return False
     held.train(True)
+    values = {own: value.detach() for own, value in parameters.items()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        values = {own: value.detach() for own, value in parameters.items()}
-        whole = held.call(values, _tried(torch, given, ROWS))
-        part = held.call(values, _tried(torch, given, ROWS // 2))
-    pairs = [(whole, part)] if not isinstance(whole, (tuple, list)) else list(zip(whole, part))
-    return all(
-        a.dim() > 0
-        and len(a) == ROWS
-        and len(b) == ROWS // 2
-        and torch.allclose(a[: ROWS // 2], b, rtol=1e-4, atol=1e-5)
-        for a, b in pairs
-    )
+        before = torch.get_rng_state()
+        for ids in (range(ROWS)[::-1], [0] * ROWS):
+            tried = _tried(torch, given, ids)
+            try:
+                whole, *halves = (
+                    results(held.call(values, [x[part] for x in tried]))
+                    for part in (slice(ROWS), slice(ROWS // 2), slice(ROWS // 2, ROWS))
+                )
+            except (IndexError, RuntimeError):
+                continue  # such ids are perhaps out of range, which 0 is not
+            return torch.equal(before, torch.get_rng_state()) and all(
+                a.dim() > 0
+                and len(a) == ROWS
+                and all(b.dim() > 0 and len(b) == ROWS // 2 for b in parts)
+                and torch.allclose(a, torch.cat(parts), rtol=1e-4, atol=1e-5)
+                for a, *parts in zip(whole, *halves, strict=True)
+            )
+    return False
 
 
-def _said(module: Any) -> str:
+def _said(torch: Any, module: Any) -> str:
     """Return what a Program calls a module, the same on all ranks."""
-    return getattr(module, "__qualname__", None) or repr(module)
+    if isinstance(module, torch.nn.Module):
+        return repr(module)
+    function = getattr(module, "func", module)  # of functools.partial
+    return getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -51,7 +51,8 @@ def _of(number: int) -> Held:
     return _held[number]
 
 
-def _results(made: Any) -> list[Any]:
+def results(made: Any) -> list[Any]:
+    """Return what a module has made as a list."""
     return list(made) if isinstance(made, (tuple, list)) else [made]
 
 
@@ -64,7 +65,7 @@ def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_: Any) -> 
             name: torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
             for name, meta in zip(held.names, params, strict=True)
         }
-        return tuple(_results(held.shapes(on_meta, inputs)))
+        return tuple(results(held.shapes(on_meta, inputs)))
 
     found = inferred(TYPE, function, x, {})
     return ([found] if isinstance(found, Meta) else list(found),)
@@ -85,7 +86,7 @@ def _bind(
         with torch.set_grad_enabled(training):
             own = [_leaf(tensor, training) for tensor in inputs]
             moved = [_leaf(tensor, training) for tensor in weights]
-            made = _results(held.call(dict(zip(held.names, moved, strict=True)), own))
+            made = results(held.call(dict(zip(held.names, moved, strict=True)), own))
         with torch.no_grad():
             for target, value in zip(targets, made, strict=True):
                 if target is not None:

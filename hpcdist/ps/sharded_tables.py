@@ -6,6 +6,7 @@ rows up, and to push their gradients, all trainers meet: each sends every other 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -73,7 +74,8 @@ class ShardedTables:
 
     def push(self, batch: Batch) -> None:
         """Move all tables by the mean of the gradients in all trainers' rows. Collective."""
-        told = self._exchange_ids(batch, _WHAT[1])
+        rates = self._rates()
+        told = self._exchange_ids(batch, _WHAT[1], rates)
         counts = [[len(i) for i in ids] for ids in told]
         given = []
         for k, numbers in enumerate(counts):
@@ -89,22 +91,25 @@ class ShardedTables:
             list(zip(ids, rows_of(self._specs, numbers, rows), strict=True))
             for ids, numbers, rows in zip(told, counts, given, strict=True)
         ]
-        move(self._tables, sent, self._rates())
+        move(self._tables, sent, rates)
 
     def finish(self) -> None:
         """Nothing is under way."""
 
     # -- inside --
 
-    def _exchange_ids(self, batch: Batch, what: str) -> list[list[Array]]:
+    def _exchange_ids(
+        self, batch: Batch, what: str, rates: Sequence[float] = ()
+    ) -> list[list[Array]]:
         """Return the ids of each table that each trainer has for this one."""
         own = self._transport.rank
         self._met += 1
+        said = zlib.crc32(np.array(rates, np.float64).tobytes())
         sizes = [
-            np.array([len(message), _WHAT.index(what), self._met], np.int64)
+            np.array([len(message), _WHAT.index(what), self._met, said], np.int64)
             for message in batch.messages
         ]
-        heads = np.empty((len(sizes), 3), np.int64)
+        heads = np.empty((len(sizes), 4), np.int64)
         heads[own] = sizes[own]
         self._exchange(
             HEAD_TAG,
@@ -112,7 +117,7 @@ class ShardedTables:
             [(k, heads[k]) for k in self._others],
             what,
         )
-        self._check_alike(heads)
+        self._check_alike(heads, rates)
         lengths = heads[:, 0]
         for k in self._others:
             if lengths[k] > len(self._ids[k]):
@@ -127,11 +132,11 @@ class ShardedTables:
         )
         return [split_ids(message, len(self._tables)) for message in messages]
 
-    def _check_alike(self, heads: Array) -> None:
+    def _check_alike(self, heads: Array, rates: Sequence[float]) -> None:
         """Refuse trainers that do not all do the same: they would take rows for gradients."""
         own = self._transport.rank
         for k in self._others:
-            if (heads[k, 1:] != heads[own, 1:]).any():
+            if (heads[k, 1:3] != heads[own, 1:3]).any():
                 doing = [
                     f"trainer {t} is to {_WHAT[heads[t, 1]]} (exchange {heads[t, 2]})"
                     for t in (own, k)
@@ -139,6 +144,11 @@ class ShardedTables:
                 raise CommError(
                     f"tables that live on trainers: {' but '.join(doing)}; every trainer must look "
                     "up and step equally often, in the same order"
+                )
+            if heads[k, 3] != heads[own, 3]:
+                raise CommError(
+                    f"trainers {own} and {k} push with different learning rates in one step: "
+                    f"trainer {own} has {list(rates)}, by table; set them alike on all trainers"
                 )
 
     def _room(self, trainer: int, nbytes: int) -> Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -106,6 +108,11 @@ class RowInitializer:
         if self.kind not in INITIALIZERS:
             raise TableError(
                 f"initializer of rows {self.kind!r}: expected one of {', '.join(INITIALIZERS)}"
+            )
+        if not all(isinstance(v, Real) and math.isfinite(v) for v in (self.a, self.b)):
+            raise TableError(
+                f"initializer of rows {self.kind!r}: expected finite numbers, got "
+                f"{self.a!r} and {self.b!r}"
             )
 
 

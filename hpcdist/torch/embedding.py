@@ -41,6 +41,9 @@ class TableModule(nn.Module):
         """
         super().__init__()
         most = -1 if num_embeddings is None else num_embeddings
+        for value in (most, embedding_dim, 0 if padding_idx is None else padding_idx):
+            if not isinstance(value, int):
+                raise TableError(f"expected whole numbers of rows, columns, padding, got {value!r}")
         if not (most == -1 or most > 0) or embedding_dim < 1:
             raise TableError(
                 f"expected a positive number of rows, or None, and of columns, got "
@@ -52,6 +55,8 @@ class TableModule(nn.Module):
                     f"padding_idx {padding_idx} counts from the end of a table that has none: give "
                     "the id itself, 0 or more"
                 )
+            if padding_idx < -most:
+                raise TableError(f"padding_idx {padding_idx} is before the first of {most} rows")
             padding_idx += most
         self.name = tables().new_name() if name is None else name
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim

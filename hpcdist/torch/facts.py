@@ -14,11 +14,11 @@ from typing import Any
 from hpcdist import initializer, layers, optimizer
 from hpcdist.backward import append_backward
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import PlanError, TableError
+from hpcdist.errors import PlanError
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.layers.param_attr import ParamAttr
-from hpcdist.ps.table_metadata import INITIALIZERS
+from hpcdist.ps.table_metadata import RowInitializer
 from hpcdist.regularizer import L2Decay
 from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
 from hpcdist.transpiler.plan import constants_of
@@ -32,16 +32,11 @@ MODES = ("sync", "async", "dc_asgd")
 
 
 @dataclass(frozen=True)
-class Initial:
-    """How a row begins that nobody has touched: see `hpcdist.ps.table_metadata.RowInitializer`."""
+class Initial(RowInitializer):
+    """How a row begins that nobody has touched; by default as torch's embeddings do."""
 
     kind: str = "normal"
     a: float = 0.0
-    b: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in INITIALIZERS:
-            raise TableError(f"rows begin with one of {', '.join(INITIALIZERS)}, got {self.kind!r}")
 
     def of_program(self) -> initializer.Initializer:
         """Return what a Program calls it."""
@@ -86,14 +81,19 @@ class OptimizerFacts:
     arguments: Mapping[str, float] = field(default_factory=dict)
     l2_decay: float = 0.0
 
+    @property
+    def zero_is_nothing(self) -> bool:
+        """Whether a gradient of zeros leaves a parameter as it is, as none does in torch."""
+        return self.kind in ("SGD", "Adagrad") and not self.l2_decay
+
 
 @dataclass(frozen=True)
 class Facts:
     """All that one script wants kept elsewhere, in the order of names.
 
     ``rates`` are the optimizers' first learning rates. ``mode``: whether servers wait for all
-    trainers ("sync"), or apply what comes ("async"), then perhaps bounded by ``max_staleness``, or
-    compensated for its delay ("dc_asgd").
+    trainers ("sync"), apply what comes ("async"), then perhaps bounded by ``max_staleness``, or
+    apply it compensated for its delay ("dc_asgd").
     """
 
     tables: tuple[TableFacts, ...]

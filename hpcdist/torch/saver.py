@@ -46,7 +46,7 @@ class Saver(checkpoint.Saver):
     ``objects`` by name: modules, optimizers, schedules, samplers, whatever has a ``state_dict``.
     Modules are saved with their tables, wherever the rows are; beside them the random numbers of
     python, numpy and torch. It does not matter how many trainers or servers had saved what is
-    restored, or whether there were servers. Of what differs between trainers, such as running
+    restored, nor for tables whether there were servers. Of what differs between trainers, such as running
     means under DistributedDataParallel, trainer 0's is saved; plain data and random numbers each
     trainer's own.
     """

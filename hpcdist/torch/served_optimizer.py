@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from hpcdist.errors import TableError
-from hpcdist.torch.facts import MODES, OptimizerFacts, optimizer_of
+from hpcdist.torch.facts import MODES, OptimizerFacts
+from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables
 
 PREFIX = "served."  # of the parameters' names on servers
 
 
-class ServedOptimizer(torch.optim.Optimizer):
+class ServedOptimizer(KeptOptimizer):
     """Sends a model's gradients to the servers, which keep the parameters, and takes these back.
 
     Parameters are cut into slices over the servers, as those of Programs. In mode "sync" a step of
@@ -33,55 +35,90 @@ class ServedOptimizer(torch.optim.Optimizer):
         l2_decay: float = 0.0,
         mode: str = "sync",
         max_staleness: int | None = None,
+        name: str | None = None,
         **arguments: float,
     ) -> None:
         """``kind``: the name of an optimizer of Fluid's, with ``arguments`` of its own and ``lr``.
 
-        Or one of torch's that has the same formula, SGD or Adagrad, from which all this is taken.
-        Collective. TableError for others, and for parameters that servers cannot keep.
+        Or a new one of torch's for the same parameters that has the same formula, SGD or Adagrad,
+        from which all this is taken; schedules made on either move the rate. ``name`` tells models
+        apart whose parameters have the same names. Collective. TableError for others, and for
+        parameters that servers cannot keep.
         """
-        if isinstance(kind, torch.optim.Optimizer):
+        if not isinstance(model, nn.Module):
+            raise TableError(
+                f"ServedOptimizer: expected a module, got a {type(model).__name__}: give the model "
+                "itself, not its parameters"
+            )
+        if isinstance(kind, str):
+            twin, facts = None, OptimizerFacts(kind, arguments, l2_decay)
+        else:
             if lr is not None or l2_decay or arguments:
                 raise TableError("lr, l2_decay and arguments are taken from torch's optimizer")
-            kind, lr, l2_decay, arguments = _of_torch(kind)
+            twin, (facts, lr) = kind, _of_torch(kind)
         if lr is None:
             raise TableError(f"ServedOptimizer {kind}: lr must be given")
-        if mode not in MODES:
-            raise TableError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-        if max_staleness is not None and mode == "sync":
-            raise TableError('max_staleness is for mode="async"')
         found = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not found:
             raise TableError("ServedOptimizer: the model has no parameters to train")
-        for name, held in found.items():
+        if twin is not None:
+            _check_twin(twin, found)
+        for own, held in found.items():
             plain = held.dtype == torch.float32 and held.device.type == "cpu"
             if not (plain and held.is_contiguous() and held.dim()):
                 raise TableError(
-                    f"parameter {name!r}: servers keep contiguous float32 of the CPU with at least "
+                    f"parameter {own!r}: servers keep contiguous float32 of the CPU with at least "
                     f"one dimension, got {held.dtype} {tuple(held.shape)} on {held.device}"
                 )
-        facts = OptimizerFacts(kind, arguments, l2_decay)
-        optimizer_of(facts, lr)
-        served = {PREFIX + name: held for name, held in found.items()}
-        self._number = tables().serve(served, facts, lr, (mode, max_staleness))
-        super().__init__(found.values(), {"lr": lr})
+        check(facts, lr, mode, max_staleness, MODES)
+        prefix = PREFIX if name is None else f"{PREFIX}{name}."
+        served = {prefix + own: held for own, held in found.items()}
+        number = tables().serve(served, facts, lr, (mode, max_staleness))
+        super().__init__(number, found.values(), lr)
+        self._twin, self._facts = twin, facts
+        if twin is not None:
+            self.param_groups = twin.param_groups
+            for one, other in ((self, twin), (twin, self)):
+                one.register_load_state_dict_post_hook(partial(_share_groups, other))
         if tables().group.size > 1:
             for parameter in found.values():
                 tables().group.broadcast(parameter.detach().numpy())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Exchange gradients for parameters with the servers. Every trainer calls this."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        tables().rates[self._number] = float(self.param_groups[0]["lr"])
-        tables().step(self._number)
-        return loss
+        """Do as `KeptOptimizer.step`. TableError for torch's that has more than another rate."""
+        now = self._facts if self._twin is None else _of_torch(self._twin)[0]
+        if now != self._facts:
+            raise TableError(
+                f"torch.optim.{type(self._twin).__name__}: servers began with {self._facts} and "
+                f"can change nothing but the rate; now it is {now}"
+            )
+        return super().step(closure)
 
 
-def _of_torch(given: torch.optim.Optimizer) -> tuple[str, float, float, dict[str, Any]]:
-    """Return kind, rate, decay and arguments of an optimizer of torch's; TableError if it differs.
+def _check_twin(twin: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
+    """Refuse an optimizer of torch's that has other parameters, or has begun."""
+    own = {id(p) for group in twin.param_groups for p in group["params"] if p.requires_grad}
+    left = sorted(name for name, parameter in trained.items() if id(parameter) not in own)
+    if left or len(own) != len(trained):
+        what = f"leaves {left[0]!r} out" if left else "has others beside"
+        raise TableError(
+            f"torch.optim.{type(twin).__name__} {what}: servers train all parameters of the model "
+            "that require a gradient; give the part of the model that it is for, or freeze others "
+            "(requires_grad_(False))"
+        )
+    if any(state.get("step", state) for state in twin.state.values()):
+        raise TableError(
+            f"torch.optim.{type(twin).__name__} has stepped before, and servers begin without its "
+            "state: give a new one"
+        )
+
+
+def _share_groups(other: torch.optim.Optimizer, loaded: torch.optim.Optimizer) -> None:
+    other.param_groups = loaded.param_groups
+
+
+def _of_torch(given: torch.optim.Optimizer) -> tuple[OptimizerFacts, float]:
+    """Return the facts and the rate of an optimizer of torch's; TableError if it differs.
 
     Its Adam adds epsilon to another root than Fluid's.
     """
@@ -107,4 +144,4 @@ def _of_torch(given: torch.optim.Optimizer) -> tuple[str, float, float, dict[str
     for argument in same:
         if group[argument]:
             raise TableError(f"torch.optim.{name}: servers cannot do {argument}={group[argument]}")
-    return kind, float(group["lr"]), float(group["weight_decay"]), known
+    return OptimizerFacts(kind, known, float(group["weight_decay"])), float(group["lr"])

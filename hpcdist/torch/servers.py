@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
+import xxhash
 from torch import nn
 
 from hpcdist import runtime, settings
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Array
-from hpcdist.errors import CommError
+from hpcdist.errors import CommError, TableError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
@@ -36,7 +38,7 @@ class Served:
         self.program: Program = made.get_trainer_program()
         self._plan = _plan_of(made)
         self.specs: tuple[TableSpec, ...] = specs_of(self._plan)
-        self._parameters = parameters
+        self._facts, self._parameters = facts, parameters
         self._gradients = {
             name: np.zeros(tuple(held.shape), np.float32) for name, held in parameters.items()
         }
@@ -44,11 +46,23 @@ class Served:
         held, moved = blocks_of(self._plan, values), self._gradient_blocks()
         if job.role.index == 0:
             self._give(job, held)
-        for endpoint in self._plan.endpoints:
-            mine = {p.name: held[p.name] for _, p in self._plan.blocks_on(endpoint)}
-            if mine:
-                job.current_client().read(endpoint, mine)
+        self._blocks = held
+        self._read(job.current_client())
         self._connection = job.adopt(self.program, {**held, **moved})
+
+    def read(self) -> None:
+        """Overwrite parameters with the servers' present values."""
+        self._read(self.client)
+
+    def _read(self, client: PsClient) -> None:
+        for endpoint in self._plan.endpoints:
+            client.read(
+                endpoint, {p.name: self._blocks[p.name] for _, p in self._plan.blocks_on(endpoint)}
+            )
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        self._answered = {name: _trace(held) for name, held in self._parameters.items()}
 
     def _gradient_blocks(self) -> dict[str, Array]:
         return {
@@ -72,20 +86,48 @@ class Served:
         """What talks to the servers."""
         return self._connection.current()
 
+    def take(self, optimizer: int) -> None:
+        """Note the gradients of an optimizer's parameters, to be sent at the end of the step.
+
+        TableError for values, and for gradients, of which servers would make others than torch.
+        """
+        moved_by = self._facts.optimizers[optimizer]
+        for dense in self._facts.dense:
+            if dense.optimizer != optimizer:
+                continue
+            name, parameter = dense.name, self._parameters[dense.name]
+            if _trace(parameter) != self._answered[name]:
+                raise TableError(
+                    f"parameter {name!r} has other values here than servers have answered, which "
+                    "keep theirs: give it values before the first step, or by "
+                    "hpcdist.torch.Saver's restore()"
+                )
+            if parameter.grad is None and not moved_by.zero_is_nothing:
+                raise TableError(
+                    f"parameter {name!r} has no gradient, for which servers take zeros: these move "
+                    f"it by {moved_by}, while torch leaves it as it is; set zeros as its gradient "
+                    "if they are meant, or freeze it (requires_grad_(False)) from the beginning"
+                )
+            if parameter.grad is None:
+                self._gradients[name].fill(0)
+            elif parameter.grad.layout is not torch.strided:
+                raise TableError(
+                    f"parameter {name!r} has a sparse gradient, servers take dense ones: use "
+                    "hpcdist.torch.Embedding, or sparse=False"
+                )
+            else:
+                np.copyto(self._gradients[name], parameter.grad.numpy())
+
     def end_step(self) -> None:
         """End a step whose rows have been pushed: send gradients, take parameters."""
         client = self.client
         if not client.packets:
             return  # rows asked for next are answered when all trainers' have been applied
-        for name, parameter in self._parameters.items():
-            if parameter.grad is None:
-                self._gradients[name].fill(0)
-            else:
-                np.copyto(self._gradients[name], parameter.grad.numpy())
         for number in range(len(client.packets)):
             client.send_packet(number)
         client.post_receives()
         client.wait_receives()
+        self._note_answer()
         self._connection.step[0] += 1
 
     def set_rates(self, rates: Sequence[float]) -> None:
@@ -106,6 +148,11 @@ def blocks_of(plan: Plan, values: Mapping[str, Array]) -> dict[str, Array]:
 def _rows(whole: Array, piece: Slice) -> Array:
     flat = whole.reshape(-1)
     return flat[piece.offset : piece.offset + piece.size].reshape(piece.shape)
+
+
+def _trace(parameter: nn.Parameter) -> tuple[int, int]:
+    """Return what tells other values, or others' memory, from those that servers have answered."""
+    return parameter.data_ptr(), xxhash.xxh3_64_intdigest(parameter.detach().numpy().data)
 
 
 def _plan_of(made: DistributeTranspiler) -> Plan:

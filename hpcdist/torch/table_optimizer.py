@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from hpcdist.errors import TableError
 from hpcdist.torch.embedding import TableModule
-from hpcdist.torch.facts import MODES, OptimizerFacts, optimizer_of
+from hpcdist.torch.facts import OptimizerFacts
+from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables
 
 
-class TableOptimizer(torch.optim.Optimizer):
+class TableOptimizer(KeptOptimizer):
     """Moves the rows of tables, where they live: those that a step has looked up, no others.
 
     ``param_groups[0]["lr"]`` is the learning rate, for schedules of torch's too. Formulas, names of
@@ -40,34 +40,23 @@ class TableOptimizer(torch.optim.Optimizer):
         may be ahead of the slowest. TableError, or PlanError, for what cannot be.
         """
         given = [modules] if isinstance(modules, nn.Module) else list(modules)
+        for module in given:
+            if not isinstance(module, nn.Module):
+                raise TableError(
+                    f"TableOptimizer: expected modules, got a {type(module).__name__}: give the "
+                    "model itself, whose tables have no parameters"
+                )
         found = {m.name: m for g in given for m in g.modules() if isinstance(m, TableModule)}
         if not found:
             raise TableError("TableOptimizer: there is no table of hpcdist.torch among the modules")
-        if mode not in MODES:
-            raise TableError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-        if max_staleness is not None and mode == "sync":
-            raise TableError('max_staleness is for mode="async"')
         if kind == "Adam":
             arguments = {"lazy_mode": True, **arguments}  # tables move the rows of a step only
         facts = OptimizerFacts(kind, arguments, l2_decay)
-        optimizer_of(facts, lr)
-        self._number = tables().optimize(sorted(found), facts, lr, (mode, max_staleness))
+        check(facts, lr, mode, max_staleness, ("sync", "async"))
+        number = tables().optimize(sorted(found), facts, lr, (mode, max_staleness))
         # Optimizers of torch's need a parameter; rows are none.
-        super().__init__([nn.Parameter(torch.empty(0))], {"lr": lr})
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the rows whose gradients have come since the last step. Collective.
-
-        Every trainer calls this in every step, also one that has looked nothing up.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        tables().rates[self._number] = float(self.param_groups[0]["lr"])
-        tables().step(self._number)
-        return loss
+        super().__init__(number, [nn.Parameter(torch.empty(0))], lr)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients that have come since the last step."""
-        tables().forget()
+        """Forget the gradients of these tables' rows that have come since the last step."""
+        tables().forget(self._number)

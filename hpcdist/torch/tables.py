@@ -48,6 +48,7 @@ class Tables:
         self._mode: tuple[str, int | None] = ("sync", None)
         self._numbers = itertools.count()
         self._given: list[Given] = []
+        self._taken: list[Given] = []  # by optimizers that have stepped, in this step
         self._indexed: Array | None = None  # the ids of the look-up that the batch holds
         self._stepped: set[int] = set()  # optimizers, in this step
         self._told: list[float] = []  # the rates that whoever moves rows has
@@ -98,9 +99,15 @@ class Tables:
     ) -> int:
         """Let servers keep parameters, moved by an optimizer; return its number."""
         self._refuse_late("an optimizer on servers")
-        for name in parameters:
-            if name in self._dense:
+        held = {id(parameter) for _, parameter in self._dense.values()}
+        for name, parameter in parameters.items():
+            if id(parameter) in held:
                 raise TableError(f"parameter {name!r} has two optimizers on servers")
+            if name in self._dense:
+                raise TableError(
+                    f"two models have a parameter {name!r} on servers: tell them apart, "
+                    "ServedOptimizer(model, ..., name=...)"
+                )
         number = self._enter(optimizer, rate, mode)
         for name, parameter in parameters.items():
             self._dense[name] = DenseFacts(name, tuple(parameter.shape), number), parameter
@@ -195,7 +202,7 @@ class Tables:
         self.facts = facts
 
     def _rates_by_table(self) -> list[float]:
-        return [self._told[self._facts[spec.name].optimizer] for spec in self._specs]
+        return [self.rates[self._facts[spec.name].optimizer] for spec in self._specs]
 
     def _agree(self, said: str, what: str) -> None:
         """Refuse trainers that say different things. Collective."""
@@ -239,34 +246,46 @@ class Tables:
         self._given.append(Given(number, table, ids, rows.grad.contiguous()))
         rows.grad = None  # another backward pass through the same look-up counts by itself
 
-    def forget(self) -> None:
-        """Drop the gradients that have come."""
-        self._given.clear()
+    def forget(self, optimizer: int) -> None:
+        """Drop the gradients that have come for an optimizer since it stepped."""
+        self._given = [g for g in self._given if self._facts[g.table].optimizer != optimizer]
 
     def restored(self) -> None:
-        """Note that rows are others, and that whoever moves them has other learning rates."""
-        self.forget()
+        """Note that what is kept elsewhere is other, and that its learning rates are."""
+        self._given.clear()
+        self._taken.clear()
+        self._stepped.clear()
         self._told = []
+        if self.served is not None:
+            self.served.read()
 
     def step(self, optimizer: int) -> None:
-        """Count an optimizer's step; the last of them moves all tables. Collective then."""
+        """Take an optimizer's gradients; its step is the last one's, which moves all. Collective.
+
+        TableError if one steps again before all others have.
+        """
         if optimizer in self._stepped:
             behind = sorted(set(range(len(self._optimizers))) - self._stepped)
             raise TableError(
                 f"optimizer {optimizer} of what is kept elsewhere steps twice while {behind} have "
                 "not: each must step once in every step of the job"
             )
+        self.settle()
+        self._taken += [g for g in self._given if self._facts[g.table].optimizer == optimizer]
+        self.forget(optimizer)
+        if self.served is not None:
+            self.served.take(optimizer)
         self._stepped.add(optimizer)
         if len(self._stepped) < len(self._optimizers):
             return
         self._stepped.clear()
-        self.settle()
-        self._tell_rates()
+        if self.served is not None and self.group.rank == 0:
+            self._tell_rates(self.served)
         if self._specs:
-            self._push(sorted(self._given, key=lambda given: given.number))
+            self._push(sorted(self._taken, key=lambda given: given.number))
         if self.served is not None:
             self.served.end_step()
-        self._given.clear()
+        self._taken.clear()
 
     def _push(self, given: Sequence[Given]) -> None:
         batch = self._batch
@@ -285,19 +304,17 @@ class Tables:
         self._indexed = None
         self._exchange.push(batch)
 
-    def _tell_rates(self) -> None:
-        """Let whoever moves rows know the learning rates, if they have changed."""
+    def _tell_rates(self, served: Served) -> None:
+        """Let servers know trainer 0's learning rates, if they have changed."""
         if self.rates == self._told:
             return
-        self._agree(json.dumps(self.rates), "learning rates in one step")
-        if self.served is not None and self.group.rank == 0:
-            if self._specs:
-                # What rows are answered after has been applied: the servers' last step is over.
-                self._exchange.finish()
-                self._batch.index([np.empty(0, np.int64)] * len(self._specs))
-                self._indexed = None
-                self._exchange.pull(self._batch)
-            self.served.set_rates(self.rates)
+        if self._specs:
+            # What rows are answered after has been applied: the servers' last step is over.
+            self._exchange.finish()
+            self._batch.index([np.empty(0, np.int64)] * len(self._specs))
+            self._indexed = None
+            self._exchange.pull(self._batch)
+        served.set_rates(self.rates)
         self._told = list(self.rates)
 
 

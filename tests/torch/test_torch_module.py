@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,17 @@ class Twice(torch.nn.Module):
     def forward(self, x, ids):
         mixed = torch.tanh(x + self.rows(ids[:, 0]))
         return self.out(mixed), mixed.sum(1, keepdim=True)
+
+
+class First(torch.nn.Module):
+    """The first result of a module, which takes one step of a sequence for a row."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x)[0]
 
 
 def trained(build, optimizer, feeds):
@@ -146,15 +159,52 @@ def test_parameters_are_planned_like_others():
         (torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), True),
         (lambda x: x - x.mean(0), False),
         (lambda x: x.mean(), False),
-        (torch.nn.Dropout(0.5), False),
+        (torch.nn.Dropout(0.01), False),
+        (lambda x: x.cumsum(0), False),
+        (lambda x: x - x[:1], False),
+        (lambda x: x - x[-1:], False),
+        (First(torch.nn.RNN(3, 2)), False),
+        (lambda x: x * torch.arange(3), True),
+        (torch.nn.Embedding(2, 3), True),
+        (lambda x, ids: x + ids, True),
+        (lambda x, ids: x[ids[:, 0] % 2], False),
+        (lambda x, ids: x[ids[:, 0]], False),
+        (lambda x, ids: torch.nn.functional.one_hot(ids[:, 0], 5) + ids.cumsum(0), False),
     ],
 )
 def test_whether_results_mix_rows_is_tried(module, alone):
+    assert layer_of(module).attrs["by_row"] is alone
+
+
+def layer_of(module):
+    """Return the operator that calls a module of x, or of ids, or of both."""
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
-        fluid.layers.torch_module(module, fluid.data("x", [None, 3]))
+        x, ids = fluid.data("x", [None, 3]), fluid.data("ids", [None, 1], "int64")
+        alone = [ids] if isinstance(module, torch.nn.Embedding) else [x]
+        both = getattr(getattr(module, "__code__", None), "co_argcount", 1) == 2
+        fluid.layers.torch_module(module, [x, ids] if both else alone)
     (op,) = (op for op in main.global_block().ops if op.type == "torch_module")
-    assert op.attrs["by_row"] is alone
+    return op
+
+
+class Doubles:
+    def __call__(self, x):
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    "module, said",
+    [
+        (functools.partial(torch.mul, other=2), "mul"),
+        (functools.partial(Doubles()), "Doubles"),
+        (Doubles(), "Doubles"),
+        (torch.nn.ReLU(), "ReLU()"),
+    ],
+)
+def test_ranks_call_a_module_the_same(module, said):
+    found = layer_of(module).attrs["module"]
+    assert found.endswith(said) and "0x" not in found
 
 
 def test_what_cannot_be_is_refused():
@@ -167,5 +217,8 @@ def test_what_cannot_be_is_refused():
             fluid.layers.torch_module("relu", x)
         with pytest.raises(GraphError, match="is torch.float64"):
             fluid.layers.torch_module(torch.nn.Linear(3, 3).double(), x)
-        with pytest.raises((GraphError, RuntimeError), match="shape|mat1"):
+        with pytest.raises(GraphError, match="does not take inputs of shapes.*-1, 3"):
             fluid.layers.torch_module(torch.nn.Linear(4, 3), x)
+        own = torch.arange(3.0)
+        with pytest.raises(GraphError, match="neither parameters nor made when it is called"):
+            fluid.layers.torch_module(lambda x: x * own, x)

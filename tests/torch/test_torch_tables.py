@@ -177,13 +177,44 @@ def test_trainers_with_different_tables_or_rates_are_told_so():
     module = ours.Embedding(None, 2)
     optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
     module(torch.tensor([1])).sum().backward()
-    optimizer.param_groups[0]["lr"] = 2.0 + rank
+    if rank == 1:
+        optimizer.param_groups[0]["lr"] = 2.0
     with pytest.raises(CommError, match="different learning rates"):
         optimizer.step()
     dist.barrier()
 
 
+def test_each_optimizer_takes_its_gradients_when_it_steps():
+    modules = [ours.Embedding(None, 2, initial=Initial("constant", 1.0)) for _ in range(2)]
+    optimizers = [ours.TableOptimizer(module, lr=1.0) for module in modules]
+    ids = torch.tensor([1, 2])
+    for _ in range(3):
+        sum(module(ids).sum() for module in modules).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for module in modules:
+        assert (module(ids) == 1 - 3).all()
+    first, second = modules
+    first(ids).sum().backward()
+    optimizers[0].step()
+    first(ids).sum().backward()  # for its next step
+    optimizers[1].zero_grad()
+    second(ids).sum().backward()
+    optimizers[1].step()
+    assert (first(ids) == -3).all() and (second(ids) == -3).all()
+    for optimizer in optimizers:
+        optimizer.step()
+    assert (first(ids) == -4).all() and (second(ids) == -3).all()
+
+
 def test_what_cannot_be_is_refused():
+    with pytest.raises(TableError, match="whole numbers of rows.*got '4'"):
+        ours.Embedding("4", 4)
+    with pytest.raises(TableError, match="padding_idx -9 is before the first of 4 rows"):
+        ours.Embedding(4, 4, padding_idx=-9)
+    with pytest.raises(TableError, match="'normal': expected finite numbers, got 'a' and 1.0"):
+        Initial("normal", "a")
     with pytest.raises(TableError, match="positive number of rows"):
         ours.Embedding(0, 4)
     with pytest.raises(TableError, match="counts from the end"):
@@ -197,6 +228,14 @@ def test_what_cannot_be_is_refused():
         ours.TableOptimizer(nn.Linear(2, 2), lr=0.1)
     with pytest.raises(TableError, match="mode"):
         ours.TableOptimizer(module, lr=0.1, mode="geo")
+    with pytest.raises(TableError, match="mode: expected one of sync, async, got 'dc_asgd'"):
+        ours.TableOptimizer(module, lr=0.1, mode="dc_asgd")
+    with pytest.raises(TableError, match="max_staleness is for"):
+        ours.TableOptimizer(module, lr=0.1, max_staleness=2)
+    with pytest.raises(TableError, match="lr: expected a number that is not negative, got -1.0"):
+        ours.TableOptimizer(module, lr=-1.0)
+    with pytest.raises(TableError, match="expected modules, got a Parameter"):
+        ours.TableOptimizer(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(ValueError, match="no optimizer 'Lion'"):
         ours.TableOptimizer(module, "Lion", lr=0.1)
     with pytest.raises(ValueError, match="optimizer Adagrad"):
@@ -269,7 +308,32 @@ def test_parameters_that_servers_cannot_keep_are_refused():
         ours.ServedOptimizer(layer, "Adam")
     with pytest.raises(TableError, match="contiguous float32"):
         ours.ServedOptimizer(nn.Linear(2, 2).double(), lr=0.1)
-    optimizer = ours.ServedOptimizer(layer, "Adam", lr=0.1)
+    with pytest.raises(TableError, match="expected a module, got a generator"):
+        ours.ServedOptimizer(layer.parameters(), lr=0.1)
+    with pytest.raises(TableError, match="max_staleness is for"):
+        ours.ServedOptimizer(layer, lr=0.1, mode="dc_asgd", max_staleness=2)
+    with pytest.raises(TableError, match="torch.optim.SGD leaves 'bias' out"):
+        ours.ServedOptimizer(layer, torch.optim.SGD([layer.weight], 0.1))
+    with pytest.raises(TableError, match="torch.optim.SGD has others beside"):
+        given = [*layer.parameters(), *nn.Linear(1, 1).parameters()]
+        ours.ServedOptimizer(layer, torch.optim.SGD(given, 0.1))
+    begun = torch.optim.Adagrad(layer.parameters(), 0.1)
+    layer(torch.ones(1, 2)).sum().backward()
+    begun.step()
+    with pytest.raises(TableError, match="torch.optim.Adagrad has stepped before"):
+        ours.ServedOptimizer(layer, begun)
+    given = torch.optim.Adagrad(layer.parameters(), 0.1)
+    optimizer = ours.ServedOptimizer(layer, given)
+    with pytest.raises(TableError, match="two models have a parameter 'served.weight'"):
+        ours.ServedOptimizer(nn.Linear(2, 2), lr=0.1)
+    ours.ServedOptimizer(nn.Linear(2, 2), lr=0.1, name="other")
+    given.load_state_dict(given.state_dict())
+    given.param_groups[0]["lr"] = 0.5
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    with pytest.raises(TableError, match="can change nothing but the rate"):
+        optimizer.step()
+    optimizer.param_groups[0]["weight_decay"] = 0
     with pytest.raises(TableError, match="two optimizers on servers"):
         ours.ServedOptimizer(layer, "Adam", lr=0.1)
     layer(torch.ones(1, 2)).sum().backward()

@@ -1,0 +1,53 @@
+"""What optimizers of what is kept elsewhere have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcdist.errors import TableError
+from hpcdist.torch.facts import OptimizerFacts, optimizer_of
+from hpcdist.torch.tables import tables
+
+
+class KeptOptimizer(torch.optim.Optimizer):
+    """One of the optimizers whose steps together are a step of the job; see `Tables.step`.
+
+    ``param_groups[0]["lr"]`` is the learning rate. With servers trainer 0's counts alone.
+    """
+
+    def __init__(self, number: int, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self._number = number
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move what is kept elsewhere by the gradients that have come since the last step.
+
+        Collective: every trainer calls this in every step, also one that has no gradients. Of
+        several optimizers the last to step moves all; what comes after an optimizer's own step
+        is for its next one.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        tables().rates[self._number] = float(self.param_groups[0]["lr"])
+        tables().step(self._number)
+        return loss
+
+
+def check(
+    facts: OptimizerFacts, lr: Any, mode: str, max_staleness: int | None, modes: Sequence[str]
+) -> None:
+    """Refuse an optimizer that cannot be. TableError, or PlanError."""
+    if not (isinstance(lr, (int, float)) and math.isfinite(lr) and lr >= 0):
+        raise TableError(f"lr: expected a number that is not negative, got {lr!r}")
+    if mode not in modes:
+        raise TableError(f"mode: expected one of {', '.join(modes)}, got {mode!r}")
+    if max_staleness is not None and mode != "async":
+        raise TableError(f'max_staleness is for mode="async", not {mode!r}')
+    optimizer_of(facts, lr)
