@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.graph.variable import Variable
@@ -155,7 +155,7 @@ def roi_perspective_transform(
 
 def _of_regions(
     kind: str,
-    inputs: dict[str, Variable | None],
+    inputs: Mapping[str, Variable | None],
     height: int,
     width: int,
     scale: float,

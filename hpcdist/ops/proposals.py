@@ -180,8 +180,8 @@ def _collected(regions: Sequence[Value], scores: Sequence[Value], post_nms_topN:
         same_counts(
             type, "images", **{"MultiLevelRois[0]": len(bounds[0]) - 1, slot: len(held) - 1}
         )
-        counts = {slot: len(part.array), f"MultiLevelScores[{k}]": len(score.array)}
-        same_counts(type, "regions", **counts)
+        numbers = {slot: len(part.array), f"MultiLevelScores[{k}]": len(score.array)}
+        same_counts(type, "regions", **numbers)
     images = np.concatenate([np.repeat(np.arange(len(b) - 1), np.diff(b)) for b in bounds])
     rows = np.concatenate([part.array for part in regions])
     chances = np.concatenate([part.array.reshape(-1) for part in scores])
