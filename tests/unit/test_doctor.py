@@ -240,9 +240,12 @@ def test_without_mpi_one_process_is_warned(tmp_path, monkeypatch, capsys):
 def test_a_directory_that_cannot_be_written_to_is_a_finding(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "launched_size", lambda: None)
     with pytest.raises(SystemExit) as end:
-        command.main(["--directory", str(tmp_path / "nowhere")])
+        command.main(["--json", "--directory", str(tmp_path / "nowhere")])
     assert end.value.code == 2
-    assert f"no file can be written to {tmp_path / 'nowhere'}" in capsys.readouterr().out
+    said = json.loads(capsys.readouterr().out)
+    (found,) = [finding for finding in said["findings"] if finding["check"] == "files"]
+    assert found["level"] == "ERROR"
+    assert f"no file can be written to {tmp_path / 'nowhere'}: No such" in found["text"]
 
 
 def test_the_matrix_of_links_has_a_line_that_explains_it(capsys):
