@@ -290,8 +290,6 @@ class _Awaited:
 
 def start() -> tuple[MPI.Comm, WaitPolicy]:
     """Start MPI; return a communicator of all ranks, and how they wait. Collective."""
-    # Open MPI's osc/ucx prints a complaint when windows are made; ours are of shared memory.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()

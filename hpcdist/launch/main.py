@@ -97,6 +97,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if asked.deadline is not None:
             settings.RPC_DEADLINE.write(asked.deadline)
         settings.ON_NAN.write(asked.on_nan)
+        # Open MPI's osc/ucx prints a complaint when windows are made; ours are of shared memory.
+        os.environ.setdefault("OMPI_MCA_osc", "^ucx")
         started = launched_size()
         transport = None if started is None else mpi_world()
         if transport is not None:
