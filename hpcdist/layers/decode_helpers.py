@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hpcdist.graph.variable import Variable
+from hpcdist.layers.cells import other_major
 from hpcdist.layers.control_flow import equal, less_equal
 from hpcdist.layers.decoders import Decoder
 from hpcdist.layers.made import sampling_id
@@ -19,7 +20,6 @@ from hpcdist.layers.tensor import (
     fill_constant_batch_size_like,
     gather,
     squeeze,
-    transpose,
 )
 
 __all__ = [
@@ -63,7 +63,7 @@ class TrainingHelper(DecodeHelper):
 
     def _with_one_more(self, x: Variable) -> Variable:
         if not self.time_major:
-            x = transpose(x, [1, 0, *range(2, len(x.shape))])
+            x = other_major(x)
         return pad(x, [0, 1] + [0, 0] * (len(x.shape) - 1))
 
     def initialize(self) -> tuple[Any, Variable]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
@@ -59,6 +59,17 @@ class LayerHelper:
         out = self.new_var(dtype, stop_gradient)
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
+
+    def apply_all(
+        self, type: str, inputs: Any, attrs: Any, outputs: Mapping[str, Any]
+    ) -> tuple[Variable, ...]:
+        """Append an operator without gradients, and return what it gives.
+
+        ``outputs``: its slots with the element types of the values, in order.
+        """
+        made = {slot: self.new_var(dtype, stop_gradient=True) for slot, dtype in outputs.items()}
+        self.append_op(type, inputs, made, attrs)
+        return tuple(made.values())
 
     def create_parameter(
         self,
