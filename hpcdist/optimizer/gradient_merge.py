@@ -13,7 +13,6 @@ from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
 
-COUNTER = "@GRADIENT_MERGE_STEP@"
 MERGED = "@MERGED"  # behind a gradient's name: the sum, or mean, that the update reads
 
 
@@ -41,13 +40,15 @@ class GradientMergeOptimizer(OptimizerWrapper):
     def _merged(self, loss: Variable, pairs: ParamGrads) -> ParamGrads:
         block = loss.block
         _refuse_rows(pairs)
-        if block.has_var(COUNTER):
+        if any(MERGED_STEPS in op.attrs for op in block.ops):
             raise GraphError("GradientMergeOptimizer: this program's gradients are merged already")
         sums = {
             p.name: create_persistable(generate(f"{p.name}_gradient_merge"), p.shape, 0.0, p.dtype)
             for p, _ in pairs
         }
-        counter = create_persistable(COUNTER, (1,), 0.0, "int64")
+        # Named by a parameter, as the sums are: other programs of this scope count for themselves.
+        named = generate(f"{pairs[0][0].name}_gradient_merge_step")
+        counter = create_persistable(named, (1,), 0.0, "int64")
         writers = block.last_writers()
         found: ParamGrads = []
         # Close behind the backward operators, so that gradients need no memory for long; from the

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hpcdist import layers
 from hpcdist.clip import GradientClipBase
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, program_guard
+from hpcdist.graph.program import default_main_program
 from hpcdist.graph.roles import Role
-from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
 
 
@@ -39,33 +39,17 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
             super().__init__(**kwargs)
             self._coefficient, self._decays = weight_decay, apply_decay_param_fun
 
-        def minimize(
-            self,
-            loss: Variable,
-            startup_program: Program | None = None,
-            parameter_list: Sequence[Parameter | str] | None = None,
-            no_grad_set: Iterable[Variable | str] | None = None,
-            grad_clip: GradientClipBase | None = None,
-        ) -> tuple[list[Operator], ParamGrads]:
-            """Append backward, decay and update."""
-            return super().minimize(loss, startup_program, parameter_list, no_grad_set, grad_clip)
-
-        def apply_optimize(
-            self,
-            loss: Variable,
-            startup_program: Program | None,
-            params_grads: ParamGrads,
-            grad_clip: GradientClipBase | None = None,
+        def apply_gradients(
+            self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
         ) -> list[Operator]:
             """Append the decay, then what follows backward."""
-            program = loss.block.program
-            with program_guard(program, startup_program):
-                for parameter, gradient in params_grads if self._coefficient != 0.0 else ():
-                    if self._decays is not None and not self._decays(parameter.name):
-                        continue
-                    with program.role_guard(Role.OPTIMIZE, (parameter, gradient)):
-                        kept = layers.elementwise_sub(parameter, parameter * self._coefficient)
-                        layers.assign(kept, parameter)
-            return super().apply_optimize(loss, startup_program, params_grads, grad_clip)
+            program = default_main_program()
+            for parameter, gradient in params_grads if self._coefficient != 0.0 else ():
+                if self._decays is not None and not self._decays(parameter.name):
+                    continue
+                with program.role_guard(Role.OPTIMIZE, (parameter, gradient)):
+                    kept = layers.elementwise_sub(parameter, parameter * self._coefficient)
+                    layers.assign(kept, parameter)
+            return super().apply_gradients(params_grads, grad_clip)
 
     return OptimizerWithDecoupledWeightDecay

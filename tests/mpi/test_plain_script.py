@@ -35,6 +35,31 @@ def test_a_job_fetches_what_one_process_fetches(name, trainers, servers):
     check_job(MODELS[name], trainers, servers)
 
 
+@pytest.mark.parametrize("servers", [0, 1])
+def test_values_stay_as_they_were_fetched(servers):
+    """Batches of one row, which one trainer has: what is kept of a step is not written again."""
+
+    def script(role: Any) -> Any:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            x, y = layers.data("x", [FEATURES]), layers.data("y", [1])
+            cost = layers.square_error_cost(layers.fc(x, 1), y)
+            fetch = [layers.reduce_sum(cost), layers.reduce_max(cost)]
+            sgd(fetch[0])
+        exe = fluid.Executor()
+        exe.run(startup)
+        kept, copies = [], []
+        for step in range(5):
+            feed = {name: batch(step, 1)[name] for name in ("x", "y")}
+            kept += exe.run(main, feed=feed, fetch_list=fetch)
+            copies += [value.copy() for value in kept[-2:]]
+        return kept, copies
+
+    for kept, copies in values(run_job(2, servers, script)):
+        assert len({float(value[0]) for value in copies}) == 5
+        assert [v.tobytes() for v in kept] == [v.tobytes() for v in copies]
+
+
 @pytest.mark.parametrize("name", ["softmax", "sparse"])
 def test_trainers_may_compute_on_a_device(name, monkeypatch):
     """Over a stand-in for cupy: messages leave from, and arrive in, host memory."""

@@ -120,6 +120,45 @@ def test_only_the_last_of_the_steps_moves_anything() -> None:
                 assert moved >= {p.name for p in main.all_parameters()} | {"@LR_DECAY_COUNTER@"}
 
 
+def in_one_scope(k: int) -> list[list[bool]]:
+    """Train two programs of one startup in turns; return which of them moved, by round."""
+    startup = fluid.Program()
+    programs = []
+    for name in ("a", "b"):
+        main = fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            x, y = layers.data("x", [5]), layers.data("y", [1])
+            guess = layers.fc(x, 1, param_attr=f"{name}.w", bias_attr=f"{name}.b")
+            loss = layers.mean(layers.square_error_cost(guess, y))
+            fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k).minimize(loss)
+        programs.append(main)
+    exe, rounds = fluid.Executor(), []
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+        for feed in batches()[:6]:
+            moved = []
+            for main in programs:
+                before = parameters(main)
+                exe.run(main, feed=feed)
+                moved.append(any((parameters(main)[n] != v).any() for n, v in before.items()))
+            rounds.append(moved)
+    return rounds
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_programs_of_one_scope_count_their_steps_apart(k: int) -> None:
+    assert in_one_scope(k) == [[number % k == 0] * 2 for number in range(1, 7)]
+
+
+def test_gradients_are_merged_once() -> None:
+    def twice() -> Any:
+        inner = fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2)
+        return fluid.optimizer.GradientMergeOptimizer(inner, 2)
+
+    with pytest.raises(GraphError, match="gradients are merged already"):
+        build(twice)
+
+
 def test_a_model_that_is_saved_between_updates_is_without_merged_gradients(tmp_path: Any) -> None:
     def merged() -> Any:
         return fluid.optimizer.GradientMergeOptimizer(momentum(), 3)

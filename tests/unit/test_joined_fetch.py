@@ -55,3 +55,31 @@ def test_values_in_notes_are_those_that_are_packed():
                 assert got.tobytes() == value.tobytes()
 
     run_threads([lambda t=t: body(t) for t in loopback.world(3)])
+
+
+def test_what_was_fetched_stays_when_one_trainer_alone_has_rows():
+    """Notes are written again in later steps; what a user keeps of a step is not."""
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        x = layers.data("x", [2])
+        cost = layers.fc(x, 1)
+        fluid.optimizer.SGD(0.1).minimize(layers.mean(cost))
+        names = [v.name for v in (layers.reduce_sum(cost), layers.reduce_mean(x, 0))]
+    shared = SharedProgram(main, 2)
+
+    def body(transport):
+        rounds = split_allgather(Group(transport, (0, 1), 20.0), NOTE_BYTES, lambda: "the notes")
+        fetch = JoinedFetch(names, 0, shared, DistributedAuc(main), transport.rank)
+        division = Division(share_among([1, 0], transport.rank), {"": [1, 0]})
+        kept, steps = [], 5
+        for step in range(steps):
+            values = [np.full(shape, step, "float32") for shape in ((1,), (2,))]
+            rounds.begin()
+            fetch.write(rounds, values)
+            rounds.start(fetch.key)
+            assert rounds.wait()
+            kept.append(fetch.read(rounds, list(zip(names, values)), division))
+        assert [[*map(float, v)] for _, v in kept] == [[step, step] for step in range(steps)]
+        assert [float(v[0]) for v, _ in kept] == [*range(steps)]
+
+    run_threads([lambda t=t: body(t) for t in loopback.world(2)])

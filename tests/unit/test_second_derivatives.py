@@ -112,15 +112,28 @@ def test_second_derivatives_are_those_of_first_ones(name):
         assert scale > 1e-3
 
 
-def test_fourth_derivatives_of_a_power():
+@pytest.mark.parametrize(
+    ("function", "wanted"),
+    [
+        (lambda x: cube(x) * layers.square(x), [5 * 16, 20 * 8, 60 * 4, 120 * 2]),
+        # Of 1 / (x^2 + 1): -2 x / u^2, (6 x^2 - 2) / u^3, 24 x (1 - x^2) / u^4, and
+        # 24 (5 x^4 - 10 x^2 + 1) / u^5, where u = x^2 + 1.
+        (
+            lambda x: 1.0 / (layers.square(x) + 1.0),
+            [-4 / 25, 22 / 125, -144 / 625, 24 * 41 / 3125],
+        ),
+    ],
+    ids=["power", "quotient"],
+)
+def test_fourth_derivatives(function, wanted):
     """Each of them reads gradients of those before, under names of their own."""
     x = layers.data("x", [1], append_batch_size=False)
     x.stop_gradient = False
-    found = [cube(x) * layers.square(x)]
+    found = [function(x)]
     for _ in range(4):
         found += gradients(found[-1], x)
     got = fluid.Executor().run(feed={"x": np.array([2], np.float32)}, fetch_list=found[1:])
-    assert [float(v[0]) for v in got] == [5 * 16, 20 * 8, 60 * 4, 120 * 2]
+    np.testing.assert_allclose([float(v[0]) for v in got], wanted, rtol=1e-5)
 
 
 def test_parameters_learn_from_a_penalty_on_gradients():

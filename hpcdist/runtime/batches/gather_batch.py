@@ -430,7 +430,7 @@ def row_weights(of: OfRows, division: Division) -> Sequence[int]:
 
 def _joined(parts: Sequence[np.ndarray], counts: Sequence[int], how: How) -> np.ndarray:
     if len(parts) == 1:
-        return parts[0]
+        return parts[0].copy()  # not a view of a buffer that the next step writes
     if how is How.ROWS:
         return np.concatenate(parts)
     if how is How.MAX:
