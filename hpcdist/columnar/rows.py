@@ -94,7 +94,8 @@ class Rows:
         """Return the same, giving this trainer's rows of every batch; for scripts that divide data.
 
         It begins at the present position. Defaults come from the environment: PADDLE_TRAINERS_NUM
-        or PADDLE_TRAINERS (else 1), PADDLE_TRAINER_ID (else 0). Every trainer makes equally many steps.
+        or PADDLE_TRAINERS (else 1), PADDLE_TRAINER_ID (else 0). Every trainer makes equally many
+        steps.
         """
         trainers = settings.TRAINERS_NUM.read() if num_trainers is None else int(num_trainers)
         me = settings.TRAINER_ID.read() if trainer_id is None else int(trainer_id)
