@@ -357,6 +357,8 @@ def expand(x: Variable, expand_times: Places, name: str | None = None) -> Variab
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
     """Take rows by their numbers; the gradient of a row taken twice is the sum of both.
 
+    So it is whatever ``overwrite`` says: in Fluid it is that of one of them, unless False is given.
+
     ``index`` is int [n] or [n, 1], from 0 to the number of rows - 1: at a step FeedError for any
     other. The result is [n, *the shape of a row].
     """

@@ -13,7 +13,10 @@ Array = Any
 
 @jit
 def shared_part(a: Array, b: Array, more: float) -> float:
-    """Return |a and b| / |a or b| of two boxes; ``more`` is 1 where pixels count as wide."""
+    """Return |a and b| / |a or b| of two boxes; ``more`` is 1 where pixels count as wide.
+
+    NaN, as in Fluid, of one point and itself, which it does not keep apart.
+    """
     if b[0] > a[2] or b[2] < a[0] or b[1] > a[3] or b[3] < a[1]:
         return 0.0
     width = min(a[2], b[2]) - max(a[0], b[0]) + more
@@ -21,7 +24,7 @@ def shared_part(a: Array, b: Array, more: float) -> float:
     inside = width * height
     whole = 0.0
     for box in (a, b):
-        if box[2] >= box[0] and box[3] >= box[1]:
+        if not (box[2] < box[0] or box[3] < box[1]):  # as Fluid, where it is not a number
             whole += (box[2] - box[0] + more) * (box[3] - box[1] + more)
     return inside / (whole - inside)
 
@@ -39,7 +42,7 @@ def keep_apart(
     for i in range(len(boxes)):
         apart = True
         for k in range(count):
-            if shared_part(boxes[i], boxes[kept[k]], more) > threshold:
+            if not shared_part(boxes[i], boxes[kept[k]], more) <= threshold:
                 apart = False
                 break
         if apart:
@@ -153,7 +156,7 @@ def keep_polygons_apart(
     for i in range(len(boxes)):
         apart = True
         for k in range(count):
-            if _shared(boxes[i], boxes[kept[k]], more, room) > threshold:
+            if not _shared(boxes[i], boxes[kept[k]], more, room) <= threshold:
                 apart = False
                 break
         if apart:

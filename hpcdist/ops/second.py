@@ -32,7 +32,7 @@ def linear(forward: str, *, x: str = "X", out: str = "Out") -> Rule:
         more = {slot: names for slot, names in op.inputs.items() if slot not in left_out}
         outputs = {out: [grad_name(dout)]}
         if "XShape" in op.inputs:
-            outputs["XShape"] = [f"{grad_name(dout)}@XSHAPE"]
+            outputs["XShape"] = [f"{_own_name(op)}@XSHAPE"]
         return [GradOp(forward, {x: [grad_name(dx)], **more}, outputs, dict(op.attrs))]
 
     return rule
@@ -50,7 +50,7 @@ def joining(forward: str) -> Rule:
             if dx != EMPTY:
                 joined.append(grad_name(dx))
                 continue
-            joined.append(f"{grad_name(dout)}@ZEROS{len(joined)}")
+            joined.append(f"{_own_name(op)}@ZEROS{len(joined)}")
             found.append(GradOp("fill_zeros_like", {"X": [x]}, {"Out": [joined[-1]]}, {}))
         outputs = {"Out": [grad_name(dout)]}
         return [*found, GradOp(forward, {"X": joined}, outputs, dict(op.attrs))]
@@ -93,7 +93,7 @@ def additive(forward: str) -> Rule:
             return []
         found, operands = [], {}
         for slot in ("X", "Y"):
-            made, operands[slot] = _gradient_or_zeros(op, slot, grad_name(dout))
+            made, operands[slot] = _gradient_or_zeros(op, slot)
             found += made
         return [*found, GradOp(forward, operands, {"Out": [grad_name(dout)]}, dict(op.attrs))]
 
@@ -106,9 +106,9 @@ def of_quotient(op: Any, wanted: Wanted) -> list[GradOp]:
     Then dOut gets W, Out gets -dOut ddY / Y, and Y gets -dOut W / Y, with sums where they belong.
     """
     (y,), (out,), (dout,) = op.input("Y"), op.input("Out"), op.input("Out@GRAD")
-    attrs, name = dict(op.attrs), grad_name(dout)
-    found, ddx = _gradient_or_zeros(op, "X", name)
-    made, ddy = _gradient_or_zeros(op, "Y", name)
+    attrs, name = dict(op.attrs), _own_name(op)
+    found, ddx = _gradient_or_zeros(op, "X")
+    made, ddy = _gradient_or_zeros(op, "Y")
     found += made
 
     def emit(type: str, left: str, right: list[str], to: str) -> None:
@@ -118,7 +118,7 @@ def of_quotient(op: Any, wanted: Wanted) -> list[GradOp]:
     emit("elementwise_sub", ddx[0], [f"{name}@OUT_DDY"], f"{name}@DIFFERENCE")
     emit("elementwise_div", f"{name}@DIFFERENCE", [y], f"{name}@W")
     if wanted(dout):
-        found.append(GradOp("assign", {"X": [f"{name}@W"]}, {"Out": [name]}, {}))
+        found.append(GradOp("assign", {"X": [f"{name}@W"]}, {"Out": [grad_name(dout)]}, {}))
     if wanted(out):
         emit("elementwise_mul", dout, ddy, f"{name}@DOUT_DDY")
         emit("elementwise_div", f"{name}@DOUT_DDY", [y], f"{name}@DOUT_DDY_Y")
@@ -143,7 +143,7 @@ def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Rul
             taken = {slot: [value], "Out@GRAD": [ddx]}
             found.append(GradOp(op.type, taken, {"X@GRAD": [grad_name(dout)]}, attrs))
         if curve is not None and wanted(value):
-            product, to = f"{grad_name(dout)}@DDX", grad_name(value)
+            product, to = f"{_own_name(op)}@DDX", grad_name(value)
             operands = {"X": [dout], "Y": [ddx]}
             found.append(GradOp("elementwise_mul", operands, {"Out": [product]}, {"axis": -1}))
             found += curve(value, product, to, attrs)
@@ -218,12 +218,17 @@ UNARY: dict[str, Rule] = {
 }
 
 
-def _gradient_or_zeros(op: Any, slot: str, name: str) -> tuple[list[GradOp], list[str]]:
+def _own_name(op: Any) -> str:
+    """Return what names of values in between begin with: dOut may be another operator's, too."""
+    return grad_name(next(name for name in op.output_arg_names if name != EMPTY))
+
+
+def _gradient_or_zeros(op: Any, slot: str) -> tuple[list[GradOp], list[str]]:
     """Return the gradient of dX (or dY), zeros where there is no such output, and what makes it."""
     given = [d for d in op.output(f"{slot}@GRAD") if d != EMPTY]
     if given:
         return [], [grad_name(given[0])]
-    zeros = f"{name}@ZEROS_{slot}"
+    zeros = f"{_own_name(op)}@ZEROS_{slot}"
     return [GradOp("fill_zeros_like", {"X": op.input(slot)}, {"Out": [zeros]}, {})], [zeros]
 
 

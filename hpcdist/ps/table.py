@@ -237,7 +237,7 @@ class SparseTable:
         unique = np.empty(count, np.int64)
         firsts, following = np.empty(count, np.int32), np.empty(count, np.int32)
         different = self._rows.link_repeats(ids, unique, firsts, following)
-        return unique[:different], firsts, following
+        return unique[:different], firsts[:different], following
 
     def _check_room(self, ids: Array) -> None:
         most = self._memory.most_rows
@@ -245,7 +245,7 @@ class SparseTable:
         if len(self) + len(ids) <= limit:
             return
         unique, firsts, _ = self._merged(ids)
-        new = firsts[: len(unique)][self._locate(unique, create=False) == 0]
+        new = firsts[self._locate(unique, create=False) == 0]
         if len(self) + len(new) > limit:
             why, advice = ("dict_size", "make the table larger")
             if limit == most:

@@ -215,10 +215,11 @@ def differs(array, wanted, tolerance=3e-5):
     scale = max(1.0, float(np.abs(flat).max())) if flat.size else 1.0
     if flat.size > MANY:
         scale *= flat.size**0.5
-    found = kept(array)[1]
-    worst = max([abs(a - b) for a, b in zip(found, numbers)] or [0.0])
-    if not worst <= tolerance * scale:
-        return "got %s, expected %s" % (found, numbers)
+    found, numbers = (np.array(held, "float64") for held in (kept(array)[1], numbers))
+    alike = (found == numbers) | (np.isnan(found) & np.isnan(numbers))
+    near = np.abs(found - numbers) <= tolerance * scale  # false where one of them is NaN
+    if not (alike | near).all():
+        return "got %s, expected %s" % (found.tolist(), numbers.tolist())
     return ""
 
 

@@ -217,6 +217,18 @@ class TestOptimizers:
         expected = start - ((grads[0] + grads[1]) + grads[2])
         np.testing.assert_array_equal(rows_of(table, ints(1)), expected)
 
+    @pytest.mark.parametrize("different", [3, 3000], ids=["few", "more_than_a_piece"])
+    def test_repeats_decay_once(self, different) -> None:
+        table = SparseTable("t", 16, RowOptimizer("sgd", l1_decay=0.2, l2_decay=0.1), START, 3)
+        ids = np.tile(np.arange(different), 20)
+        expected = rows_of(table, ids[:different])
+        for seed in range(3):
+            grads = np.random.default_rng(seed).normal(size=(len(ids), 16)).astype(np.float32)
+            table.push(ids, grads, 0.1, 0.5)
+            moved = 0.5 * grads.reshape(20, different, 16).sum(0) + 0.1 * expected
+            expected = expected - 0.1 * (moved + 0.2 * np.sign(expected))
+        np.testing.assert_allclose(rows_of(table, ids[:different]), expected, rtol=1e-4, atol=1e-5)
+
     def test_adam_counts_pushes_for_all_rows_also_those_without_ids(self) -> None:
         table = table_of("adam")
         assert table.optimizer.shared_names == ("beta1_power", "beta2_power")

@@ -5,6 +5,10 @@ DRAWN = 4
 BOXES = "layers.concat([%s, %s + layers.abs(%s) + 0.1], 1)"
 A, B = BOXES % ("a", "a", "c"), BOXES % ("b", "b", "d")
 PAIRS = {"a": "u 3 2", "c": "u 3 2", "b": "u 4 2", "d": "u 4 2"}
+FLAT = (
+    "layers.assign(np.array([[[0.2, 0.3, 0.2, 0.3]] * 3 + [[0.2, 0.3, 0.6, 0.7]] * 2 + "
+    "[[0.5, 0.1, 0.5, 0.4]] * 2], 'float32'))"
+)
 CASES = [
     (
         "layers.prior_box(x, m, {s}, {t}, {r}, flip={f}, clip={c}, steps={p}, "
@@ -152,5 +156,10 @@ CASES = [
         "layers.MultivariateNormalDiag(x, layers.diag(y)).kl_divergence("
         "layers.MultivariateNormalDiag(z, layers.diag(w)))",
         {"x": "f 2", "y": "p 2", "z": "f 2", "w": "p 2"},
+    ),
+    (  # points, and lines, some of them twice: their overlaps are not numbers
+        "layers.multiclass_nms(" + FLAT + ", s, 0.01, -1, -1, {o}, {m}, background_label=-1)",
+        {"s": "u 1 2 7"},
+        {"o": [0.3], "m": [True, False]},
     ),
 ]

@@ -12,6 +12,10 @@ ANCHORS = (
 )
 CROWDS = "layers.cast(layers.less_than(c, layers.fill_constant([1], 'int32', {n})), 'int32')"
 CORNER = "layers.assign(np.array([%s, %s], 'float32'))"
+FLAT = (
+    "layers.assign(np.array([[[0.5, 0.5, 0.5, 0.5]] * 2 + [[0.0, 0.0, 0.1, 0.1], "
+    "[0.5, 0.5, 0.5, 0.5], [0.2, 0.5, 0.8, 0.5]]], 'float32'))"
+)
 CASES = [
     (
         "layers.rpn_target_assign(x, y, "
@@ -153,5 +157,13 @@ CASES = [
             "b": "u 5 4",
         },
         {"i": INFOS, "t": [0.05, 0.6], "k": [1000, 6], "n": [100, 7], "o": [0.3, 0.6]},
+    ),
+    ("layers.locality_aware_nms(" + FLAT + ", s, 0.1, -1, -1, 0.3)", {"s": "u 1 1 5"}),
+    ("layers.matrix_nms(" + FLAT + ", s, 0.01, 0.0, -1, -1)", {"s": "u 1 2 5"}),
+    (  # where the first two have become one with score 0, whose place is not a number
+        "layers.locality_aware_nms(layers.assign(np.array([[[0.0, 0.0, 0.5, 0.5]] * 2 + "
+        "[[0.6, 0.6, 0.9, 0.9], [0.6, 0.6, 0.6, 0.6]]], 'float32')), "
+        "layers.assign(np.array([[[0.0, 0.0, 0.7, 0.7]]], 'float32')), 0.1, -1, -1, 0.3)",
+        {},
     ),
 ]
