@@ -50,7 +50,8 @@ class DecodeHelper:
 class TrainingHelper(DecodeHelper):
     """Takes the inputs of all steps, [N, steps, ...], from what is given.
 
-    ``sequence_length`` int [N]; ``time_major``: inputs are [steps, N, ...].
+    ``sequence_length`` int [N], not all 0, at most the steps: at a step FeedError for others.
+    ``time_major``: inputs are [steps, N, ...].
     """
 
     def __init__(self, inputs: Any, sequence_length: Variable, time_major: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.tensor import gather, reshape
@@ -183,8 +184,10 @@ def generate_proposal_labels(
 ) -> tuple[Variable, ...]:
     """Choose regions to learn from: boxes, classes (0: nothing), codes wanted, weights, weights.
 
-    Codes and weights are [regions, 4 * class_nums].
+    Codes and weights are [regions, 4 * class_nums]; GraphError if ``class_nums`` is not given.
     """
+    if class_nums is None:
+        raise GraphError("generate_proposal_labels: class_nums must be given, 0 being nothing")
     attrs = {
         "batch_size_per_im": batch_size_per_im,
         "fg_fraction": float(fg_fraction),
