@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from hpcdist.columnar.columns import Column, Faults, Rules, Target, converted, part, taken
-from hpcdist.columnar.files import FileFacts, Filter, Index, RawBlock, Source, worded
+from hpcdist.columnar.columns import Column, Rules, Target, converted, holds_text, part, taken
+from hpcdist.columnar.files import Faults, FileFacts, Filter, Index, RawBlock, Source, worded
 from hpcdist.errors import DataError
 
 logger = logging.getLogger("hpcdist.columnar")
@@ -100,7 +100,8 @@ class BlockReader:
             return self._without(file, within, error)
         faults: Faults = dict(raw.faults)
         columns = {n: converted(n, raw.columns[n], self._rules, faults) for n in self._columns}
-        arrays = {target.name: target.filled(columns, faults) for target in self._targets}
+        texts = {name for name in self._columns if holds_text(raw.columns[name])}
+        arrays = {t.name: t.filled(columns, texts, faults) for t in self._targets}
         if kept is not None:
             arrays = {name: taken(column, kept) for name, column in arrays.items()}
             faults = {row: faults[row] for row in kept.tolist() if row in faults}
@@ -138,7 +139,8 @@ class BlockReader:
     # -- one file ------------------------------------------------------------------------------
     def _tried(self, file: FileFacts, within: int) -> tuple[RawBlock, np.ndarray | None]:
         """Read a block, again if the file system fails for a time."""
-        for attempt in range(self._policy.retries + 1):
+        attempt = 0
+        while True:
             try:
                 return self._raw(file, within, self._columns)
             except FileNotFoundError:
@@ -150,7 +152,7 @@ class BlockReader:
                     raise
                 logger.warning("%s: %s; trying again", file.name(within), worded(error))
                 self._policy.pause(FIRST_PAUSE_S * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
+                attempt += 1
 
     def _raw(
         self, file: FileFacts, within: int, columns: Sequence[str]

@@ -97,11 +97,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if asked.deadline is not None:
             settings.RPC_DEADLINE.write(asked.deadline)
         settings.ON_NAN.write(asked.on_nan)
-        # Open MPI's osc/ucx prints a complaint when windows are made; ours are of shared memory.
-        os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-        started = launched_size()
-        transport = None if started is None else mpi_world()
-        if transport is not None:
+        transport = None
+        if (started := launched_size()) is not None:
+            # Open MPI's osc/ucx complains when windows are made; ours are of shared memory.
+            os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+            transport = mpi_world()
             launcher_check.check_world(started, transport.size, str(Path(sys.executable).parent))
         if transport is not None and transport.size > 1:
             _run_rank(asked, transport, stop_watching)

@@ -16,6 +16,16 @@ from hpcdist.layers.param_attr import ParamAttr
 MAKERS: dict[type[ParamAttr], Callable[..., Variable]] = {}
 
 
+def refuse_variables(layer: str, what: str, *values: Any) -> None:
+    """Refuse Variables, also in a list, in place of what is part of a compiled Program."""
+    lists = (value if isinstance(value, (list, tuple)) else [value] for value in values)
+    if any(isinstance(value, Variable) for listed in lists for value in listed):
+        raise GraphError(
+            f"layers.{layer}: {what} must be known before the step, got a Variable: shapes are "
+            "fixed when a Program is compiled"
+        )
+
+
 class LayerHelper:
     """One call of a layer: ``fc_0`` with its weights ``fc_0.w_0`` and values ``fc_0.tmp_0``."""
 
@@ -37,6 +47,8 @@ class LayerHelper:
         self, type: str, inputs: Any = None, outputs: Any = None, attrs: Any = None
     ) -> Any:
         """Append an operator to the current block of the main program."""
+        for name, value in (attrs or {}).items():
+            refuse_variables(self.layer_type, name, value)
         return self.main_program.current_block().append_op(type, inputs, outputs, attrs)
 
     def new_var(self, dtype: Any = "float32", stop_gradient: bool = False) -> Variable:
