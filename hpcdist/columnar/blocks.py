@@ -5,13 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hpcdist.columnar.columns import Column, Rules, Target, converted, holds_text, part, taken
+from hpcdist.columnar.columns import (
+    Column,
+    Rules,
+    Target,
+    converted,
+    holds_text,
+    is_empty,
+    part,
+    taken,
+)
 from hpcdist.columnar.files import Faults, FileFacts, Filter, Index, RawBlock, Source, worded
 from hpcdist.errors import DataError
 
@@ -88,6 +98,7 @@ class BlockReader:
         self._sources: OrderedDict[str, Source] = OrderedDict()
         self.doing = ""  # what is being read, for those who wait too long
         self.skipped: list[Skip] = []
+        self._is_text: dict[str, tuple[bool, str]] = {}  # by column, and by which file
 
     def read(self, number: int) -> Loaded:
         """Return a block; DataError, which names what is bad and where, unless that is skipped."""
@@ -101,6 +112,7 @@ class BlockReader:
         faults: Faults = dict(raw.faults)
         columns = {n: converted(n, raw.columns[n], self._rules, faults) for n in self._columns}
         texts = {name for name in self._columns if holds_text(raw.columns[name])}
+        self._expect_alike(file, raw.columns, texts)
         arrays = {t.name: t.filled(columns, texts, faults) for t in self._targets}
         if kept is not None:
             arrays = {name: taken(column, kept) for name, column in arrays.items()}
@@ -114,6 +126,18 @@ class BlockReader:
         usable[places] = False
         rows = np.flatnonzero(usable)
         return Loaded(block.rows, {n: taken(c, rows) for n, c in arrays.items()}, usable)
+
+    def _expect_alike(self, file: FileFacts, raw: Mapping[str, Any], texts: Set[str]) -> None:
+        """Raise DataError if a column is text in one file and numbers in another."""
+        for name in self._columns:
+            if not is_empty(raw[name]):
+                text, first = self._is_text.setdefault(name, (name in texts, file.path))
+                if text != (name in texts):
+                    one, other = (first, file.path) if text else (file.path, first)
+                    raise DataError(
+                        f"column {name!r} holds text in {one}, and numbers in {other}: texts are "
+                        "hashed, so the same value would be two; write both files alike"
+                    )
 
     def _without(self, file: FileFacts, within: int, error: BaseException) -> Loaded:
         """Go on without a block that cannot be read, if that is wanted."""

@@ -132,6 +132,11 @@ def holds_text(raw: Any) -> bool:
     return is_text(kind)
 
 
+def is_empty(raw: Any) -> bool:
+    """Return whether a column of a file has nothing but nulls, and so no type."""
+    return isinstance(raw, (pa.Array, pa.ChunkedArray)) and raw.null_count == len(raw)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is text or bytes."""
     return (

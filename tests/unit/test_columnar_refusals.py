@@ -162,3 +162,13 @@ def test_tensors_without_torch_are_refused(monkeypatch, tmp_path):
     ):
         rows.torch()
     assert len(joined(rows)) == 400
+
+
+def test_a_column_that_is_text_in_one_file_alone_is_refused(tmp_path):
+    paths = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for path, values in zip(paths, ([1, 2], pa.nulls(2, pa.string()), ["1", "x"]), strict=True):
+        pq.write_table(pa.table({"a": values}), path)
+    said = r"'a' holds text in .*2\.parquet, and numbers in .*0\.parquet"
+    for order in (paths, paths[::-1]):
+        with pytest.raises(DataError, match=said):
+            list(fluid.data.read(order, batch=9, nulls=0))
