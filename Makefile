@@ -58,6 +58,7 @@ unexport HPCDIST_PSERVERS HPCDIST_ROLE_MAP
 # $(call pytest,RUN,OPTIONS,LAUNCHER): a run of the tests, noted in files RUN.RANK. If at most three fail they
 # are tried once more, and the table names those that passed only then.
 define pytest
+echo "$(strip $(3) $(PYTEST) $(2))"; \
 $(3) $(PYTEST) $(2) --results $(1) || { echo "make: what failed is tried once more"; \
   $(3) $(PYTEST) $(2) --again $(1) --results $(1)-again; }
 endef
@@ -102,22 +103,21 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(call pytest,$(RESULTS)/unit,-n $(WORKERS) tests/unit)
+	@$(call pytest,$(RESULTS)/unit,-n $(WORKERS) tests/unit)
 
 alone: $(READY)
-	$(call pytest,$(RESULTS)/alone,-n $(WORKERS) -m 'not mpi' --ignore tests/fault --ignore tests/slurm)
+	@$(call pytest,$(RESULTS)/alone,-n $(WORKERS) -m 'not mpi' --ignore tests/fault --ignore tests/slurm)
 
 ranks: memory $(READY)
 	@for n in $(RANKS); do \
-	  echo "$(MPIRUN) -n $$n $(PYTEST) -m mpi --expect-ranks $$n"; \
 	  { $(call pytest,$(RESULTS)/ranks-$$n,-m mpi --expect-ranks $$n,$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \
 	done
 
 # Slurm's jobs not beside tests that make hosts: MPI would take those hosts' interfaces for the nodes'.
 jobs: memory $(READY)
-	$(call pytest,$(RESULTS)/jobs,$(SIDE_BY_SIDE) tests/fault)
-	$(call pytest,$(RESULTS)/slurm,$(SIDE_BY_SIDE) tests/slurm)
+	@$(call pytest,$(RESULTS)/jobs,$(SIDE_BY_SIDE) tests/fault)
+	@$(call pytest,$(RESULTS)/slurm,$(SIDE_BY_SIDE) tests/slurm)
 
 # After `make test`, once more is here: what it had to skip and can now run; not what `make test-torch`
 # has run.
@@ -125,16 +125,16 @@ SKIPPED  = $(addprefix --unless-passed=,$(wildcard $(RESULTS) $(RESULTS)-torch))
 REST    := $(VENV)/results-rest
 rest: $(READY)
 	@rm -rf $(REST)
-	$(call pytest,$(REST)/alone,$(SIDE_BY_SIDE) -m 'not mpi' --ignore tests/slurm $(SKIPPED))
-	$(PYTEST) --collect-only $(SKIPPED) tests/slurm >/dev/null && \
+	@$(call pytest,$(REST)/alone,$(SIDE_BY_SIDE) -m 'not mpi' --ignore tests/slurm $(SKIPPED))
+	@$(PYTEST) --collect-only $(SKIPPED) tests/slurm >/dev/null && \
 	  { $(call pytest,$(REST)/slurm,$(SIDE_BY_SIDE) $(SKIPPED) tests/slurm); } || [ $$? = 5 ]
-	$(call pytest,$(REST)/ranks-4,-m mpi $(SKIPPED) --expect-ranks 4,$(MPIRUN) -n 4)
+	@$(call pytest,$(REST)/ranks-4,-m mpi $(SKIPPED) --expect-ranks 4,$(MPIRUN) -n 4)
 
 # PyTorch is large: only this target installs it.
 TORCH_READY := $(VENV)/.ready-torch
 test-torch: memory $(TORCH_READY)
 	@rm -rf $(RESULTS)-torch
-	$(call pytest,$(RESULTS)-torch/alone,-m 'not mpi' tests/torch)
+	@$(call pytest,$(RESULTS)-torch/alone,-m 'not mpi' tests/torch)
 	@for n in $(RANKS); do \
 	  { $(call pytest,$(RESULTS)-torch/ranks-$$n,-m mpi --expect-ranks $$n tests/torch,$(MPIRUN) -n $$n); } || \
 	    { echo "make: the tests of $$n ranks FAILED" >&2; exit 1; }; \

@@ -3,8 +3,9 @@
     python benchmarks/strategies.py [gradient_merge ...]
 
 Both programs train in one job, several rounds in turn, so that other work on the machine slows
-both; told are the medians over rounds of the ratios of time, and of memory for temporaries. Ratios
-below 1 are gains. The network is an MLP of 4 layers of 512, 16 rows on each rank; for recompute of
+both; with servers, which serve one program, in three pairs of jobs in turn. Told are the medians
+over rounds, or pairs, of the ratios of time, and of memory for temporaries. Ratios below 1 are
+gains. The network is an MLP of 4 layers of 512, 16 rows on each rank; for recompute of
 16 layers, 256 rows.
 """
 

@@ -4,7 +4,8 @@
     mpirun -n 4 python -m hpcdist --pservers 2 examples/clicks_from_parquet.py
     python -m hpcdist data verify clicks/rows        # was every row used exactly once?
 
-The files are made up, in Criteo's shape, and kept in --directory with checkpoints and certificates.
+It needs pyarrow: pip install hpcdist[data]. The files are made up, in Criteo's shape, and kept in
+--directory with checkpoints and certificates.
 """
 
 import argparse

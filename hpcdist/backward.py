@@ -63,7 +63,7 @@ def append_backward(
     computes others again (`hpcdist.recompute`). Raises GraphAssertionError (an AssertionError) for
     a loss of another shape.
     """
-    _check_loss(loss)
+    check_loss(loss)
     block = loss.block
     program = block.program
     maker = loss.op
@@ -145,7 +145,7 @@ def calc_gradient(*args: Any, **kwargs: Any) -> Any:
 
 
 # -- what gradients flow through -----------------------------------------------------------------
-def _check_loss(loss: Any) -> None:
+def check_loss(loss: Any) -> None:
     if not isinstance(loss, Variable):
         raise GraphTypeError(f"append_backward: the loss must be a Variable, got {loss!r}")
     if tuple(loss.shape) != (1,):

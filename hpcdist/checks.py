@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
-from hpcdist.errors import FleetError, FleetTypeError, PlanAttributeError, PlanError, PlanTypeError
+from hpcdist.errors import (
+    FleetError,
+    FleetTypeError,
+    GraphError,
+    GraphTypeError,
+    PlanAttributeError,
+    PlanError,
+    PlanTypeError,
+)
 
 Errors = tuple[type[Exception], type[Exception]]  # of a wrong type, of a wrong value
 PLAN: Errors = (PlanTypeError, PlanError)
 FLEET: Errors = (FleetTypeError, FleetError)
+GRAPH: Errors = (GraphTypeError, GraphError)
 
 
 def integer(
@@ -25,12 +36,33 @@ def integer(
     ``what`` is what errors call it.
     """
     wrong_type, wrong_value = errors
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise wrong_type(f"{what}: expected an integer, got {value!r}")
-    if value < least or (below is not None and value >= below):
+    number = int(value)
+    if number < least or (below is not None and number >= below):
         expected = f"at least {least}" if below is None else f"{least}..{below - 1}"
         raise wrong_value(f"{what}: expected {expected}, got {value}")
-    return value
+    return number
+
+
+def positive(what: str, value: Any, errors: Errors = PLAN) -> float:
+    """Return a number above 0 that is finite, as a float; a bool is none."""
+    wrong_type, wrong_value = errors
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise wrong_type(f"{what}: expected a number, got {value!r}")
+    number = float(value)
+    if not 0.0 < number < math.inf:
+        raise wrong_value(f"{what}: expected a number above 0, got {value}")
+    return number
+
+
+def names(what: str, given: Any, errors: Errors = PLAN) -> set[str]:
+    """Return the names that a list, a set, ... holds (None: none); one str is no list of them."""
+    many = isinstance(given, Iterable) and not isinstance(given, str)
+    found = list(given) if many else []
+    if not (many or given is None) or any(not isinstance(name, str) for name in found):
+        raise errors[0](f"{what}: expected a list of names, got {given!r}")
+    return set(found)
 
 
 def no_field(owner: str, name: str, known: Iterable[str]) -> str:

@@ -77,7 +77,9 @@ def _pow(draw: Draw) -> Case:
 
 @case("leaky_relu", "elu")
 def _with_alpha(draw: Draw) -> Case:
-    return Case({"X": draw.floats(draw.shape(), avoid=[0])}, {"alpha": draw.of(0.02, 0.3, 1.0)})
+    return Case(
+        {"X": draw.floats(draw.shape(), avoid=[0])}, {"alpha": draw.of(0.02, 0.3, 1.0, 1.7)}
+    )
 
 
 @case("relu6")

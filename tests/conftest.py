@@ -13,7 +13,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from tests.summary import Result, ended_well, read_results
+from tests.summary import Result, read_results, tried_again
 
 RANK = launched_rank()
 SIZE = launched_size() or 1
@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--again",
         type=Path,
         metavar="FILE",
-        help="the few tests that did not end well in the run with these --results",
+        help="the few tests that failed in the run with these --results, if all of it ended",
     )
 
 
@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Again:
-    """Leaves only those tests that did not end well before."""
+    """Leaves only those tests that failed before."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -115,13 +115,12 @@ class Again:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        well = ended_well(self._run)
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in well])
-        items[:] = [item for item in items if item.nodeid not in well]
-        if not 0 < len(items) <= AGAIN_AT_MOST:
-            raise pytest.UsageError(
-                f"{len(items)} tests did not end well: from 1 to {AGAIN_AT_MOST} are tried again"
-            )
+        try:
+            failed = tried_again(self._run, [item.nodeid for item in items], AGAIN_AT_MOST)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in failed])
+        items[:] = [item for item in items if item.nodeid in failed]
 
 
 class Results:

@@ -77,14 +77,25 @@ def by_run(directory: Path) -> dict[str, dict[str, Result]]:
     return runs
 
 
-def ended_well(run: Path) -> set[str]:
-    """Return which tests of a run (DIRECTORY/NAME) have passed, or were skipped, on every rank."""
+def tried_again(run: Path, tests: Iterable[str], at_most: int) -> list[str]:
+    """Return which tests of a run (DIRECTORY/NAME) failed on some rank.
+
+    ValueError if that is none or more than ``at_most``, or if a test did not end on some rank.
+    """
+    tests = list(tests)
     files = [file for file in run.parent.iterdir() if file.name.rpartition(".")[0] == run.name]
-    well = []
-    for results in map(read_file, files):
-        failed = {result.test for result in results if result.outcome == "failed"}
-        well.append({result.test for result in results} - failed)
-    return set.intersection(*well) if well else set()
+    ranks = [read_file(file) for file in files]
+    ended = set.intersection(*({r.test for r in results} for results in ranks)) if ranks else set()
+    if unended := [test for test in tests if test not in ended]:
+        raise ValueError(
+            f"the run ended before {len(unended)} of its tests had, {unended[0]} among them: "
+            "nothing is tried again"
+        )
+    failed = {r.test for results in ranks for r in results if r.outcome == "failed"}
+    found = [test for test in tests if test in failed]
+    if not 0 < len(found) <= at_most:
+        raise ValueError(f"{len(found)} tests failed: from 1 to {at_most} are tried again")
+    return found
 
 
 def never_run(runs: Iterable[Mapping[str, Result]]) -> Counter[str]:
@@ -116,7 +127,8 @@ def main() -> None:
             numbers = (count[outcome] for outcome in ("passed", "failed", "skipped"))
             print("{:28} {:7} {:7} {:8}".format(run, *numbers))
             if run.endswith(AGAIN):
-                print(*(f"  passed only when tried again: {test}" for test in results), sep="\n")
+                passed = [test for test, r in results.items() if r.outcome == "passed"]
+                print(*(f"  passed only when tried again: {test}" for test in passed), sep="\n")
     skipped = never_run(all_runs)
     unexpected = [reason for reason in skipped if not is_expected(reason)] if options.strict else []
     print("skipped in every run:" if skipped else "no test was skipped in every run")

@@ -31,10 +31,11 @@ from hpcdist.checkpoint.sources import Source
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
-from hpcdist.executor.merging import merge_counter
+from hpcdist.executor.merging import merged_steps
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
 from hpcdist.ps.table import SparseTable
 from hpcdist.trace.events import Kind
@@ -88,11 +89,10 @@ def restore(
         if peers.trainer == 0:
             peers.ask({"do": CHECK, "data": here.step > 0, **asked})
         checkpoint = stack.enter_context(Checkpoint(found))
+        _check_merged(checkpoint, program, peers.trainers)
         held = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
         if len(checkpoint.facts.trainers) == peers.trainers:
             held = _own(checkpoint, held, individual(program), peers.trainer)
-        else:
-            _refuse_merged(checkpoint, program, peers.trainers)
         check_take_up(checkpoint, held, data=here.step > 0)
         for table in tables:
             check_table(checkpoint, table, peers.trainer, peers.trainers)
@@ -117,15 +117,22 @@ def restore(
     return Restored(step, extra, Path(found))
 
 
-def _refuse_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
-    """Each trainer's merged gradients are a part of a step; others cannot go on with them."""
-    counter = merge_counter(program)
-    merged = int(checkpoint.read(counter)[0]) if counter and checkpoint.has(counter) else 0
-    if merged:
+def _check_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
+    """Refuse the gradients of steps of other trainers, and of more steps than an update takes."""
+    saved, steps = len(checkpoint.facts.trainers), merged_steps(program)
+    counters = [name for name in checkpoint.variables if MERGE_COUNTER in name]
+    merged = max((int(checkpoint.read(name)[0]) for name in counters), default=0)
+    if merged and trainers != saved:
         raise CheckpointError(
-            f"{checkpoint.manifest} was saved when each of {len(checkpoint.facts.trainers)} "
-            f"trainers had merged the gradients of {merged} steps, this job has {trainers}: start "
-            "as many, or save after steps that update to change their number"
+            f"{checkpoint.manifest} was saved when each of {saved} trainers had merged the "
+            f"gradients of {merged} steps, this job has {trainers}: start as many, or save after "
+            "steps that update to change their number"
+        )
+    if merged >= steps:
+        raise CheckpointError(
+            f"{checkpoint.manifest} was saved when the gradients of {merged} steps had been "
+            f"merged, this program updates after {steps}: give k_steps what it was, or save after "
+            "steps that update to change it"
         )
 
 

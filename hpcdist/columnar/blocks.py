@@ -5,14 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hpcdist.columnar.columns import Column, Faults, Rules, Target, converted, part, taken
-from hpcdist.columnar.files import FileFacts, Filter, Index, RawBlock, Source, worded
+from hpcdist.columnar.columns import (
+    Column,
+    Rules,
+    Target,
+    converted,
+    holds_text,
+    is_empty,
+    part,
+    taken,
+)
+from hpcdist.columnar.files import Faults, FileFacts, Filter, Index, RawBlock, Source, worded
 from hpcdist.errors import DataError
 
 logger = logging.getLogger("hpcdist.columnar")
@@ -88,6 +98,7 @@ class BlockReader:
         self._sources: OrderedDict[str, Source] = OrderedDict()
         self.doing = ""  # what is being read, for those who wait too long
         self.skipped: list[Skip] = []
+        self._is_text: dict[str, tuple[bool, str]] = {}  # by column, and by which file
 
     def read(self, number: int) -> Loaded:
         """Return a block; DataError, which names what is bad and where, unless that is skipped."""
@@ -100,7 +111,9 @@ class BlockReader:
             return self._without(file, within, error)
         faults: Faults = dict(raw.faults)
         columns = {n: converted(n, raw.columns[n], self._rules, faults) for n in self._columns}
-        arrays = {target.name: target.filled(columns, faults) for target in self._targets}
+        texts = {name for name in self._columns if holds_text(raw.columns[name])}
+        self._expect_alike(file, raw.columns, texts)
+        arrays = {t.name: t.filled(columns, texts, faults) for t in self._targets}
         if kept is not None:
             arrays = {name: taken(column, kept) for name, column in arrays.items()}
             faults = {row: faults[row] for row in kept.tolist() if row in faults}
@@ -113,6 +126,18 @@ class BlockReader:
         usable[places] = False
         rows = np.flatnonzero(usable)
         return Loaded(block.rows, {n: taken(c, rows) for n, c in arrays.items()}, usable)
+
+    def _expect_alike(self, file: FileFacts, raw: Mapping[str, Any], texts: Set[str]) -> None:
+        """Raise DataError if a column is text in one file and numbers in another."""
+        for name in self._columns:
+            if not is_empty(raw[name]):
+                text, first = self._is_text.setdefault(name, (name in texts, file.path))
+                if text != (name in texts):
+                    one, other = (first, file.path) if text else (file.path, first)
+                    raise DataError(
+                        f"column {name!r} holds text in {one}, and numbers in {other}: texts are "
+                        "hashed, so the same value would be two; write both files alike"
+                    )
 
     def _without(self, file: FileFacts, within: int, error: BaseException) -> Loaded:
         """Go on without a block that cannot be read, if that is wanted."""
@@ -138,7 +163,8 @@ class BlockReader:
     # -- one file ------------------------------------------------------------------------------
     def _tried(self, file: FileFacts, within: int) -> tuple[RawBlock, np.ndarray | None]:
         """Read a block, again if the file system fails for a time."""
-        for attempt in range(self._policy.retries + 1):
+        attempt = 0
+        while True:
             try:
                 return self._raw(file, within, self._columns)
             except FileNotFoundError:
@@ -150,7 +176,7 @@ class BlockReader:
                     raise
                 logger.warning("%s: %s; trying again", file.name(within), worded(error))
                 self._policy.pause(FIRST_PAUSE_S * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
+                attempt += 1
 
     def _raw(
         self, file: FileFacts, within: int, columns: Sequence[str]

@@ -12,8 +12,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 import xxhash
 
+from hpcdist.columnar.files import Faults
 from hpcdist.errors import DataError
-
-Faults = dict[int, tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +69,17 @@ def taken(column: Column, rows: np.ndarray) -> Column:
     return np.take(column, rows, axis=0, mode="clip")  # none is outside: "raise" copies twice
 
 
-def joined(columns: Sequence[Column]) -> Column:
-    """Put columns one behind the other."""
+def joined(name: str, columns: Sequence[Column]) -> Column:
+    """Put the parts of a column one behind the other."""
     if len(columns) == 1:
         return columns[0]
     ragged = [column for column in columns if isinstance(column, Ragged)]
+    shapes = {c.values.shape[1:] if isinstance(c, Ragged) else c.shape[1:] for c in columns}
+    if len(ragged) not in (0, len(columns)) or len(shapes) > 1:
+        raise DataError(
+            f"{name!r}: some blocks have lists and others values, or lists of another length; all "
+            "files must hold the same type"
+        )
     if not ragged:
         return np.concatenate([np.asarray(column) for column in columns])
     starts = np.cumsum([0, *(len(column.values) for column in ragged)])
@@ -100,6 +104,12 @@ class Rules:
 
 def converted(name: str, raw: Any, rules: Rules, faults: Faults) -> Column:
     """Return a column of a file as arrays; rows that cannot be used are added to ``faults``."""
+    kind = raw.dtype if isinstance(raw, np.ndarray) else raw.type
+    if name in rules.buckets and not holds_text(raw) and kind != pa.null():
+        raise DataError(
+            f"buckets: column {name!r} holds {kind}, not text; of CSV types={{{name!r}: 'string'}} "
+            "reads it as text"
+        )
     if isinstance(raw, np.ndarray):
         return _of_numpy(name, raw, rules, faults)
     array = raw
@@ -107,10 +117,39 @@ def converted(name: str, raw: Any, rules: Rules, faults: Faults) -> Column:
         array = raw.chunk(0) if raw.num_chunks == 1 else raw.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # of no chunks, or of texts too long for one
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    kind = array.type
-    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+    if _is_list(array.type):
         return _of_lists(name, array, rules, faults)
     return _of_values(name, array, rules, faults)
+
+
+def holds_text(raw: Any) -> bool:
+    """Return whether a column of a file, or the lists in it, hold text, which is hashed."""
+    if isinstance(raw, np.ndarray):
+        return raw.dtype.kind in "SU"
+    kind = raw.type
+    while _is_list(kind) or kinds.is_dictionary(kind):
+        kind = kind.value_type
+    return is_text(kind)
+
+
+def is_empty(raw: Any) -> bool:
+    """Return whether a column of a file has nothing but nulls, and so no type."""
+    return isinstance(raw, (pa.Array, pa.ChunkedArray)) and raw.null_count == len(raw)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is text or bytes."""
+    return (
+        kinds.is_string(kind)
+        or kinds.is_large_string(kind)
+        or kinds.is_binary(kind)
+        or kinds.is_large_binary(kind)
+        or kinds.is_fixed_size_binary(kind)
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
 
 
 def _of_numpy(name: str, raw: np.ndarray, rules: Rules, faults: Faults) -> Column:
@@ -138,9 +177,15 @@ def _of_lists(name: str, array: Any, rules: Rules, faults: Faults) -> Column:
     for place, (_, reason) in within.items():
         owner = int(np.searchsorted(offsets, place, "right")) - 1
         faults.setdefault(owner, (name, f"element {place - offsets[owner]}: {reason}"))
-    if kinds.is_fixed_size_list(array.type) and not array.null_count:
-        return values.reshape(len(array), array.type.list_size, *values.shape[1:])
-    return Ragged(values, offsets)
+    if not kinds.is_fixed_size_list(array.type):
+        return Ragged(values, offsets)
+    shape = (array.type.list_size, *values.shape[1:])
+    if not array.null_count:
+        return values.reshape(len(array), *shape)
+    there = array.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.full((len(array), *shape), _filler(name, rules, values.dtype), values.dtype)
+    rows[there] = values.reshape(np.count_nonzero(there), *shape)
+    return rows
 
 
 def _of_values(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarray:
@@ -152,9 +197,8 @@ def _of_values(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarra
                 faults.setdefault(int(row), (name, "the value is null"))
     values = _numbers(name, array, rules)
     if missing is not None:
-        fill = rules.filling(name)
         values = np.array(values)
-        values[missing] = 0 if fill is None else _fitting(name, fill, values.dtype)
+        values[missing] = _filler(name, rules, values.dtype)
     return values
 
 
@@ -163,12 +207,7 @@ def _numbers(name: str, array: Any, rules: Rules) -> np.ndarray:
     kind = array.type
     if kinds.is_dictionary(kind):
         return _numbers(name, array.dictionary_decode(), rules)
-    if (
-        kinds.is_string(kind)
-        or kinds.is_large_string(kind)
-        or kinds.is_binary(kind)
-        or (kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind))
-    ):
+    if is_text(kind):
         return _hashed(array, rules.buckets.get(name))
     if kinds.is_date(kind):
         array = pc.cast(pc.cast(array, pa.date32()), pa.int32())
@@ -206,10 +245,15 @@ def _hashed(array: Any, buckets: int | None) -> np.ndarray:
     return numbers[encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)]
 
 
-def _fitting(name: str, fill: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a value for nulls, if the column can hold it."""
-    value = np.asarray(fill).astype(dtype)
-    if value != fill and not (isinstance(fill, float) and (math.isnan(fill) or dtype.kind == "f")):
+def _filler(name: str, rules: Rules, dtype: np.dtype[Any]) -> Any:
+    """Return the value for nulls, if the column can hold it; 0 where such rows are bad."""
+    fill = rules.filling(name)
+    if fill is None:
+        return 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = np.asarray(float(fill) if dtype.kind == "f" else fill).astype(dtype)
+    rounded = dtype.kind == "f" and np.isfinite(value) == np.isfinite(float(fill))
+    if value.item() != fill and not rounded:
         raise DataError(f"nulls: {fill!r} cannot stand for nulls of column {name!r} ({dtype})")
     return value
 
@@ -236,8 +280,18 @@ class Target:
             self, dtype=np.dtype(variable.dtype), sample=tuple(sample), ragged=bool(level)
         )
 
-    def filled(self, columns: Mapping[str, Column], faults: Faults) -> Column:
-        """Return the array; rows whose values it cannot hold are added to ``faults``."""
+    def filled(self, columns: Mapping[str, Column], texts: Set[str], faults: Faults) -> Column:
+        """Return the array; rows whose values it cannot hold are added to ``faults``.
+
+        ``texts`` are the columns whose numbers stand for text.
+        """
+        for name in self.columns if self.dtype is not None and self.dtype.kind not in "iu" else ():
+            if name in texts:
+                raise DataError(
+                    f"column {name!r} holds text, variable {self.name!r} takes {self.dtype}: "
+                    f"declare it int64; or if a CSV file has numbers there, say "
+                    f"types={{{name!r}: '{self.dtype}'}}"
+                )
         chosen = [self._cast(name, columns[name], faults) for name in self.columns]
         column = chosen[0]
         if self.stacked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from hpcdist.errors import DataError
+
+Faults = dict[int, tuple[str, str]]  # row that cannot be used -> column, reason
 
 _OPENERS = 8  # files that are looked into at once: on network file systems it is a wait, not work
 
@@ -35,7 +38,7 @@ class RawBlock:
 
     rows: int
     columns: Mapping[str, Any]
-    faults: Mapping[int, tuple[str, str]]  # row -> column, reason
+    faults: Faults
 
 
 class Source(Protocol):
@@ -100,6 +103,13 @@ class Index:
         raise IndexError(block)
 
     @property
+    def words(self) -> str:
+        """Say which files these are."""
+        names = [file.path for file in self.files]
+        shown = names if len(names) < 4 else [names[0], "...", names[-1]]
+        return f"{', '.join(shown)} ({len(names)} files, {sum(self.sizes)} rows)"
+
+    @property
     def digest(self) -> str:
         """What must be equal for a position to mean the same rows: names, sizes, blocks."""
         words = [[Path(f.path).name, f.bytes, [b.rows for b in f.blocks]] for f in self.files]
@@ -118,10 +128,33 @@ def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
         files += found
     if not files:
         raise DataError("data.read: expected the name of a file, or several, got none")
-    twice = sorted({file for file in files if files.count(file) > 1})
-    if twice:
-        raise DataError(f"data.read: {twice[0]} is named twice, its rows would be used twice")
+    seen: set[str] = set()
+    for file in files:
+        real = os.path.realpath(file)
+        if real in seen:
+            raise DataError(f"data.read: {file} is named twice, its rows would be used twice")
+        seen.add(real)
     return files
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Raise DataError, with the file's name, for whatever a damaged or missing file raises."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"data.read: cannot read {path}: {worded(error)}") from error
+
+
+def require(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise DataError if one of ``columns`` is not among the ``names`` that a file has."""
+    for column in columns:
+        if column not in names:
+            raise DataError(
+                f"data.read: {path} has no column {column!r}, it has {', '.join(names)[:400]}"
+            )
 
 
 def look_into(
@@ -133,29 +166,16 @@ def look_into(
     """Return the blocks of all files, which must have ``columns``; rows that pass ``only``."""
 
     def look(path: str) -> FileFacts:
-        try:
+        with naming(path):
             before = os.stat(path)
-            source = opened(path)
-            try:
-                names = source.names()
-                for column in columns:
-                    if column not in names:
-                        raise DataError(
-                            f"data.read: {path} has no column {column!r}, it has "
-                            f"{', '.join(names)[:400]}"
-                        )
+            with contextlib.closing(opened(path)) as source:
+                require(path, source.names(), columns)
                 blocks = list(source.blocks())
                 if only is not None:
                     blocks = [replace(b, rows=only.count(source, b)) for b in blocks]
                 return FileFacts(
                     path, before.st_size, before.st_mtime_ns, tuple(blocks), source.unit
                 )
-            finally:
-                source.close()
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"data.read: cannot read {path}: {worded(error)}") from error
 
     with ThreadPoolExecutor(_OPENERS, "hpcdist-index") as pool:
         return Index(tuple(pool.map(look, paths)))

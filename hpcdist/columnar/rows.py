@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -9,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist import settings
+from hpcdist.columnar.arguments import (
+    Columns,
+    at_least,
+    format_of,
+    refuse_unread,
+    rules_of,
+    targets_of,
+    typed,
+)
 from hpcdist.columnar.blocks import BlockReader, Policy, Skip
 from hpcdist.columnar.certificate import Certificate, shuffle_facts
 from hpcdist.columnar.columns import Column, Ragged, Rules, Target
-from hpcdist.columnar.files import Filter, Index, Source, expanded, filter_of, look_into
+from hpcdist.columnar.files import Filter, Index, expanded, filter_of, look_into
 from hpcdist.columnar.order import Order, Shuffle
-from hpcdist.columnar.tables import TABLES
-from hpcdist.columnar.text import TEXT, text_schema
 from hpcdist.columnar.windows import Batch, batches
 from hpcdist.errors import CheckpointError, DataError
 from hpcdist.graph.lod import Lod
@@ -23,7 +31,6 @@ from hpcdist.lod_tensor import LoDTensor
 from hpcdist.reader import buffered
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 # Of FLAGS_rpc_deadline: whoever waits for files says so before others give up waiting for it.
 _PATIENCE = 0.8
@@ -57,6 +64,8 @@ class Rows:
         self._directory = certificate
         self._certificate: Certificate | None = None
         self._parent: list[Any] | None = None  # run, epoch and position of a checkpoint
+        self._replaced: list[str] = []  # runs that a checkpoint ended here
+        self._loops = 0  # the last one that began is the one that may go on
         self._trainer, self._trainers = 0, 1
         self.rows = sum(index.sizes)
         self.epoch = 0
@@ -84,8 +93,9 @@ class Rows:
     def shard(self, num_trainers: int | None = None, trainer_id: int | None = None) -> Rows:
         """Return the same, giving this trainer's rows of every batch; for scripts that divide data.
 
-        Defaults come from the environment: PADDLE_TRAINERS_NUM or PADDLE_TRAINERS (else 1),
-        PADDLE_TRAINER_ID (else 0). Every trainer makes equally many steps.
+        It begins at the present position. Defaults come from the environment: PADDLE_TRAINERS_NUM
+        or PADDLE_TRAINERS (else 1), PADDLE_TRAINER_ID (else 0). Every trainer makes equally many
+        steps.
         """
         trainers = settings.TRAINERS_NUM.read() if num_trainers is None else int(num_trainers)
         me = settings.TRAINER_ID.read() if trainer_id is None else int(trainer_id)
@@ -98,11 +108,10 @@ class Rows:
                     f"({self.rows} rows, batches of {self._size}); "
                     "drop_last=True leaves a short last batch out"
                 )
-        part = Rows(
-            self._index, self._opened, self._targets, self._rules, self._only, self._shuffle,
-            self._size, self._drop_last, self._policy, self._directory,
-        )  # fmt: skip
+        part = copy.copy(self)
         part._trainer, part._trainers = me, trainers
+        part._certificate, part.skipped = None, []
+        part.resume(self.state(), None)
         return part
 
     # -- batches -------------------------------------------------------------------------------
@@ -110,7 +119,12 @@ class Rows:
         return self()
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        """Read what is left of the epoch; a loop that was left is gone on with."""
+        """Read what is left of the epoch; a loop that was left is gone on with.
+
+        Only the loop that began last may go on: DataError in others.
+        """
+        self._loops += 1
+        loop = self._loops
         reader = BlockReader(
             self._index, self._opened, self._targets, self._rules, self._only, self._policy
         )
@@ -126,6 +140,7 @@ class Rows:
         )()  # fmt: skip
         try:
             for batch in ahead:
+                self._refuse_older(loop)
                 self._count(batch, reader)
                 if len(batch.numbers):
                     yield {name: _fed(column) for name, column in batch.columns.items()}
@@ -135,12 +150,21 @@ class Rows:
                         "be used, so this trainer has no batch: mend the files, or make batches "
                         "larger"
                     )
+            self._refuse_older(loop)
             self.epoch, self.position = self.epoch + 1, 0
             if self._certificate is not None:
                 self._certificate.end()
         finally:
             ahead.close()
             reader.close()
+
+    def _refuse_older(self, loop: int) -> None:
+        if loop != self._loops:
+            raise DataError(
+                "another loop over the same rows has begun, or they were restored, since this loop "
+                "began: its rows would be used twice; read each epoch in one loop, or have a "
+                "data.read for each"
+            )
 
     def _count(self, batch: Batch, reader: BlockReader) -> None:
         new, reader.skipped = reader.skipped, []
@@ -159,6 +183,7 @@ class Rows:
             "of": self._trainers,
             "from": [self.epoch, self.position],
             "parent": self._parent,
+            "replaced": self._replaced,
         }
         me = self._trainer if self._trainers > 1 else settings.TRAINER_ID.read()
         return Certificate(directory, self._index.digest, files, facts, me)
@@ -166,9 +191,11 @@ class Rows:
     # -- checkpoints ---------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
         """Return the position as plain data."""
+        over = self.position >= self._end  # all rows were given, though the loop has not ended
         return {
-            "epoch": self.epoch,
-            "position": self.position,
+            "epoch": self.epoch + over,
+            "position": 0 if over else self.position,
+            "files": self._index.words,
             "rows": self._facts(),
             "run": self._certificate.run if self._certificate else None,
         }
@@ -199,6 +226,8 @@ class Rows:
         now = self._facts()
         for what, was in states[0]["rows"].items():
             if was != now.get(what):
+                if what == "data":
+                    was, now[what] = states[0].get("files", "others"), self._index.words
                 raise CheckpointError(
                     f"the checkpoint stands in the middle of epoch {states[0]['epoch']}, and the "
                     f"{_FACTS.get(what, what)} were {was}, now {now.get(what)}: which rows are "
@@ -212,7 +241,10 @@ class Rows:
             raise ValueError(f"row {position!r:.80} of epoch {epoch!r:.80}")
         if state["run"] is not None:
             self._parent = [str(state["run"]), epoch, position]
+        if self._certificate is not None:
+            self._replaced = [*self._replaced, self._certificate.run]
         self._certificate = None  # another run begins
+        self._loops += 1
         self.epoch, self.position = epoch, position
         if position >= self._end:
             self.epoch, self.position = epoch + 1, 0
@@ -220,8 +252,12 @@ class Rows:
     # -- others --------------------------------------------------------------------------------
     def torch(self) -> Any:
         """Return it as an IterableDataset of PyTorch's, for ``DataLoader(it, batch_size=None)``."""
-        from hpcdist.columnar.torch_dataset import as_dataset  # torch is an extra
-
+        try:
+            from hpcdist.columnar.torch_dataset import as_dataset  # torch is an extra
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise DataError("rows.torch() needs torch: pip install hpcdist[torch]") from None
         return as_dataset(self)
 
 
@@ -270,16 +306,16 @@ def read(
     themselves (blocks of the files are shuffled first). ``lanes``: parts of an epoch that every
     batch takes rows from, so that `Rows.shard` need not read all files; a divisor of ``batch``.
 
-    ``filters``: rows to read, [("age", ">=", 18)]. ``nulls``: "error", or a value for them, or a
+    ``filters``: rows to read, [("age", ">=", 18)]. ``nulls``: "error", or a number for them, or a
     dict by column. ``buckets``: column of texts -> how many numbers to hash it to. ``types``: of
-    columns of CSV and JSON, such as "float32". ``on_bad``: "error", or "skip" rows that cannot be
-    read. ``retries``: of a read that the file system fails. ``certificate``: directory to write
-    into which rows were used (default: HPCDIST_CERTIFICATE).
+    columns of CSV and JSON, such as "float32", or a dtype. ``on_bad``: "error", or "skip" rows that
+    cannot be read. ``retries``: of a read that the file system fails. ``certificate``: directory to
+    write into which rows were used (default: HPCDIST_CERTIFICATE).
 
     Raises DataError naming what is wrong with an argument or a file.
     """
-    size = _at_least(1, "batch", batch)
-    lanes = _at_least(1, "lanes", lanes)
+    size = at_least(1, "batch", batch)
+    lanes = at_least(1, "lanes", lanes)
     if size % lanes:
         raise DataError(f"data.read: lanes must divide the batch of {size} rows, got {lanes}")
     if on_bad not in ("error", "skip"):
@@ -287,17 +323,17 @@ def read(
     if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int)):
         raise DataError(f"data.read: shuffle must be a seed, a whole number, got {shuffle!r}")
     files = expanded(paths)
-    opened = _opener(files, types or {})
+    kind = format_of(files)
     only = filter_of(filters)
-    targets = _targets(files[0], opened, columns, feed_list)
+    targets = targets_of(kind, files[0], columns, feed_list)
     needed = dict.fromkeys(name for target in targets for name in target.columns)
+    rules = rules_of(nulls, buckets)
     needed |= dict.fromkeys(only.columns if only else ())
+    refuse_unread(needed, rules, types or {})
+    opened = typed(kind, files[0], list(needed), types or {}, targets, rules.buckets)
     index = look_into(files, opened, list(needed), only)
-    rules = Rules(_fills(nulls), dict(buckets or {}))
-    for name, count in rules.buckets.items():
-        _at_least(1, f"buckets[{name!r}]", count)
     directory = settings.CERTIFICATE.read() if certificate is None else os.fspath(certificate)
-    return Rows(
+    rows = Rows(
         index,
         opened,
         targets,
@@ -305,84 +341,19 @@ def read(
         only,
         Shuffle(
             None if shuffle is None else int(shuffle),
-            _at_least(1, "window", window),
+            at_least(1, "window", window),
             lanes,
             size // lanes if lanes > 1 else 1,
         ),
         size,
         drop_last,
-        Policy(on_bad == "skip", _at_least(0, "retries", retries)),
+        Policy(on_bad == "skip", at_least(0, "retries", retries)),
         Path(directory) if directory else None,
     )
-
-
-def _at_least(least: int, what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DataError(f"data.read: {what} must be a whole number >= {least}, got {value!r}")
-    return value
-
-
-def _opener(files: Sequence[str], types: Mapping[str, Any]) -> Any:
-    """Return what opens a file of the one format that all have."""
-    endings = {Path(file).suffix.lower(): file for file in files}
-    known = [*TABLES, *TEXT]
-    for ending, file in endings.items():
-        if ending not in known:
-            raise DataError(
-                f"data.read: {file}: cannot read files that end in {ending!r}, expected one of "
-                f"{', '.join(known)}"
-            )
-    kinds: dict[Any, str] = {TABLES.get(e) or TEXT[e]: file for e, file in endings.items()}
-    if len(kinds) > 1:
+    if not len(rows):
         raise DataError(
-            f"data.read: expected files of one format, got {' and '.join(kinds.values())}"
+            f"data.read: no batch to read: {rows.rows} rows in {index.words}"
+            + (f" pass {only.words}" if only else "")
+            + (f", and drop_last leaves out a batch of less than {size}" if drop_last else "")
         )
-    (kind,) = kinds
-    if kind in TEXT.values():
-        return partial(kind, schema=text_schema(kind, files[0], types))
-    if types:
-        raise DataError("data.read: types= is for CSV and JSON; other files say their types")
-    return kind
-
-
-def _targets(
-    file: str, opened: Any, columns: Columns | None, feed_list: Sequence[Any] | None
-) -> list[Target]:
-    """Return what to read, for variables or as it is in the files."""
-    if columns is None and feed_list is None:
-        source: Source = opened(file)
-        columns = list(source.names())
-        source.close()
-    if columns is None:
-        columns = []
-    if isinstance(columns, str):
-        columns = [columns]
-    given = columns if isinstance(columns, Mapping) else {name: name for name in columns}
-    if feed_list is None:
-        return [_target(name, chosen) for name, chosen in given.items()]
-    targets = []
-    for variable in feed_list:
-        if not getattr(variable, "shape", None) or not hasattr(variable, "dtype"):
-            raise DataError(f"data.read: feed_list must hold variables, got {variable!r:.80}")
-        target = _target(variable.name, given.get(variable.name, variable.name))
-        targets.append(target.of(variable))
-    unused = [name for name in given if name not in {t.name for t in targets}]
-    if unused:
-        raise DataError(f"data.read: columns names {unused[0]!r}, which is not in feed_list")
-    return targets
-
-
-def _target(name: str, chosen: str | Sequence[str]) -> Target:
-    if isinstance(chosen, str):
-        return Target(name, (chosen,), False)
-    if not chosen:
-        raise DataError(f"data.read: columns: {name!r} has no column")
-    return Target(name, tuple(chosen), True)
-
-
-def _fills(nulls: Any) -> dict[str, Any]:
-    if isinstance(nulls, str):
-        if nulls != "error":
-            raise DataError(f"data.read: nulls must be 'error', a number or a dict, got {nulls!r}")
-        return {}
-    return dict(nulls) if isinstance(nulls, Mapping) else {"": nulls}
+    return rows

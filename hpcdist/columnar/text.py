@@ -1,7 +1,7 @@
 """CSV and JSON lines: text that is cut into blocks at ends of lines, and parsed by pyarrow.
 
-A value holds no end of line. Types are those that the beginning of the first file shows, or that
-the user gives; a value that does not fit is a bad row.
+A value holds no end of line. Types are those that the user gives, or that the beginning of the
+first file shows; where it does not, those of the variables. A value that does not fit is a bad row.
 """
 
 from __future__ import annotations
@@ -9,19 +9,27 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from hpcdist.columnar.files import Block, RawBlock
+from hpcdist.columnar.columns import is_text
+from hpcdist.columnar.files import Block, Faults, RawBlock, naming, require
 from hpcdist.errors import DataError
 
 BLOCK_BYTES = 8 << 20
-Faults = dict[int, tuple[str, str]]
+
+# A null in text is a field that is empty, without quotes. In numbers NA, null, ... are nulls, too.
+_TEXT_NULLS = {"null_values": [""], "quoted_strings_can_be_null": False}
+_JOINING = ("", "a quote is not closed, or there is an end of line in the value")
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 
 
 class _TextSource:
@@ -33,20 +41,20 @@ class _TextSource:
     def __init__(self, path: str, schema: pa.Schema | None = None) -> None:
         self._path = path
         self._file = open(path, "rb")  # noqa: SIM115  # closed by close()
+        self._given = schema
         self._begin()
-        self._schema = self._inferred() if schema is None else schema
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self._schema
+        """Names and types of columns: those that were given, else as the beginning shows them."""
+        return self._inferred() if self._given is None else self._given
 
     def _begin(self) -> None:
         """Read what stands before the rows."""
 
     def _inferred(self) -> pa.Schema:
         self._file.seek(self._first)
-        lines = b"".join(_lines(_whole_lines(self._file, BLOCK_BYTES)))
+        lines = self._lines(_whole_lines(self._file, BLOCK_BYTES))
         if not lines:
             raise DataError(f"data.read: {self._path} has no rows, so its columns have no types")
         try:
@@ -54,22 +62,23 @@ class _TextSource:
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"data.read: {self._path}: cannot tell the types of its columns ({error}): "
-                "mend the file"
+                "mend the file, or say them: types="
             ) from None
 
-    def _types(self, lines: bytes) -> pa.Schema:
+    def _types(self, lines: list[bytes]) -> pa.Schema:
         raise NotImplementedError
 
     def names(self) -> Sequence[str]:
         """Return the names of the columns."""
-        return self._schema.names
+        return self.schema.names
 
     def blocks(self) -> Sequence[Block]:
         """Cut the file at ends of lines, and count the rows."""
         blocks, begin = [], self._first
         self._file.seek(begin)
         while data := _whole_lines(self._file, BLOCK_BYTES):
-            blocks.append(Block(_count(data), begin, begin + len(data)))
+            rows = sum(1 for _ in self._rows(data))
+            blocks.append(Block(rows, begin, begin + len(data)))
             begin += len(data)
         return blocks
 
@@ -79,11 +88,26 @@ class _TextSource:
         data = self._file.read(block.end - block.begin)
         if len(data) < block.end - block.begin:
             raise DataError(f"expected {block.end - block.begin} bytes, the file ends before")
-        lines = _lines(data)
-        table, faults = self._parsed(lines, columns)
-        return RawBlock(len(lines), {name: table[name] for name in columns}, faults)
+        lines = self._lines(data)
+        arrays, faults = self._parsed(lines, columns)
+        return RawBlock(len(lines), arrays, faults)
 
-    def _parsed(self, lines: list[bytes], columns: Sequence[str]) -> tuple[pa.Table, Faults]:
+    def _lines(self, data: bytes) -> list[bytes]:
+        return [line + b"\n" for line in self._rows(data)]
+
+    def _rows(self, data: bytes) -> Iterator[bytes]:
+        """Give the lines that are rows, without their ends."""
+        lines = data.split(b"\n")
+        if not lines[-1]:  # behind the last end of a line
+            lines.pop()
+        return filter(self._is_row, lines)
+
+    def _is_row(self, line: bytes) -> bool:
+        return bool(line.strip())
+
+    def _parsed(
+        self, lines: list[bytes], columns: Sequence[str]
+    ) -> tuple[Mapping[str, Any], Faults]:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -106,84 +130,150 @@ class CsvSource(_TextSource):
                 f"got {self._names}"
             )
 
-    def _types(self, lines: bytes) -> pa.Schema:
-        reading = pyarrow.csv.ReadOptions(column_names=self._names)
-        parsing = pyarrow.csv.ParseOptions(
-            delimiter=self._mark, invalid_row_handler=lambda _: "skip"
+    def names(self) -> Sequence[str]:
+        """Return the names in the first line."""
+        return self._names
+
+    def _is_row(self, line: bytes) -> bool:
+        # A blank line is a null where there is but one column, else nothing.
+        return len(self._names) == 1 or bool(line.strip(b" \r"))
+
+    def _types(self, lines: list[bytes]) -> pa.Schema:
+        table = self._table(lines, {}, {}, {})
+        return pa.schema(
+            [(n, pa.null() if _mixed(table[n]) else table[n].type) for n in table.column_names]
         )
-        return pyarrow.csv.read_csv(
-            io.BytesIO(lines), read_options=reading, parse_options=parsing
-        ).schema
 
-    def _parsed(self, lines: list[bytes], columns: Sequence[str]) -> tuple[pa.Table, Faults]:
-        types = {name: self._schema.field(name).type for name in columns}
+    def _parsed(
+        self, lines: list[bytes], columns: Sequence[str]
+    ) -> tuple[Mapping[str, Any], Faults]:
+        types = {name: self.schema.field(name).type for name in columns}
         faults: Faults = {}
-        try:
-            table = self._table(lines, types, faults)
-        except pa.ArrowInvalid:
-            faults.clear()
-            table = self._table(lines, dict.fromkeys(columns, pa.string()), faults)
-            table = pa.table(
-                {n: _cast(n, table[n].combine_chunks(), types[n], faults) for n in columns}
-            )
-        return table, faults
+        arrays: dict[str, Any] = {}
+        for text, nulls in ((True, _TEXT_NULLS), (False, {})):
+            some = {name: kind for name, kind in types.items() if is_text(kind) == text}
+            if some:
+                arrays |= self._arrays(lines, some, nulls, faults)
+        return arrays, faults
 
-    def _table(self, lines: list[bytes], types: Mapping[str, Any], faults: Faults) -> pa.Table:
-        """Parse lines; those with too few or too many values become rows of nulls."""
+    def _arrays(
+        self,
+        lines: list[bytes],
+        types: Mapping[str, Any],
+        nulls: Mapping[str, Any],
+        faults: Faults,
+    ) -> dict[str, Any]:
+        try:
+            table = self._table(lines, types, nulls, faults)
+            return {name: table[name] for name in types}
+        except pa.ArrowInvalid:
+            table = self._table(lines, dict.fromkeys(types, pa.string()), nulls, faults)
+            return {n: _cast(n, table[n].combine_chunks(), types[n], faults) for n in types}
+
+    def _table(
+        self,
+        lines: list[bytes],
+        types: Mapping[str, Any],  # none: all columns, with the types that they show
+        nulls: Mapping[str, Any],
+        faults: Faults,
+    ) -> pa.Table:
+        """Parse lines; those that are not one row of all values become rows of nulls."""
+        noted: Faults = {}
+        table = self._row_of_each(lines, types, nulls, noted)
+        if table is None:
+            joining = {row: _JOINING for row, line in enumerate(lines) if self._joins(line)}
+            longer = self._mark.encode() * len(self._names) + b"\n"  # to be noted, too
+            lines = [longer if row in joining else line for row, line in enumerate(lines)]
+            noted.clear()
+            table = self._row_of_each(lines, types, nulls, noted)
+            noted |= joining
+        if table is None:
+            raise DataError(f"the {len(lines)} lines are not one row each: quotes do not match")
+        if not noted:
+            return table
+        for row, fault in noted.items():
+            faults.setdefault(row, fault)
+        there = np.ones(len(lines), bool)
+        there[list(noted)] = False
+        return table.take(pa.array(np.cumsum(there) - 1, mask=~there))
+
+    def _row_of_each(
+        self,
+        lines: list[bytes],
+        types: Mapping[str, Any],
+        nulls: Mapping[str, Any],
+        noted: Faults,
+    ) -> pa.Table | None:
+        """Parse lines, without those of too few or too many values; None if some were joined."""
 
         def note(row: Any) -> str:
             expected, got = row.expected_columns, row.actual_columns
-            faults[row.number - 1] = ("", f"expected {expected} values, got {got}")
+            noted[row.number - 1] = ("", f"expected {expected} values, got {got}")
             return "skip"
 
-        size = sum(map(len, lines)) + 1
+        # A quote that is open in the last line swallows this one.
+        last = self._mark.encode() * (len(self._names) - 1) + b"\n"
+        data = b"".join([*lines, last])
         table = pyarrow.csv.read_csv(
-            io.BytesIO(b"".join(lines)),
+            io.BytesIO(data),
             read_options=pyarrow.csv.ReadOptions(
-                use_threads=False, column_names=self._names, block_size=max(size, 1 << 10)
+                use_threads=False, column_names=self._names, block_size=max(len(data) + 1, 1 << 10)
             ),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=self._mark, invalid_row_handler=note),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=self._mark, ignore_empty_lines=False, invalid_row_handler=note
+            ),
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types=types, include_columns=list(types), strings_can_be_null=True
+                column_types=types, include_columns=list(types), strings_can_be_null=True, **nulls
             ),
         )
-        if not faults:
-            return table
-        places: list[int | None] = []
-        parsed = 0
-        for row in range(len(lines)):
-            places.append(None if row in faults else parsed)
-            parsed += row not in faults
-        return table.take(pa.array(places, pa.int64()))
+        stray = data.count(b"\r") != data.count(b"\r\n")  # it ends a row, too
+        if stray or table.num_rows + len(noted) != len(lines) + 1:
+            return None
+        return table.slice(0, table.num_rows - 1)
+
+    def _joins(self, line: bytes) -> bool:
+        """Return whether a line goes on in the next one, or is two."""
+        try:
+            rows = csv.reader([line.decode("latin-1"), "next"], delimiter=self._mark)
+            return len(list(rows)) != 2
+        except csv.Error:
+            return True
 
 
 class JsonSource(_TextSource):
     """One object in each line; a key that is missing is a null."""
 
-    def _types(self, lines: bytes) -> pa.Schema:
-        return pyarrow.json.read_json(
-            io.BytesIO(lines), read_options=pyarrow.json.ReadOptions(block_size=BLOCK_BYTES * 2)
-        ).schema
+    def _types(self, lines: list[bytes]) -> pa.Schema:
+        try:
+            return self._table(lines, None).schema
+        except pa.ArrowInvalid:
+            return self._table([line for line in lines if not _malformed(line)], None).schema
 
-    def _parsed(self, lines: list[bytes], columns: Sequence[str]) -> tuple[pa.Table, Faults]:
-        schema = pa.schema([self._schema.field(name) for name in columns])
+    def _parsed(
+        self, lines: list[bytes], columns: Sequence[str]
+    ) -> tuple[Mapping[str, Any], Faults]:
+        schema = pa.schema([self.schema.field(name) for name in columns])
         faults: Faults = {}
         try:
-            return self._table(lines, schema), faults
+            table = self._table(lines, schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass
-        good = list(lines)
-        for row, line in enumerate(lines):
-            try:
-                if not isinstance(json.loads(line), dict):
-                    raise ValueError("expected an object")
-                self._table([line], schema)
-            except (ValueError, pa.ArrowNotImplementedError) as error:
-                faults[row] = ("", " ".join(str(error).split())[:200])
-                good[row] = b"{}\n"
-        return self._table(good, schema), faults
+            good = list(lines)
+            for row, line in enumerate(lines):
+                if reason := _malformed(line) or self._unfit(line, schema):
+                    faults[row] = ("", reason)
+                    good[row] = b"{}\n"
+            table = self._table(good, schema)
+        return {name: table[name] for name in columns}, faults
 
-    def _table(self, lines: list[bytes], schema: pa.Schema) -> pa.Table:
+    def _unfit(self, line: bytes, schema: pa.Schema) -> str:
+        """Return why a line cannot be a row of these types; an empty string if it can."""
+        try:
+            self._table([line], schema)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            return " ".join(str(error).split())[:200]
+        return ""
+
+    def _table(self, lines: list[bytes], schema: pa.Schema | None) -> pa.Table:
         data = b"".join(lines)
         table = pyarrow.json.read_json(
             io.BytesIO(data),
@@ -191,7 +281,8 @@ class JsonSource(_TextSource):
                 use_threads=False, block_size=max(len(data) + 1, 1 << 10)
             ),
             parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore"
+                explicit_schema=schema,
+                unexpected_field_behavior="infer" if schema is None else "ignore",
             ),
         )
         if table.num_rows != len(lines):
@@ -199,19 +290,25 @@ class JsonSource(_TextSource):
         return table
 
 
+def _malformed(line: bytes) -> str:
+    """Return why a line is no object; an empty string if it is one."""
+    try:
+        return "" if isinstance(json.loads(line), dict) else "expected an object"
+    except ValueError as error:
+        return " ".join(str(error).split())[:200]
+
+
 def _whole_lines(file: Any, size: int) -> bytes:
     """Read about ``size`` bytes, up to the end of a line."""
     return file.read(size) + file.readline()
 
 
-def _lines(data: bytes) -> list[bytes]:
-    """Return the lines that are not blank, each with its end."""
-    lines = [line for line in data.split(b"\n") if line and not line.isspace()]
-    return [line + b"\n" for line in lines]
-
-
-def _count(data: bytes) -> int:
-    return sum(1 for line in data.split(b"\n") if line and not line.isspace())
+def _mixed(column: Any) -> bool:
+    """Return whether a column of text is mostly numbers: as text, each would be hashed."""
+    if not pa.types.is_string(column.type):
+        return False
+    numbers = pc.sum(pc.match_substring_regex(column, _NUMBER)).as_py() or 0
+    return 2 * numbers >= len(column) - column.null_count
 
 
 def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
@@ -235,20 +332,48 @@ def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
 TEXT = {".csv": CsvSource, ".tsv": CsvSource, ".jsonl": JsonSource, ".ndjson": JsonSource}
 
 
-def text_schema(kind: Any, path: str, types: Mapping[str, Any]) -> pa.Schema:
-    """Return names and types of columns, as the beginning of a file shows them, or as given."""
+def text_schema(
+    kind: Any,
+    path: str,
+    needed: Sequence[str],
+    types: Mapping[str, Any],
+    assumed: Mapping[str, str],
+) -> pa.Schema:
+    """Return the types of the columns that are needed: as given, else as a file's beginning shows.
+
+    ``assumed`` are those that variables want, for columns that are empty there, or hold numbers and
+    text; and for whole numbers, where the variable takes fractions. DataError if a type is unknown.
+    """
+    given = {name: _type_of(name, wanted) for name, wanted in types.items()}
+    shown = pa.schema([])
+    if not given.keys() >= set(needed):
+        with naming(path), closing(kind(path)) as source:
+            shown = source.schema
+            require(path, [*shown.names, *given], needed)
+    for name in needed:
+        if name not in given:
+            given[name] = _settled(path, name, shown.field(name).type, assumed.get(name))
+    return pa.schema([(name, given[name]) for name in needed])
+
+
+def _type_of(name: str, wanted: Any) -> pa.DataType:
     try:
-        source = kind(path)
-    except OSError as error:
-        raise DataError(f"data.read: cannot read {path}: {error.strerror}") from None
-    schema = source.schema
-    source.close()
-    for name, wanted in types.items():
-        if name not in schema.names:
-            raise DataError(f"data.read: types: {path} has no column {name!r}")
-        try:
-            given = pa.type_for_alias(wanted) if isinstance(wanted, str) else wanted
-        except ValueError:
-            raise DataError(f"data.read: types: {wanted!r} of {name!r} is no type") from None
-        schema = schema.set(schema.names.index(name), pa.field(name, given))
-    return schema
+        if isinstance(wanted, pa.DataType):
+            return wanted
+        if isinstance(wanted, str):
+            return pa.type_for_alias(wanted)
+        return pa.from_numpy_dtype(np.dtype(wanted))
+    except (ValueError, TypeError, pa.ArrowNotImplementedError):
+        raise DataError(f"data.read: types: {wanted!r} of {name!r} is no type") from None
+
+
+def _settled(path: str, name: str, shown: pa.DataType, assumed: str | None) -> pa.DataType:
+    unclear = pa.null() in (shown, getattr(shown, "value_type", None))
+    if assumed and (shown == pa.null() or (assumed == "float64" and pa.types.is_integer(shown))):
+        return pa.type_for_alias(assumed)
+    if unclear:
+        raise DataError(
+            f"data.read: the beginning of {path} does not show what column {name!r} holds: it is "
+            f"empty, or numbers and text; say types={{{name!r}: 'float64'}}, or 'string'"
+        )
+    return shown

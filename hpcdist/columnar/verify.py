@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,11 @@ def verify(directory: Path) -> list[Verdict]:
         damage.setdefault(record.head["data"], []).extend(wrong)
     if not records:
         raise DataError(f"{directory} holds no certificate (rows-*.txt)")
-    return [_judge(directory, data, found, damage[data]) for data, found in records.items()]
+    return [
+        verdict
+        for data, found in records.items()
+        for verdict in _judge(directory, data, found, damage[data])
+    ]
 
 
 def _read(path: Path) -> tuple[Record, list[str]]:
@@ -126,66 +130,77 @@ def _read(path: Path) -> tuple[Record, list[str]]:
         try:
             if words[0] == "b":
                 if batches:
-                    batches[-1] = _confirmed(batches[-1])
+                    batches[-1] = replace(batches[-1], confirmed=True)
                 epoch, begin, end = map(int, words[1:4])
                 batches.append(Taken(epoch, begin, end, int(words[4], 16), (), False))
             elif words[0] == "s":
                 last = batches[-1]
-                skipped = (*last.skipped, int(words[1]))
-                batches[-1] = Taken(last.epoch, last.begin, last.end, last.digest, skipped, False)
+                batches[-1] = replace(last, skipped=(*last.skipped, int(words[1])))
             elif words[0] == "x":
                 left_out.append(line[2:])
             elif words[0] == "e" and batches:
-                batches[-1] = _confirmed(batches[-1])
+                batches[-1] = replace(batches[-1], confirmed=True)
         except (ValueError, IndexError):
             wrong.append(f"{path.name}, line {number}: malformed")
     return Record(path.name, head, tuple(batches), tuple(left_out)), wrong
 
 
-def _confirmed(taken: Taken) -> Taken:
-    return Taken(taken.epoch, taken.begin, taken.end, taken.digest, taken.skipped, True)
-
-
-def _judge(directory: Path, data: str, records: list[Record], damage: list[str]) -> Verdict:
+def _judge(
+    directory: Path, data: str, records: list[Record], damage: list[str]
+) -> Iterator[Verdict]:
+    """Judge every run of the newest job that no other run went on from."""
     try:
         files = json.loads((directory / f"index-{data}.json").read_text())["files"]
     except (OSError, ValueError, KeyError):
         raise DataError(f"{directory}: index-{data}.json is missing or damaged") from None
-    sizes = [size for _, blocks in files for size in blocks]
+    orders = _Orders([size for _, blocks in files for size in blocks])
     runs: dict[str, list[Record]] = {}
     for record in records:
         runs.setdefault(record.head["run"], []).append(record)
-    lineage = list(_lineage(runs))
-    verdict = Verdict(data, files, len(lineage), 0, [], [], damage)
-    orders = _Orders(sizes)
-    kept: dict[int, list[tuple[Taken, Numbers]]] = {}
-    furthest = (0, 0)
-    for run, until in lineage:
-        for record in _distinct(runs[run]):
-            for taken, numbers in _checked(record, orders, verdict.damage):
-                if until is not None and (taken.epoch, taken.begin) >= until:
-                    verdict.rolled_back += len(numbers)
-                    continue
-                saved = until is not None
-                if saved and not taken.confirmed:
-                    taken = _confirmed(taken)
-                kept.setdefault(taken.epoch, []).append((taken, numbers))
-                furthest = max(furthest, (taken.epoch, taken.end))
-            verdict.left_out += record.left_out
-    for number in sorted(kept):
-        end = max(r.head["end"] for r in records)
-        whole = number < furthest[0] or furthest == (number, end)
-        verdict.epochs.append(
-            _epoch(number, kept[number], orders.of(number, records[0].head["shuffle"]), end, whole)
-        )
-    return verdict
+    for last in _last(runs):
+        lineage = _lineage(runs, last)
+        verdict = Verdict(data, files, len(lineage), 0, [], [], [*damage])
+        kept: dict[int, list[tuple[Taken, Numbers]]] = {}
+        heads: dict[int, Mapping[str, Any]] = {}
+        for run, until in lineage:
+            for record in _distinct(runs[run]):
+                for taken, numbers in _checked(record, orders, verdict.damage):
+                    if until is not None and (taken.epoch, taken.begin) >= until:
+                        verdict.rolled_back += len(numbers)
+                        continue
+                    confirmed = taken.confirmed or until is not None  # saved: so it was used
+                    taken = replace(taken, confirmed=confirmed)
+                    kept.setdefault(taken.epoch, []).append((taken, numbers))
+                    heads[taken.epoch] = record.head
+                verdict.left_out += record.left_out
+        for number in sorted(kept):
+            upto = max(taken.end for taken, _ in kept[number])
+            whole = number < max(kept) or upto == heads[number]["end"]
+            epoch = _epoch(number, kept[number], orders, heads[number], whole)
+            verdict.epochs.append(epoch)
+        yield verdict
 
 
-def _lineage(runs: Mapping[str, list[Record]]) -> list[tuple[str, tuple[int, int] | None]]:
-    """Return the runs that led to the newest one, and where the next one went on from each."""
-    newest = max(runs, key=lambda run: (max(r.head["started"] for r in runs[run]), run))
+def _last(runs: Mapping[str, list[Record]]) -> list[str]:
+    """Return the runs of the newest job that none went on from: one of each of its readers."""
+    started = {run: max(r.head["started"] for r in found) for run, found in runs.items()}
+    job = _job(max(runs, key=lambda run: (started[run], run)))
+    before: set[str] = set()
+    for records in runs.values():
+        before.update(records[0].head.get("replaced", ()), (records[0].head["parent"] or [])[:1])
+    return [run for run in sorted(runs) if _job(run) == job and run not in before]
+
+
+def _job(run: str) -> str:
+    return run.rpartition("-")[0]  # a job's runs are numbered
+
+
+def _lineage(
+    runs: Mapping[str, list[Record]], last: str
+) -> list[tuple[str, tuple[int, int] | None]]:
+    """Return the runs that led to the last one, and where the next one went on from each."""
     chain: list[tuple[str, tuple[int, int] | None]] = []
-    run, until = newest, None
+    run, until = last, None
     while run in runs and run not in [name for name, _ in chain]:
         chain.append((run, until))
         parent = runs[run][0].head["parent"]
@@ -251,9 +266,14 @@ def _checked(record: Record, orders: _Orders, damage: list[str]) -> Iterator[tup
 
 
 def _epoch(
-    number: int, kept: Sequence[tuple[Taken, Numbers]], order: Order, end: int, whole: bool
+    number: int,
+    kept: Sequence[tuple[Taken, Numbers]],
+    orders: _Orders,
+    head: Mapping[str, Any],
+    whole: bool,
 ) -> Epoch:
     """Count how often each row of an epoch was used."""
+    order, end = orders.of(number, head["shuffle"]), head["end"]
     uses = np.zeros(order.rows, np.uint8)
     epoch = Epoch(number, end, whole)
     upto = end if whole else max(taken.end for taken, _ in kept)
@@ -265,7 +285,7 @@ def _epoch(
         epoch.skipped += len(taken.skipped)
         uses[list(taken.skipped)] = 1
     epoch.used = int(np.count_nonzero(uses)) - epoch.skipped
-    due = _Orders([]).rows(order, 0, upto)
+    due = orders.rows(order, 0, upto)
     uses[epoch.in_flight] = np.maximum(uses[epoch.in_flight], 1)
     epoch.missing = due[uses[due] == 0].tolist()
     epoch.repeated = np.flatnonzero(uses > 1).tolist()

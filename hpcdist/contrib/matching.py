@@ -10,6 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.structure import convert_to_list
 
 __all__ = [
     "match_matrix_tensor",
@@ -56,13 +57,6 @@ def sequence_topk_avg_pooling(
     return helper.apply(helper.layer_type, inputs, attrs, dtype=input.dtype)
 
 
-def _two(layer: str, what: str, value: Any) -> list[int]:
-    numbers = [value] * 2 if isinstance(value, int) else list(value)
-    if len(numbers) != 2:
-        raise GraphError(f"{layer}: {what} must be one integer or 2, got {value!r}")
-    return numbers
-
-
 def var_conv_2d(
     input: Variable,
     row: Variable,
@@ -78,8 +72,8 @@ def var_conv_2d(
 ) -> Variable:
     """Convolve the matrix of each pair, whatever its size; what lies around counts as 0."""
     helper = LayerHelper("var_conv_2d", name)
-    taps = _two("var_conv_2d", "filter_size", filter_size)
-    strides = _two("var_conv_2d", "stride", stride)
+    taps = convert_to_list(filter_size, 2, "filter_size")
+    strides = convert_to_list(stride, 2, "stride")
     w = helper.create_parameter(
         param_attr, [output_channel, input_channel * taps[0] * taps[1]], dtype
     )

@@ -11,6 +11,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
+from hpcdist.layers.boxes import suppressed
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 
@@ -137,20 +138,10 @@ def multiclass_nms2(
     name: str | None = None,
 ) -> Any:
     """Return what `layers.multiclass_nms` does, and which boxes of the batch they are, if asked."""
-    helper = LayerHelper("multiclass_nms2", name)
-    attrs = {
-        "background_label": background_label,
-        "score_threshold": float(score_threshold),
-        "nms_top_k": nms_top_k,
-        "nms_threshold": float(nms_threshold),
-        "nms_eta": float(nms_eta),
-        "keep_top_k": keep_top_k,
-        "normalized": normalized,
-    }
-    out = helper.new_var(bboxes.dtype, stop_gradient=True)
-    index = helper.new_var("int32", stop_gradient=True)
-    inputs, outputs = {"BBoxes": bboxes, "Scores": scores}, {"Out": out, "Index": index}
-    helper.append_op(helper.layer_type, inputs, outputs, attrs)
+    how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
+    out, index = suppressed(
+        "multiclass_nms2", name, bboxes, scores, *how, background_label, Index="int32"
+    )
     return (out, index) if return_index else out
 
 

@@ -104,9 +104,10 @@ class CompiledProgram:
             raise PlanAssertionError(
                 "with_data_parallel: this program trains, so loss_name must be given"
             )
-        starts = loss_gradients(self.program)
-        if starts and not self.program.global_block().has_var(grad_name(loss)):
-            known = ", ".join(name.removesuffix(grad_name("")) for name in starts)
+        losses = [name.removesuffix(grad_name("")) for name in loss_gradients(self.program)]
+        scaled = _scaled(self.program)
+        if losses and loss not in {*losses, *scaled.values()}:
+            known = ", ".join(scaled.get(name, name) for name in losses)
             raise PlanError(f"loss_name: the program minimizes {known}, got {loss!r}")
 
     def _has_backward(self) -> bool:
@@ -231,6 +232,17 @@ class CompiledProgram:
             raise PlanError(
                 f"trainer_id: transpile() was told {group.trainer_id}, got {trainer_id}"
             )
+
+
+def _scaled(program: Program) -> dict[str, str]:
+    """Return scaled loss -> loss, of training in mixed precision."""
+    ops = program.global_block().ops
+    scales = {n for op in ops if op.type == "check_finite_and_unscale" for n in op.input("Scale")}
+    return {
+        op.output("Out")[0]: op.input("X")[0]
+        for op in ops
+        if op.type == "elementwise_mul" and scales.intersection(op.input("Y"))
+    }
 
 
 def _places(given: Any) -> list[Place]:

@@ -45,6 +45,12 @@ def merge_counter(program: Program) -> str | None:
     return None if op is None else op.output("Out")[0]
 
 
+def merged_steps(program: Program) -> int:
+    """Return how many steps make one update: 1 if gradients are not merged."""
+    op = _starts_over(program)
+    return 1 if op is None else int(op.attrs[MERGED_STEPS])
+
+
 def merged_gradients(program: Program) -> set[str]:
     """Return the variables that hold the gradients of steps that have not yet updated."""
     counter = merge_counter(program)
@@ -56,6 +62,14 @@ def merge_state(program: Program) -> set[str]:
     """Return what is kept between the steps that are merged: their gradients, and the counter."""
     counter = merge_counter(program)
     return merged_gradients(program) | ({counter} if counter is not None else set())
+
+
+def begin_to_merge(program: Program, scope: Scope) -> None:
+    """Forget the gradients of steps that have not yet updated, if there are any."""
+    for name in merge_state(program):
+        held = scope.find_var(name)
+        if held is not None and held.value is not None:
+            held.value.fill(0)
 
 
 def _starts_over(program: Program) -> Operator | None:
@@ -73,7 +87,7 @@ def _read(program: Program) -> _Merged:
     new = program.clone()
     block = new.global_block()
     block.ops = [op for op in block.ops if not _is_only_last(op)]
-    return _Merged(new, last.output("Out")[0], last.attrs[MERGED_STEPS])
+    return _Merged(new, last.output("Out")[0], merged_steps(program))
 
 
 def _is_only_last(op: Operator) -> bool:

@@ -10,6 +10,7 @@ WITHOUT_SERVERS = "without_servers"  # what keeps values of parameters that serv
 # many; and on all that only the last of them runs.
 MERGED_STEPS = "merged_steps"
 OF_LAST_STEP = "of_last_merged_step"
+MERGE_COUNTER = "_gradient_merge_step"  # in the name of what counts the steps that are merged
 ROLE_VAR_ATTR = "op_role_var"  # [parameter, gradient, parameter, gradient, ...]
 
 

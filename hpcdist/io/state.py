@@ -18,6 +18,7 @@ from hpcdist.checkpoint.local_shards import array_of, state_of_tables, tables_lo
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.executor.merging import begin_to_merge
 from hpcdist.executor.scope import global_scope
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
@@ -63,8 +64,16 @@ def load(
     ``model_path`` may also be what `save_vars` and its kin have saved: a directory, or a file that
     holds ``var_list``; then ``executor`` is asked for, as in Fluid. Raises CheckpointError, and
     nothing has changed, if a variable is missing or of another shape or dtype. A file that Fluid
-    has pickled is read without running any code, by a process without servers.
+    has pickled is read without running any code, by a process without servers. Steps are merged
+    anew from here on.
     """
+    _load(program, model_path, executor, var_list)
+    begin_to_merge(program, global_scope())
+
+
+def _load(
+    program: Program, model_path: str, executor: Any, var_list: Sequence[Variable] | None
+) -> None:
     prefix = _prefix(model_path)
     params, optimizer = Path(f"{prefix}{PARAMS}"), Path(f"{prefix}{OPTIMIZER}")
     if not params.exists():

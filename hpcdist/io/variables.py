@@ -33,7 +33,7 @@ from hpcdist.device import on_host
 from hpcdist.errors import CheckpointError, GraphTypeError
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.control import Peers
-from hpcdist.executor.merging import merge_state
+from hpcdist.executor.merging import begin_to_merge, merge_state
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
@@ -360,8 +360,9 @@ def load_persistables(
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load all that outlives a run; see `load_vars`."""
+    """Load all that outlives a run; see `load_vars`. Steps are merged anew from here on."""
     load_vars(executor, dirname, main_program, None, is_persistable, filename)
+    begin_to_merge(_program("main_program", main_program), global_scope())
 
 
 # -- what is asked for -----------------------------------------------------------------------------

@@ -162,10 +162,7 @@ class Guard:
         """Report the end of the job, unless this rank or another one of the host has."""
         if self._board.claim(Fact.REPORTS) and not self._reported:
             self._reported = True
-            if self._recording.directory is not None:
-                written = self._recording.directory
-                text += f"\n  what each rank did last: python -m hpcdist report {written}"
-            self._output.announce(text)
+            self._output.announce(text + self._recording.hint())
 
     def _of_deaths(self, dead: Sequence[Peer], where: str) -> str:
         advice = runtime.advice([peer.rank for peer in dead])

@@ -20,6 +20,7 @@ from hpcdist.checkpoint.metadata import Part
 from hpcdist.checkpoint.plan import Saved
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.errors import CheckpointError
+from hpcdist.launch.words import counted
 
 EPILOG = """\
 PATH is a directory of checkpoints, one checkpoint (its directory or its manifest), or one part.
@@ -95,7 +96,7 @@ def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bo
 def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:
     facts = checkpoint.facts
     count = len(facts.trainers)
-    trainers = f", state of {count} trainer{'s' if count > 1 else ''}" if count else ""
+    trainers = f", state of {counted(count, 'trainer')}" if count else ""
     words = f"{checkpoint.manifest}: step {facts.step}, program {facts.program[:12]}{trainers}"
     console.print(plain(words))
     table = _table("Variables", "name", "role", "type", "shape", "bytes", "parts")

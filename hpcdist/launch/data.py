@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcdist.columnar.verify import verify
 from hpcdist.errors import DataError
 
 EPILOG = """\
@@ -34,8 +35,6 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _verify(directory: Path) -> bool:
-    from hpcdist.columnar.verify import verify  # pyarrow is an extra
-
     verdicts = verify(directory)
     for verdict in verdicts:
         total = sum(size for _, blocks in verdict.files for size in blocks)

@@ -13,12 +13,13 @@ import numpy as np
 
 from hpcdist.errors import TraceError
 from hpcdist.launch import plots
+from hpcdist.launch.words import counted
 from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.files import RankRecording
 from hpcdist.trace.operator_times import operator_times
 from hpcdist.trace.recorder import Recording
-from hpcdist.trace.summary import RankSummary
+from hpcdist.trace.summary import Advice, RankSummary
 
 DESCRIPTION = """\
 Make one HTML page about a job from the recordings of its ranks: those of --trace DIR, or of a job
@@ -39,16 +40,24 @@ def main(argv: Sequence[str]) -> None:
     asked = parser.parse_args(argv)
     try:
         found = files.read_all(asked.directory)
-        asked.output.write_text(page(found, str(asked.directory)), encoding="utf-8")
+        ranks = [summary.summarize(rank) for rank in found]
+        advice = summary.advise(found, ranks)
+        text = page(found, ranks, advice, str(asked.directory))
+        asked.output.write_text(text, encoding="utf-8")
     except (TraceError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    print(f"{asked.output}: {len(found)} ranks")
-    for advice in summary.advise(found, [summary.summarize(rank) for rank in found]):
-        print(f"  {advice.cause}: {advice.text}")
+    print(f"{asked.output}: {counted(len(found), 'rank')}")
+    for item in advice:
+        print(f"  {item.cause}: {item.text}")
 
 
-def page(found: Sequence[RankRecording], title: str) -> str:
+def page(
+    found: Sequence[RankRecording],
+    ranks: Sequence[RankSummary],
+    advice: Sequence[Advice],
+    title: str,
+) -> str:
     """Return the page; TraceError if jinja2 is not installed."""
     try:
         import jinja2
@@ -56,7 +65,6 @@ def page(found: Sequence[RankRecording], title: str) -> str:
         raise TraceError(
             "the report needs jinja2: python -m pip install 'hpcdist[report]'"
         ) from error
-    ranks = [summary.summarize(rank) for rank in found]
     number = critical_path.chosen_step(found)
     step = None if number is None else critical_path.times_of(found, number)
     path = [] if step is None else critical_path.critical_path(step)
@@ -78,7 +86,7 @@ def page(found: Sequence[RankRecording], title: str) -> str:
         path=_along(path, ranks),
         losses=_losses(found),
         throughput=_throughput(found),
-        advice=summary.advise(found, ranks),
+        advice=advice,
         lost=sum(rank.recording.noted - len(rank.recording.events) for rank in found),
         clocks_us=max(rank.of.error_ns for rank in found) / 1000,
     )

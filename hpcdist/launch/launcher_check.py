@@ -1,10 +1,14 @@
-"""Refusals of jobs that the process manager (mpirun, srun) has started wrongly. Pure."""
+"""Refusals of jobs that the process manager (mpirun, srun) has started wrongly."""
 
 from __future__ import annotations
 
+import time
+
+from hpcdist.comm.process_manager import launched_rank
 from hpcdist.errors import LaunchError
 from hpcdist.runtime.job.failure_policy import OnFailure
 
+REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
 ADVICE = """\
 Most often the program that started the job does not belong to the MPI library that python loads:
 - mpirun must come from the same MPI, here next to python: {bin}/mpirun, or python -m pip install
@@ -31,6 +35,12 @@ def check_world(started: int | None, world_size: int, bin_dir: str) -> None:
         f"{started} processes were started, but MPI's world has {world_size} ranks\n"
         + ADVICE.format(bin=bin_dir)
     )
+
+
+def let_rank_0_speak() -> None:
+    """Wait on the other ranks: launchers end all of them when the first one has failed."""
+    if launched_rank() > 0:
+        time.sleep(REFUSAL_S)
 
 
 def check_on_failure(asked: OnFailure | None, *, tolerant: bool, servers: int) -> None:

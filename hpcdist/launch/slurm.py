@@ -322,7 +322,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         time=asked.time,
         partition=asked.partition,
         account=asked.account,
-        mpi=asked.mpi or ("" if asked.env else pmi_of(mpi.library())),
+        mpi=asked.mpi or ("" if asked.env else pmi_of(mpi.library()[0])),
         env=asked.env if "/" in asked.env or not asked.env else f"./{asked.env}",
         python="python" if asked.env else shlex.quote(sys.executable),
         warning_s=asked.warning,

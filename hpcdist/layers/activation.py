@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 
@@ -73,7 +74,12 @@ def pow(x: Variable, factor: float = 1.0, name: str | None = None) -> Variable:
 
 
 def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
-    """Return x where positive, alpha x elsewhere."""
+    """Return x where positive, alpha x elsewhere; GraphError if ``alpha`` is negative.
+
+    The gradient is told from the sign of the result, which such an alpha would turn round.
+    """
+    if alpha < 0:
+        raise GraphError(f"leaky_relu: alpha must not be negative, got {alpha}")
     return apply("leaky_relu", x, name, alpha=float(alpha))
 
 

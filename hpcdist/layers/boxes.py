@@ -36,15 +36,6 @@ def _floats(value: Any) -> list[float]:
     return [float(v) for v in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-def _two(
-    kind: str, name: str | None, inputs: Any, attrs: Any, slots: tuple[str, str], dtype: Any
-) -> tuple[Variable, Variable]:
-    helper = LayerHelper(kind, name)
-    made = [helper.new_var(dtype, stop_gradient=True) for _ in slots]
-    helper.append_op(kind, inputs, dict(zip(slots, made)), attrs)
-    return made[0], made[1]
-
-
 def prior_box(
     input: Variable,
     image: Variable,
@@ -58,7 +49,7 @@ def prior_box(
     offset: float = 0.5,
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return prior boxes [rows, columns, priors, 4] of a feature map, and their variances."""
     attrs = {
         "min_sizes": _floats(min_sizes),
@@ -73,8 +64,9 @@ def prior_box(
     }
     if max_sizes is not None and _floats(max_sizes)[0] > 0:
         attrs["max_sizes"] = _floats(max_sizes)
-    slots = ("Boxes", "Variances")
-    return _two("prior_box", name, {"Input": input, "Image": image}, attrs, slots, input.dtype)
+    inputs = {"Input": input, "Image": image}
+    outputs = {"Boxes": input.dtype, "Variances": input.dtype}
+    return LayerHelper("prior_box", name).apply_all("prior_box", inputs, attrs, outputs)
 
 
 def density_prior_box(
@@ -89,7 +81,7 @@ def density_prior_box(
     offset: float = 0.5,
     flatten_to_2d: bool = False,
     name: str | None = None,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return prior boxes of fixed sizes, ``densities[i]`` squared of size i over each cell."""
     if not densities or not fixed_sizes or not fixed_ratios or len(densities) != len(fixed_sizes):
         raise GraphError("density_prior_box: as many densities as fixed_sizes must be given")
@@ -104,8 +96,9 @@ def density_prior_box(
         "fixed_ratios": _floats(fixed_ratios),
         "flatten_to_2d": flatten_to_2d,
     }
-    slots, inputs = ("Boxes", "Variances"), {"Input": input, "Image": image}
-    return _two("density_prior_box", name, inputs, attrs, slots, input.dtype)
+    helper, inputs = LayerHelper("density_prior_box", name), {"Input": input, "Image": image}
+    outputs = {"Boxes": input.dtype, "Variances": input.dtype}
+    return helper.apply_all("density_prior_box", inputs, attrs, outputs)
 
 
 def anchor_generator(
@@ -116,7 +109,7 @@ def anchor_generator(
     stride: Sequence[float] | None = None,
     offset: float = 0.5,
     name: str | None = None,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return anchors [rows, columns, anchors, 4] in pixels, and their variances."""
     if stride is None or len(stride) != 2:
         raise GraphError(f"anchor_generator: stride must be (width, height), got {stride}")
@@ -127,8 +120,9 @@ def anchor_generator(
         "stride": _floats(stride),
         "offset": offset,
     }
-    slots = ("Anchors", "Variances")
-    return _two("anchor_generator", name, {"Input": input}, attrs, slots, input.dtype)
+    helper = LayerHelper("anchor_generator", name)
+    outputs = {"Anchors": input.dtype, "Variances": input.dtype}
+    return helper.apply_all("anchor_generator", {"Input": input}, attrs, outputs)
 
 
 def iou_similarity(
@@ -175,7 +169,7 @@ def yolo_box(
     clip_bbox: bool = True,
     name: str | None = None,
     scale_x_y: float = 1.0,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return boxes and scores that the head of a YOLO network says."""
     attrs = {
         "anchors": [int(a) for a in anchors],
@@ -185,8 +179,8 @@ def yolo_box(
         "clip_bbox": clip_bbox,
         "scale_x_y": scale_x_y,
     }
-    inputs, slots = {"X": x, "ImgSize": img_size}, ("Boxes", "Scores")
-    return _two("yolo_box", name, inputs, attrs, slots, x.dtype)
+    inputs, outputs = {"X": x, "ImgSize": img_size}, {"Boxes": x.dtype, "Scores": x.dtype}
+    return LayerHelper("yolo_box", name).apply_all("yolo_box", inputs, attrs, outputs)
 
 
 def yolov3_loss(
@@ -237,6 +231,34 @@ def polygon_box_transform(input: Variable, name: str | None = None) -> Variable:
 
 
 # -- which are kept --------------------------------------------------------------------------------
+def suppressed(
+    kind: str,
+    name: str | None,
+    bboxes: Variable,
+    scores: Variable,
+    score_threshold: float,
+    nms_top_k: int,
+    keep_top_k: int,
+    nms_threshold: float = 0.3,
+    normalized: bool = True,
+    nms_eta: float = 1.0,
+    background_label: int = 0,
+    **more: Any,
+) -> tuple[Variable, ...]:
+    """Append what keeps the best boxes; ``more``: its slots behind Out, with types."""
+    attrs = {
+        "background_label": background_label,
+        "score_threshold": float(score_threshold),
+        "nms_top_k": nms_top_k,
+        "nms_threshold": float(nms_threshold),
+        "nms_eta": float(nms_eta),
+        "keep_top_k": keep_top_k,
+        "normalized": normalized,
+    }
+    inputs = {"BBoxes": bboxes, "Scores": scores}
+    return LayerHelper(kind, name).apply_all(kind, inputs, attrs, {"Out": bboxes.dtype, **more})
+
+
 def multiclass_nms(
     bboxes: Variable,
     scores: Variable,
@@ -253,17 +275,8 @@ def multiclass_nms(
 
     scores: [N, classes, M]. Rows are in sequences, one for each image.
     """
-    attrs = {
-        "background_label": background_label,
-        "score_threshold": float(score_threshold),
-        "nms_top_k": nms_top_k,
-        "nms_threshold": float(nms_threshold),
-        "nms_eta": float(nms_eta),
-        "keep_top_k": keep_top_k,
-        "normalized": normalized,
-    }
-    inputs, helper = {"BBoxes": bboxes, "Scores": scores}, LayerHelper("multiclass_nms", name)
-    return helper.apply("multiclass_nms", inputs, attrs, dtype=bboxes.dtype, stop_gradient=True)
+    how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
+    return suppressed("multiclass_nms", name, bboxes, scores, *how, background_label)[0]
 
 
 def detection_output(
@@ -289,10 +302,7 @@ def detection_output(
     how = score_threshold, nms_top_k, keep_top_k, nms_threshold
     if not return_index:
         return multiclass_nms(decoded, chances, *how)
-    names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold")
-    attrs = {**dict(zip(names, how)), "background_label": 0, "nms_eta": 1.0}
-    inputs, slots = {"BBoxes": decoded, "Scores": chances}, ("Out", "Index")
-    return _two("multiclass_nms2", None, inputs, attrs, slots, decoded.dtype)
+    return suppressed("multiclass_nms2", None, decoded, chances, *how, Index="int32")
 
 
 # -- chosen by value -------------------------------------------------------------------------------
@@ -314,16 +324,14 @@ def nonzero(input: Variable, as_tuple: bool = False) -> Any:
     return tuple(slice(places, axes=[1], starts=[i], ends=[i + 1]) for i in axes)
 
 
-def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable]:
+def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, ...]:
     """Return the different numbers of a vector, in order, and which of them each element is."""
-    return _two("unique", None, {"X": x}, {"dtype": str(dtype)}, ("Out", "Index"), x.dtype)
+    outputs = {"Out": x.dtype, "Index": dtype}
+    return LayerHelper("unique").apply_all("unique", {"X": x}, {"dtype": str(dtype)}, outputs)
 
 
-def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable, Variable]:
+def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, ...]:
     """Return what `unique` does, and how often each number is there."""
-    helper = LayerHelper("unique_with_counts")
-    out = helper.new_var(x.dtype, stop_gradient=True)
-    index, count = (helper.new_var(dtype, stop_gradient=True) for _ in range(2))
-    outputs = {"Out": out, "Index": index, "Count": count}
-    helper.append_op("unique_with_counts", {"X": x}, outputs, {"dtype": str(dtype)})
-    return out, index, count
+    helper, attrs = LayerHelper("unique_with_counts"), {"dtype": str(dtype)}
+    outputs = {"Out": x.dtype, "Index": dtype, "Count": dtype}
+    return helper.apply_all("unique_with_counts", {"X": x}, attrs, outputs)

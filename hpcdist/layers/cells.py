@@ -44,22 +44,25 @@ Activation = Callable[[Variable], Variable]
 class _Unit:
     """A step with parameters of its own, made at the first call and shared by all later ones."""
 
-    def __init__(self, name_scope: str, hidden_size: int, param_attr: Any, bias_attr: Any) -> None:
+    def __init__(
+        self, name_scope: str, hidden_size: int, param_attr: Any, bias_attr: Any, dtype: Any
+    ) -> None:
         kind = type(self).__name__
         self._helper = LayerHelper(kind, names.generate(f"{name_scope}/{kind}"))
-        self._hidden_size = hidden_size
+        self._hidden_size, self._dtype = hidden_size, dtype
+        self._weights: Any = None
         self._attrs = {"w": param_attr, "b": bias_attr}
         for attr in (param_attr, bias_attr):
             if attr is False:
                 raise GraphError(f"{kind}: weights and biases cannot be left out, got {attr!r}")
 
-    def _parameter(self, kind: str, shape: Sequence[int], dtype: Any, part: str = "") -> Any:
+    def _parameter(self, kind: str, shape: Sequence[int], part: str = "") -> Any:
         """Create weights ("w") or biases ("b"); ``part`` is added to a name that is given."""
         attr = ParamAttr.of(self._attrs[kind])
         if part and attr is not None and attr.name is not None:
             attr = copy.copy(attr)
             attr.name = f"{attr.name}_{part}"
-        return self._helper.create_parameter(attr, shape, dtype, is_bias=kind == "b")
+        return self._helper.create_parameter(attr, shape, self._dtype, is_bias=kind == "b")
 
 
 class BasicLSTMUnit(_Unit):
@@ -81,9 +84,8 @@ class BasicLSTMUnit(_Unit):
         forget_bias: float = 1.0,
         dtype: Any = "float32",
     ) -> None:
-        super().__init__(name_scope, hidden_size, param_attr, bias_attr)
-        self._forget_bias, self._dtype = forget_bias, dtype
-        self._weights: Any = None
+        super().__init__(name_scope, hidden_size, param_attr, bias_attr, dtype)
+        self._forget_bias = forget_bias
 
     def __call__(
         self, input: Variable, pre_hidden: Variable, pre_cell: Variable
@@ -92,8 +94,8 @@ class BasicLSTMUnit(_Unit):
         width, size = input.shape[-1], self._hidden_size
         if self._weights is None:
             self._weights = (
-                self._parameter("w", [width + size, 4 * size], self._dtype),
-                self._parameter("b", [4 * size], self._dtype),
+                self._parameter("w", [width + size, 4 * size]),
+                self._parameter("b", [4 * size]),
             )
         weight, bias = self._weights
         gates = elementwise_add(matmul(concat([input, pre_hidden], 1), weight), bias)
@@ -119,10 +121,9 @@ class BasicGRUUnit(_Unit):
         activation: Activation | None = None,
         dtype: Any = "float32",
     ) -> None:
-        super().__init__(name_scope, hidden_size, param_attr, bias_attr)
+        super().__init__(name_scope, hidden_size, param_attr, bias_attr, dtype)
         self._gate_activation = gate_activation or sigmoid
-        self._activation, self._dtype = activation or tanh, dtype
-        self._weights: Any = None
+        self._activation = activation or tanh
 
     def __call__(self, input: Variable, pre_hidden: Variable) -> Variable:
         """Return hidden values [N, hidden_size] of ``input`` [N, width] and the last ones."""
@@ -130,7 +131,7 @@ class BasicGRUUnit(_Unit):
         if self._weights is None:
             parts = {"gate": 2 * size, "candidate": size}
             self._weights = [
-                self._parameter(kind, [width, n] if kind == "w" else [n], self._dtype, part)
+                self._parameter(kind, [width, n] if kind == "w" else [n], part)
                 for kind in ("w", "b")
                 for part, n in parts.items()
             ]
@@ -303,7 +304,7 @@ def rnn(
     for state in flatten(initial_states):
         state.stop_gradient = False
     if not time_major:
-        inputs = map_structure(_other_major, inputs)
+        inputs = map_structure(other_major, inputs)
     mask = None
     if sequence_length is not None:
         mask = steps_within(flatten(inputs)[0], sequence_length)
@@ -327,10 +328,11 @@ def rnn(
     last = map_structure(lambda x: x[-1], pack_sequence_as(made, found[count:]))
     if is_reverse:
         outs = map_structure(lambda x: reverse(x, 0), outs)
-    return (outs if time_major else map_structure(_other_major, outs)), last
+    return (outs if time_major else map_structure(other_major, outs)), last
 
 
-def _other_major(x: Variable) -> Variable:
+def other_major(x: Variable) -> Variable:
+    """Change [N, steps, ...] to [steps, N, ...], and back."""
     return transpose(x, [1, 0, *range(2, len(x.shape))])
 
 

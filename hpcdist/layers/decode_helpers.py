@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hpcdist.graph.variable import Variable
+from hpcdist.layers.cells import other_major
 from hpcdist.layers.control_flow import equal, less_equal
 from hpcdist.layers.decoders import Decoder
 from hpcdist.layers.made import sampling_id
@@ -19,7 +20,6 @@ from hpcdist.layers.tensor import (
     fill_constant_batch_size_like,
     gather,
     squeeze,
-    transpose,
 )
 
 __all__ = [
@@ -50,7 +50,8 @@ class DecodeHelper:
 class TrainingHelper(DecodeHelper):
     """Takes the inputs of all steps, [N, steps, ...], from what is given.
 
-    ``sequence_length`` int [N]; ``time_major``: inputs are [steps, N, ...].
+    ``sequence_length`` int [N], not all 0, at most the steps: at a step FeedError for others.
+    ``time_major``: inputs are [steps, N, ...].
     """
 
     def __init__(self, inputs: Any, sequence_length: Variable, time_major: bool = False) -> None:
@@ -62,7 +63,7 @@ class TrainingHelper(DecodeHelper):
 
     def _with_one_more(self, x: Variable) -> Variable:
         if not self.time_major:
-            x = transpose(x, [1, 0, *range(2, len(x.shape))])
+            x = other_major(x)
         return pad(x, [0, 1] + [0, 0] * (len(x.shape) - 1))
 
     def initialize(self) -> tuple[Any, Variable]:

@@ -13,7 +13,7 @@ from hpcdist.graph.values import ARRAY
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.activation import log
 from hpcdist.layers.arrays import array_read, array_write, tensor_array_to_tensor
-from hpcdist.layers.cells import either
+from hpcdist.layers.cells import either, other_major
 from hpcdist.layers.control_flow import (
     equal,
     increment,
@@ -263,7 +263,7 @@ def dynamic_decode(
     with suppress(NotImplementedError):
         outs, last = decoder.finalize(outs, last, lengths)
     if not output_time_major:
-        outs = map_structure(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), outs)
+        outs = map_structure(other_major, outs)
     return (outs, last, lengths) if return_length else (outs, last)
 
 

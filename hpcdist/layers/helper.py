@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError, GraphTypeError
@@ -14,6 +14,16 @@ from hpcdist.layers.param_attr import ParamAttr
 # By type of ParamAttr: what makes a parameter that is itself computed by layers. It is called
 # with the helper, the attr, a name, the initializer, shape and dtype.
 MAKERS: dict[type[ParamAttr], Callable[..., Variable]] = {}
+
+
+def refuse_variables(layer: str, what: str, *values: Any) -> None:
+    """Refuse Variables, also in a list, in place of what is part of a compiled Program."""
+    lists = (value if isinstance(value, (list, tuple)) else [value] for value in values)
+    if any(isinstance(value, Variable) for listed in lists for value in listed):
+        raise GraphError(
+            f"layers.{layer}: {what} must be known before the step, got a Variable: shapes are "
+            "fixed when a Program is compiled"
+        )
 
 
 class LayerHelper:
@@ -37,6 +47,8 @@ class LayerHelper:
         self, type: str, inputs: Any = None, outputs: Any = None, attrs: Any = None
     ) -> Any:
         """Append an operator to the current block of the main program."""
+        for name, value in (attrs or {}).items():
+            refuse_variables(self.layer_type, name, value)
         return self.main_program.current_block().append_op(type, inputs, outputs, attrs)
 
     def new_var(self, dtype: Any = "float32", stop_gradient: bool = False) -> Variable:
@@ -59,6 +71,17 @@ class LayerHelper:
         out = self.new_var(dtype, stop_gradient)
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
+
+    def apply_all(
+        self, type: str, inputs: Any, attrs: Any, outputs: Mapping[str, Any]
+    ) -> tuple[Variable, ...]:
+        """Append an operator without gradients, and return what it gives.
+
+        ``outputs``: its slots with the element types of the values, in order.
+        """
+        made = {slot: self.new_var(dtype, stop_gradient=True) for slot, dtype in outputs.items()}
+        self.append_op(type, inputs, made, attrs)
+        return tuple(made.values())
 
     def create_parameter(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, refuse_variables
 from hpcdist.layers.tensor import assign, cast, expand, fill_constant, reshape
 
 __all__ = [
@@ -34,15 +34,6 @@ __all__ = [
     "sampling_id",
     "size",
 ]
-
-
-def _known(layer: str, what: str, *values: Any) -> list[Any]:
-    if any(isinstance(value, Variable) for value in values):
-        raise GraphError(
-            f"layers.{layer}: {what} must be numbers that are known before the step: shapes are "
-            "fixed when a Program is compiled"
-        )
-    return list(values)
 
 
 def _constant(values: np.ndarray, dtype: Any) -> Variable:
@@ -73,7 +64,7 @@ def arange(start: float, end: float, step: float = 1, dtype: Any = None) -> Vari
 
 def linspace(start: float, stop: float, num: int, dtype: Any) -> Variable:
     """Return ``num`` numbers at equal distances, both ends included."""
-    start, stop, num = _known("linspace", "start, stop and num", start, stop, num)
+    refuse_variables("linspace", "start, stop and num", start, stop, num)
     return _constant(np.linspace(start, stop, int(num)), dtype)
 
 
@@ -149,7 +140,8 @@ def randint(
     """Draw whole numbers of [low, high), or of [0, low); int64."""
     least, bound = (0, low) if high is None else (low, high)
     kind = canonical("int64" if dtype is None else dtype)
-    sizes = _known("randint", "shape", *([1] if shape is None else shape))
+    refuse_variables("randint", "shape", shape)
+    sizes = [1] if shape is None else list(shape)
     attrs = {"shape": sizes, "low": least, "high": bound, "dtype": kind, "seed": seed}
     made = LayerHelper("randint", name).apply("randint", {}, attrs, dtype=kind)
     made.stop_gradient = stop_gradient

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, refuse_variables
 
 __all__ = [
     "argmax",
@@ -118,6 +118,7 @@ def _reduction(type: str) -> Callable[..., Variable]:
         keep_dim: bool = False,
         name: str | None = None,
     ) -> Variable:
+        refuse_variables(type, "dim", dim)
         dims = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
         attrs = {
             "dim": dims or [0],

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, refuse_variables
 
 __all__ = [
     "crop",
@@ -40,11 +40,7 @@ def _apply(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Var
 
 def _ints(layer: str, what: str, value: Any) -> list[int]:
     """Return whole numbers, known when the Program is built, as a list."""
-    if isinstance(value, Variable) or any(isinstance(v, Variable) for v in _listed(value)):
-        raise GraphError(
-            f"layers.{layer}: {what} must be whole numbers that are known before the step, got a "
-            "Variable: shapes are fixed when a Program is compiled"
-        )
+    refuse_variables(layer, what, value)
     return [int(v) for v in _listed(value)]
 
 

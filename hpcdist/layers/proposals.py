@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
+from hpcdist.layers.boxes import suppressed
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.tensor import gather, reshape
 
@@ -23,14 +25,32 @@ __all__ = [
 ]
 
 
-def _appended(
-    kind: str, name: str | None, inputs: Any, attrs: Any, outputs: dict[str, Any]
+def _learnt(
+    kind: str,
+    bbox_pred: Variable,
+    cls_logits: Variable,
+    classes: int,
+    inputs: Mapping[str, Variable],
+    attrs: Any,
+    **more: Any,
 ) -> tuple[Variable, ...]:
-    """Append an operator; ``outputs``: its slots with the types of the values, in order."""
-    helper = LayerHelper(kind, name)
-    made = {slot: helper.new_var(dtype, stop_gradient=True) for slot, dtype in outputs.items()}
-    helper.append_op(kind, inputs, made, attrs)
-    return tuple(made.values())
+    """Choose anchors to learn from, and take what is predicted of them: scores and codes.
+
+    ``more``: slots behind those of codes wanted, with their element types.
+    """
+    dtype = inputs["Anchor"].dtype
+    outputs = {
+        "LocationIndex": "int32",
+        "ScoreIndex": "int32",
+        "TargetLabel": "int32",
+        "TargetBBox": dtype,
+        "BBoxInsideWeight": dtype,
+        **more,
+    }
+    location, scored, *targets = LayerHelper(kind).apply_all(kind, inputs, attrs, outputs)
+    scores = gather(reshape(cls_logits, [-1, classes]), scored)
+    codes = gather(reshape(bbox_pred, [-1, 4]), location)
+    return scores, codes, *targets
 
 
 def rpn_target_assign(
@@ -67,17 +87,7 @@ def rpn_target_assign(
         "IsCrowd": is_crowd,
         "ImInfo": im_info,
     }
-    outputs = {
-        "LocationIndex": "int32",
-        "ScoreIndex": "int32",
-        "TargetLabel": "int32",
-        "TargetBBox": anchor_box.dtype,
-        "BBoxInsideWeight": anchor_box.dtype,
-    }
-    location, scored, *targets = _appended("rpn_target_assign", None, inputs, attrs, outputs)
-    scores = gather(reshape(cls_logits, [-1, 1]), scored)
-    codes = gather(reshape(bbox_pred, [-1, 4]), location)
-    return scores, codes, *targets
+    return _learnt("rpn_target_assign", bbox_pred, cls_logits, 1, inputs, attrs)
 
 
 def retinanet_target_assign(
@@ -108,18 +118,15 @@ def retinanet_target_assign(
         "IsCrowd": is_crowd,
         "ImInfo": im_info,
     }
-    outputs = {
-        "LocationIndex": "int32",
-        "ScoreIndex": "int32",
-        "TargetLabel": "int32",
-        "TargetBBox": anchor_box.dtype,
-        "BBoxInsideWeight": anchor_box.dtype,
-        "ForegroundNumber": "int32",
-    }
-    location, scored, *targets = _appended("retinanet_target_assign", None, inputs, attrs, outputs)
-    scores = gather(reshape(cls_logits, [-1, num_classes]), scored)
-    codes = gather(reshape(bbox_pred, [-1, 4]), location)
-    return scores, codes, *targets
+    return _learnt(
+        "retinanet_target_assign",
+        bbox_pred,
+        cls_logits,
+        num_classes,
+        inputs,
+        attrs,
+        ForegroundNumber="int32",
+    )
 
 
 def generate_proposals(
@@ -160,7 +167,9 @@ def generate_proposals(
         "RpnRoiProbs": scores.dtype,
         "RpnRoisLod": "int64",
     }
-    made = _appended("generate_proposals", name, inputs, attrs, outputs)
+    made = LayerHelper("generate_proposals", name).apply_all(
+        "generate_proposals", inputs, attrs, outputs
+    )
     return made if return_rois_num else made[:2]
 
 
@@ -183,8 +192,10 @@ def generate_proposal_labels(
 ) -> tuple[Variable, ...]:
     """Choose regions to learn from: boxes, classes (0: nothing), codes wanted, weights, weights.
 
-    Codes and weights are [regions, 4 * class_nums].
+    Codes and weights are [regions, 4 * class_nums]; GraphError if ``class_nums`` is not given.
     """
+    if class_nums is None:
+        raise GraphError("generate_proposal_labels: class_nums must be given, 0 being nothing")
     attrs = {
         "batch_size_per_im": batch_size_per_im,
         "fg_fraction": float(fg_fraction),
@@ -211,7 +222,9 @@ def generate_proposal_labels(
         "BboxInsideWeights": rpn_rois.dtype,
         "BboxOutsideWeights": rpn_rois.dtype,
     }
-    return _appended("generate_proposal_labels", None, inputs, attrs, outputs)
+    return LayerHelper("generate_proposal_labels").apply_all(
+        "generate_proposal_labels", inputs, attrs, outputs
+    )
 
 
 def distribute_fpn_proposals(
@@ -256,7 +269,9 @@ def collect_fpn_proposals(
         "MultiLevelScores": list(multi_scores[:count]),
     }
     attrs, outputs = {"post_nms_topN": post_nms_top_n}, {"FpnRois": multi_rois[0].dtype}
-    return _appended("collect_fpn_proposals", name, inputs, attrs, outputs)[0]
+    return LayerHelper("collect_fpn_proposals", name).apply_all(
+        "collect_fpn_proposals", inputs, attrs, outputs
+    )[0]
 
 
 def box_decoder_and_assign(
@@ -315,7 +330,9 @@ def retinanet_detection_output(
         "ImInfo": im_info,
     }
     outputs = {"Out": scores[0].dtype}
-    return _appended("retinanet_detection_output", None, inputs, attrs, outputs)[0]
+    return LayerHelper("retinanet_detection_output").apply_all(
+        "retinanet_detection_output", inputs, attrs, outputs
+    )[0]
 
 
 def locality_aware_nms(
@@ -334,17 +351,8 @@ def locality_aware_nms(
 
     bboxes: [N, M, 4], or convex polygons [N, M, 8, 16, 24 or 32]; scores: [N, 1, M].
     """
-    attrs = {
-        "background_label": background_label,
-        "score_threshold": float(score_threshold),
-        "nms_top_k": nms_top_k,
-        "nms_threshold": float(nms_threshold),
-        "nms_eta": float(nms_eta),
-        "keep_top_k": keep_top_k,
-        "normalized": normalized,
-    }
-    inputs, outputs = {"BBoxes": bboxes, "Scores": scores}, {"Out": bboxes.dtype}
-    return _appended("locality_aware_nms", name, inputs, attrs, outputs)[0]
+    how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
+    return suppressed("locality_aware_nms", name, bboxes, scores, *how, background_label)[0]
 
 
 def matrix_nms(
@@ -377,5 +385,5 @@ def matrix_nms(
     }
     inputs = {"BBoxes": bboxes, "Scores": scores}
     outputs = {"Out": bboxes.dtype, "Index": "int32"}
-    out, index = _appended("matrix_nms", name, inputs, attrs, outputs)
+    out, index = LayerHelper("matrix_nms", name).apply_all("matrix_nms", inputs, attrs, outputs)
     return (out, index) if return_index else out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.graph.variable import Variable
@@ -26,8 +26,13 @@ def roi_pool(
     spatial_scale: float = 1.0,
     rois_lod: Variable | None = None,
 ) -> Variable:
-    """Return the maximum of each bin of regions (x1, y1, x2, y2), sequences of them per image."""
-    return _of_regions("roi_pool", input, rois, pooled_height, pooled_width, spatial_scale)
+    """Return the maximum of each bin of regions (x1, y1, x2, y2).
+
+    Regions are in sequences, or ``rois_lod`` int [images + 1] says where each image's begin,
+    and the end.
+    """
+    sizes = pooled_height, pooled_width, spatial_scale
+    return _of_regions("roi_pool", {"X": input, "ROIs": rois, "RoisLod": rois_lod}, *sizes)
 
 
 def roi_align(
@@ -40,9 +45,10 @@ def roi_align(
     name: str | None = None,
     rois_lod: Variable | None = None,
 ) -> Variable:
-    """Return the mean of places between pixels in each bin of regions."""
+    """Return the mean of places between pixels in each bin of regions, given as to `roi_pool`."""
+    inputs = {"X": input, "ROIs": rois, "RoisLod": rois_lod}
     sizes = pooled_height, pooled_width, spatial_scale
-    return _of_regions("roi_align", input, rois, *sizes, sampling_ratio=sampling_ratio)
+    return _of_regions("roi_align", inputs, *sizes, sampling_ratio=sampling_ratio)
 
 
 def psroi_pool(
@@ -56,7 +62,8 @@ def psroi_pool(
 ) -> Variable:
     """Return the mean of each bin of regions, of channels that belong to the bin."""
     sizes = pooled_height, pooled_width, spatial_scale
-    return _of_regions("psroi_pool", input, rois, *sizes, output_channels=output_channels)
+    inputs = {"X": input, "ROIs": rois}
+    return _of_regions("psroi_pool", inputs, *sizes, output_channels=output_channels)
 
 
 def prroi_pool(
@@ -72,15 +79,8 @@ def prroi_pool(
 
     Regions are in sequences, or ``batch_roi_nums`` has their numbers per image.
     """
-    attrs = {
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-        "spatial_scale": spatial_scale,
-    }
-    helper, inputs = LayerHelper("prroi_pool", name), {"X": input, "ROIs": rois}
-    if batch_roi_nums is not None:
-        inputs["BatchRoINums"] = batch_roi_nums
-    return helper.apply("prroi_pool", inputs, attrs, dtype=input.dtype)
+    inputs = {"X": input, "ROIs": rois, "BatchRoINums": batch_roi_nums}
+    return _of_regions("prroi_pool", inputs, pooled_height, pooled_width, spatial_scale)
 
 
 def deformable_roi_pooling(
@@ -154,8 +154,13 @@ def roi_perspective_transform(
 
 
 def _of_regions(
-    kind: str, x: Variable, rois: Variable, height: int, width: int, scale: float, **more: Any
+    kind: str,
+    inputs: Mapping[str, Variable | None],
+    height: int,
+    width: int,
+    scale: float,
+    **more: Any,
 ) -> Variable:
     attrs = {"pooled_height": height, "pooled_width": width, "spatial_scale": float(scale), **more}
-    helper = LayerHelper(kind)
-    return helper.apply(kind, {"X": x, "ROIs": rois}, attrs, dtype=x.dtype)
+    given = {slot: x for slot, x in inputs.items() if x is not None}
+    return LayerHelper(kind).apply(kind, given, attrs, dtype=given["X"].dtype)

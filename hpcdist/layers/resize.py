@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, refuse_variables
 
 __all__ = [
     "image_resize",
@@ -39,11 +39,10 @@ def image_resize(
     """
     if resample not in _KINDS:
         raise GraphError(f"image_resize: resample must be one of {[*_KINDS]}, got {resample!r}")
-    if actual_shape is not None or isinstance(scale, Variable) or isinstance(out_shape, Variable):
-        raise GraphError(
-            "image_resize: out_shape and scale must be numbers that are known before the step: "
-            "shapes are fixed when a Program is compiled"
-        )
+    refuse_variables("image_resize", "out_shape", out_shape, actual_shape)
+    refuse_variables("image_resize", "scale", scale)
+    if actual_shape is not None:
+        raise GraphError("image_resize: actual_shape stands for a Variable: give out_shape")
     if (out_shape is None) is (scale is None):
         raise GraphError("image_resize: one of out_shape and scale must be given")
     kind = _KINDS[resample]
@@ -102,6 +101,7 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
     """Resize images so that their shorter side becomes ``out_short_len``."""
     if len(input.shape) != 4:
         raise GraphError(f"image_resize_short: expected images NCHW, got shape {input.shape}")
+    refuse_variables("image_resize_short", "out_short_len", out_short_len)
     sides = list(input.shape[2:])
     short = sides.index(min(sides))
     new = [int(side * (out_short_len / sides[short]) + 0.5) for side in sides]

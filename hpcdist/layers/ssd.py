@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
-from hpcdist.layers.boxes import _VARIANCE, _two, box_coder, iou_similarity
+from hpcdist.layers.boxes import _VARIANCE, box_coder, iou_similarity
 from hpcdist.layers.boxes import prior_box as prior_boxes
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.image import Pair, conv2d
@@ -53,13 +53,14 @@ def target_assign(
     negative_indices: Variable | None = None,
     mismatch_value: int | None = None,
     name: str | None = None,
-) -> tuple[Variable, Variable]:
+) -> tuple[Variable, ...]:
     """Return for each column its row of ``input``, and 1 where there is one, or it is negative."""
     inputs = {"X": input, "MatchIndices": matched_indices}
     if negative_indices is not None:
         inputs["NegIndices"] = negative_indices
     attrs = {"mismatch_value": mismatch_value or 0}
-    return _two("target_assign", name, inputs, attrs, ("Out", "OutWeight"), input.dtype)
+    outputs = {"Out": input.dtype, "OutWeight": input.dtype}
+    return LayerHelper("target_assign", name).apply_all("target_assign", inputs, attrs, outputs)
 
 
 def ssd_loss(
@@ -110,8 +111,9 @@ def ssd_loss(
         "neg_dist_threshold": float(neg_overlap),
         "mining_type": mining_type,
     }
-    slots = ("NegIndices", "UpdatedMatchIndices")
-    negative, updated = _two("mine_hard_examples", None, inputs, attrs, slots, "int32")
+    helper = LayerHelper("mine_hard_examples")
+    outputs = {"NegIndices": "int32", "UpdatedMatchIndices": "int32"}
+    negative, updated = helper.apply_all(helper.layer_type, inputs, attrs, outputs)
     spread = _VARIANCE if prior_box_var is None else prior_box_var
     boxes = box_coder(prior_box, spread, gt_box)
     places, there = target_assign(boxes, updated, mismatch_value=background_label)

@@ -15,7 +15,7 @@ from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.extents import extents
-from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.helper import LayerHelper, refuse_variables
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.tensor import VALUE_ATTRS
 
@@ -261,6 +261,7 @@ def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Va
 
 def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
     """Insert dimensions of extent 1."""
+    refuse_variables("unsqueeze", "axes", axes)
     given = [axes] if isinstance(axes, int) else list(axes)
     return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": given})
 
@@ -279,6 +280,8 @@ def split(
     name: str | None = None,
 ) -> list[Variable]:
     """Cut into equal parts, or into parts of given extents, along a dimension."""
+    refuse_variables("split", "num_or_sections", num_or_sections)
+    refuse_variables("split", "dim", dim)
     if isinstance(num_or_sections, int):
         num, sections, count = num_or_sections, [], num_or_sections
     else:
@@ -353,6 +356,8 @@ def expand(x: Variable, expand_times: Places, name: str | None = None) -> Variab
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
     """Take rows by their numbers; the gradient of a row taken twice is the sum of both.
+
+    So it is whatever ``overwrite`` says: in Fluid it is that of one of them, unless False is given.
 
     ``index`` is int [n] or [n, 1], from 0 to the number of rows - 1: at a step FeedError for any
     other. The result is [n, *the shape of a row].

@@ -12,7 +12,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.ops.common import grad_by
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence import rowwise, sequences_of
@@ -81,7 +81,7 @@ def _distances(lods: Any, normalized: bool, inputs: Operands, outputs: Operands)
 
 def _distance_bind(xp: Any, *operands: Any, lods: Any, normalized: bool) -> Call:
     loop = functools.partial(_distances, lods, normalized)
-    return on_host(xp, loop, operands[:4], operands[4:])
+    return run_on_host(xp, loop, operands[:4], operands[4:])
 
 
 define(
@@ -157,7 +157,7 @@ def _ctc(lods: Any, blank: int, inputs: Operands, outputs: Operands) -> None:
 
 
 def _ctc_bind(xp: Any, *operands: Any, lods: Any, blank: int, **_: Any) -> Call:
-    return on_host(xp, functools.partial(_ctc, lods, blank), operands[:4], operands[4:])
+    return run_on_host(xp, functools.partial(_ctc, lods, blank), operands[:4], operands[4:])
 
 
 def _ctc_grad(lods: Any, norm_by_times: bool, inputs: Operands, outputs: Operands) -> None:
@@ -177,7 +177,7 @@ def _ctc_grad_bind(
     xp: Any, logits: Any, *operands: Any, lods: Any, norm_by_times: bool, **_: Any
 ) -> Call:
     loop = functools.partial(_ctc_grad, lods, norm_by_times)
-    return on_host(xp, loop, operands[:3], operands[3:])
+    return run_on_host(xp, loop, operands[:3], operands[3:])
 
 
 _CTC_GRAD = "Logits, LogitsLength?, WarpCTCGrad, Loss@GRAD -> Logits@GRAD"

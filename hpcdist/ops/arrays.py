@@ -125,6 +125,11 @@ define(
 
 
 def _joined(x: Any, axis: int, use_stack: bool) -> tuple[Value, Value]:
+    if not x:
+        raise FeedError(
+            "tensor_array_to_tensor: the array is empty: the loop that fills it made no step; "
+            "give it one, such as a sequence that is not empty"
+        )
     arrays = [v.array for v in x]
     out = np.stack(arrays, axis) if use_stack else np.concatenate(arrays, axis)
     sizes = [1 if use_stack else a.shape[axis] for a in arrays]

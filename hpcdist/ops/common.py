@@ -88,25 +88,31 @@ def define_with_grad(
     *,
     rows: Treatment,
     infer: Callable[..., Any],
-    kernel: Callable[..., None] | None,
-    grad_kernel: Callable[..., None],
+    kernel: Callable[..., None] | None = None,
+    grad_kernel: Callable[..., None] | None = None,
+    grad_bind: Callable[..., Callable[[], Any]] | None = None,
     attrs: Mapping[str, Any] | None = None,
     grad_infer: Callable[..., Any] | None = None,
+    lods: Sequence[str] = (),
     **parts: Any,
 ) -> None:
-    """Enter an operator and its gradient, which has the same attributes; ``parts``: of the first.
+    """Enter an operator and its gradient; ``parts``: of the first.
 
+    Both have the attributes; both are told the sequences of ``lods``, if ``grad_bind`` is there.
     A gradient that nobody wants is None for ``grad_kernel`` if its slot has a ``?``.
     """
     grad = grad_by(f"{type}_grad", grad_signature)
     held = attrs or {}
-    define(type, signature, rows=rows, attrs=held, infer=infer, kernel=kernel, grad=grad, **parts)
+    parts.update(rows=rows, infer=infer, kernel=kernel, grad=grad)
+    define(type, signature, attrs=held, lods=lods, **parts)
     define(
         f"{type}_grad",
         grad_signature,
         attrs=held,
         infer=grad_infer or like_inputs(grad_signature),
         kernel=grad_kernel,
+        bind=grad_bind,
+        lods=lods if grad_bind else (),
     )
 
 

@@ -18,7 +18,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import grad_by
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import IDENTITY, SIGMOID, TANH, fits
 
@@ -258,12 +258,12 @@ def _backward(attrs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None
 
 
 def _bind(xp: Any, x: Any, h: Any, c: Any, w: Any, cache: Any, *outputs: Any, **attrs: Any) -> Call:
-    return on_host(xp, functools.partial(_forward, attrs), (x, h, c, w), outputs)
+    return run_on_host(xp, functools.partial(_forward, attrs), (x, h, c, w), outputs)
 
 
 def _grad_bind(xp: Any, *operands: Any, **attrs: Any) -> Call:
     x, _, _, w, *others = operands[:8]
-    return on_host(xp, functools.partial(_backward, attrs), (x, w, *others), operands[8:])
+    return run_on_host(xp, functools.partial(_backward, attrs), (x, w, *others), operands[8:])
 
 
 _GRAD = """Input, InitH, InitC, W, Reserve, Out@GRAD, last_h@GRAD, last_c@GRAD ->

@@ -16,7 +16,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import (
     RELU,
@@ -168,7 +168,7 @@ def _bind(
 ) -> Call:
     kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
     loop = functools.partial(_forward, Steps.of(lods[0], is_reverse), kinds, origin_mode)
-    return on_host(xp, loop, operands[:4], operands[4:])
+    return run_on_host(xp, loop, operands[:4], operands[4:])
 
 
 def _grad_bind(
@@ -183,7 +183,7 @@ def _grad_bind(
 ) -> Call:
     kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
     loop = functools.partial(_backward, Steps.of(lods[0], is_reverse), kinds, origin_mode)
-    return on_host(xp, loop, operands[:7], operands[7:])
+    return run_on_host(xp, loop, operands[:7], operands[7:])
 
 
 _GRAD = """Input, H0?, Weight, Bias?, Hidden, BatchGate, BatchResetHiddenPrev, Hidden@GRAD ->
@@ -225,7 +225,7 @@ def _unit_bind(
 ) -> Call:
     kinds = gate_activation, activation
     loop = functools.partial(_forward, Steps.single(len(x)), kinds, origin_mode)
-    return on_host(xp, loop, (x, last, weight, bias), (None, gate, resets, hidden))
+    return run_on_host(xp, loop, (x, last, weight, bias), (None, gate, resets, hidden))
 
 
 def _unit_grad_bind(
@@ -244,7 +244,7 @@ def _unit_grad_bind(
 ) -> Call:
     kinds = gate_activation, activation
     loop = functools.partial(_backward, Steps.single(len(x)), kinds, origin_mode)
-    return on_host(xp, loop, (last, weight, bias, None, gate, resets, dhidden), outputs)
+    return run_on_host(xp, loop, (last, weight, bias, None, gate, resets, dhidden), outputs)
 
 
 _UNIT_GRAD = """Input, HiddenPrev, Weight, Bias?, Gate, ResetHiddenPrev, Hidden@GRAD ->

@@ -11,7 +11,7 @@ from hpcdist import device
 from hpcdist.ops.labels import Call
 
 
-def on_host(
+def run_on_host(
     xp: Any,
     loop: Callable[[Sequence[Any], Sequence[Any]], None],
     inputs: Sequence[Any],

@@ -17,7 +17,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import (
     Steps,
@@ -193,7 +193,7 @@ def _backward(steps: Steps, attrs: Any, inputs: Operands, outputs: Operands) -> 
 
 def _bound(loop: Any, xp: Any, inputs: Operands, outputs: Operands, lods: Lods, attrs: Any) -> Call:
     steps = Steps.of(lods[0], attrs["is_reverse"])
-    return on_host(xp, functools.partial(loop, steps, attrs), inputs, outputs)
+    return run_on_host(xp, functools.partial(loop, steps, attrs), inputs, outputs)
 
 
 def _bind(

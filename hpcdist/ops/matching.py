@@ -14,10 +14,10 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import not_on_rows
-from hpcdist.ops.common import grad_by, like_inputs
-from hpcdist.ops.host import on_host
+from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import sequences_of
 
@@ -92,26 +92,18 @@ _MATCH_GRAD = "X, Y, W, Out@GRAD -> X@GRAD?, Y@GRAD?, W@GRAD?"
 
 def _bound(loop: Any, inputs: int, xp: Any, *operands: Any, lods: Any, **how: Any) -> Call:
     run = functools.partial(loop, lods, *how.values())
-    return on_host(xp, run, operands[:inputs], operands[inputs:])
+    return run_on_host(xp, run, operands[:inputs], operands[inputs:])
 
 
-define(
+define_with_grad(
     "match_matrix_tensor",
     "X, Y, W -> Out, Tmp",
+    _MATCH_GRAD,
     rows=not_on_rows,
     attrs={"dim_t": 1},
     infer=_match_infer,
     bind=functools.partial(_bound, _match, 3),
-    grad=grad_by("match_matrix_tensor_grad", _MATCH_GRAD),
-    lods=("X", "Y"),
-)
-define(
-    "match_matrix_tensor_grad",
-    _MATCH_GRAD,
-    rows=not_on_rows,
-    attrs={"dim_t": 1},
-    infer=like_inputs(_MATCH_GRAD),
-    bind=functools.partial(_bound, _match_grad, 4),
+    grad_bind=functools.partial(_bound, _match_grad, 4),
     lods=("X", "Y"),
 )
 
@@ -171,27 +163,19 @@ def _top_bind(
     loop: Any, xp: Any, x: Any, row: Any, col: Any, *rest: Any, lods: Any, **how: Any
 ) -> Call:
     run = functools.partial(loop, lods, how["topks"], how["channel_num"])
-    return on_host(xp, run, (x, *rest[:-1]), rest[-1:])
+    return run_on_host(xp, run, (x, *rest[:-1]), rest[-1:])
 
 
 _TOP_GRAD = "X, ROW, COLUMN, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "sequence_topk_avg_pooling",
     "X, ROW, COLUMN -> Out",
+    _TOP_GRAD,
     rows=not_on_rows,
     attrs=_TOP,
     infer=_top_infer,
     bind=functools.partial(_top_bind, _top),
-    grad=grad_by("sequence_topk_avg_pooling_grad", _TOP_GRAD),
-    lods=("X", "ROW", "COLUMN"),
-)
-define(
-    "sequence_topk_avg_pooling_grad",
-    _TOP_GRAD,
-    rows=not_on_rows,
-    attrs=_TOP,
-    infer=like_inputs(_TOP_GRAD),
-    bind=functools.partial(_top_bind, _top_grad),
+    grad_bind=functools.partial(_top_bind, _top_grad),
     lods=("X", "ROW", "COLUMN"),
 )
 
@@ -289,26 +273,18 @@ def _conv_bind(
     loop: Any, xp: Any, x: Any, row: Any, col: Any, *rest: Any, lods: Any, **how: Any
 ) -> Call:
     read = 1 if loop is _convolved else 2  # the weights, and the gradient of the result
-    return on_host(xp, functools.partial(loop, lods, how), (x, *rest[:read]), rest[read:])
+    return run_on_host(xp, functools.partial(loop, lods, how), (x, *rest[:read]), rest[read:])
 
 
 _CONV_GRAD = "X, ROW, COLUMN, W, Out@GRAD -> X@GRAD?, W@GRAD?"
-define(
+define_with_grad(
     "var_conv_2d",
     "X, ROW, COLUMN, W -> Out",
+    _CONV_GRAD,
     rows=not_on_rows,
     attrs=_CONV,
     infer=_conv_infer,
     bind=functools.partial(_conv_bind, _convolved),
-    grad=grad_by("var_conv_2d_grad", _CONV_GRAD),
-    lods=("X", "ROW", "COLUMN"),
-)
-define(
-    "var_conv_2d_grad",
-    _CONV_GRAD,
-    rows=not_on_rows,
-    attrs=_CONV,
-    infer=like_inputs(_CONV_GRAD),
-    bind=functools.partial(_conv_bind, _convolved_grad),
+    grad_bind=functools.partial(_conv_bind, _convolved_grad),
     lods=("X", "ROW", "COLUMN"),
 )

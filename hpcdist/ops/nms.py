@@ -12,7 +12,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
-from hpcdist.ops.proposals import decoded, joined, kept_apart
+from hpcdist.ops.proposals import decoded, joined, kept_apart, same_counts
 
 
 def _nothing(images: int, dtype: Any) -> Value:
@@ -186,6 +186,9 @@ def _detected(
     keep_top_k: int,
     nms_eta: float,
 ) -> Value:
+    for k, (chances, deltas) in enumerate(zip(scores, boxes, strict=True)):
+        counts = {f"Scores[{k}]": len(chances.array), f"BBoxes[{k}]": len(deltas.array)}
+        same_counts("retinanet_detection_output", "images", **counts, ImInfo=len(info.array))
     found = []
     for image, size in enumerate(info.array):
         levels = []

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.boxes import overlaps
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
-from hpcdist.ops.proposals import joined, rows_of
+from hpcdist.ops.proposals import joined, rows_of, same_counts
 
 _ALIKE = 1e-5
 Sample = Callable[[Any, int], Any]  # so many of these at most
@@ -72,11 +71,8 @@ def _anchors_of(
 def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[Any]:
     """Return which rows of each image are single objects, and their boxes in the scaled image."""
     counts = [len(rows) for rows in rows_of(boxes, type, "GtBoxes")]
-    if len(counts) != len(info.array) or len(crowd.array) != len(boxes.array):
-        raise FeedError(
-            f"{type}: {len(info.array)} images, boxes of {len(counts)}, {len(boxes.array)} boxes, "
-            f"{len(crowd.array)} marks of crowds: expected as many of both"
-        )
+    same_counts(type, "images", GtBoxes=len(counts), ImInfo=len(info.array))
+    same_counts(type, "boxes", GtBoxes=len(boxes.array), IsCrowd=len(crowd.array))
     ends = np.cumsum([0, *counts])
     marks = crowd.array.reshape(-1)
     found = []
@@ -223,10 +219,14 @@ def _region_labels(
     type = "generate_proposal_labels"
     sample = _sampler(state, use_random)
     operands = {"RpnRois": regions, "GtClasses": classes, "IsCrowd": crowd, "GtBoxes": boxes}
-    parts = zip(*(rows_of(value, type, slot) for slot, value in operands.items()))
+    parts = {slot: rows_of(value, type, slot) for slot, value in operands.items()}
+    images = {slot: len(rows) for slot, rows in parts.items()}
+    same_counts(type, "images", **images, ImInfo=len(info.array))
     width = 4 * class_nums
     found: list[list[Any]] = [[] for _ in range(4)]
-    for image, (own, kinds, crowds, objects) in enumerate(parts):
+    for image, (own, kinds, crowds, objects) in enumerate(zip(*parts.values(), strict=True)):
+        boxes_told = {"GtBoxes": len(objects), "GtClasses": len(kinds), "IsCrowd": len(crowds)}
+        same_counts(type, f"boxes of image {image}", **boxes_told)
         scale = info.array[image, 2]
         proposed = own / scale
         if is_cascade_rcnn:  # as in Fluid: as many as there are true boxes are not scaled

@@ -33,6 +33,13 @@ def rows_of(value: Value, type: str, slot: str) -> list[Any]:
     return [value.array[b:e] for b, e in itertools.pairwise(bounds)]
 
 
+def same_counts(type: str, what: str, **counts: int) -> None:
+    """Raise FeedError if slots hold different numbers of something, of ``images`` say."""
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} in {slot}" for slot, count in counts.items())
+        raise FeedError(f"{type}: expected as many {what} in each, got {told}")
+
+
 def joined(parts: Sequence[Any], width: int, dtype: Any) -> Value:
     """Return rows of images one after another, in sequences."""
     lod = Lod.of_lengths([[len(part) for part in parts]])
@@ -70,6 +77,8 @@ def _proposals(
     min_size: float,
     eta: float,
 ) -> tuple[Value, Value, Value]:
+    counts = {"Scores": len(scores.array), "BboxDeltas": len(deltas.array)}
+    same_counts("generate_proposals", "images", **counts, ImInfo=len(info.array))
     flat = anchors.array.reshape(-1, 4)
     spread = variances.array.reshape(-1, 4)
     boxes, chances = [], []
@@ -164,7 +173,15 @@ define(
 
 
 def _collected(regions: Sequence[Value], scores: Sequence[Value], post_nms_topN: int) -> Value:
-    bounds = [bounds_of(part, "collect_fpn_proposals", "MultiLevelRois") for part in regions]
+    type = "collect_fpn_proposals"
+    bounds = [bounds_of(part, type, "MultiLevelRois") for part in regions]
+    for k, (held, part, score) in enumerate(zip(bounds, regions, scores, strict=True)):
+        slot = f"MultiLevelRois[{k}]"
+        same_counts(
+            type, "images", **{"MultiLevelRois[0]": len(bounds[0]) - 1, slot: len(held) - 1}
+        )
+        numbers = {slot: len(part.array), f"MultiLevelScores[{k}]": len(score.array)}
+        same_counts(type, "regions", **numbers)
     images = np.concatenate([np.repeat(np.arange(len(b) - 1), np.diff(b)) for b in bounds])
     rows = np.concatenate([part.array for part in regions])
     chances = np.concatenate([part.array.reshape(-1) for part in scores])

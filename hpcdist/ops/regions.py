@@ -6,25 +6,40 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows
 from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.volumes import sampled
 
 
-def _owners(lods: Sequence[Any], regions: int) -> list[int]:
-    """Return the image that each region belongs to, by the sequences of the regions."""
-    if lods[0] is None:
-        raise GraphError("regions must be in sequences, one for each image (lod_level=1)")
-    offsets = lods[0].offsets[-1]
-    return [i for i in range(len(offsets) - 1) for _ in range(offsets[i + 1] - offsets[i])]
+def _owners(x: Any, rois: Any, lods: Sequence[Any], counts: Any = None) -> list[int]:
+    """Return the image that each region belongs to, by ``counts`` or the sequences of the regions.
+
+    FeedError if those are not as many as the images, or counts not as many as the regions.
+    """
+    if counts is None:
+        if lods[0] is None:
+            raise GraphError("regions must be in sequences, one for each image (lod_level=1)")
+        counts = lods[0].lengths
+    owners = [i for i, count in enumerate(counts.tolist()) for _ in range(int(count))]
+    if len(counts) != len(x) or len(owners) != len(rois):
+        raise FeedError(
+            f"{len(rois)} regions of {len(x)} images: got {len(owners)} regions of {len(counts)}"
+        )
+    return owners
+
+
+def _counts(offsets: Any) -> Any:
+    """Return how many regions each image has, from where they begin and end; None of None."""
+    return None if offsets is None else offsets[1:] - offsets[:-1]
 
 
 def _roi_pool(
     torch: Any,
     x: Any,
     rois: Any,
+    offsets: Any,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
@@ -33,7 +48,7 @@ def _roi_pool(
     """The maximum of each bin (Girshick, 2015); of an empty one 0."""
     height, width = x.shape[2:]
     made = []
-    for region, image in zip(rois.tolist(), _owners(lods, len(rois))):
+    for region, image in zip(rois.tolist(), _owners(x, rois, lods, _counts(offsets))):
         left, top, right, bottom = (_rounded(v * spatial_scale) for v in region)
         size = max(bottom - top + 1, 1), max(right - left + 1, 1)
         bins = []
@@ -64,6 +79,7 @@ def _roi_align(
     torch: Any,
     x: Any,
     rois: Any,
+    offsets: Any,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
@@ -72,7 +88,7 @@ def _roi_align(
 ) -> Any:
     """The mean of places between pixels in each bin (He et al., 2017)."""
     made = []
-    for region, image in zip(rois, _owners(lods, len(rois))):
+    for region, image in zip(rois, _owners(x, rois, lods, _counts(offsets))):
         left, top, right, bottom = (region[k] * spatial_scale for k in range(4))
         sizes = (bottom - top).clamp(min=1), (right - left).clamp(min=1)
         places = []
@@ -111,7 +127,7 @@ def _psroi_pool(
     height, width = x.shape[2:]
     shape = output_channels, pooled_height, pooled_width
     made = []
-    for region, image in zip(rois.tolist(), _owners(lods, len(rois))):
+    for region, image in zip(rois.tolist(), _owners(x, rois, lods)):
         left, top = (_rounded(v) * spatial_scale for v in region[:2])
         right, bottom = ((_rounded(v) + 1) * spatial_scale for v in region[2:])
         own = x[image].reshape(*shape, height, width)
@@ -148,12 +164,12 @@ for _type, _function, _more in (
 ):
     define_by_torch(
         _type,
-        "X, ROIs -> Out",
+        "X, ROIs, RoisLod? -> Out",
         _function,
         rows=_regions,
         attrs={**_BINS, **_more},
         wrt=("X",),
-        infer=_roi_infer,
+        infer=lambda x, rois, offsets, **how: _roi_infer(x, rois, **how),
         lods=("ROIs",),
     )
 
@@ -200,10 +216,7 @@ def _prroi_pool(
     lods: Sequence[Any],
 ) -> Any:
     """The mean of each bin of what lies between pixels, exactly; of a bin without area 0."""
-    if counts is not None:
-        owners = [i for i, count in enumerate(counts.tolist()) for _ in range(int(count))]
-    else:
-        owners = _owners(lods, len(rois))
+    owners = _owners(x, rois, lods, counts)
     if not owners:
         return x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
     facts = {"dtype": x.dtype, "device": x.device}
@@ -279,7 +292,7 @@ def _deformed_bins(
     of_class = torch.arange(output_dim, device=x.device) // (output_dim // classes)
     channel = torch.arange(output_dim, device=x.device)[:, None, None] * group_size[0]
     channel = ((channel + groups[0][:, None]) * group_size[1] + groups[1])[None, ..., None, None]
-    image = torch.tensor(_owners(lods, count), dtype=torch.long, device=x.device)
+    image = torch.tensor(_owners(x, rois, lods), dtype=torch.long, device=x.device)
     image = image.reshape(-1, 1, 1, 1, 1, 1)
     y, across, inside = (value[:, of_class] for value in (y, across, inside))
     top, left = y.floor(), across.floor()
@@ -395,7 +408,7 @@ def _straightened(
     v, u = torch.meshgrid(down, right, indexing="ij")
     pixels = torch.stack([u, v, torch.ones_like(u)]).reshape(3, -1)
     made, masks, matrices = [], [], []
-    for roi, image in zip(rois, _owners(lods, len(rois))):
+    for roi, image in zip(rois, _owners(x, rois, lods)):
         corners = roi.reshape(4, 2) * spatial_scale
         matrix = _projection(torch, corners, *size)
         across, y, scale = matrix @ pixels

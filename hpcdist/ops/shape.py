@@ -15,7 +15,14 @@ from hpcdist.graph import rows
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, moved
 from hpcdist.ops import second
-from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same_buffer, shape_given
+from hpcdist.ops.common import (
+    grad_by,
+    in_sequence,
+    like_inputs,
+    resolve_axis,
+    same_buffer,
+    shape_given,
+)
 
 Shape = tuple[int, ...]
 
@@ -68,15 +75,16 @@ def _copy_bind(xp: Any, x: Any, out: Any, xshape: Any = None, **_: Any) -> Calla
     return functools.partial(xp.copyto, out.reshape(-1), x.reshape(-1))
 
 
-def _copy_grad_bind(xp: Any, xshape: Any, dout: Any, dx: Any, **_: Any) -> Callable[[], Any]:
-    return _copy_bind(xp, dout, dx)
+def _copy_grad_bind(xp: Any, xshape: Any, *rest: Any, **_: Any) -> Callable[[], Any]:
+    return _copy_bind(xp, *rest[-2:])
 
 
 _SHAPE_GRAD = "XShape, Out@GRAD -> X@GRAD"
+_RESHAPE_GRAD = "XShape, Shape?, ShapeTensor*, Out@GRAD -> X@GRAD"  # for its own gradient
 
 
-def _before(xshape: Meta, dout: Meta, **_: Any) -> Meta:
-    return Meta(xshape.shape[1:], dout.dtype)
+def _before(xshape: Meta, *rest: Any, **_: Any) -> Meta:
+    return Meta(xshape.shape[1:], rest[-1].dtype)
 
 
 def _squeezes_others(op: rows.Applied) -> bool:
@@ -123,11 +131,11 @@ define(
     bind=_reshape_bind,
     folds=True,
     alias={"Out": "X"},
-    grad=grad_by("reshape2_grad", _SHAPE_GRAD),
+    grad=grad_by("reshape2_grad", _RESHAPE_GRAD),
 )
 define(
     "reshape2_grad",
-    _SHAPE_GRAD,
+    _RESHAPE_GRAD,
     attrs={"shape": ()},
     infer=_before,
     bind=_copy_grad_bind,
@@ -233,13 +241,13 @@ def _expand_bind(
 
 
 def _expand_grad_bind(
-    xp: Any, x: Any, dout: Any, dx: Any, expand_times: Sequence[int]
+    xp: Any, x: Any, tensor: Any, listed: Any, dout: Any, dx: Any, expand_times: Sequence[int]
 ) -> Callable[[], Any]:
     big, small = _tiles(dout, dx)
     return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 
 
-_EXPAND_GRAD = "X, Out@GRAD -> X@GRAD"
+_EXPAND_GRAD = "X, ExpandTimes?, expand_times_tensor*, Out@GRAD -> X@GRAD"
 define(
     "expand",
     "X, ExpandTimes?, expand_times_tensor* -> Out",
@@ -253,7 +261,7 @@ define(
     "expand_grad",
     _EXPAND_GRAD,
     attrs={"expand_times": ()},
-    infer=lambda x, dout, expand_times: Meta(x.shape, x.dtype),
+    infer=like_inputs(_EXPAND_GRAD),
     bind=_expand_grad_bind,
     grad=second.linear("expand"),
     shape_only=("X",),

@@ -16,7 +16,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import grad_by, same
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 
 Operands = Sequence[Any]
@@ -119,7 +119,7 @@ def _focus_infer(x: Meta, axis: int, indexes: Sequence[int]) -> Meta:
 
 
 def _focus_bind(xp: Any, x: Any, out: Any, axis: int, indexes: Sequence[int]) -> Call:
-    return on_host(xp, lambda ins, outs: _focus(axis, indexes, ins, outs), [x], [out])
+    return run_on_host(xp, lambda ins, outs: _focus(axis, indexes, ins, outs), [x], [out])
 
 
 define(

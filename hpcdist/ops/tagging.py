@@ -16,7 +16,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
 from hpcdist.ops.common import grad_by
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence import rowwise, sequences_of
@@ -120,7 +120,7 @@ def _chain(lod: Any, inputs: Operands, outputs: Operands) -> None:
 
 
 def _chain_bind(xp: Any, *operands: Any, lods: Any) -> Call:
-    return on_host(xp, functools.partial(_chain, lods[0]), operands[:4], operands[4:])
+    return run_on_host(xp, functools.partial(_chain, lods[0]), operands[:4], operands[4:])
 
 
 def _chain_grad(lod: Any, inputs: Operands, outputs: Operands) -> None:
@@ -146,7 +146,7 @@ def _chain_grad(lod: Any, inputs: Operands, outputs: Operands) -> None:
 
 
 def _chain_grad_bind(xp: Any, x: Any, weights: Any, *operands: Any, lods: Any) -> Call:
-    return on_host(xp, functools.partial(_chain_grad, lods[0]), operands[:6], operands[6:])
+    return run_on_host(xp, functools.partial(_chain_grad, lods[0]), operands[:6], operands[6:])
 
 
 _CHAIN_GRAD = """Emission, Transition, Label, Length?, Alpha, EmissionExps, TransitionExps,
@@ -204,7 +204,7 @@ define(
     "Emission, Transition, Label?, Length? -> ViterbiPath",
     rows=_decoding_rows,
     infer=_decoding_infer,
-    bind=lambda xp, *operands, lods: on_host(
+    bind=lambda xp, *operands, lods: run_on_host(
         xp, functools.partial(_decoding, lods[0]), operands[:4], operands[4:]
     ),
     lods=("Emission",),
@@ -261,7 +261,9 @@ def _evaluated(lod: Any, attrs: Any, inputs: Operands, outputs: Operands) -> Non
 
 
 def _chunk_bind(xp: Any, *operands: Any, lods: Any, **attrs: Any) -> Call:
-    return on_host(xp, functools.partial(_evaluated, lods[0], attrs), operands[:3], operands[3:])
+    return run_on_host(
+        xp, functools.partial(_evaluated, lods[0], attrs), operands[:3], operands[3:]
+    )
 
 
 define(

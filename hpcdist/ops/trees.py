@@ -10,9 +10,9 @@ import numpy as np
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
-from hpcdist.ops.common import grad_by, like_inputs
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
-from hpcdist.ops.host import on_host
+from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call, range_check
 
 Operands = Sequence[Any]
@@ -63,7 +63,7 @@ def _tree_conv_bind(xp: Any, nodes: Any, edges: Any, w: Any, out: Any, max_depth
         _, read = _patches(max_depth, nodes, edges)
         outputs[0][...] = np.einsum("npfk,fkog->npog", read, w)
 
-    return on_host(xp, loop, (nodes, edges, w), (out,))
+    return run_on_host(xp, loop, (nodes, edges, w), (out,))
 
 
 def _tree_conv_grad_bind(
@@ -78,7 +78,7 @@ def _tree_conv_grad_bind(
         if outputs[1] is not None:
             outputs[1][...] = np.einsum("npfk,npog->fkog", read, dout)
 
-    return on_host(xp, loop, (nodes, edges, w, dout), (dnodes, dw))
+    return run_on_host(xp, loop, (nodes, edges, w, dout), (dnodes, dw))
 
 
 def _tree_conv_infer(nodes: Meta, edges: Meta, w: Meta, max_depth: int) -> Meta:
@@ -189,8 +189,8 @@ def _sample_bind(
 
     width = sum(neg_samples_num_list) + output_positive * len(neg_samples_num_list)
     key = key_of(seed, state.name)
-    run = on_host(xp, loop, (x, travel, layer), (out, labels, mask))
-    return lambda: (check(), run())
+    run = run_on_host(xp, loop, (x, travel, layer), (out, labels, mask))
+    return in_sequence([check, run])
 
 
 def _sample_infer(

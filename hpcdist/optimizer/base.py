@@ -27,7 +27,62 @@ from hpcdist.regularizer import append_regularization_ops, row_decay
 ParamGrads = list[tuple[Parameter, Variable]]
 
 
-class Optimizer:
+class Minimizer:
+    """What an optimizer and a wrapper of one have in common: a step is backward, then updates."""
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        no_grad_set: Iterable[Variable | str] | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> tuple[list[Operator], ParamGrads]:
+        """Append all that a training step needs; return (update operators, (param, grad) pairs).
+
+        ``loss`` has shape (1,). Every rank builds the same program. Raises GraphAssertionError for
+        another loss, GraphError if it depends on no trainable parameter.
+        """
+        if not isinstance(loss, Variable):
+            raise GraphAssertionError(f"minimize: the loss must be a Variable, got {loss!r}")
+        _check_clip(grad_clip)
+        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        if not pairs:
+            raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
+        ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
+        loss.block.program.startup = startup_program or default_startup_program()
+        return ops, pairs
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Parameter | str] | None = None,
+        no_grad_set: Iterable[Variable | str] | None = None,
+        callbacks: Sequence[Any] | None = None,
+    ) -> ParamGrads:
+        """Append the backward operators; return parameters with what their updates are to read."""
+        raise NotImplementedError
+
+    def apply_gradients(
+        self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
+    ) -> list[Operator]:
+        """Append clip, regularization and update operators; return the last kind."""
+        raise NotImplementedError
+
+    def apply_optimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None,
+        params_grads: ParamGrads,
+        grad_clip: GradientClipBase | None = None,
+    ) -> list[Operator]:
+        """Append what follows backward, into the loss's program."""
+        with program_guard(loss.block.program, startup_program):
+            return self.apply_gradients(params_grads, grad_clip)
+
+
+class Optimizer(Minimizer):
     """What optimizers share; subclasses say operator type, attributes and accumulators.
 
     ``learning_rate`` is a number or a schedule's Variable, of one element. Accumulators have the
@@ -64,29 +119,6 @@ class Optimizer:
         self._held: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
 
     # -- in steps ----------------------------------------------------------------------------
-    def minimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Parameter | str] | None = None,
-        no_grad_set: Iterable[Variable | str] | None = None,
-        grad_clip: GradientClipBase | None = None,
-    ) -> tuple[list[Operator], ParamGrads]:
-        """Append all that a training step needs; return (update operators, (param, grad) pairs).
-
-        ``loss`` has shape (1,). Every rank builds the same program. Raises GraphAssertionError for
-        another loss, GraphError if it depends on no trainable parameter.
-        """
-        if not isinstance(loss, Variable):
-            raise GraphAssertionError(f"minimize: the loss must be a Variable, got {loss!r}")
-        _check_clip(grad_clip)
-        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
-        if not pairs:
-            raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
-        ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
-        loss.block.program.startup = startup_program or default_startup_program()
-        return ops, pairs
-
     def backward(
         self,
         loss: Variable,
@@ -100,17 +132,6 @@ class Optimizer:
         if callbacks is None:
             callbacks = [error_clip_callback]
         return append_backward(loss, chosen, no_grad_set, callbacks)
-
-    def apply_optimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None,
-        params_grads: ParamGrads,
-        grad_clip: GradientClipBase | None = None,
-    ) -> list[Operator]:
-        """Append what follows backward, into the loss's program."""
-        with program_guard(loss.block.program, startup_program):
-            return self.apply_gradients(params_grads, grad_clip)
 
     def apply_gradients(
         self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcdist import checks
+from hpcdist.checks import GRAPH
 from hpcdist.errors import GraphError
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.roles import MERGED_STEPS, OF_LAST_STEP, ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import (
+    MERGE_COUNTER,
+    MERGED_STEPS,
+    OF_LAST_STEP,
+    ROLE_ATTR,
+    ROLE_VAR_ATTR,
+    Role,
+)
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
@@ -28,9 +37,8 @@ class GradientMergeOptimizer(OptimizerWrapper):
 
     def __init__(self, inner_optimizer: AnyOptimizer, k_steps: int = 1, avg: bool = True) -> None:
         super().__init__(inner_optimizer)
-        if isinstance(k_steps, bool) or not isinstance(k_steps, int) or k_steps < 1:
-            raise GraphError(f"GradientMergeOptimizer: k_steps must be 1 or more, got {k_steps!r}")
-        self.k_steps, self.avg = k_steps, bool(avg)
+        self.k_steps = checks.integer("GradientMergeOptimizer: k_steps", k_steps, 1, errors=GRAPH)
+        self.avg = bool(avg)
 
     def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
         """Raises GraphError for sparse gradients, which are rows of one step."""
@@ -47,7 +55,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
             for p, _ in pairs
         }
         # Named by a parameter, as the sums are: other programs of this scope count for themselves.
-        named = generate(f"{pairs[0][0].name}_gradient_merge_step")
+        named = generate(pairs[0][0].name + MERGE_COUNTER)
         counter = create_persistable(named, (1,), 0.0, "int64")
         writers = block.last_writers()
         found: ParamGrads = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hpcdist import layers
+from hpcdist import checks, layers
+from hpcdist.checks import GRAPH
 from hpcdist.clip import GradientClipBase
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
@@ -60,13 +61,14 @@ class AutoMixedPrecisionLists:
         custom_black_list: Iterable[str] | None = None,
         custom_black_varnames: Iterable[str] | None = None,
     ) -> None:
-        white, black = set(custom_white_list or ()), set(custom_black_list or ())
+        white = checks.names("custom_white_list", custom_white_list, GRAPH)
+        black = checks.names("custom_black_list", custom_black_list, GRAPH)
         if white & black:
             raise GraphError(f"{sorted(white & black)} are in both custom lists, white and black")
         self.white_list = (WHITE | white) - black
         self.black_list = (BLACK | black) - white
         self.gray_list = GRAY - white - black
-        self.black_varnames = set(custom_black_varnames or ())
+        self.black_varnames = checks.names("custom_black_varnames", custom_black_varnames, GRAPH)
 
 
 class OptimizerWithMixedPrecision(OptimizerWrapper):
@@ -82,7 +84,7 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
     ) -> None:
         super().__init__(optimizer)
         self._lists, self._dynamic, self._how = amp_lists, dynamic, how
-        self._init_loss_scaling = float(init_loss_scaling)
+        self._init_loss_scaling = init_loss_scaling
         self._kept: list[Variable] = []  # the scaling, and if it changes, steps counted
         self._scaled_loss: Variable | None = None
 
@@ -102,8 +104,14 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
 
     def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
         """The gradients are those of the scaled loss; `apply_gradients` divides them."""
+        scaling = self.get_loss_scaling()
+        if scaling.block.program is not loss.block.program:
+            raise GraphError(
+                "mixed precision: this optimizer scales the loss of another program: decorate "
+                "another one for a second program"
+            )
         round_to_half(loss.block, self._lists)
-        self._scaled_loss = layers.elementwise_mul(loss, self.get_loss_scaling())
+        self._scaled_loss = layers.elementwise_mul(loss, scaling)
         return super()._backward(self._scaled_loss, *args)
 
     def apply_gradients(
@@ -155,17 +163,22 @@ def decorate(
     What is in half precision is rounded to it, and computed in single precision. A step whose
     gradients are not all finite, on any trainer, updates by zeros on all of them; after
     ``decr_every_n_nan_or_inf`` such steps the loss is scaled less, after ``incr_every_n_steps``
-    good ones more. With parameter servers it is refused.
+    good ones more. Without ``use_dynamic_loss_scaling`` all of them update by what they are. With
+    parameter servers, and local SGD, it is refused. Make another one for a second program.
     """
-    how = {
-        "incr_every_n_steps": int(incr_every_n_steps),
-        "decr_every_n_nan_or_inf": int(decr_every_n_nan_or_inf),
-        "incr_ratio": float(incr_ratio),
-        "decr_ratio": float(decr_ratio),
+    steps = {
+        "incr_every_n_steps": incr_every_n_steps,
+        "decr_every_n_nan_or_inf": decr_every_n_nan_or_inf,
     }
-    lists = amp_lists or AutoMixedPrecisionLists()
+    ratios = {"incr_ratio": incr_ratio, "decr_ratio": decr_ratio}
+    how: dict[str, Any] = {n: checks.integer(n, v, 1, errors=GRAPH) for n, v in steps.items()}
+    how |= {name: checks.positive(name, value, GRAPH) for name, value in ratios.items()}
+    scaling = checks.positive("init_loss_scaling", init_loss_scaling, GRAPH)
+    lists = AutoMixedPrecisionLists() if amp_lists is None else amp_lists
+    if not isinstance(lists, AutoMixedPrecisionLists):
+        raise GraphTypeError(f"amp_lists: expected AutoMixedPrecisionLists(...), got {lists!r}")
     dynamic = bool(use_dynamic_loss_scaling)
-    return OptimizerWithMixedPrecision(optimizer, lists, init_loss_scaling, dynamic, how)
+    return OptimizerWithMixedPrecision(optimizer, lists, scaling, dynamic, how)
 
 
 def round_to_half(block: Block, lists: AutoMixedPrecisionLists) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphAssertionError, GraphTypeError
+from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import ParamGrads
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
@@ -36,7 +37,8 @@ class RecomputeOptimizer(OptimizerWrapper):
     def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
         if self._checkpoints is None:
             raise GraphAssertionError("RecomputeOptimizer: call _set_checkpoints first")
-        begin = len(loss.block.ops)
         pairs = super()._backward(loss, *args)
-        recompute(loss.block, begin, self._checkpoints)
+        # The forward pass may have grown meanwhile, as in mixed precision.
+        forward = [i for i, op in enumerate(loss.block.ops) if not op.role & Role.BACKWARD]
+        recompute(loss.block, 1 + forward[-1], self._checkpoints)
         return pairs

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hpcdist.backward import check_loss
 from hpcdist.clip import GradientClipBase
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, default_startup_program, program_guard
+from hpcdist.graph.program import Program, program_guard
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.optimizer.base import Optimizer, ParamGrads
+from hpcdist.optimizer.base import Minimizer, Optimizer, ParamGrads
 
 
-class OptimizerWrapper:
+class OptimizerWrapper(Minimizer):
     """An optimizer, or a wrapper of one, and what a subclass does about it.
 
     Subclasses override `_backward` and `apply_gradients`; both append to the default programs.
@@ -24,7 +25,12 @@ class OptimizerWrapper:
             raise GraphTypeError(
                 f"{type(self).__name__}: expected an optimizer, got {inner_optimizer!r}"
             )
-        self.inner_optimizer = inner_optimizer
+        self.inner_optimizer: AnyOptimizer = inner_optimizer
+        held = inner_optimizer
+        while isinstance(held, OptimizerWrapper):
+            if type(held) is type(self):
+                raise GraphError(f"{type(self).__name__}: the optimizer given holds one already")
+            held = held.inner_optimizer
 
     def backward(
         self,
@@ -35,6 +41,7 @@ class OptimizerWrapper:
         callbacks: Sequence[Any] | None = None,
     ) -> ParamGrads:
         """Append the backward operators; return parameters with what their updates are to read."""
+        check_loss(loss)
         with program_guard(loss.block.program, startup_program):
             return self._backward(loss, parameter_list, no_grad_set, callbacks)
 
@@ -54,33 +61,6 @@ class OptimizerWrapper:
     ) -> list[Operator]:
         """Append clip, regularization and updates; return the updates."""
         return self.inner_optimizer.apply_gradients(params_grads, grad_clip)
-
-    def apply_optimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None,
-        params_grads: ParamGrads,
-        grad_clip: GradientClipBase | None = None,
-    ) -> list[Operator]:
-        """Append the same to the loss's program."""
-        with program_guard(loss.block.program, startup_program):
-            return self.apply_gradients(params_grads, grad_clip)
-
-    def minimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Parameter | str] | None = None,
-        no_grad_set: Iterable[Variable | str] | None = None,
-        grad_clip: GradientClipBase | None = None,
-    ) -> tuple[list[Operator], ParamGrads]:
-        """Append all that a training step needs, as `Optimizer.minimize` does."""
-        pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
-        if not pairs:
-            raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
-        ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
-        loss.block.program.startup = startup_program or default_startup_program()
-        return ops, pairs
 
 
 AnyOptimizer = Optimizer | OptimizerWrapper

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def read(path: str | Path) -> RankRecording:
             raise ValueError(f"expected format {FORMAT}")
         recording = Recording(events, tuple(about.pop("names")), about.pop("noted"))
         return RankRecording(RankOfJob(**about), recording)
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise TraceError(f"{path} is no recording of a rank: {error}") from error
 
 

@@ -68,8 +68,8 @@ def table(rows: Sequence[OperatorTime], place: str, sorted_key: str, total_ns: i
         "Time unit: ms",
         f"Sorted by {words} in descending order in the same thread\n",
         f"Total time: {total_ns / 1e6:.6g}",
-        f"  Computation time       Total: {operators / 1e6:<10.6g}  Ratio: {share:.6g}",
-        f"  Framework overhead     Total: {overhead / 1e6:<10.6g}  Ratio: {1 - share:.6g}",
+        f"  Computation time       Total: {operators / 1e6:<10.6g}  Ratio: {100 * share:.6g}%",
+        f"  Framework overhead     Total: {overhead / 1e6:<10.6g}  Ratio: {100 * (1 - share):.6g}%",
         "\n-------------------------       Event Summary       -------------------------\n",
     ]
     head = ("Calls", "Total", "Min.", "Max.", "Ave.", "Ratio.")

@@ -83,10 +83,6 @@ class Recorder:
         self.always = always
         self.record, self._noted = _writer(self._ring) if self.on else (_ignore, _none)
 
-    def clear(self) -> None:
-        """Forget all events."""
-        self.begin(self._ring.nbytes, always=self.always)
-
     @property
     def always(self) -> bool:
         """Whether the details of every step are noted."""

@@ -43,7 +43,6 @@ class RankSummary:
     applied_packets: int  # likewise
     garbage: float
     checkpoints: float
-    last: float  # when its last event ended
 
     @property
     def steps_per_s(self) -> float:
@@ -98,7 +97,6 @@ def summarize(found: RankRecording) -> RankSummary:
         applied_packets=len(applied),
         garbage=_total(inside[inside["kind"] == Kind.GARBAGE]),
         checkpoints=_total(inside[inside["kind"] == Kind.CHECKPOINT]),
-        last=(int(events["end"].max(initial=0)) + of.offset_ns) / 1e9,
     )
 
 

@@ -166,7 +166,12 @@ def average_parameters(main: Program, group: Group) -> Program:
     if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
         raise PlanError(
             "local SGD averages parameters after updates, which gradient merge makes in some steps "
-            "only: leave one of them out, or set localsgd_configs['k_steps']"
+            "only: use localsgd_configs['k_steps'] instead of gradient merge"
+        )
+    if any(op.type == "check_finite_and_unscale" for op in main.global_block().ops):
+        raise PlanError(
+            "local SGD averages what trainers have updated by themselves, and in mixed precision "
+            "each would scale its loss, and skip steps, by itself: leave one of them out"
         )
     new = main.clone()
     block = new.global_block()

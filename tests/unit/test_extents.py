@@ -109,3 +109,34 @@ def test_a_shape_of_floats_and_a_fed_one_are_refused_by_name():
     ones = layers.ones([fed, 2], "float32")
     with pytest.raises(GraphError, match="is not known before the step"):
         run(ones, rows=np.array([3], np.int32))
+
+
+NUMBERS: dict[str, Any] = {
+    "split": lambda x, k: layers.split(x, [2, k], 1),
+    "split: num_or_sections": lambda x, k: layers.split(x, k, 1),
+    "split: dim": lambda x, k: layers.split(x, 2, k),
+    "concat: axis": lambda x, k: layers.concat([x, x], k),
+    "one_hot: depth": lambda x, k: layers.one_hot(layers.cast(x, "int64"), k),
+    "one_hot_v2: depth": lambda x, k: fluid.one_hot(layers.cast(x, "int64"), k),
+    "unsqueeze": lambda x, k: layers.unsqueeze(x, [k]),
+    "unsqueeze: axes": lambda x, k: layers.unsqueeze(x, k),
+    "reduce_sum: dim": lambda x, k: layers.reduce_sum(x, k),
+    "top_k: k": lambda x, k: layers.topk(x, k),
+    "eye": lambda x, k: layers.eye(k),
+    "crop_tensor: shape": lambda x, k: layers.crop_tensor(x, [k, 2]),
+    "linspace": lambda x, k: layers.linspace(0, 1, k, "float32"),
+    "image_resize: out_shape": lambda x, k: layers.resize_bilinear(image(x), [k, k]),
+    "image_resize: scale": lambda x, k: layers.resize_nearest(image(x), scale=k),
+    "image_resize_short": lambda x, k: layers.image_resize_short(image(x), k),
+}
+
+
+def image(x: Any) -> Any:
+    return layers.reshape(x, [-1, 1, 3, 1])
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_variables_in_place_of_other_numbers_are_refused_by_name(name):
+    words = f"layers.{name}.* must be known before the step, got a Variable"
+    with pytest.raises(GraphError, match=words):
+        NUMBERS[name](layers.data("x", [3]), two())

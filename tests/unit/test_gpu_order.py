@@ -213,6 +213,23 @@ def test_a_watchdog_ends_what_does_not_end():
     dog.watch(lambda: False, lambda: pytest.fail("there is no deadline"), None)
 
 
+def test_a_watchdog_goes_on_when_what_it_watches_raises(caplog):
+    dog, late = watchdog.Watchdog(grace_s=0), threading.Event()
+    told = threading.Semaphore(0)
+
+    def broken() -> bool:
+        told.release()
+        raise OSError("gone")
+
+    dog.watch(broken, lambda: None, 3600)
+    dog.watch(lambda: False, broken, 0.01)
+    for _ in range(2):
+        assert told.acquire(timeout=LIMIT_S)
+    dog.watch(lambda: False, late.set, 0.01)
+    assert late.wait(LIMIT_S)
+    assert caplog.text.count("no longer watched") == 2
+
+
 # -- repeated rows ---------------------------------------------------------------------------------
 def repeated(n=200, rows=3, width=5):
     rng = np.random.default_rng(4)

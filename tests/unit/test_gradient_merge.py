@@ -9,7 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import GraphError, GraphTypeError, PlanError
+from hpcdist.errors import CheckpointError, GraphError, GraphTypeError, PlanError
 from hpcdist.runtime.batches.gather_batch import SharedProgram
 
 ROWS, STEPS = 4, 12
@@ -150,13 +150,13 @@ def test_programs_of_one_scope_count_their_steps_apart(k: int) -> None:
     assert in_one_scope(k) == [[number % k == 0] * 2 for number in range(1, 7)]
 
 
-def test_gradients_are_merged_once() -> None:
-    def twice() -> Any:
-        inner = fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2)
-        return fluid.optimizer.GradientMergeOptimizer(inner, 2)
-
-    with pytest.raises(GraphError, match="gradients are merged already"):
-        build(twice)
+def test_gradients_of_a_program_are_merged_once() -> None:
+    main, startup, loss = build(merged_sgd)
+    with (
+        fluid.program_guard(main, startup),
+        pytest.raises(GraphError, match="this program's gradients are merged already"),
+    ):
+        merged_sgd().minimize(loss)
 
 
 def test_a_model_that_is_saved_between_updates_is_without_merged_gradients(tmp_path: Any) -> None:
@@ -187,6 +187,80 @@ def test_a_model_that_is_saved_between_updates_is_without_merged_gradients(tmp_p
             assert found[name].tobytes() == wanted[name].tobytes()
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_job_that_loads_merges_anew(tmp_path: Any, whole: bool) -> None:
+    """Also one that has merged two of three steps when it loads."""
+    main, startup, _ = build(lambda: fluid.optimizer.GradientMergeOptimizer(momentum(), 3))
+    exe, feeds = fluid.Executor(), batches()
+    path = str(tmp_path / "model")
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+        fluid.save(main, path)
+        fluid.io.save_persistables(exe, path, main)
+        for feed in feeds[:5]:
+            exe.run(main, feed=feed)
+        if whole:
+            fluid.load(main, path, exe)
+        else:
+            fluid.io.load_persistables(exe, path, main)
+        for feed in feeds[:3]:
+            exe.run(main, feed=feed)
+        found = parameters(main)
+    _, wanted = trained(lambda: fluid.optimizer.GradientMergeOptimizer(momentum(), 3), feeds[:3])
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.parametrize(("merged", "k_steps"), [(3, 4), (3, 5), (0, 2), (0, 1)])
+def test_steps_that_were_merged_count_when_a_checkpoint_is_restored(
+    tmp_path: Any, merged: int, k_steps: int
+) -> None:
+    interrupted(tmp_path, merged)
+    resumed(tmp_path, k_steps)
+
+
+@pytest.mark.parametrize("k_steps", [1, 2, 3])
+def test_more_steps_than_an_update_takes_are_not_restored(tmp_path: Any, k_steps: int) -> None:
+    interrupted(tmp_path, 3)
+    words = f"gradients of 3 steps had been merged, this program updates after {k_steps}"
+    with pytest.raises(CheckpointError, match=words):
+        resumed(tmp_path, k_steps)
+
+
+def merging(k_steps: int) -> Any:
+    return build(lambda: fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k_steps))
+
+
+def interrupted(directory: Any, steps: int) -> None:
+    """Save a job that updates after four steps, after some."""
+    main, startup, _ = merging(4)
+    exe = fluid.Executor()
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+        for feed in batches()[:steps]:
+            exe.run(main, feed=feed)
+        fluid.checkpoint.save(exe, directory, steps, main_program=main)
+
+
+def resumed(directory: Any, k_steps: int) -> None:
+    """Go on with that job until it updates; it does by the mean of the ``k_steps`` first steps."""
+    main, startup, _ = merging(k_steps)
+    exe = fluid.Executor()
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(startup)
+        restored = fluid.checkpoint.restore(exe, directory, main_program=main)
+        assert restored is not None
+        for feed in batches()[restored.step : k_steps]:
+            exe.run(main, feed=feed)
+        found = parameters(main)
+    _, wanted = trained(
+        lambda: fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k_steps),
+        batches()[:k_steps],
+    )
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
 def test_trainers_divide_its_batches() -> None:
     main, _, _ = build(lambda: fluid.optimizer.GradientMergeOptimizer(momentum(), 3))
     assert not SharedProgram(main, 2).whole
@@ -204,9 +278,11 @@ def test_rows_of_tables_are_not_merged() -> None:
 def test_what_it_is_made_of_is_checked() -> None:
     with pytest.raises(GraphTypeError, match="GradientMergeOptimizer: expected an optimizer"):
         fluid.optimizer.GradientMergeOptimizer("sgd")
-    for k_steps in (0, True, 1.5):
-        with pytest.raises(GraphError, match="k_steps must be 1 or more"):
+    for k_steps, error in ((0, GraphError), (True, GraphTypeError), (1.5, GraphTypeError)):
+        with pytest.raises(error, match="GradientMergeOptimizer: k_steps: expected"):
             fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), k_steps)
+    made = fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), np.int64(2))
+    assert type(made.k_steps) is int
 
 
 def merged_sgd() -> Any:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from hpcdist import layers
 from hpcdist.errors import GraphError
 from hpcdist.ops.selected_rows import SelectedRows
 from tests.support_ops import run_op
@@ -146,6 +147,12 @@ erf = np.vectorize(math.erf)
 def test_functions_of_one_value(type, attrs, function):
     x = Y if type in POSITIVE else 2 * X
     close(run_op(type, {"X": x}, attrs)["Out"], function(x.astype("float64")))
+
+
+def test_a_leak_is_not_negative():
+    """Its gradient is told from the sign of the result."""
+    with pytest.raises(GraphError, match=r"leaky_relu: alpha must not be negative, got -0\.4"):
+        layers.leaky_relu(layers.data("x", [3]), -0.4)
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,39 @@ def test_the_table_has_fluids_operators_and_columns(step, capsys, tmp_path):
     for _, total, least, most, average, _ in rows.values():
         assert 0 < float(least) <= float(average) <= float(most) <= float(total)
     assert sum(float(row[5]) for row in rows.values()) == pytest.approx(1, abs=1e-3)
+    (ratio,) = [line.split()[-1] for line in lines if "Computation time" in line]
+    assert ratio.endswith("%") and 0 < float(ratio[:-1]) <= 100
     (total,) = [float(line.split()[2]) for line in lines if line.startswith("Total time")]
     assert total >= sum(float(row[1]) for row in rows.values()) * 0.999
     events = json.loads((tmp_path / "profile").read_text())["traceEvents"]
     assert sum(e["ph"] == "X" and e["name"] == "sgd" for e in events) == 10
+
+
+def test_with_gpu_the_place_is_fluids_word(step, capsys, tmp_path):
+    with profiler.profiler("GPU", profile_path=str(tmp_path / "profile")):
+        step()
+    assert "Place: CUDA" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("role", "own", "name"),
+    [("TRAINER", "h:1", "rank 3 (trainer 2 on "), ("PSERVER", "h:5", "rank 3 (server 1 on ")],
+)
+def test_the_trace_of_a_rank_names_its_role(step, tmp_path, monkeypatch, role, own, name):
+    variables = {
+        "HPCDIST_RANK": "3",
+        "PADDLE_TRAINING_ROLE": role,
+        "PADDLE_TRAINER_ID": "2",
+        "PADDLE_PSERVERS_IP_PORT_LIST": "h:4,h:5",
+        "PADDLE_CURRENT_ENDPOINT": own,
+    }
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    with profiler.profiler("CPU", profile_path=str(tmp_path / "profile")):
+        step()
+    events = json.loads((tmp_path / "profile.3").read_text())["traceEvents"]
+    (named,) = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert named.startswith(name)
 
 
 @pytest.mark.parametrize(

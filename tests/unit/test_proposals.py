@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.errors import FeedError
+from hpcdist.errors import FeedError, GraphError
 from tests.thread_jobs import ranks_as_threads
 
 RNG = np.random.default_rng(0)
@@ -94,6 +94,92 @@ def test_polygons_that_are_not_convex_are_refused() -> None:
         out = layers.locality_aware_nms(box, score, 0.1, -1, -1)
     with pytest.raises(FeedError, match="box 0 of image 0 is a polygon that is not convex"):
         fluid.Executor(fluid.CPUPlace()).run(main, fetch_list=[out])
+
+
+def held(lengths: list[int], *width: int) -> Any:
+    return fluid.create_lod_tensor(
+        np.ones((sum(lengths), *width), "float32"), [lengths], fluid.CPUPlace()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"info": INFO[:1]}, "images in each, got 2 in RpnRois, .* 1 in ImInfo"),
+        ({"kinds": held([3], 1)}, "images in each, got 2 in RpnRois, 1 in GtClasses"),
+        (
+            {"crowd": held([1, 1], 1)},
+            "boxes of image 0 in each, got 2 in GtBoxes, 2 in GtClasses, 1 in IsCrowd",
+        ),
+    ],
+)
+def test_regions_and_true_boxes_are_of_the_same_images(changed: Any, told: str) -> None:
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        names = {"regions": 4, "kinds": 1, "crowd": 1, "true": 4}
+        given = [fluid.data(name, [None, width], lod_level=1) for name, width in names.items()]
+        given[1], given[2] = (layers.cast(x, "int32") for x in given[1:3])
+        found = layers.generate_proposal_labels(
+            *given, fluid.data("info", [None, 3]), 16, class_nums=4
+        )
+    feed = {name: held([2, 1], width) for name, width in names.items()}
+    with pytest.raises(FeedError, match=f"generate_proposal_labels: expected as many {told}"):
+        fluid.Executor().run(main, feed={**feed, "info": INFO, **changed}, fetch_list=[found[0]])
+
+
+def test_anchors_and_true_boxes_are_of_the_same_images() -> None:
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        true, crowd = (fluid.data(n, [None, w], lod_level=1) for n, w in (("t", 4), ("c", 1)))
+        anchors = layers.assign(ANCHORS)
+        found = layers.rpn_target_assign(
+            layers.assign(np.zeros((2, len(ANCHORS), 4), "float32")),
+            layers.assign(np.zeros((2, len(ANCHORS), 1), "float32")),
+            anchors, anchors, true, layers.cast(crowd, "int32"), fluid.data("info", [None, 3]),
+        )  # fmt: skip
+    for crowds, info, told in (
+        ([2, 1], INFO[:1], "images in each, got 2 in GtBoxes, 1 in ImInfo"),
+        ([2, 2], INFO, "boxes in each, got 3 in GtBoxes, 4 in IsCrowd"),
+    ):
+        feed = {"t": held([2, 1], 4), "c": held(crowds, 1), "info": info}
+        with pytest.raises(FeedError, match=f"rpn_target_assign: expected as many {told}"):
+            fluid.Executor().run(main, feed=feed, fetch_list=[found[2]])
+
+
+def test_scores_and_boxes_are_of_the_same_images() -> None:
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        anchors, spread = layers.anchor_generator(
+            layers.assign(np.zeros((1, 1, 2, 2), "float32")), [8.0], [1.0], stride=[8.0, 8.0]
+        )
+        info, scores = fluid.data("info", [None, 3]), fluid.data("scores", [None, 1, 2, 2])
+        codes = fluid.data("codes", [None, 4, 2, 2])
+        proposed = layers.generate_proposals(scores, codes, info, anchors, spread)
+        flat, boxes = fluid.data("flat", [None, 4, 3]), fluid.data("boxes", [None, 4, 4])
+        corners = layers.reshape(anchors, [-1, 4])
+        detected = layers.retinanet_detection_output([boxes], [flat], [corners], info)
+        low, high = (fluid.data(name, [None, 4], lod_level=1) for name in ("low", "high"))
+        chances = [fluid.data(name, [None, 1], lod_level=1) for name in ("of low", "of high")]
+        collected = layers.collect_fpn_proposals([low, high], chances, 2, 3, 5)
+    ones = {name: np.ones((2, *shape), "float32") for name, shape in (
+        ("scores", (1, 2, 2)), ("codes", (4, 2, 2)), ("flat", (4, 3)), ("boxes", (4, 4))
+    )}  # fmt: skip
+    lists = {"low": held([2, 1], 4), "of low": held([2, 1], 1), "of high": held([3, 1], 1)}
+    for out, feed, told in (
+        (proposed[0], {**ones, "info": INFO[:1]}, "got 2 in Scores, 2 in BboxDeltas, 1 in ImInfo"),
+        (detected, {**ones, "info": INFO[:1]}, r"got 2 in Scores\[0\], 2 in BBoxes\[0\], 1 in"),
+        (collected, {**lists, "high": held([4], 4)}, r"2 in MultiLevelRois\[0\], 1 in"),
+        (collected, {**lists, "high": held([2, 1], 4)}, r"regions in each, got 3 in .*\[1\], 4 in"),
+    ):
+        with pytest.raises(FeedError, match=told):
+            fluid.Executor().run(main, feed=feed, fetch_list=[out])
+
+
+def test_classes_must_be_counted() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [None, 4])
+        with pytest.raises(GraphError, match="generate_proposal_labels: class_nums must be given"):
+            fluid.layers.generate_proposal_labels(x, x, x, x, x)
 
 
 # -- a detector of two stages, in one process and in jobs ------------------------------------------

@@ -165,7 +165,9 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
         files.write(tmp_path, rank)
     page = tmp_path / "job.html"
     job_report.main([str(tmp_path), "-o", str(page)])
-    assert "a slow rank: rank 2" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith(f"{page}: 5 ranks\n")
+    assert "a slow rank: rank 2" in said
     checked = Checked(page.read_text())
     assert "script" not in checked.tags
     assert checked.tags.count("svg") == 4  # waits, the step, throughput, the loss
@@ -191,7 +193,8 @@ def test_a_failed_job_begins_with_who_stopped_first(tmp_path):
         rank.note(Kind.STEP, "step", 0, 5, step=3)
         of = RankOfJob(k, "TRAINER", k, "n", 1, why="failure", doing=doing, written_ns=written)
         found.append(rank.recording(of))
-    text = " ".join(Checked(job_report.page(found, "<job>")).texts)
+    ranks = [summary.summarize(rank) for rank in found]
+    text = " ".join(Checked(job_report.page(found, ranks, [], "<job>")).texts)
     assert text.index("first rank 1") < text.index("then rank 0")
     assert "step 3, mul" in text and "<job>" in text
 

@@ -32,6 +32,15 @@ def image(x: Any, height: int = 4) -> Any:
     return layers.reshape(x, [1, 1, height, -1])
 
 
+def number(n: int) -> Any:
+    return layers.fill_constant([1], "int32", n)
+
+
+def known(x: Any) -> Any:
+    """Only the compiled Program knows the shape of ``x``: give it one with the rows of x and y."""
+    return layers.reduce_sum(layers.reshape(x, [3, 4, -1]), dim=2)
+
+
 # Functions of x and y, from -1 to 1 curved, so that what they lead to is not constant.
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "square": lambda x, y: layers.square(x),
@@ -64,6 +73,14 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "slice": lambda x, y: cube(layers.slice(x, [0, 1], [1, 0], [3, 3])),
     "strided_slice": lambda x, y: cube(layers.strided_slice(x, [1], [3], [0], [-2])),
     "expand": lambda x, y: cube(layers.expand(x, [2, 1]) * layers.expand(y, [2, 1])),
+    "reshape by values": lambda x, y: known(cube(layers.reshape(x, [number(6), number(2)]))),
+    "reshape by a value": lambda x, y: known(
+        cube(layers.reshape(x, [6, 2], actual_shape=layers.assign(np.array([2, 6], "int32"))))
+    ),
+    "expand by values": lambda x, y: known(cube(layers.expand(x, [number(2), 1]))),
+    "expand by a value": lambda x, y: known(
+        cube(layers.expand(x, layers.assign(np.array([2, 1], "int32"))))
+    ),
     "concat": lambda x, y: cube(layers.concat([x, layers.square(x) * y, y], 1)),
     "split": lambda x, y: cube(layers.split(x * y, 2, 1)[1]),
     "cast": lambda x, y: cube(layers.cast(layers.cast(x, "float64"), "float32")),

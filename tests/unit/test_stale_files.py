@@ -101,12 +101,12 @@ def test_clean_removes_them_and_the_next_start_does(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(stale_files, "sees_all", lambda: True)
     make(tmp_path / NAME, 2**20)
     command.main(["--clean"])
-    assert "removed 1 files, 1.0 MiB" in capsys.readouterr().out
+    assert "removed 1 file, 1.0 MiB" in capsys.readouterr().out
     os.utime(make(tmp_path / "sm_segment.old", 2**20), (1, 1))
     make(tmp_path / "sm_segment.new")
     with caplog.at_level("INFO"):
         launcher._remove_stale_files("n7")
-    assert "n7: removed 1 files of dead ranks" in caplog.text
+    assert "n7: removed 1 file of dead ranks" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["sm_segment.new"]
 
 

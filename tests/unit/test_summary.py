@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import pytest
+
 from tests import summary
 from tests.summary import Result
 
@@ -31,17 +33,33 @@ def test_a_test_of_several_ranks_failed_if_it_did_on_one(tmp_path):
     }
 
 
-def test_what_failed_on_a_rank_or_did_not_end_there_has_not_ended_well(tmp_path):
-    ended = [
-        Result("a", "passed", ""),
-        Result("b", "skipped", "3 ranks"),
-        Result("c", "passed", ""),
-    ]
-    write(tmp_path / "ranks-2.0", *ended, Result("d", "passed", ""))
+def test_what_failed_on_a_rank_is_tried_again(tmp_path):
+    ended = [Result("a", "passed", ""), Result("b", "skipped", "3"), Result("c", "passed", "")]
+    write(tmp_path / "ranks-2.0", *ended)
     write(tmp_path / "ranks-2.1", *ended, Result("c", "failed", "teardown"))
     write(tmp_path / "ranks-20.0", Result("a", "failed", ""))
-    assert summary.ended_well(tmp_path / "ranks-2") == {"a", "b"}
-    assert summary.ended_well(tmp_path / "ranks-3") == set()
+    assert summary.tried_again(tmp_path / "ranks-2", ["a", "b", "c"], 3) == ["c"]
+    with pytest.raises(ValueError, match="0 tests failed: from 1 to 3"):
+        summary.tried_again(tmp_path / "ranks-2", ["a", "b"], 3)
+
+
+@pytest.mark.parametrize("run", ["ranks-2", "ranks-3"])
+def test_a_run_that_died_is_not_tried_again(tmp_path, run):
+    """On one of its ranks, or before there was any result."""
+    failed, passed = Result("a", "failed", ""), Result("b", "passed", "")
+    write(tmp_path / "ranks-2.0", failed, passed)
+    write(tmp_path / "ranks-2.1", failed)
+    with pytest.raises(ValueError, match=r"the run ended before \d of its tests had"):
+        summary.tried_again(tmp_path / run, ["a", "b"], 3)
+
+
+def test_only_what_passed_is_named_as_passed_when_tried_again(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "unit-again.0", Result("a", "passed", ""), Result("b", "failed", ""))
+    monkeypatch.setattr("sys.argv", ["summary", str(tmp_path)])
+    summary.main()
+    told = capsys.readouterr().out
+    assert "passed only when tried again: a" in told
+    assert "passed only when tried again: b" not in told
 
 
 def test_skips_for_want_of_data_are_expected_where_there_are_none(monkeypatch):

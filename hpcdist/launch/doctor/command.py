@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +21,15 @@ from rich.text import Text
 from hpcdist.comm import mpi
 from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
-from hpcdist.comm.process_manager import launched_size
+from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
+from hpcdist.errors import LaunchError
+from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Finding, Level
 from hpcdist.launch.doctor.links import Link
+from hpcdist.launch.words import counted
 
 DESCRIPTION = """\
 Look at the machines that a job would run on, and say what is wrong and what to do about it.
@@ -45,9 +49,31 @@ def main(argv: Sequence[str]) -> None:
     if asked.clean:
         _clean()
         return
-    started = launched_size()
-    transport = None if started is None else mpi_world()
-    own = _state(transport, started, Path(asked.directory))
+    transport, problem = None, ""
+    if launched_size() is not None:
+        try:
+            transport = mpi_world()
+        except LaunchError as error:
+            launcher_check.let_rank_0_speak()
+            problem = str(error)
+    try:
+        code = _look(transport, problem, asked)
+    except Exception:
+        if transport is not None:  # the others must not wait for this rank
+            traceback.print_exc()
+            sys.stderr.flush()
+            transport.abort(2)
+        raise
+    if code:
+        sys.stdout.flush()
+        if transport is not None:
+            transport.barrier()
+        raise SystemExit(code)
+
+
+def _look(transport: Transport | None, problem: str, asked: argparse.Namespace) -> int:
+    """Look at this rank and, with a transport, at all others; rank 0 prints. Return the code."""
+    own = _state(transport, problem, Path(asked.directory))
     if transport is None:
         ranks, measured = [own], []
     else:
@@ -55,14 +81,9 @@ def main(argv: Sequence[str]) -> None:
         ranks = [_decoded(data) for data in told]
         measured = _measured(transport, ranks)
     found = findings.judge(ranks, measured)
-    code = findings.exit_code(found)
-    if own.rank == 0:
+    if transport is None or own.rank == 0:
         _print_json(found, ranks, measured) if asked.json else _print(found, ranks, measured)
-    if code:
-        sys.stdout.flush()
-        if transport is not None:
-            transport.barrier()
-        raise SystemExit(code)
+    return findings.exit_code(found)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -87,30 +108,32 @@ def _clean() -> None:
     found = stale_files.find()
     if found and not stale_files.sees_all():
         print(
-            f"{len(found)} files in /dev/shm seem to be of dead ranks, but this process is in a "
-            "container and may not see their owners: nothing was removed. Run this outside, or "
-            "remove them by hand: " + ", ".join(str(file.path) for file in found[:8])
+            f"{counted(len(found), 'file')} in /dev/shm may be of dead ranks, but this process is "
+            "in a container and may not see their owners: nothing was removed. Run this outside, "
+            "or remove them by hand: " + ", ".join(str(file.path) for file in found[:8])
         )
         raise SystemExit(1)
     removed = stale_files.remove(found)
-    print(f"removed {len(removed)} files, {sum(f.nbytes for f in removed) / 2**20:.1f} MiB")
+    freed = sum(file.nbytes for file in removed) / 2**20
+    print(f"removed {counted(len(removed), 'file')}, {freed:.1f} MiB")
 
 
-def _state(transport: Transport | None, started: int | None, directory: Path) -> RankState:
+def _state(transport: Transport | None, problem: str, directory: Path) -> RankState:
     clocks = ClockOffset(0, 0) if transport is None else clock_offset(transport)
-    # All write at once, as they do when they save; MPI's version is asked of the library itself.
-    speed, locking = facts.file_speed(directory)
+    written = facts.files(directory)  # by all at once, as when they save
+    library, missing = mpi.library()
     total, free = facts.shared_memory()
     now_ns = time.monotonic_ns() + clocks.offset_ns
     return RankState(
-        rank=0 if transport is None else transport.rank,
+        rank=launched_rank() if transport is None else transport.rank,
         host=facts.host(),
         pid=os.getpid(),
-        launched=started,
+        launched=launched_size(),
         world=1 if transport is None else transport.size,
         versions=facts.versions(),
-        mpi=_mpi_library(),
-        concurrent=transport is None or transport.concurrent,
+        mpi=library.partition("\n")[0].partition(",")[0],  # without its details
+        mpi_problem=problem or (missing if transport is None else ""),
+        concurrent=None if transport is None else transport.concurrent,
         cores=tuple(sorted(os.sched_getaffinity(0))),
         cores_present=os.cpu_count() or 1,
         blas_threads=facts.blas_threads(),
@@ -121,8 +144,7 @@ def _state(transport: Transport | None, started: int | None, directory: Path) ->
         locked_limit=facts.limit(resource.RLIMIT_MEMLOCK),
         interfaces=facts.interfaces(),
         infiniband=facts.infiniband(),
-        write_mib_per_s=speed,
-        locking=locking,
+        **written,
         hdf5=facts.hdf5(),
         gpus=facts.gpus(),
         stale=tuple((str(file.path), file.nbytes) for file in stale_files.find()),
@@ -130,12 +152,6 @@ def _state(transport: Transport | None, started: int | None, directory: Path) ->
         unix_s=time.time() - now_ns / 1e9,
         clock_error_s=clocks.error_ns / 1e9,
     )
-
-
-def _mpi_library() -> str:
-    """Return the MPI library that python loads, without its details."""
-    lines = mpi.library().splitlines()
-    return lines[0].partition(",")[0] if lines else "none that python can load"
 
 
 def _decoded(data: bytes) -> RankState:
@@ -175,6 +191,7 @@ def _print(found: Sequence[Finding], ranks: Sequence[RankState], measured: Seque
             table.add_row("", "", Text(finding.advice, style="dim"))
     console.print(table)
     if measured:
+        console.print("above: latency, us; below: bandwidth, MiB/s")
         console.print(_matrix(ranks, measured))
 
 
@@ -182,9 +199,7 @@ def _matrix(ranks: Sequence[RankState], measured: Sequence[Link]) -> Table:
     """Return the matrix of links: microseconds above the diagonal, MiB/s below."""
     ends = sorted({end for link in measured for end in (link.a, link.b)})
     by_ends = {(link.a, link.b): link for link in measured}
-    table = Table(
-        box=None, title="above: latency, us; below: bandwidth, MiB/s", title_justify="left"
-    )
+    table = Table(box=None)
     table.add_column("rank")
     for k in ends:
         table.add_column(str(k), justify="right")

@@ -44,8 +44,9 @@ class RankState:
     launched: int | None  # processes, as the launcher's variables say
     world: int  # ranks, as MPI says
     versions: dict[str, str]
-    mpi: str
-    concurrent: bool  # MPI's thread level is MULTIPLE
+    mpi: str  # the library that python loads, "" if none
+    mpi_problem: str  # what keeps MPI from starting, and on a last line what to do; or ""
+    concurrent: bool | None  # MPI's thread level is MULTIPLE; None: MPI was not started
     cores: tuple[int, ...]  # that this process may use
     cores_present: int
     blas_threads: int  # of the library that linear algebra uses
@@ -56,6 +57,7 @@ class RankState:
     locked_limit: int  # bytes; -1: none
     interfaces: dict[str, str]  # those that are up: "up", or the speed
     infiniband: tuple[str, ...]
+    unwritable: str  # why no file can be written to the directory, or ""
     write_mib_per_s: float
     locking: str  # of files: "", or why it does not work
     hdf5: str  # its version, or why it cannot be used
@@ -64,7 +66,6 @@ class RankState:
     sees_all: bool
     unix_s: float  # at rank 0's time 0; see `wall_clock`
     clock_error_s: float
-    problem: str = ""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -131,21 +132,26 @@ def infiniband(root: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:
     return ()
 
 
-def file_speed(directory: Path) -> tuple[float, str]:
-    """Return (MiB/s written to disk, why locks do not work or "") of a directory."""
+def files(directory: Path) -> dict[str, Any]:
+    """Return what a directory lets this rank do, by the names of `RankState`'s fields."""
     data = os.urandom(2**20)
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".hpcdist-doctor-") as file:
-        begin = time.monotonic()
-        for _ in range(FILE_MIB):
-            file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-        speed = FILE_MIB / max(time.monotonic() - begin, 1e-9)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return speed, str(error.strerror)
-    return speed, ""
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".hpcdist-doctor-") as file:
+            begin = time.monotonic()
+            for _ in range(FILE_MIB):
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            speed = FILE_MIB / max(time.monotonic() - begin, 1e-9)
+            locking = ""
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                locking = str(error.strerror)
+    except OSError as error:
+        problem = f"{directory.absolute()}: {error.strerror}"
+        return {"unwritable": problem, "write_mib_per_s": 0.0, "locking": ""}
+    return {"unwritable": "", "write_mib_per_s": speed, "locking": locking}
 
 
 def hdf5() -> str:

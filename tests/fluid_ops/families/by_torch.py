@@ -4,10 +4,8 @@ VOLUME = {"x": "f 2 4 5 4 6"}
 LAST = {"x": "f 2 5 4 6 4"}
 NEEDS_TORCH = True
 DRAWN = 5
-REGIONS = (
-    "layers.lod_reset(layers.assign(np.array([[0, 0, 4, 3], [1, 1, 6, 6], [2, 0, 3, 5]], "
-    "'float32')), target_lod=[0, 1, 3])"
-)
+RECTANGLES = "layers.assign(np.array([[0, 0, 4, 3], [1, 1, 6, 6], [2, 0, 3, 5]], 'float32'))"
+REGIONS = "layers.lod_reset(" + RECTANGLES + ", target_lod=[0, 1, 3])"
 CASES = [
     (
         "layers.conv3d(x, 6, {k}, {s}, {p}, {d}, {g})",
@@ -98,5 +96,11 @@ CASES = [
         "target_lod=[0, 1, 3]), {h}, {w}, {s})",
         {"x": "f 2 3 6 6"},
         {"h": [4, 3], "w": [5, 2], "s": [1.0, 0.5]},
+    ),
+    (
+        "[roi(x, " + RECTANGLES + ", 2, 2, {s}, rois_lod=layers.assign(np.array([0, 1, 3]))) "
+        "for roi in (layers.roi_pool, layers.roi_align)]",
+        {"x": "a 2 3 4 4"},
+        {"s": [1.0, 0.5]},
     ),
 ]

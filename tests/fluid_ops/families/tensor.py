@@ -116,4 +116,5 @@ CASES = [
         {"d": [None, 1, [0, 2]], "k": [False, True]},
     ),
     ("layers.allclose(x, y, {r})", {"x": "u 3", "y": "u 3"}, {"r": [1e-5, 100.0]}),
+    ("layers.gather(x, i, {o})", {"x": "f 3 4", "i": "i3 7"}, {"o": [False]}),
 ]

@@ -1,0 +1,136 @@
+"""What the arguments of `data.read` ask for, or what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from hpcdist.columnar.columns import Rules, Target
+from hpcdist.columnar.files import naming
+from hpcdist.columnar.tables import TABLES
+from hpcdist.columnar.text import TEXT, text_schema
+from hpcdist.errors import DataError
+
+Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
+
+
+def at_least(least: int, what: str, value: Any) -> int:
+    """Return a whole number that is not less than ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DataError(f"data.read: {what} must be a whole number >= {least}, got {value!r}")
+    return value
+
+
+def format_of(files: Sequence[str]) -> Any:
+    """Return what opens a file of the one format that all have."""
+    endings = {Path(file).suffix.lower(): file for file in files}
+    known = {**TABLES, **TEXT}
+    for ending, file in endings.items():
+        if ending not in known:
+            raise DataError(
+                f"data.read: {file}: cannot read files that end in {ending!r}, expected one of "
+                f"{', '.join(known)}"
+            )
+    kinds = {known[ending]: file for ending, file in endings.items()}
+    if len(kinds) > 1:
+        raise DataError(
+            f"data.read: expected files of one format, got {' and '.join(kinds.values())}"
+        )
+    (kind,) = kinds
+    return kind
+
+
+def typed(
+    kind: Any,
+    file: str,
+    needed: Sequence[str],
+    types: Mapping[str, Any],
+    targets: Sequence[Target],
+    buckets: Collection[str],
+) -> Any:
+    """Return what opens a file; of text, with the types that its columns have in all files."""
+    if kind in TEXT.values():
+        assumed = _assumed(targets) | dict.fromkeys(buckets, "string")
+        return partial(kind, schema=text_schema(kind, file, needed, types, assumed))
+    if types:
+        raise DataError("data.read: types= is for CSV and JSON; other files say their types")
+    return kind
+
+
+def _assumed(targets: Sequence[Target]) -> dict[str, str]:
+    """Return the types that columns have if they hold just what their variables take."""
+    wanted: dict[str, set[str]] = {}
+    for target in targets:
+        if target.dtype is not None:
+            for name in target.columns:
+                kind = "float64" if target.dtype.kind == "f" else "int64"
+                wanted.setdefault(name, set()).add(kind)
+    return {name: kinds.pop() for name, kinds in wanted.items() if len(kinds) == 1}
+
+
+def targets_of(
+    kind: Any, file: str, columns: Columns | None, feed_list: Sequence[Any] | None
+) -> list[Target]:
+    """Return what to read, for variables or as it is in the files."""
+    if columns is None and feed_list is None:
+        with naming(file), closing(kind(file)) as source:
+            columns = list(source.names())
+    if columns is None:
+        columns = []
+    if isinstance(columns, str):
+        columns = [columns]
+    given = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+    if feed_list is None:
+        return [_target(name, chosen) for name, chosen in given.items()]
+    if not isinstance(feed_list, Sequence):
+        raise DataError(f"data.read: feed_list must be a list of variables, got {feed_list!r:.80}")
+    targets = []
+    for variable in feed_list:
+        if not getattr(variable, "shape", None) or not hasattr(variable, "dtype"):
+            raise DataError(f"data.read: feed_list must hold variables, got {variable!r:.80}")
+        target = _target(variable.name, given.get(variable.name, variable.name))
+        targets.append(target.of(variable))
+    unused = [name for name in given if name not in {t.name for t in targets}]
+    if unused:
+        raise DataError(f"data.read: columns names {unused[0]!r}, which is not in feed_list")
+    return targets
+
+
+def _target(name: str, chosen: str | Sequence[str]) -> Target:
+    if isinstance(chosen, str):
+        return Target(name, (chosen,), False)
+    if not chosen:
+        raise DataError(f"data.read: columns: {name!r} has no column")
+    return Target(name, tuple(chosen), True)
+
+
+def rules_of(nulls: Any, buckets: Mapping[str, int] | None) -> Rules:
+    """Return what becomes of nulls and texts."""
+    fills = nulls if isinstance(nulls, Mapping) else {"": nulls}
+    if isinstance(nulls, str) and nulls == "error":
+        fills = {}
+    for value in fills.values():
+        if not isinstance(value, Real):
+            raise DataError(
+                "data.read: nulls must be 'error', a number, or a dict of numbers by column, "
+                f"got {nulls!r:.200}"
+            )
+    rules = Rules(dict(fills), dict(buckets or {}))
+    for name, count in rules.buckets.items():
+        at_least(1, f"buckets[{name!r}]", count)
+    return rules
+
+
+def refuse_unread(needed: Collection[str], rules: Rules, types: Collection[str]) -> None:
+    """Raise DataError for a column that something is said of, and that is not read."""
+    for argument, names in (("nulls", rules.fill), ("buckets", rules.buckets), ("types", types)):
+        for name in names:
+            if name and name not in needed:
+                raise DataError(
+                    f"data.read: {argument} names the column {name!r}, which is not read, "
+                    f"only {', '.join(needed)[:400]}"
+                )
