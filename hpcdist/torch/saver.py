@@ -46,9 +46,9 @@ class Saver(checkpoint.Saver):
     ``objects`` by name: modules, optimizers, schedules, samplers, whatever has a ``state_dict``.
     Modules are saved with their tables, wherever the rows are; beside them the random numbers of
     python, numpy and torch. It does not matter how many trainers or servers had saved what is
-    restored, nor for tables whether there were servers. Of what differs between trainers, such as running
-    means under DistributedDataParallel, trainer 0's is saved; plain data and random numbers each
-    trainer's own.
+    restored, nor for tables whether there were servers. Of what differs between trainers, such as
+    running means under DistributedDataParallel, trainer 0's is saved; plain data and random numbers
+    each trainer's own.
     """
 
     def __init__(self, dirname: str | Path, objects: Mapping[str, Any], **how: Any) -> None:
