@@ -15,7 +15,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import not_on_rows
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, grouped
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
@@ -47,6 +47,21 @@ def _spans(*lods: Lod) -> Iterator[tuple[slice, ...]]:
         yield tuple(slice(b[i], b[i + 1]) for b in bounds)
 
 
+def _of_pairs(op: Applied) -> dict[str, OfRows]:
+    """Each pair's matrix is computed from the texts or the matrix of the pair, and weights."""
+    for slot, (operand,) in op.inputs.items():
+        wanted = How.SAME if slot == "W" else How.RAGGED
+        if operand.of.how is not wanted or operand.lod_level > 1:
+            raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
+    return {"Out": grouped(op.outputs["Out"][0])}
+
+
+def _of_words(op: Applied) -> OfRows:
+    """As `_of_pairs`; the results have a row for each word of ROW."""
+    _of_pairs(op)
+    return op.inputs["ROW"][0].of
+
+
 # -- match_matrix_tensor ---------------------------------------------------------------------------
 def _match_infer(x: Meta, y: Meta, w: Meta, dim_t: int) -> tuple[Meta, Meta]:
     lods = _pairs("match_matrix_tensor", X=x, Y=y)
@@ -62,7 +77,7 @@ def _match_infer(x: Meta, y: Meta, w: Meta, dim_t: int) -> tuple[Meta, Meta]:
 def _match(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> None:
     x, y, w = inputs
     out, tmp = outputs
-    read = (x @ w.reshape(len(w), -1)).reshape(len(x), dim_t, -1)
+    read = (x @ w.reshape(len(w), -1)).reshape(len(x), *w.shape[1:])
     if tmp is not None:
         tmp[...] = read.reshape(tmp.shape)
     for own, other, where in _spans(lods[0], lods[1], _matrices(lods, dim_t)):
@@ -73,7 +88,7 @@ def _match_grad(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> N
     x, y, w, dout = inputs
     dx, dy, dw = outputs
     flat = w.reshape(len(w), -1)
-    read = (x @ flat).reshape(len(x), dim_t, -1)
+    read = (x @ flat).reshape(len(x), *w.shape[1:])
     dread = np.zeros_like(read)
     dother = np.zeros_like(y)
     for own, other, where in _spans(lods[0], lods[1], _matrices(lods, dim_t)):
@@ -81,7 +96,7 @@ def _match_grad(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> N
         part = dout[where, 0].reshape(dim_t, *size)
         dread[own] = (part @ y[other]).transpose(1, 0, 2)
         dother[other] = np.einsum("tij,itd->jd", part, read[own])
-    dread = dread.reshape(len(x), -1)
+    dread = dread.reshape(len(x), flat.shape[1])
     for target, found in ((dx, dread @ flat.T), (dy, dother), (dw, x.T @ dread)):
         if target is not None:
             target[...] = found.reshape(target.shape)
@@ -99,7 +114,7 @@ define_with_grad(
     "match_matrix_tensor",
     "X, Y, W -> Out, Tmp",
     _MATCH_GRAD,
-    rows=not_on_rows,
+    rows=_of_pairs,
     attrs={"dim_t": 1},
     infer=_match_infer,
     bind=functools.partial(_bound, _match, 3),
@@ -171,7 +186,7 @@ define_with_grad(
     "sequence_topk_avg_pooling",
     "X, ROW, COLUMN -> Out",
     _TOP_GRAD,
-    rows=not_on_rows,
+    rows=_of_words,
     attrs=_TOP,
     infer=_top_infer,
     bind=functools.partial(_top_bind, _top),
@@ -281,7 +296,7 @@ define_with_grad(
     "var_conv_2d",
     "X, ROW, COLUMN, W -> Out",
     _CONV_GRAD,
-    rows=not_on_rows,
+    rows=_of_pairs,
     attrs=_CONV,
     infer=_conv_infer,
     bind=functools.partial(_conv_bind, _convolved),
