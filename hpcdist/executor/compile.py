@@ -27,8 +27,8 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.chains import join_chains
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
-from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
+from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.memory import (
     adopted,
     aligned,

@@ -1,7 +1,8 @@
 """Optimizer updates on a GPU: the formulas of `update_rules`, each as one kernel.
 
-Several parameters that lie one behind the other, as do their gradients and states, are moved as if they were one
-(`bind_run`): element by element it is the same arithmetic. Between them lie gaps, which nobody reads.
+Several parameters that lie one behind the other, as do their gradients and states, are moved as if
+they were one (`bind_run`): element by element it is the same arithmetic. Between them lie gaps,
+which nobody reads.
 """
 
 from __future__ import annotations
