@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from hpcdist.columnar import certificate  # noqa: E402
 from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.comm.world import mpi_world  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
-from hpcdist.torch import Saver  # noqa: E402
 from tests.jobs import Job, needs_mpirun  # noqa: E402
 
 ROWS = 200
@@ -82,46 +82,91 @@ def test_the_loaders_own_processes_are_refused(tmp_path):
     assert rows.position == 0
 
 
+def part(folder, run, ranks, rank, lanes, monkeypatch):
+    """Return a rank's part of the batches, with a certificate."""
+    monkeypatch.setattr(certificate, "run_name", lambda: run)
+    rows = fluid.data.read(
+        f"{folder}/f.parquet",
+        batch=12,
+        shuffle=4,
+        window=50,
+        lanes=lanes,
+        drop_last=True,
+        certificate=f"{folder}/log",
+    )
+    return rows.shard(ranks, rank)
+
+
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("lanes", [1, 6])
+@pytest.mark.parametrize("lanes", [1, 12])
 def test_ranks_together_have_every_row_once(monkeypatch, tmp_path_factory, lanes):
     world = mpi_world()
     own = tmp_path_factory.mktemp("rows")
     if world.rank == 0:
         write(own / "f.parquet")
     folder = world.broadcast_bytes(str(own).encode() if world.rank == 0 else None).decode()
-
-    def part(run, ranks, rank):
-        monkeypatch.setattr(certificate, "run_name", lambda: run)
-        rows = fluid.data.read(
-            f"{folder}/f.parquet",
-            batch=12,
-            shuffle=4,
-            window=50,
-            lanes=lanes,
-            drop_last=True,
-            certificate=f"{folder}/log",
-        )
-        return rows.shard(ranks, rank)
-
-    # All ranks take five batches; then one fewer go on from there.
-    first = part("first", world.size, world.rank)
-    seen = []
-    for number, batch in enumerate(loader(first), 1):
-        seen += batch["id"].tolist()
-        if number == 5:
-            break
-    state = first.state()
+    # All ranks take five batches, and all but one go on from there.
+    first = part(folder, "first", world.size, world.rank, lanes, monkeypatch).torch()
+    batches = iter(DataLoader(first, batch_size=None))
+    seen = [n for _ in range(5) for n in next(batches)["id"].tolist()]
+    state = first.state_dict()
     assert state["position"] == 60
     if world.rank < world.size - 1:
-        second = part("second", world.size - 1, world.rank)
-        second.check([state])
-        second.resume(state, None)
-        for batch in loader(second):
-            seen += batch["id"].tolist()
-    told = np.zeros((world.size, ROWS), np.int64)
-    told[world.rank, : len(seen)] = np.array(seen, np.int64) + 1
-    gathered = b"".join(world.allgather_bytes(told[world.rank].tobytes()))
-    used = np.frombuffer(gathered, np.int64)
-    used = np.sort(used[used > 0] - 1)
-    assert len(used) == ROWS - ROWS % 12 and len(set(used.tolist())) == len(used)
+        second = part(folder, "second", world.size - 1, world.rank, lanes, monkeypatch).torch()
+        second.load_state_dict(state)
+        seen += [n for batch in DataLoader(second, batch_size=None) for n in batch["id"].tolist()]
+    told = world.allgather_bytes(np.array(seen, np.int64).tobytes())
+    used = np.sort(np.frombuffer(b"".join(told), np.int64))
+    assert len(used) == ROWS - ROWS % 12 == len(np.unique(used))
+    (verdict,) = verify(Path(folder, "log"))
+    (epoch,) = verdict.epochs
+    assert (epoch.used, epoch.exact, epoch.whole, verdict.runs) == (len(used), True, True, 2)
+
+
+TRAINS = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
+import hpcdist as fluid
+import hpcdist.torch
+
+victim, last = map(int, sys.argv[1:])
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+model = DDP(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+rows = fluid.data.read("f.parquet", ["id", "x"], batch=12, shuffle=4, window=50, drop_last=True,
+                       certificate="log").shard(ranks, rank)
+data = rows.torch()
+saver = hpcdist.torch.Saver("saved", {"model": model, "rows": data}, every=3)
+saver.restore()
+step = 0
+while rows.epoch < 2:
+    for batch in DataLoader(data, batch_size=None):
+        optimizer.zero_grad()
+        model(batch["x"][:, None]).square().mean().backward()
+        if rank == victim and step == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.step()
+        saver.after_step()
+        step += 1
+saver.close()
+dist.destroy_process_group()
+"""
+
+
+@needs_mpirun
+def test_a_killed_job_goes_on_with_the_rows_that_are_left(tmp_path):
+    write(tmp_path / "f.parquet")
+    codes = []
+    for ranks, victim, last in ((3, 1, 7), (2, 0, 16), (1, -1, -1)):
+        args = [str(victim), str(last)]
+        env = {"OMP_NUM_THREADS": "1"}
+        job = Job(tmp_path, TRAINS, "--as-torchrun", "--quiet", ranks=ranks, args=args, env=env)
+        codes.append(job.end().code == 0)
+    assert codes == [False, False, True]
+    (verdict,) = verify(tmp_path / "log")
+    due = ROWS - ROWS % 12
+    assert [(e.used, e.whole, e.exact) for e in verdict.epochs] == [(due, True, True)] * 2
+    assert verdict.runs == 3 and verdict.rolled_back > 0 and not verdict.damage

@@ -145,7 +145,7 @@ def test_damaged_images_are_bad_rows(tmp_path, workers):
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"id": range(6), "image": images}), path, row_group_size=4)
     how = {"image": Images((12, 9))}
-    with pytest.raises(DataError, match=r"f.parquet, row group 0, row 1, column 'image': .*[Tt]runc"):
+    with pytest.raises(DataError, match=r"f.parquet, row group 0, row 1, column 'image': .*runc"):
         list(fluid.data.read(path, batch=2, decode=how, workers=workers))
     log = tmp_path / "log"
     rows = fluid.data.read(
