@@ -160,13 +160,13 @@ dist.destroy_process_group()
 def test_a_killed_job_goes_on_with_the_rows_that_are_left(tmp_path):
     write(tmp_path / "f.parquet")
     codes = []
-    for ranks, victim, last in ((3, 1, 7), (2, 0, 16), (1, -1, -1)):
+    for ranks, victim, last in ((3, 1, 7), (2, -1, -1)):
         args = [str(victim), str(last)]
         env = {"OMP_NUM_THREADS": "1"}
         job = Job(tmp_path, TRAINS, "--as-torchrun", "--quiet", ranks=ranks, args=args, env=env)
         codes.append(job.end().code == 0)
-    assert codes == [False, False, True]
+    assert codes == [False, True]
     (verdict,) = verify(tmp_path / "log")
     due = ROWS - ROWS % 12
     assert [(e.used, e.whole, e.exact) for e in verdict.epochs] == [(due, True, True)] * 2
-    assert verdict.runs == 3 and verdict.rolled_back > 0 and not verdict.damage
+    assert verdict.runs == 2 and verdict.rolled_back > 0 and not verdict.damage
