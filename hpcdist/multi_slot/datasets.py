@@ -207,10 +207,7 @@ class InMemoryDataset(DatasetBase):
         if peers is None:
             self._shuffle(shuffled)
         else:
-            group, deadline_s = peers.group, peers.deadline_s
-            self._shuffle(
-                lambda samples, random: shuffled_among(group, samples, random, deadline_s)
-            )
+            self._shuffle(partial(shuffled_among, peers.group, deadline_s=peers.deadline_s))
 
     def _shuffle(self, how: Callable[[Samples, np.random.Generator], Samples]) -> None:
         """Shuffle the samples, which ``how`` uses up: where it fails, none are left."""
