@@ -10,7 +10,6 @@ from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.local_shards import tables_looked_up
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.checkpoint.saved_rows import SavedRows
@@ -26,7 +25,7 @@ from hpcdist.io.program_desc import read_program, write_program
 from hpcdist.io.variables import is_persistable, load_vars, save_for_inference, save_vars
 from hpcdist.layers import scale
 from hpcdist.ops.lookup import NO_PADDING
-from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup
+from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup, tables_looked_up
 
 MODEL = "__model__"
 MAX_MODEL = 256 << 20  # bytes of Fluid's file
