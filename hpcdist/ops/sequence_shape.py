@@ -12,17 +12,8 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.graph.rows import (
-    Applied,
-    How,
-    MixesRows,
-    OfRows,
-    by_row_of_sequence,
-    by_sequence,
-    common_rows,
-    expanded,
-    spread,
-)
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
+from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expanded, spread
 from hpcdist.ops.common import Wanted, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 from hpcdist.ops.sequence import Lods, like_first, loop, matrix, rowwise, sequences_of

@@ -11,7 +11,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.contrib import mixed_precision
 from hpcdist.errors import GraphError, PlanError
-from hpcdist.runtime.batches.gather_batch import SharedProgram
+from hpcdist.runtime.batches.shared_program import SharedProgram
 
 # Measured with Fluid 1.8.5: the logarithm of the scale, and the first weight, after each step.
 FLUID = [
