@@ -201,10 +201,16 @@ class MpiTransport(Transport):
     def free(self) -> None:
         """Free this communicator and those made from it; MPICH has 2,048 in all. Collective.
 
-        For processes that go on after a job has ended well: nothing may be under way any more.
+        For processes that go on after a job has ended well. What nobody has received is received
+        here: it would else come to who gets this communicator's number next.
         """
         for part in self._parts:
             part.free()
+        self._comm.Barrier()
+        status = self._mpi.Status()
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+            data = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv([data, self._mpi.BYTE], status.Get_source(), status.Get_tag())
         self._comm.Free()
 
     def abort(self, code: int) -> None:
