@@ -125,11 +125,15 @@ class Watch:
             self._writing.release()
         self._stop.set()
 
+    def write(self) -> None:
+        """Write what is new; the thread calls it."""
+        with self._writing:
+            if not self._closed:
+                self._write(status.RUNS)
+
     def _run(self) -> None:
         while not self._stop.is_set():
-            with self._writing:
-                if not self._closed:
-                    self._write(status.RUNS)
+            self.write()
             self._stop.wait(self._facts.every_s)
 
     def _write(self, state: str) -> None:
