@@ -105,7 +105,7 @@ def test_a_rank_that_fails_is_shown(tmp_path):
     script = TRAIN + "train(3)\nif RANK == 1:\n    raise ValueError('no')\ntrain(1000, every_s=1)"
     job = Job(tmp_path, script, "--metrics", "watched", ranks=2)
     assert job.end().code == 1
-    assert statuses(job)[1].state == status.FAILED
+    assert {s.rank: s.state for s in statuses(job)}[1] == status.FAILED
     assert "rank 1 (trainer 1" in screen(job) and "failed or was stopped: step 3" in screen(job)
 
 
