@@ -143,7 +143,7 @@ def flattened(nested: Iterable[Any], levels: int) -> tuple[list[Any], list[list[
 def concatenated(tensors: Sequence[LoDTensor]) -> LoDTensor:
     """Return the sequences of all tensors, one behind the other.
 
-    A row that is in no sequence, which says that nothing was found, stays only if there is no other.
+    A row in no sequence, which says that nothing was found, stays only if there is no other.
     """
     arrays = [np.asarray(tensor) for tensor in tensors]
     if tensors[0].sequences is None:
