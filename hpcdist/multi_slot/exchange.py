@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, replaced, taken
+from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, taken
 
 TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
@@ -30,13 +30,16 @@ def shuffled_among(
     told = trainers.allgather_bytes(len(samples).to_bytes(8, "little"), deadline_s, WHAT)
     begins = np.cumsum([0, *(int.from_bytes(data, "little") for data in told)])
     moves = _moves(trainers.rank, begins, random)
-    slots = list(samples.slots)
-
-    def moved(number: int, column: Column) -> Column:
-        parts = [taken(column, chosen) for chosen in moves.sent]
-        return taken(_exchanged(trainers, slots[number], parts, moves, deadline_s), moves.places)
-
-    return Samples(slots, replaced(samples, moved))
+    columns: list[Column] = []
+    for slot in samples.slots:
+        # Each of these is let go as soon as the next one is there: none is small.
+        parts = [taken(samples.columns[0], chosen) for chosen in moves.sent]
+        del samples.columns[0]
+        column = _exchanged(trainers, slot, parts, moves, deadline_s)
+        del parts
+        columns.append(taken(column, moves.places))
+        del column
+    return Samples(samples.slots, columns)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
         sent.append(np.sort(part[(part >= begins[me]) & (part < begins[me + 1])] - begins[me]))
     part = order[ends[me] : ends[me + 1]]
     arrival = np.argsort(part)  # trainers send what they have in their own order
-    places = np.empty_like(arrival)
+    places = np.empty_like(order, shape=len(arrival))
     places[arrival] = np.arange(len(arrival))
     return _Moves(sent, np.diff(np.searchsorted(part[arrival], begins)), places)
 
