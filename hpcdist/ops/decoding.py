@@ -10,7 +10,8 @@ import numpy as np
 from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, How, MixesRows, grouped
+from hpcdist.graph.rows import Applied, How, MixesRows
+from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
 
