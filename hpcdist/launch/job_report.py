@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import numpy as np
 from hpcdist.errors import TraceError
 from hpcdist.launch import plots
 from hpcdist.launch.words import counted
-from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace import critical_path, failure, files, summary
+from hpcdist.trace.advice import Advice, advise
 from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.files import RankRecording
 from hpcdist.trace.operator_times import operator_times
 from hpcdist.trace.recorder import Recording
-from hpcdist.trace.summary import Advice, RankSummary
+from hpcdist.trace.summary import RankSummary
 
 DESCRIPTION = """\
 Make one HTML page about a job from the recordings of its ranks: those of --trace DIR, or of a job
@@ -41,15 +42,15 @@ def main(argv: Sequence[str]) -> None:
     try:
         found = files.read_all(asked.directory)
         ranks = [summary.summarize(rank) for rank in found]
-        advice = summary.advise(found, ranks)
-        text = page(found, ranks, advice, str(asked.directory))
+        advice, said = advise(found, ranks), files.failures(asked.directory)
+        text = page(found, ranks, advice, str(asked.directory), said)
         asked.output.write_text(text, encoding="utf-8")
     except (TraceError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     print(f"{asked.output}: {counted(len(found), 'rank')}")
-    for item in advice:
-        print(f"  {item.cause}: {item.text}")
+    for line in [*_of_failure(found, said), *(f"{item.cause}: {item.text}" for item in advice)]:
+        print(f"  {line}")
 
 
 def page(
@@ -57,8 +58,12 @@ def page(
     ranks: Sequence[RankSummary],
     advice: Sequence[Advice],
     title: str,
+    said: Mapping[int, str],
 ) -> str:
-    """Return the page; TraceError if jinja2 is not installed."""
+    """Return the page; TraceError if jinja2 is not installed.
+
+    ``said``: what ranks have said about the end of the job.
+    """
     try:
         import jinja2
     except ImportError as error:
@@ -73,7 +78,10 @@ def page(
     return template.render(
         title=title,
         ranks=ranks,
-        failed=_failed(ranks),
+        said=list(said.values()),
+        silent=_silent(found),
+        failed=[(rank.of, failure.activity(rank)) for rank in failure.failed(found)],
+        memory=_memory(found),
         operators=_operators(found),
         waits=plots.bars(
             [str(rank.of) for rank in ranks],
@@ -92,10 +100,25 @@ def page(
     )
 
 
-def _failed(ranks: Sequence[RankSummary]) -> list[RankSummary]:
-    """Return the ranks of a job that failed, that which stopped first in front."""
-    failed = [rank for rank in ranks if rank.of.why == "failure"]
-    return sorted(failed, key=lambda rank: rank.of.written_ns + rank.of.offset_ns)
+def _of_failure(found: Sequence[RankRecording], said: Mapping[int, str]) -> list[str]:
+    """Return lines about who stopped a job that failed."""
+    lines = [line for text in said.values() for line in text.splitlines()]
+    if found and (silent := _silent(found)):
+        lines.append(silent)
+    for i, rank in enumerate(failure.failed(found)):
+        lines.append(f"{'then' if i else 'first'} {rank.of}: {failure.activity(rank)}")
+    return lines
+
+
+def _silent(found: Sequence[RankRecording]) -> str:
+    """Return a line about the ranks that have written nothing, or an empty string."""
+    ranks = failure.silent(found)
+    if not ranks:
+        return ""
+    return (
+        f"nothing was written by {counted(len(ranks), 'rank')}: {', '.join(map(str, ranks))}. Such "
+        "a rank was killed, or it is stopped, or its launcher left it no time"
+    )
 
 
 def _operators(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
@@ -161,6 +184,18 @@ def _values(recording: Recording, name: str) -> tuple[list[float], list[float], 
     events = recording.events
     own = events[(events["kind"] == Kind.VALUE) & (events["name"] == recording.names.index(name))]
     return own["step"].tolist(), own["value"].tolist(), "step", name
+
+
+def _memory(found: Sequence[RankRecording]) -> list[tuple[str, str]]:
+    """Return a curve of the memory of every rank."""
+    curves = []
+    for rank in found:
+        events = rank.recording.events
+        own = events[events["kind"] == Kind.MEMORY]
+        times = (own["end"] - own["end"][:1]) / 1e9
+        curve = plots.curve(times.tolist(), (own["value"] / 2**20).tolist(), "seconds", "MiB")
+        curves.append((str(rank.of), curve))
+    return curves
 
 
 def _throughput(found: Sequence[RankRecording]) -> str:

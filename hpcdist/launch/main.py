@@ -146,7 +146,7 @@ def _run_alone(asked: Options) -> None:
     output = Output()
     if asked.log_dir is not None:
         output.direct(0, alone.role_of(0), asked.log_dir, all_output=asked.all_output)
-    recorded = recording.of_rank(0, alone.role_of(0), asked.trace, asked.log_dir)
+    recorded = recording.of_rank(0, 1, alone.role_of(0), asked.trace, asked.log_dir)
     recorded.begin()
     try:
         _run_script(asked)
@@ -160,6 +160,7 @@ def _run_alone(asked: Options) -> None:
         recorded.fail()
         logs.flush()
         text = report.of_exception(error, asked.script, None, runtime.where())
+        recorded.said(text)
         output.announce(text + recorded.hint())
         raise SystemExit(1) from None
     except KeyboardInterrupt:
@@ -195,7 +196,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
     stacks.listen()
-    recorded = recording.of_rank(transport.rank, role, asked.trace, asked.log_dir)
+    recorded = recording.of_rank(transport.rank, transport.size, role, asked.trace, asked.log_dir)
     ends = Guard(transport, peers, output, asked.script, recorded)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own

@@ -50,7 +50,7 @@ class RankRecorder:
         else:
             recorder.start()
         if self.directory is not None and self.of.rank == 0:
-            _drop_old(self.directory)
+            files.remove_all(self.directory)
         if threading.current_thread() is threading.main_thread():
             signal.signal(ASKS, self._asked)
 
@@ -88,6 +88,15 @@ class RankRecorder:
         except OSError as error:
             logger.warning("%s cannot write its last events: %s", self.of, error)
 
+    def said(self, text: str) -> None:
+        """Write what this rank says about the end of the job, for the page about it."""
+        if self.directory is None:
+            return
+        try:
+            files.write_failure(self.directory, self.of.rank, text)
+        except OSError as error:
+            logger.warning("%s cannot write why the job failed: %s", self.of, error)
+
     def hint(self) -> str:
         """Return the line of a message about a failure that says who reads what `fail` writes."""
         if self.directory is None or not recorder.on:
@@ -102,32 +111,24 @@ class RankRecorder:
             logger.warning("%s cannot write its events: %s", self.of, error)
 
     def _write(self, directory: str, why: str, last_s: float | None = None) -> Path:
-        now = time.monotonic_ns()
+        now, cause = time.monotonic_ns(), waiting_cause()
         found = recorder.taken()
         if last_s is not None:
             found = found.since(now - int(last_s * 1e9))
         of = replace(
             self.of,
             why=why,
-            doing=_doing(),
+            doing=str(here),
+            waiting="" if cause is None else cause.value,
             written_ns=now,
             unix_ns=time.time_ns() - time.monotonic_ns(),
         )
         return files.write(directory, RankRecording(of, found))
 
 
-def _doing() -> str:
-    cause = waiting_cause()
-    return str(here) if cause is None else f"{here}, waiting for {cause.value}"
-
-
-def of_rank(rank: int, role: RankRole, trace: str | None, log_dir: str | None) -> RankRecorder:
-    """Return what writes the recording of this process."""
-    of = RankOfJob(rank, role.kind, role.index, socket.gethostname(), os.getpid())
+def of_rank(
+    rank: int, world: int, role: RankRole, trace: str | None, log_dir: str | None
+) -> RankRecorder:
+    """Return what writes the recording of this process, one of ``world`` ranks."""
+    of = RankOfJob(rank, role.kind, role.index, socket.gethostname(), os.getpid(), world=world)
     return RankRecorder(of, trace, log_dir)
-
-
-def _drop_old(directory: str) -> None:
-    """Remove what an earlier job has written: this one may have other ranks."""
-    for path in Path(directory).glob("events.*.npz"):
-        path.unlink(missing_ok=True)

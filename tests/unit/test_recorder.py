@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from dataclasses import replace
@@ -198,7 +199,8 @@ def test_what_is_no_recording_is_refused(tmp_path):
             files.read_all(tmp_path)
 
 
-def test_the_garbage_collector_is_noted_if_it_takes_long(recorder):
+def test_the_garbage_collector_is_noted_if_it_takes_long(recorder, monkeypatch):
+    monkeypatch.setattr(gc, "callbacks", [])  # a real collection may come meanwhile
     now = time.monotonic_ns()
     garbage = module._Garbage()
     garbage("start", {"generation": 2})
@@ -207,3 +209,13 @@ def test_the_garbage_collector_is_noted_if_it_takes_long(recorder):
     garbage._begin = now - 10**9
     garbage("stop", {"generation": 2})
     assert kinds(recorder.taken()) == [Kind.GARBAGE]
+
+
+def test_memory_is_noted_now_and_then(recorder):
+    now = time.monotonic_ns()
+    for at in (now, now + 10**6, now + module.MEMORY_NS + 1):
+        recorder.detailed(3, at)
+    events = recorder.taken().events
+    first, second = events[events["kind"] == Kind.MEMORY]
+    assert second["end"] - first["end"] == module.MEMORY_NS + 1
+    assert 2**20 < first["value"] < 2**40
