@@ -42,6 +42,7 @@ setup(
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.1"],
         "data": ["pyarrow>=15"],
+        "images": ["pillow>=10"],
         "plot": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1"],
         "test": [
@@ -50,6 +51,7 @@ setup(
             "import-linter>=2.1",
             "jinja2>=3.1",
             "mypy>=2.4,<2.5",
+            "pillow>=10",
             "pyarrow>=15",
             "pre-commit>=3.7",
             "pytest>=8.4",

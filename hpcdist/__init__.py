@@ -77,7 +77,9 @@ from hpcdist.transpiler import (
 )
 
 Tensor = LoDTensor
-data.read = columnar.read  # type: ignore[attr-defined]  # `data` is a function of Fluid's
+for name in ("Images", "Vocabulary", "packed", "read"):
+    setattr(data, name, getattr(columnar, name))  # `data` is a function of Fluid's
+del name
 __version__ = "0.1.0"
 modules.install()
 
