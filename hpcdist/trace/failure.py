@@ -20,7 +20,7 @@ def failed(found: Sequence[RankRecording]) -> list[RankRecording]:
 def silent(found: Sequence[RankRecording]) -> list[int]:
     """Return the ranks of a job that failed which have written nothing."""
     written = {rank.of.rank for rank in found}
-    world = max(rank.of.world for rank in found)
+    world = max((rank.of.world for rank in found), default=0)
     return [rank for rank in range(world) if rank not in written] if failed(found) else []
 
 
