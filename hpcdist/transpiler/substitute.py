@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.cluster import group_of
+from hpcdist.transpiler.adaptive_local_sgd import adaptive
+from hpcdist.transpiler.cluster import group_of, required_group
 from hpcdist.transpiler.data_parallel import data_parallel
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
+from hpcdist.transpiler.sharded_updates import sharded
 from hpcdist.transpiler.table_metadata import untrained_tables
 from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
 from hpcdist.transpiler.trainer import reading_program
@@ -37,6 +39,10 @@ def on_server(program: Program) -> Program:
 def in_group(program: Program) -> Program:
     """Return what a trainer runs without servers: in nccl2 mode as ParallelExecutor did."""
     group = group_of(program)
-    if group is None or group.mode != "nccl2" or not program.trains:
+    if group is None:
         return program
-    return data_parallel(program).program
+    if group.mode == "nccl2" and program.trains:
+        program = data_parallel(program).program
+    if group.adapts_to:
+        program = adaptive(program, group)
+    return sharded(program, required_group(program)) if group.sharded else program
