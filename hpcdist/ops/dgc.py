@@ -159,8 +159,15 @@ def _bind_choice(
                 target[...] = source
         steps = int(step[0]) - rampup_begin_step
         count = sent(grad.size, steps, rampup_step, sparsity)
-        local = [a.reshape(-1) for a in (u_out, v_out, grad, param)]
-        values[:count], indices[:count] = compress(*local, count=count, trainers=trainers, **how)
+        values[:count], indices[:count] = compress(
+            u_out.reshape(-1),
+            v_out.reshape(-1),
+            grad.reshape(-1),
+            param.reshape(-1),
+            count,
+            trainers,
+            **how,
+        )
         counted[0] = count
 
     return run_on_host(xp, choose, arrays[:5], arrays[5:])

@@ -24,7 +24,6 @@ from hpcdist.runtime.staging import in_order
 from hpcdist.transpiler.cluster import Group, group_of
 
 Call = Callable[[], Any]
-TOGETHER = 65536  # bytes of a value up to which it is copied to be broadcast with others
 
 
 class Bucket:
@@ -163,16 +162,6 @@ def _padded(array: np.ndarray, length: int) -> np.ndarray:
 def _copy(targets: Sequence[Any], sources: Sequence[Any]) -> None:
     for target, source in zip(targets, sources):
         target[...] = source
-
-
-def sent_together(names: Sequence[str], arrays: Mapping[str, Any]) -> list[list[str]]:
-    """Return the names of values that are broadcast as one: the small ones of a type."""
-    found: dict[object, list[str]] = {}
-    for name in names:
-        array = arrays[name]
-        key = np.dtype(array.dtype).name if array.nbytes <= TOGETHER else name
-        found.setdefault((key, array.nbytes <= TOGETHER), []).append(name)
-    return list(found.values())
 
 
 def bucket_names(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[list[str]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -32,13 +30,12 @@ from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.runtime.batches.scatter_batch import weighted
+from hpcdist.runtime.collective.broadcasts import bind_broadcasts
 from hpcdist.runtime.collective.bucket_allreduce import (
-    Bucket,
     RowsSum,
     Sums,
     bucket_names,
     fusing_of,
-    sent_together,
 )
 from hpcdist.runtime.collective.sparse_sum import CompressedSteps, SparseSum
 from hpcdist.runtime.job.link import Link
@@ -244,7 +241,7 @@ class CollectiveLink(Link):
         """Return what each operator among trainers does at a step; None if nothing."""
         _refuse_servers_operators(ops)
         if not any(op.type in ("c_allreduce_sum", "c_sparse_sum") for op in ops):
-            alone = self._bind_broadcasts(ops, binding)
+            alone = bind_broadcasts(ops, binding, self._trainers.rank, self._broadcast)
             return [alone.get(id(op)) for op in ops]
         sums = self._sums_of(ops, binding)
         rows = {
@@ -252,7 +249,7 @@ class CollectiveLink(Link):
             for op in ops
             if op.type == "c_allreduce_sum" and _is_sparse(binding.arrays[op.input("X")[0]])
         }
-        alone = self._bind_broadcasts(ops, binding)
+        alone = bind_broadcasts(ops, binding, self._trainers.rank, self._broadcast)
         calls: list[Call | None] = []
         gathers: list[Call] = []  # of the rows that wait for the next synchronization
         last = max((i for i, op in enumerate(ops) if op.type == "c_allreduce_sum"), default=-1)
@@ -278,28 +275,6 @@ class CollectiveLink(Link):
         calls[0] = in_order(self._begin_step, calls[0])
         calls[-1] = in_order(calls[-1], self._end_step)
         return calls
-
-    def _bind_broadcasts(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
-        """Return what broadcasts do, by operator: of a run of one root the last one does it all."""
-        calls: dict[int, Call] = {}
-        runs = groupby(ops, lambda op: op.attrs["root"] if op.type == "c_broadcast" else None)
-        for root, run in runs:
-            if root is None:
-                continue
-            of_run = list(run)
-            names = [op.input("X")[0] for op in of_run]
-            sent = sent_together(names, binding.arrays)
-            buckets = [Bucket(held, binding.arrays, binding.backend) for held in sent]
-            calls[id(of_run[-1])] = functools.partial(self._broadcast_all, buckets, root)
-        return calls
-
-    def _broadcast_all(self, buckets: Sequence[Bucket], root: int) -> None:
-        for bucket in buckets:
-            if bucket.pack is not None and self._trainers.rank == root:
-                bucket.pack()
-            self._broadcast(bucket.flat, root)
-            if bucket.unpack is not None and self._trainers.rank != root:
-                bucket.unpack()
 
     def _sums_of(self, ops: Sequence[Operator], binding: Binding) -> Sums:
         """Return the sums of a Program in a scope; made once, while its buffers stay."""
