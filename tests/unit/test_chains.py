@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.chains import MOST, join_chains, parts_of
+from hpcdist.executor.flat_updates import lay_flat
+from hpcdist.executor.memory import adjacent, aligned_offsets, carve
+from hpcdist.graph.names import grad_name
 from hpcdist.ops.common import in_sequence
 from tests.support_device import asarray, install
 from tests.support_streams import MACHINE
@@ -207,6 +211,37 @@ def test_two_programs_that_share_parameters_do_not_move_them_in_turns():
             exe.run(main, feed, scope=scope)
         compiled.append([form.compiled for form in exe.forms()[-3:]])
     assert [id(form) for form in compiled[1]] == [id(form) for form in compiled[2]]
+
+
+def test_gradients_in_two_buckets_are_two_kernels_and_nothing_is_moved_twice():
+    with fluid.unique_name.guard():
+        main, startup, loss = network("abc")
+        with fluid.program_guard(main, startup):
+            fluid.optimizer.SGD(0.1).minimize(loss)
+    scope, backend = fluid.Scope(), CupyBackend(0)
+    fluid.Executor(fluid.CUDAPlace(0)).run(startup, scope=scope)
+    block = main.global_block()
+    metas = {v.name: v.meta for v in block.vars.values()}
+    updates = [op for op in block.ops if op.type == "sgd"]
+    buckets = [["c.bias", "c", "b.bias"], ["b", "a.bias", "a"]]  # in the order of the backward pass
+    grads = {}
+    for params in buckets:
+        names = [grad_name(n) for n in params]
+        offsets, nbytes = aligned_offsets([metas[n] for n in names], backend.alignment)
+        memory = backend.bytes(nbytes)
+        grads.update((n, carve(memory, at, metas[n])) for n, at in zip(names, offsets))
+
+    def laid(placed):
+        flat = lay_flat(updates, metas, {}, scope, backend, placed)
+        return [run.names("Param") for run in flat.runs], list(flat.offsets)
+
+    assert laid(grads.get) == (buckets, [])
+    for params in buckets:
+        assert adjacent([scope.find_var(n).value for n in params], backend)
+    before = scope.layout
+    assert laid(grads.get) == (buckets, [])
+    assert laid(lambda name: None) == ([], [])  # all six together: they lie in two pieces
+    assert scope.layout == before
 
 
 def test_sparse_and_dense_gradients_of_one_program():

@@ -11,7 +11,7 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.contrib import mixed_precision
 from hpcdist.errors import GraphError, PlanError
-from hpcdist.runtime.batches.gather_batch import SharedProgram
+from hpcdist.runtime.batches.shared_program import SharedProgram
 from tests.support_device import install
 from tests.support_streams import MACHINE
 
