@@ -131,10 +131,13 @@ class Control(NetworkOperators):
         """Before a Program trains for the first time: agree with other trainers. Collective."""
 
     def shared_fetch(
-        self, program: Program, names: Sequence[str]
-    ) -> Callable[[Fetched], list[Any]] | None:
-        """Return what turns values fetched here into the job's values, if they are to be turned."""
-        return None
+        self, program: Program, names: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], Callable[[Fetched], list[Any]] | None]:
+        """Return what to fetch here, and what turns that into the job's values of ``names``.
+
+        None: what is fetched here needs no turning.
+        """
+        return names, None
 
     def peers(self) -> Peers | None:
         """Return the other ranks; None on a server, and in a process that trains alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from time import monotonic_ns
@@ -129,7 +129,10 @@ class Executor:
             origin = program
             program, feed = job.substitute(program, feed, scope)
         program = self._merging.of_this_step(program, scope)
-        turn = job.shared_fetch(origin, fetches) if job is not None else None
+        asked = fetches
+        turn: Callable[[control.Fetched], list[Any]] | None = None
+        if job is not None:
+            fetches, turn = job.shared_fetch(origin, asked)
         values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}
         lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
         shapes = [
@@ -169,11 +172,11 @@ class Executor:
         if turn is not None:
             results = turn(list(zip(fetches, results)))
         if entry.trains and self._nan_watch.watching:
-            self._nan_watch.look(fetches, results)
+            self._nan_watch.look(asked, results)
         if detailed:
-            _note_fetched(fetches, results, fetched, len(entry.compiled.steps))
+            _note_fetched(asked, results, fetched, len(entry.compiled.steps))
         if entry.trains and metric_log.fetches and not here.step & metric_log.mask:
-            metric_log.fetched(here.step, fetches, results)
+            metric_log.fetched(here.step, asked, results)
         kind, called = (Kind.STEP, _STEP) if entry.trains else (Kind.RUN, _RUN)
         recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
         if return_numpy:

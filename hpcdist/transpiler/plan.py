@@ -22,6 +22,7 @@ from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_cla
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.program_roles import program_roles, refuse_unsupported_optimizers
+from hpcdist.transpiler.scheduled import ScheduledValue, scheduled_values
 from hpcdist.transpiler.slicing import Slice, slice_variables
 from hpcdist.transpiler.table_metadata import (
     LOOKUPS,
@@ -73,7 +74,8 @@ class Plan(Distribution):
     Program pulls and pushes. ``startup``: this is the plan of a Program that initializes the
     trainer.
     Where several Programs train in ``turns``, these are the parameters that each of them moves, and
-    a trainer's Program is number ``turn`` of them; ``routes`` are those of all.
+    a trainer's Program is number ``turn`` of them; ``routes`` are those of all. ``scheduled`` are
+    learning rates and what their schedule computes, on the servers.
     """
 
     endpoints: tuple[str, ...]
@@ -89,6 +91,7 @@ class Plan(Distribution):
     startup: bool = False
     turns: tuple[tuple[str, ...], ...] = ()
     turn: int = 0
+    scheduled: tuple[ScheduledValue, ...] = ()
     table_steps: TableSteps = field(default=TableSteps(), compare=False, repr=False)
 
     def fluid_fields(self) -> dict[str, object]:
@@ -243,6 +246,7 @@ def make_plan(
         None if mode.averaged or mode.geo else step_counter(program, roles.schedule),
         tables,
         turns=turns_of(program, roles),
+        scheduled=scheduled_values(program, roles),
     )
 
 

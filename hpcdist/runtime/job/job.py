@@ -187,18 +187,24 @@ class Job(Control):
 
     # -- batches -----------------------------------------------------------------------------
     def shared_fetch(
-        self, program: Program, names: Sequence[str]
-    ) -> Callable[[Fetched], list[Any]] | None:
-        """Return what joins the trainers' fetched values, for a Program that is shared.
+        self, program: Program, names: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], Callable[[Fetched], list[Any]] | None]:
+        """Return what to fetch here, and what joins it, for a Program that is shared.
 
-        Raises FeedError for names of values that trainers do not have, or that cannot be joined.
+        Learning rates the servers are asked for. Raises FeedError for names of other values that
+        trainers do not have, or that cannot be joined.
         """
+        scheduled = self._link.scheduled(self._substitute_of(program))
+        local = None if scheduled is None else scheduled.local(names)
+        if scheduled is not None and local is not None:
+            own, join = self.shared_fetch(program, local)
+            return own, scheduled.completing(names, join)
         for name in self._on_servers.intersection(names):
             raise FeedError(
                 f"cannot fetch {name!r} on a trainer: it is computed on the servers; what they "
                 "keep from step to step fluid.io.save_persistables asks them for"
             )
-        return self._batches.join(program, names)
+        return names, self._batches.join(program, names)
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""

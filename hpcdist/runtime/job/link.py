@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 
 
 class Link(NetworkOperators):
@@ -33,6 +34,10 @@ class Link(NetworkOperators):
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return what a Program is in its next step."""
         return program
+
+    def scheduled(self, program: Program) -> ScheduledFetch | None:
+        """Return what asks servers for learning rates, for a Program that a trainer runs."""
+        return None
 
     def variants(self, program: Program) -> tuple[Program, Program]:
         """Return what is run in steps that count rows: with rows on this rank, and without."""

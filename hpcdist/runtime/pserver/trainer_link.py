@@ -13,7 +13,7 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
@@ -23,6 +23,7 @@ from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
 from hpcdist.runtime.pserver.connection import Connection, StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
+from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
 from hpcdist.runtime.pserver.transpiled_for import trainer_programs, transpiled_for
@@ -58,6 +59,7 @@ class TrainerLink(Link):
         self._connection = Connection(transport, cluster, trainer_id, deadline_s)
         self._protocols: dict[int, StepProtocol] = {}  # of the Programs that train, by turn
         self._transpiled: DistributeTranspiler | None = None  # a plain script's first Programs
+        self._scheduled: ProgramCache[ScheduledFetch] = ProgramCache()
 
     def substitute(self, program: Program) -> Program:
         plan = trainer_plan(program)
@@ -78,6 +80,14 @@ class TrainerLink(Link):
         self._transpiled = served
         programs = trainer_programs(made, mains, len(self._cluster.servers))
         return programs, made.get_trainer_startup_program()
+
+    def scheduled(self, program: Program) -> ScheduledFetch:
+        return self._scheduled.of(program, lambda: self._scheduled_of(program))
+
+    def _scheduled_of(self, program: Program) -> ScheduledFetch:
+        plan = trainer_plan(program)
+        trains = plan is not None and _trains(program.global_block().ops, plan)
+        return ScheduledFetch(program, plan if trains else None, self.current_client)
 
     def _refuse(self, main: Program, startup: Program) -> None:
         """Refuse a Program of which the servers do not know."""

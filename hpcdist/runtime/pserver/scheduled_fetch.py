@@ -1,0 +1,91 @@
+"""Fetching learning rates on trainers: servers compute them, so they are asked after a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError
+from hpcdist.executor.control import Fetched
+from hpcdist.executor.merging import merge_counter
+from hpcdist.graph.program import Program
+from hpcdist.ps.client import PsClient
+from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.scheduled import ScheduledValue
+
+
+class ScheduledFetch:
+    """What of a fetch list a trainer's Program asks the servers for, if anything.
+
+    A server runs its schedule before the first update of a step, when all trainers have sent
+    gradients. So from the end of this trainer's step until it sends again, a server that updates
+    something in this step has the values of this step: those that one process fetches.
+    """
+
+    def __init__(self, program: Program, plan: Plan | None, client: Callable[[], PsClient]) -> None:
+        """``program`` is what the trainer runs, to train by ``plan`` if there is one.
+
+        ``client`` returns what talks to the servers.
+        """
+        self._client = client
+        self._asked: dict[str, ScheduledValue] = {}
+        self._endpoint = self._refusal = ""
+        if plan is None or plan.mode.geo:  # GEO: trainers update, with schedules of their own
+            return
+        self._endpoint, self._refusal = _updating(plan), _why_not(program, plan)
+        computed = {name for op in program.global_block().ops for name in op.output_arg_names}
+        self._asked = {v.name: v for v in plan.scheduled if v.name not in computed}
+
+    def local(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the names that the trainer fetches itself; None if these are all.
+
+        FeedError if the servers' values belong to no step of this trainer.
+        """
+        asked = self._asked.keys() & names
+        if not asked:
+            return None
+        if self._refusal:
+            raise FeedError(f"cannot fetch {min(asked)!r} on a trainer: {self._refusal}")
+        return tuple(name for name in names if name not in asked)
+
+    def completed(self, names: Sequence[str], values: Iterable[Any]) -> list[Any]:
+        """Return all values after a step, ``values`` being those that the trainer has."""
+        asked = {n: self._asked[n] for n in names if n in self._asked}
+        came = {name: np.empty(value.shape, value.dtype) for name, value in asked.items()}
+        self._client().read(self._endpoint, came)
+        own = iter(values)
+        return [came[name] if name in came else next(own) for name in names]
+
+    def completing(
+        self, names: Sequence[str], join: Callable[[Fetched], list[Any]] | None
+    ) -> Callable[[Fetched], list[Any]]:
+        """Return what makes of fetched values the job's, by ``join``, and adds the servers'."""
+
+        def complete(fetched: Fetched) -> list[Any]:
+            own = [value for _, value in fetched] if join is None else join(fetched)
+            return self.completed(names, own)
+
+        return complete
+
+
+def _updating(plan: Plan) -> str:
+    """Return a server that updates something in every step of a Program."""
+    routes = plan.of_this_turn().routes
+    return routes[0].endpoints[0] if routes else plan.endpoints[0]
+
+
+def _why_not(program: Program, plan: Plan) -> str:
+    """Return why what servers have is not what one process would fetch; empty if it is."""
+    if not plan.mode.lockstep:
+        return (
+            "servers compute it, in asynchronous modes whenever gradients come, so that it belongs "
+            "to no step of one trainer; train with sync_mode=True, or compute it in the script"
+        )
+    if merge_counter(program) is not None:
+        return (
+            "servers compute it, and only in the steps that update, while gradients are merged; "
+            "compute it in the script, or train without servers (no --pservers)"
+        )
+    return ""
