@@ -194,11 +194,12 @@ class Job(Control):
         Learning rates the servers are asked for. Raises FeedError for names of other values that
         trainers do not have, or that cannot be joined.
         """
-        scheduled = self._link.scheduled(self._substitute_of(program))
-        local = None if scheduled is None else scheduled.local(names)
-        if scheduled is not None and local is not None:
-            own, join = self.shared_fetch(program, local)
-            return own, scheduled.completing(names, join)
+        if self.cluster.servers:
+            scheduled = self._link.scheduled(self._substitute_of(program))
+            local = None if scheduled is None else scheduled.local(names)
+            if scheduled is not None and local is not None:
+                own, join = self.shared_fetch(program, local)
+                return own, scheduled.completing(names, join)
         for name in self._on_servers.intersection(names):
             raise FeedError(
                 f"cannot fetch {name!r} on a trainer: it is computed on the servers; what they "

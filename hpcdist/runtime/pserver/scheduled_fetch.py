@@ -43,12 +43,12 @@ class ScheduledFetch:
 
         FeedError if the servers' values belong to no step of this trainer.
         """
-        asked = self._asked.keys() & names
-        if not asked:
+        if self._asked.keys().isdisjoint(names):
             return None
         if self._refusal:
-            raise FeedError(f"cannot fetch {min(asked)!r} on a trainer: {self._refusal}")
-        return tuple(name for name in names if name not in asked)
+            asked = min(self._asked.keys() & names)
+            raise FeedError(f"cannot fetch {asked!r} on a trainer: {self._refusal}")
+        return tuple(name for name in names if name not in self._asked)
 
     def completed(self, names: Sequence[str], values: Iterable[Any]) -> list[Any]:
         """Return all values after a step, ``values`` being those that the trainer has."""
