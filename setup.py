@@ -45,6 +45,7 @@ setup(
         "images": ["pillow>=10"],
         "plot": ["matplotlib>=3.8"],
         "report": ["jinja2>=3.1"],
+        "tensorboard": ["tensorboardX>=2.6"],
         "test": [
             "hdf5plugin>=4.3",
             "hypothesis>=6.100",
@@ -54,12 +55,14 @@ setup(
             "pillow>=10",
             "pyarrow>=15",
             "pre-commit>=3.7",
+            "prometheus-client>=0.20",
             "pytest>=8.4",
             "pytest-mpi>=0.6",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             # The formatter's output changes between minor versions, and what mypy finds.
             "ruff>=0.17,<0.18",
+            "tensorboardX>=2.6",
         ],
     },
     classifiers=[

@@ -153,9 +153,9 @@ class Rows:
         if self._decoding is not None:
             decoded = partial(self._decoding.batches, ahead, self.epoch, reader.refuse_or_note)
             ahead = buffered(decoded, _DECODED_AHEAD, patience_s, late)
-        loop_over = ahead()
+        given = ahead()
         try:
-            for batch in loop_over:
+            for batch in given:
                 self._refuse_older(loop)
                 self._count(batch, reader)
                 if len(batch.numbers):
@@ -171,7 +171,7 @@ class Rows:
             if self._certificate is not None:
                 self._certificate.end()
         finally:
-            loop_over.close()
+            given.close()
             reader.close()
 
     def _refuse_older(self, loop: int) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, replaced, taken
+from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, taken
 
 TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
@@ -30,13 +30,19 @@ def shuffled_among(
     told = trainers.allgather_bytes(len(samples).to_bytes(8, "little"), deadline_s, WHAT)
     begins = np.cumsum([0, *(int.from_bytes(data, "little") for data in told)])
     moves = _moves(trainers.rank, begins, random)
-    slots = list(samples.slots)
-
-    def moved(number: int, column: Column) -> Column:
-        parts = [taken(column, chosen) for chosen in moves.sent]
-        return taken(_exchanged(trainers, slots[number], parts, moves, deadline_s), moves.places)
-
-    return Samples(slots, replaced(samples, moved))
+    columns: list[Column] = []
+    for slot in samples.slots:
+        # Each of these is let go as soon as the next one is there: none is small.
+        parts = [taken(samples.columns[0], chosen) for chosen in moves.sent]
+        del samples.columns[0]
+        offsets = _offsets(trainers, slot, parts, moves, deadline_s)
+        sent = [part.values for part in parts]
+        del parts
+        column = Column(_values(trainers, sent, offsets, moves, deadline_s), offsets)
+        del sent, offsets
+        columns.append(taken(column, moves.places))
+        del column
+    return Samples(samples.slots, columns)
 
 
 @dataclass(frozen=True)
@@ -58,25 +64,39 @@ def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
         sent.append(np.sort(part[(part >= begins[me]) & (part < begins[me + 1])] - begins[me]))
     part = order[ends[me] : ends[me + 1]]
     arrival = np.argsort(part)  # trainers send what they have in their own order
-    places = np.empty_like(arrival)
+    places = np.empty_like(order, shape=len(arrival))
     places[arrival] = np.arange(len(arrival))
     return _Moves(sent, np.diff(np.searchsorted(part[arrival], begins)), places)
 
 
-def _exchanged(
+def _offsets(
     trainers: Transport, slot: Slot, parts: Sequence[Column], moves: _Moves, deadline_s: float
-) -> Column:
-    """Send each trainer its part of a column; return what comes, trainer by trainer."""
-    ends = np.cumsum([0, *moves.counts])
-    lengths = np.full(ends[-1], slot.width, np.int64)
+) -> np.ndarray:
+    """Return where the values of each sample begin and end, of those that come."""
+    offsets = np.zeros(int(moves.counts.sum()) + 1, np.int64)
+    lengths = offsets[1:]
     if slot.shape is None:
         sent = [np.diff(part.offsets) for part in parts]
-        _swap(trainers, sent, [lengths[a:b] for a, b in pairwise(ends)], deadline_s)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    values = np.empty(offsets[-1], parts[0].values.dtype)
-    received = [values[offsets[a] : offsets[b]] for a, b in pairwise(ends)]
-    _swap(trainers, [part.values for part in parts], received, deadline_s)
-    return Column(values, offsets)
+        received = np.split(lengths, np.cumsum(moves.counts)[:-1])
+        _swap(trainers, sent, received, deadline_s)
+    else:
+        lengths[:] = slot.width
+    np.cumsum(lengths, out=lengths)
+    return offsets
+
+
+def _values(
+    trainers: Transport,
+    sent: Sequence[np.ndarray],
+    offsets: np.ndarray,
+    moves: _Moves,
+    deadline_s: float,
+) -> np.ndarray:
+    """Send each trainer its values; return those that come, trainer by trainer."""
+    values = np.empty(offsets[-1], sent[0].dtype)
+    received = np.split(values, offsets[np.cumsum(moves.counts)[:-1]])
+    _swap(trainers, sent, received, deadline_s)
+    return values
 
 
 def _swap(

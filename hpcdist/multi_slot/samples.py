@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,14 +103,6 @@ class Samples:
         )
 
 
-def replaced(samples: Samples, change: Callable[[int, Column], Column]) -> list[Column]:
-    """Return changed columns; those of ``samples`` are forgotten one by one: it has none left."""
-    columns = []
-    for number in range(len(samples.columns)):
-        columns.append(change(number, samples.columns.pop(0)))
-    return columns
-
-
 def permutation(count: int, random: np.random.Generator) -> np.ndarray:
     """Return 0, 1, ... in a random order, in half the memory that numpy's takes."""
     order = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
@@ -119,9 +111,12 @@ def permutation(count: int, random: np.random.Generator) -> np.ndarray:
 
 
 def shuffled(samples: Samples, random: np.random.Generator) -> Samples:
-    """Return the samples in a random order; ``samples`` is used up."""
+    """Return the samples in a random order; ``samples`` is used up, column by column."""
     order = permutation(len(samples), random)
-    return Samples(samples.slots, replaced(samples, lambda _, column: taken(column, order)))
+    columns = []
+    while samples.columns:
+        columns.append(taken(samples.columns.pop(0), order))
+    return Samples(samples.slots, columns)
 
 
 def taken(column: Column, order: np.ndarray) -> Column:

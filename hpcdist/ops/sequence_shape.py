@@ -12,17 +12,8 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.graph.rows import (
-    Applied,
-    How,
-    MixesRows,
-    OfRows,
-    by_row_of_sequence,
-    by_sequence,
-    common_rows,
-    expanded,
-    spread,
-)
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
+from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expanded, spread
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import Wanted, grad_by, in_sequence

@@ -71,6 +71,7 @@ def _facts(ranks: Iterable[RankRecording]) -> dict[str, Any]:
             "pid": r.of.pid,
             "clock offset, microseconds": r.of.offset_ns / 1000,
             "clock error, microseconds": r.of.error_ns / 1000,
+            "clock drift, corrected, ppm": r.of.drift_ppm,
             "events noted": r.recording.noted,
             "events lost, the oldest": r.recording.noted - len(r.recording.events),
         }
@@ -125,6 +126,9 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
         common: Event = {"pid": of.rank, "tid": threads[thread], "ts": start}
         if kind == Kind.VALUE:
             yield common | {"ph": "C", "name": text, "args": {"value": value}}
+            continue
+        if kind == Kind.MEMORY:
+            yield common | {"ph": "C", "name": "memory, MiB", "args": {"value": value / MIB}}
             continue
         if kind == Kind.SUM:
             pair = {"cat": "sum", "name": text, "id": f"{of.rank}.{number}"}

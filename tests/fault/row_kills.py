@@ -115,7 +115,8 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
         trainers = draw.randint(1, most)
         servers = 0 if mode == "nccl2" else draw.randint(mode not in ("plain", "local"), 2)
         last = draw.randint(0, 12) if job < jobs - 1 else -1
-        args = [mode, repr(how), EPOCHS, job, draw.randrange(trainers), last]
+        victim = draw.randrange(trainers)
+        args = [mode, repr(how), EPOCHS, job, victim, last]
         options = ["--pservers", str(servers), "--quiet"] if servers else ["--quiet"]
         options += ["--feed", "local"] if mode == "local" else []
         ranks = trainers + servers
@@ -125,6 +126,7 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
         if ended.code == 0:  # the epochs were over before the kill came
             break
         assert last >= 0, (args, ranks, ended)
+        _expect_in_flight(directory, job, victim)
     used = _used(directory, due)
     for epoch in range(EPOCHS):
         counts = Counter(used[epoch])
@@ -133,6 +135,19 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
     assert verdict.exact, (number, verdict)
     assert [(e.used, e.whole) for e in verdict.epochs] == [(due, True)] * EPOCHS, (number, verdict)
     return drawn
+
+
+def _expect_in_flight(directory: Path, job: int, victim: int) -> None:
+    """Compare what a certificate says is in flight with the last batch of who was killed."""
+    notes = directory / f"used.{job}.{victim}"
+    line = notes.read_text().splitlines()[-1] if notes.exists() else "from"
+    if line.startswith("from"):
+        return  # another rank failed first, or this one before its first batch
+    epoch, _, *ids = map(int, line.split(" "))
+    (verdict,) = verify(directory / "rows")
+    flying = {e.number: e.in_flight for e in verdict.epochs}
+    assert set(ids) <= set(flying[epoch]), (line, flying)
+    assert sum(map(len, flying.values())) <= 2 * 24, (line, flying)  # of all: a batch, or its next
 
 
 def _used(directory: Path, due: int) -> dict[int, list[int]]:

@@ -9,8 +9,8 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
-from hpcdist.runtime.batches.gather_batch import SharedProgram
 from hpcdist.runtime.batches.scatter_batch import WEIGHT, Share, weighted
+from hpcdist.runtime.batches.shared_program import SharedProgram
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 ROWS = "@BATCH_ROWS@"  # fed where rows are drawn for: this trainer's first one, and how many

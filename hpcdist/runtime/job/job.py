@@ -104,11 +104,11 @@ class Job(Control):
             with_rows, without = self._link.variants(found)
             rows, some = self._batches.meet(found, feed)
             return with_rows if some else without, rows
-        return self._link.of_this_step(found), self._batches.cut(program, feed, scope)
+        return self._link.of_this_step(found, scope), self._batches.cut(program, feed, scope)
 
     def begin(self, program: Program, scope: Scope) -> None:
-        """Before a substitute trains for the first time: let all trainers begin alike."""
-        self._link.begin(program, scope)
+        """Before a Program trains for the first time: let all trainers begin alike."""
+        self._link.begin(self._substitute_of(program), scope)
 
     def _substitute_of(self, program: Program) -> Program:
         return self._substitutes.of(program, lambda: self._substituted(program))
