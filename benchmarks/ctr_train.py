@@ -6,6 +6,7 @@ prints one JSON line: steps per second after the warm-up, and losses.
 """
 
 import argparse
+import itertools
 import json
 import os
 
@@ -66,11 +67,47 @@ def batches(trainer, count):
     return found
 
 
+def written(path, count):
+    """Write the rows of ``count`` steps of two trainers as Parquet; for hpcdist alone."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {}
+    for feed in batches(0, 2 * count):
+        for name, values in feed.items():
+            for k in range(values.shape[1]):
+                columns.setdefault(f"{name}.{k}", []).append(values[:, k])
+    arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
+    pq.write_table(pa.table(arrays), path, row_group_size=1 << 15)
+
+
+def rows_of(path):
+    """Return this trainer's batches of a file, shuffled."""
+    columns = {f"slot{k}": f"slot{k}.0" for k in range(SLOTS)}
+    columns["numbers"] = [f"numbers.{k}" for k in range(NUMBERS)]
+    columns["clicked"] = "clicked.0"
+    trainers = int(os.environ["PADDLE_TRAINERS"])
+    block = fluid.default_main_program().global_block()
+    inputs = [block.var(name) for name in columns]
+    rows = fluid.data.read(
+        path,
+        columns,
+        feed_list=inputs,
+        batch=BATCH * trainers,
+        shuffle=1,
+        window=1 << 15,
+        lanes=trainers,
+    )
+    return rows.shard()
+
+
 def main():
     """Be the role that the environment names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--parquet", help="a file that `written` has written: feed from it")
+    parser.add_argument("--keep", action="store_true", help="read all of it before the first step")
     options = parser.parse_args()
     fluid.default_startup_program().random_seed = 7
     loss = network(distributed=os.environ.get("BENCHMARK_API") != "fluid")
@@ -79,7 +116,12 @@ def main():
     if program is None:
         return
     exe.run(fluid.default_startup_program())
-    feeds = batches(trainer, 50)
+    if options.parquet:
+        feeds = iter(rows_of(options.parquet))
+        if options.keep:
+            feeds = iter(list(feeds))
+    else:
+        feeds = itertools.cycle(batches(trainer, 50))
     steps_per_s, losses = train(exe, program, loss, feeds, options.warmup, options.steps)
     exe.close()
     if trainer == 0:

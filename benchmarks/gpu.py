@@ -171,7 +171,10 @@ def main() -> None:
         ways = [way for way in ways if way == OURS]
     for way in ways:
         if way == OURS:
-            step, told = ours(options, x, y)
+            try:
+                step, told = ours(options, x, y)
+            except fluid.HpcdistError as error:
+                sys.exit(f"left out: {', '.join(ways)}: {error}")
         else:
             step, told = of_torch(options, x, y, "compile" in way, "amp" in way)
         times = timed(step, told, options)

@@ -5,16 +5,20 @@
 All in one process, in turn, in blocks of some ten milliseconds: neighbours see the same machine,
 and the time is that of the thread, so that other programs do not count. The ratios are medians over
 neighbours. linreg has steps of some 25 microseconds, mlp of some milliseconds. First the cost of
-one event by itself is measured.
+one event by itself is measured. "Watched" is what --metrics adds: what a step notes, as above, and
+what the writing thread needs every two seconds, in three forms of files, as a share of these.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rounds import FROM_CHECKOUT, ONE_THREAD, say
@@ -24,9 +28,18 @@ sys.path.insert(0, FROM_CHECKOUT["PYTHONPATH"])
 
 BLOCK = {"linreg": 2000, "mlp": 10}  # steps
 MIB = 16
-WAYS = {"nothing": (0, False), "recorded": (MIB, False), "every detail": (MIB, True)}
+WAYS = {  # MiB of the ring, details of every step, fetched numbers
+    "nothing": (0, False, False),
+    "recorded": (MIB, False, False),
+    "every detail": (MIB, True, False),
+    "watched": (MIB, False, True),
+}
+EVERY_S, WRITINGS = 2.0, 4  # of the thread that writes; the first is not counted
 # The most that recording may take, as a share of the time without.
-TARGETS = {"linreg": {"recorded": 0.05}, "mlp": {"recorded": 0.01, "every detail": 0.05}}
+TARGETS = {
+    "linreg": {"recorded": 0.05, "watched": 0.05},
+    "mlp": {"recorded": 0.01, "every detail": 0.05, "watched": 0.02},
+}
 
 
 def event_ns() -> float:
@@ -45,12 +58,39 @@ def event_ns() -> float:
     return statistics.median(found)
 
 
+def writing_share(step: Callable[[int], Any]) -> float:
+    """Return which share of the time the thread of --metrics needs while steps are made."""
+    from hpcdist.launch.watching import Watch
+    from hpcdist.trace.files import RankOfJob
+    from hpcdist.trace.recorder import recorder
+    from hpcdist.trace.status import JobFacts
+
+    of = RankOfJob(0, "TRAINER", 0, socket.gethostname(), os.getpid())
+    facts = JobFacts("benchmark", __file__, 1, time.time(), 1e9)
+    recorder.begin(MIB * 2**20)
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        watch = Watch(of, facts, directory, ("csv", "tensorboard"), directory)
+        watch.begin()
+        for _ in range(WRITINGS):
+            late, number = time.monotonic() + EVERY_S, 0
+            while time.monotonic() < late:
+                step(number)
+                number += 1
+            begin = time.thread_time()
+            watch.write()
+            found.append((time.thread_time() - begin) / EVERY_S)
+        watch.close("ended")
+    return statistics.median(found[1:])
+
+
 def race(case: str, rounds: int) -> dict[str, Any]:
     """Return microseconds per step, and what recording adds as a share."""
     from cases import CASES, batches
     from train import network
 
     import hpcdist as fluid
+    from hpcdist.trace.metric_log import metric_log
     from hpcdist.trace.recorder import recorder
 
     with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -58,21 +98,31 @@ def race(case: str, rounds: int) -> dict[str, Any]:
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(fluid.default_startup_program())
         feeds = [{"x": x, "y": y} for x, y in batches(CASES[case], trainer=0)]
+
+        def run(step: int) -> None:
+            exe.run(feed=feeds[step % len(feeds)], fetch_list=[loss])
+
+        writing = writing_share(run)
         took: dict[str, list[float]] = {way: [] for way in WAYS}
+        metric_log.begin(fetches=False)
         for _ in range(rounds + 3):
-            for way, (mib, always) in WAYS.items():
+            for way, (mib, always, fetches) in WAYS.items():
                 recorder.begin(mib * 2**20, always=always)
+                metric_log.fetches = fetches
                 begin = time.thread_time_ns()
                 for step in range(BLOCK[case]):
-                    exe.run(feed=feeds[step % len(feeds)], fetch_list=[loss])
+                    run(step)
                 took[way].append((time.thread_time_ns() - begin) / BLOCK[case] / 1000)
+                metric_log.taken()  # as the thread would
     took = {way: found[3:] for way, found in took.items()}  # after the warm-up
     added = {
         way: statistics.median(a / b for a, b in zip(took[way], took["nothing"])) - 1
         for way in WAYS
     }
+    added["watched"] += writing
     return {
         "case": case,
+        "writing": writing,
         "us_per_step": {way: statistics.median(found) for way, found in took.items()},
         "added": added,
         "targets": TARGETS[case],

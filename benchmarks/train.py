@@ -5,6 +5,7 @@ local_step.py alone. Trainer 0 prints one JSON line: steps per second after the 
 """
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -33,13 +34,16 @@ def network(case, distributed=lambda optimizer: optimizer):
 
 
 def train(exe, program, loss, feeds, warmup, steps):
-    """Run the steps; return the steps per second of those after the warm-up, and all losses."""
+    """Run the steps on the batches of an iterator.
+
+    Return the steps per second of those after the warm-up, and all losses.
+    """
     losses = []
     begin = 0.0
     for step in range(warmup + steps):
         if step == warmup:
             begin = time.perf_counter()
-        (value,) = exe.run(program, feed=feeds[step % len(feeds)], fetch_list=[loss])
+        (value,) = exe.run(program, feed=next(feeds), fetch_list=[loss])
         losses.append(value)
     elapsed = time.perf_counter() - begin
     return steps / elapsed, [float(np.ravel(value)[0]) for value in losses]
@@ -106,7 +110,7 @@ def main():
             return
         pairs = batches(case, trainer)
     exe.run(fluid.default_startup_program())
-    feeds = [{"x": x, "y": y} for x, y in pairs]
+    feeds = itertools.cycle([{"x": x, "y": y} for x, y in pairs])
     steps_per_s, losses = train(exe, program, loss, feeds, options.warmup, options.steps)
     exe.close()
     if trainer == 0:

@@ -8,6 +8,7 @@ Every rank has a batch of its own. Rank 0 prints one JSON line, as train.py does
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 from typing import Any
@@ -49,7 +50,7 @@ def main() -> None:
     executor = fluid.ParallelExecutor(
         False, loss.name, num_trainers=len(endpoints.split(",")), trainer_id=trainer
     )
-    feeds = [{"x": x, "y": y} for x, y in batches(case, trainer)]
+    feeds = itertools.cycle([{"x": x, "y": y} for x, y in batches(case, trainer)])
     runner = Runner(executor)
     steps_per_s, losses = train(runner, None, loss, feeds, options.warmup, options.steps)
     if trainer == 0:

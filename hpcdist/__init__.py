@@ -69,6 +69,7 @@ from hpcdist.runtime import is_first, is_server, rank
 from hpcdist.runtime.batches.uneven_batches import even_batches
 from hpcdist.runtime.tables.prefetch import rows_ahead
 from hpcdist.settings import get_flags, set_flags
+from hpcdist.trace.metric_log import log_metrics
 from hpcdist.transpiler import (
     DistributeTranspiler,
     DistributeTranspilerConfig,
@@ -77,7 +78,9 @@ from hpcdist.transpiler import (
 )
 
 Tensor = LoDTensor
-data.read = columnar.read  # type: ignore[attr-defined]  # `data` is a function of Fluid's
+for name in ("Images", "Vocabulary", "packed", "read"):
+    setattr(data, name, getattr(columnar, name))  # `data` is a function of Fluid's
+del name
 __version__ = "0.1.0"
 modules.install()
 
@@ -139,6 +142,7 @@ __all__ = [
     "layers",
     "load",
     "load_program_state",
+    "log_metrics",
     "memory_optimize",
     "metrics",
     "name_scope",

@@ -112,6 +112,14 @@ class TraceError(HpcdistError, RuntimeError):
     """A recording of a job is missing or damaged, or cannot be written."""
 
 
+class MetricError(HpcdistError, ValueError):
+    """A metric has a name or a step that cannot be, or its files cannot be written or read."""
+
+
+class MetricTypeError(HpcdistError, TypeError):
+    """What is to be logged is no number."""
+
+
 class TableError(HpcdistError, ValueError):
     """A table of rows is full, or its ids or gradients are malformed."""
 

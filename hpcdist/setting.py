@@ -121,6 +121,23 @@ class Word(Kind[str]):
         return text if text in self.words else None
 
 
+class Words(Kind[tuple[str, ...]]):
+    """Some of several words, separated by commas; each once."""
+
+    word = "str"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.expected = f"some of {', '.join(words)}, separated by commas"
+
+    def _convert(self, text: str) -> tuple[str, ...] | None:
+        given = tuple(part.strip() for part in text.split(","))
+        return given if set(given) <= set(self.words) and len(set(given)) == len(given) else None
+
+    def text(self, value: Any) -> str:
+        return value if isinstance(value, str) else ",".join(value)
+
+
 class Integers(Kind[tuple[int, ...]]):
     """Numbers from 0 on, separated by commas."""
 

@@ -24,6 +24,7 @@ from hpcdist.setting import (
     Switch,
     Text,
     Word,
+    Words,
     environment,
 )
 
@@ -246,6 +247,31 @@ RECORD_MIB = Setting(
     16,
     "memory in which a rank keeps its latest events, for traces and reports; 0: it notes nothing",
     "MiB",
+)
+METRICS: Setting[str | None] = Setting(
+    "HPCDIST_METRICS",
+    Text(),
+    None,
+    "directory into which ranks write how far they are, and their metrics, as `--metrics`",
+)
+METRICS_ALSO: Setting[tuple[str, ...]] = Setting(
+    "HPCDIST_METRICS_ALSO",
+    Words("csv", "tensorboard"),
+    (),
+    "in what other forms than JSON lines metrics are written, as `--metrics-also`",
+)
+METRICS_EVERY = Setting(
+    "HPCDIST_METRICS_EVERY",
+    Number(0),
+    2.0,
+    "how often a rank writes; in jobs of more than 100 ranks less often, 50 files a second in all",
+    "s",
+)
+PROMETHEUS: Setting[str | None] = Setting(
+    "HPCDIST_PROMETHEUS",
+    Text(),
+    None,
+    "directory of a node's Prometheus textfile collector, as `--prometheus`",
 )
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"

@@ -186,6 +186,11 @@ class Rule:
     rate: Any = None  # None: the learning rate itself
 
     @property
+    def powers(self) -> int:
+        """How many powers of beta the rate is made from: states behind those it moves."""
+        return 0 if self.rate is None else len(inspect.signature(self.rate.py_func).parameters) - 1
+
+    @property
     def constants(self) -> int:
         """How many constants the formula takes."""
         return len(inspect.signature(self.formula.py_func).parameters) - 3 - self.states

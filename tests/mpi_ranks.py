@@ -25,5 +25,7 @@ def run_ranks(size: int, body: Body) -> None:
             traceback.print_exc()
             error = traceback.format_exc().encode()
     failures = {k: e.decode() for k, e in enumerate(world.allgather_bytes(error)) if e}
-    if failures:
+    if not failures:
+        part.free()
+    else:
         pytest.fail("\n".join(f"rank {k}: {text}" for k, text in failures.items()))

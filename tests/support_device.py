@@ -8,6 +8,7 @@ waited for it. What it cannot show is that a real GPU computes the same: tests/g
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 import threading
@@ -394,8 +395,12 @@ class Ufunc:
 
     def __init__(self, ufunc: np.ufunc) -> None:
         self._ufunc = ufunc
+        self.nin, self.nout = ufunc.nin, ufunc.nout
 
     def __call__(self, *args: Any, out: Any = None, dtype: Any = None, **casting: Any) -> Any:
+        if fusing():
+            assert out is None and dtype is None and not casting and len(args) == self.nin
+            return self._ufunc(*_of_kernel(args))
         if set(casting) - {"casting"}:
             raise TypeError(f"Wrong arguments {casting}")
         args, into = args[: self._ufunc.nin], (*args[self._ufunc.nin :], out)[0]
@@ -489,8 +494,27 @@ _OF_VALUES = {"allclose", "bincount", "flatnonzero", "repeat", "unique"}
 _WITHOUT_KERNELS = {"may_share_memory", "moveaxis", "expand_dims", "diag"}
 
 
+def fusing() -> bool:
+    """Tell whether this thread is inside a kernel that `Module.fuse` made."""
+    return getattr(MACHINE.here, "fusing", False)
+
+
+def _of_kernel(args: Any) -> Any:
+    """Return what a function within a kernel works on: its operands, and numbers, nothing else."""
+    for arg in args:
+        if isinstance(arg, DeviceArray):
+            raise TypeError("Concrete ndarray is not supported in fusion.")
+        if isinstance(arg, (int, float)) and not isinstance(arg, (bool, np.generic)):
+            raise TypeError(f"{arg!r} has no type of its own: in a kernel it would be 64 bits wide")
+    return args
+
+
+@functools.cache
 def _function(name: str) -> Any:
     def call(*args: Any, **facts: Any) -> Any:
+        if fusing():
+            assert name == "where" and not facts, f"cupy.{name} is no function of elements"
+            return np.where(*_of_kernel(args))
         if name == "argsort" and facts.pop("kind", None) not in (None, "stable"):
             raise ValueError("kind can only be None or 'stable'")
         if set(facts) - set(_KEYWORDS[name]):
@@ -547,6 +571,7 @@ class Module(types.ModuleType):
     """The module ``cupy`` as far as it is used, on a machine with some GPUs."""
 
     ndarray = DeviceArray
+    ufunc = Ufunc
     uint8 = np.uint8
     finfo = staticmethod(np.finfo)
     asarray = staticmethod(asarray)
@@ -579,6 +604,24 @@ class Module(types.ModuleType):
 
     def zeros_like(self, a: DeviceArray) -> DeviceArray:
         return self.zeros(a.shape, a.dtype)
+
+    def fuse(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Return one kernel of a function that writes element by element into its arrays."""
+
+        def call(*args: Any) -> None:
+            for arg in args:
+                assert isinstance(arg, (DeviceArray, np.generic)), type(arg)
+
+            def run() -> None:
+                MACHINE.here.fusing = True
+                try:
+                    assert function(*_replaced(args, _view)) is None
+                finally:
+                    MACHINE.here.fusing = False
+
+            launch(run, [array._memory for array in _arrays(args)])
+
+        return call
 
     def __getattr__(self, name: str) -> Any:
         if name in _KEYWORDS:

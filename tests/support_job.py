@@ -72,7 +72,10 @@ def run_job(
             patch.setenv(settings.RPC_DEADLINE.name, str(int(deadline_s * 1000)))
             pids = [int(data) for data in part.allgather_bytes(str(os.getpid()).encode())]
             own = pickle.dumps(_outcome(part, cluster, script, pids if aborts else [], asked))
-    return [pickle.loads(data) for data in world.allgather_bytes(own) if data]
+    outcomes = [pickle.loads(data) for data in world.allgather_bytes(own) if data]
+    if not any(outcome.error for outcome in outcomes):
+        part.free()
+    return outcomes
 
 
 def begin(

@@ -23,7 +23,7 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, server_plan
-from hpcdist.transpiler.table_metadata import is_distributed_lookup
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 SNAPSHOT = "@SNAPSHOT"  # local SGD's names for what trainers started from
 TEMPORARY = re.compile(r"(.+\.)?tmp_\d+")  # the names of what layers compute
@@ -112,12 +112,6 @@ def individually(held: Held, trainer: int) -> Held:
     """Return a variable as this trainer's own; without a number it is what all begin with."""
     name = f"{held.piece.name}@trainer_{trainer}"
     return Held(held.local, replace(held.piece, name=name, path=path_of(name)))
-
-
-def tables_looked_up(program: Program) -> set[str]:
-    """Return the distributed tables of a Program."""
-    ops = (op for block in program.blocks for op in block.ops)
-    return {op.input("W")[0] for op in ops if is_distributed_lookup(op)}
 
 
 def state_of_tables(program: Program) -> set[str]:

@@ -1,22 +1,17 @@
-"""Columnar files as batches: `hpcdist.data.read`."""
+"""Columnar files as batches: `hpcdist.data.read`, and what makes arrays of texts and images."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.errors import DataError
+from hpcdist.columnar.extra import needing_pyarrow
+from hpcdist.columnar.images import Images
+from hpcdist.columnar.packing import Packed, packed
+from hpcdist.columnar.words import Vocabulary
 
-__all__ = ["read"]
+__all__ = ["Images", "Packed", "Vocabulary", "packed", "read"]
 
 
 def read(*args: Any, **kwargs: Any) -> Any:
     """Read columnar files in batches; arguments and result are `hpcdist.columnar.rows.read`'s."""
-    try:
-        from hpcdist.columnar import rows  # pyarrow is an extra
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        raise DataError(
-            "data.read needs pyarrow, which is not installed: pip install hpcdist[data]"
-        ) from None
-    return rows.read(*args, **kwargs)
+    return needing_pyarrow("rows", "data.read").read(*args, **kwargs)

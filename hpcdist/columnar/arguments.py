@@ -50,11 +50,14 @@ def typed(
     needed: Sequence[str],
     types: Mapping[str, Any],
     targets: Sequence[Target],
-    buckets: Collection[str],
+    texts: Collection[str],
 ) -> Any:
-    """Return what opens a file; of text, with the types that its columns have in all files."""
+    """Return what opens a file; of text, with the types that its columns have in all files.
+
+    ``texts`` are columns that are text, whatever the beginning of a file shows.
+    """
     if kind in TEXT.values():
-        assumed = _assumed(targets) | dict.fromkeys(buckets, "string")
+        assumed = _assumed(targets) | dict.fromkeys(texts, "string")
         return partial(kind, schema=text_schema(kind, file, needed, types, assumed))
     if types:
         raise DataError("data.read: types= is for CSV and JSON; other files say their types")
@@ -108,8 +111,8 @@ def _target(name: str, chosen: str | Sequence[str]) -> Target:
     return Target(name, tuple(chosen), True)
 
 
-def rules_of(nulls: Any, buckets: Mapping[str, int] | None) -> Rules:
-    """Return what becomes of nulls and texts."""
+def rules_of(nulls: Any, buckets: Mapping[str, int] | None, encoded: Collection[str]) -> Rules:
+    """Return what becomes of nulls and texts; ``encoded`` columns are decoded later."""
     fills = nulls if isinstance(nulls, Mapping) else {"": nulls}
     if isinstance(nulls, str) and nulls == "error":
         fills = {}
@@ -119,15 +122,18 @@ def rules_of(nulls: Any, buckets: Mapping[str, int] | None) -> Rules:
                 "data.read: nulls must be 'error', a number, or a dict of numbers by column, "
                 f"got {nulls!r:.200}"
             )
-    rules = Rules(dict(fills), dict(buckets or {}))
+    rules = Rules(dict(fills), dict(buckets or {}), frozenset(encoded))
     for name, count in rules.buckets.items():
         at_least(1, f"buckets[{name!r}]", count)
+        if name in rules.encoded:
+            raise DataError(f"data.read: column {name!r} is decoded: it is not hashed to buckets")
     return rules
 
 
 def refuse_unread(needed: Collection[str], rules: Rules, types: Collection[str]) -> None:
     """Raise DataError for a column that something is said of, and that is not read."""
-    for argument, names in (("nulls", rules.fill), ("buckets", rules.buckets), ("types", types)):
+    said = {"nulls": rules.fill, "buckets": rules.buckets, "types": types, "decode": rules.encoded}
+    for argument, names in said.items():
         for name in names:
             if name and name not in needed:
                 raise DataError(

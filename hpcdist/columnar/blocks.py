@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +97,7 @@ class BlockReader:
         self._columns = list(dict.fromkeys(name for t in targets for name in t.columns))
         self._sources: OrderedDict[str, Source] = OrderedDict()
         self.doing = ""  # what is being read, for those who wait too long
-        self.skipped: list[Skip] = []
+        self.skipped: deque[Skip] = deque()  # threads that read add to it
         self._is_text: dict[str, tuple[bool, str]] = {}  # by column, and by which file
 
     def read(self, number: int) -> Loaded:
@@ -120,7 +120,7 @@ class BlockReader:
         bad = sorted(faults)
         if not bad:
             return Loaded(block.rows, arrays)
-        self._refuse_or_note(_ranges(file, within, [(row, *faults[row]) for row in bad]))
+        self.refuse_or_note(_ranges(file, within, [(row, *faults[row]) for row in bad]))
         places = np.asarray(bad) if kept is None else np.searchsorted(kept, bad)
         usable = np.ones(block.rows, bool)
         usable[places] = False
@@ -147,10 +147,11 @@ class BlockReader:
         column = self._guilty(file, within) if found else ""
         said = str(error) if isinstance(error, DataError) else worded(error)
         skip = Skip(file.path, f"{file.unit} {within}", 0, rows, column, said)
-        self._refuse_or_note([skip], error)
+        self.refuse_or_note([skip], error)
         return Loaded(rows, None, np.zeros(rows, bool))
 
-    def _refuse_or_note(self, skips: Sequence[Skip], cause: BaseException | None = None) -> None:
+    def refuse_or_note(self, skips: Sequence[Skip], cause: BaseException | None = None) -> None:
+        """Raise DataError for rows that cannot be used; note them if they are to be skipped."""
         if not self._policy.skip:
             more = f" (and {len(skips) - 1} more like it)" if len(skips) > 1 else ""
             raise DataError(

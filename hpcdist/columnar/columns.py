@@ -96,6 +96,7 @@ class Rules:
 
     fill: Mapping[str, Any]
     buckets: Mapping[str, int]
+    encoded: Set[str] = frozenset()  # columns that are decoded later, from bytes
 
     def filling(self, name: str) -> Any:
         """Return what nulls of a column become; None: such rows are bad."""
@@ -110,16 +111,28 @@ def converted(name: str, raw: Any, rules: Rules, faults: Faults) -> Column:
             f"buckets: column {name!r} holds {kind}, not text; of CSV types={{{name!r}: 'string'}} "
             "reads it as text"
         )
+    if isinstance(raw, np.ndarray) and raw.dtype.kind not in "SUMm":
+        if name in rules.encoded:
+            raise _not_encoded(name, kind)
+        return _of_numpy(name, raw)
+    array = _one_array(raw)
+    if name in rules.encoded:
+        return _of_bytes(name, array, rules, faults)
+    if _is_list(array.type):
+        return _of_lists(name, array, rules, faults)
+    return _of_values(name, array, rules, faults)
+
+
+def _one_array(raw: Any) -> Any:
+    """Return a column as one array of pyarrow's."""
     if isinstance(raw, np.ndarray):
-        return _of_numpy(name, raw, rules, faults)
+        return pa.array(raw.astype(object) if raw.dtype.kind == "U" else raw)
     array = raw
     if isinstance(raw, pa.ChunkedArray):
         array = raw.chunk(0) if raw.num_chunks == 1 else raw.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # of no chunks, or of texts too long for one
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    if _is_list(array.type):
-        return _of_lists(name, array, rules, faults)
-    return _of_values(name, array, rules, faults)
+    return array
 
 
 def holds_text(raw: Any) -> bool:
@@ -152,16 +165,51 @@ def _is_list(kind: pa.DataType) -> bool:
     return kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
 
 
-def _of_numpy(name: str, raw: np.ndarray, rules: Rules, faults: Faults) -> Column:
-    if raw.dtype.kind in "SU":
-        texts = pa.array(raw.astype(object) if raw.dtype.kind == "U" else raw.tolist())
-        return _of_values(name, texts, rules, faults)
-    if raw.dtype.kind in "Mm":
-        return _of_values(name, pa.array(raw), rules, faults)
+def _of_numpy(name: str, raw: np.ndarray) -> Column:
     if raw.dtype.kind not in "biuf":
         raise DataError(f"column {name!r} has the type {raw.dtype}, which holds no numbers or text")
     values = raw.astype(raw.dtype.newbyteorder("="), copy=False)
     return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _not_encoded(name: str, kind: Any) -> DataError:
+    return DataError(
+        f"data.read: column {name!r} holds {kind}: only text and bytes are decoded; of CSV "
+        f"types={{{name!r}: 'string'}} reads it as text"
+    )
+
+
+def _of_bytes(name: str, array: Any, rules: Rules, faults: Faults) -> Ragged:
+    """Return texts, or bytes, as they are: uint8, one sequence for each row."""
+    if kinds.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if kinds.is_null(array.type):
+        array = pc.cast(array, pa.binary())
+    if (kinds.is_list(array.type) or kinds.is_large_list(array.type)) and kinds.is_uint8(
+        array.type.value_type
+    ):
+        lists = _of_lists(name, array, replace(rules, encoded=frozenset()), faults)
+        assert isinstance(lists, Ragged)
+        return lists
+    if not is_text(array.type):
+        raise _not_encoded(name, array.type)
+    _note_nulls(name, array, rules, faults)
+    array = pc.cast(array, pa.large_binary()).fill_null(b"")
+    _, ends, data = array.buffers()
+    offsets = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1]
+    values = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return Ragged(values, offsets - offsets[0])
+
+
+def _note_nulls(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarray | None:
+    """Return which values are null, None if none is; they are bad unless something is filled in."""
+    if not array.null_count:
+        return None
+    missing: np.ndarray = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+    if rules.filling(name) is None:
+        for row in missing:
+            faults.setdefault(int(row), (name, "the value is null"))
+    return missing
 
 
 def _of_lists(name: str, array: Any, rules: Rules, faults: Faults) -> Column:
@@ -189,12 +237,7 @@ def _of_lists(name: str, array: Any, rules: Rules, faults: Faults) -> Column:
 
 
 def _of_values(name: str, array: Any, rules: Rules, faults: Faults) -> np.ndarray:
-    missing = None
-    if array.null_count:
-        missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
-        if rules.filling(name) is None:
-            for row in missing:
-                faults.setdefault(int(row), (name, "the value is null"))
+    missing = _note_nulls(name, array, rules, faults)
     values = _numbers(name, array, rules)
     if missing is not None:
         values = np.array(values)
@@ -279,6 +322,10 @@ class Target:
         return replace(
             self, dtype=np.dtype(variable.dtype), sample=tuple(sample), ragged=bool(level)
         )
+
+    def as_in_files(self) -> Target:
+        """Return the same, for columns that are decoded later."""
+        return replace(self, dtype=None, sample=None, ragged=None)
 
     def filled(self, columns: Mapping[str, Column], texts: Set[str], faults: Faults) -> Column:
         """Return the array; rows whose values it cannot hold are added to ``faults``.

@@ -102,6 +102,14 @@ class Index:
             block -= len(file.blocks)
         raise IndexError(block)
 
+    def row(self, number: int) -> tuple[FileFacts, int, int]:
+        """Return the file of a row, counted through all blocks; its block, and its place there."""
+        for block, rows in enumerate(self.sizes):
+            if number < rows:
+                return (*self.where(block), number)
+            number -= rows
+        raise IndexError(number)
+
     @property
     def words(self) -> str:
         """Say which files these are."""

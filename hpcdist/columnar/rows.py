@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from hpcdist.columnar.arguments import (
 from hpcdist.columnar.blocks import BlockReader, Policy, Skip
 from hpcdist.columnar.certificate import Certificate, shuffle_facts
 from hpcdist.columnar.columns import Column, Ragged, Rules, Target
+from hpcdist.columnar.decoding import Decoding, decoders_of
 from hpcdist.columnar.files import Filter, Index, expanded, filter_of, look_into
+from hpcdist.columnar.images import Images
 from hpcdist.columnar.order import Order, Shuffle
 from hpcdist.columnar.windows import Batch, batches
 from hpcdist.errors import CheckpointError, DataError
@@ -31,6 +33,9 @@ from hpcdist.lod_tensor import LoDTensor
 from hpcdist.reader import buffered
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_IMAGES_WINDOW = 1 << 12  # rows: images are large
+_DECODED_AHEAD = 2  # batches
 
 # Of FLAGS_rpc_deadline: whoever waits for files says so before others give up waiting for it.
 _PATIENCE = 0.8
@@ -57,11 +62,12 @@ class Rows:
         drop_last: bool,
         policy: Policy,
         certificate: Path | None,
+        decoding: Decoding | None = None,
     ) -> None:
         self._index, self._opened, self._targets = index, opened, tuple(targets)
         self._rules, self._only, self._shuffle = rules, only, shuffle
         self._size, self._drop_last, self._policy = size, drop_last, policy
-        self._directory = certificate
+        self._decoding, self._directory = decoding, certificate
         self._certificate: Certificate | None = None
         self._parent: list[Any] | None = None  # run, epoch and position of a checkpoint
         self._replaced: list[str] = []  # runs that a checkpoint ended here
@@ -125,9 +131,15 @@ class Rows:
         """
         self._loops += 1
         loop = self._loops
+        as_read = [
+            target.as_in_files() if self._rules.encoded & set(target.columns) else target
+            for target in self._targets
+        ]
         reader = BlockReader(
-            self._index, self._opened, self._targets, self._rules, self._only, self._policy
+            self._index, self._opened, as_read, self._rules, self._only, self._policy
         )
+        patience_s = settings.RPC_DEADLINE.read() / 1000 * _PATIENCE
+        late = partial(_late, reader, self._decoding)
         order = Order(self._index.sizes, self._shuffle, self.epoch)
         ahead = buffered(
             partial(
@@ -135,11 +147,15 @@ class Rows:
                 self._trainer, self._trainers,
             ),
             max(2, self._shuffle.window // self._size),
-            within_s=settings.RPC_DEADLINE.read() / 1000 * _PATIENCE,
-            late=partial(_late, reader),
-        )()  # fmt: skip
+            patience_s,
+            late,
+        )  # fmt: skip
+        if self._decoding is not None:
+            decoded = partial(self._decoding.batches, ahead, self.epoch, reader.refuse_or_note)
+            ahead = buffered(decoded, _DECODED_AHEAD, patience_s, late)
+        given = ahead()
         try:
-            for batch in ahead:
+            for batch in given:
                 self._refuse_older(loop)
                 self._count(batch, reader)
                 if len(batch.numbers):
@@ -155,7 +171,7 @@ class Rows:
             if self._certificate is not None:
                 self._certificate.end()
         finally:
-            ahead.close()
+            given.close()
             reader.close()
 
     def _refuse_older(self, loop: int) -> None:
@@ -167,7 +183,7 @@ class Rows:
             )
 
     def _count(self, batch: Batch, reader: BlockReader) -> None:
-        new, reader.skipped = reader.skipped, []
+        new = [reader.skipped.popleft() for _ in range(len(reader.skipped))]
         self.skipped += new
         if self._certificate is None and self._directory is not None:
             self._certificate = self._certified(self._directory)
@@ -270,11 +286,22 @@ def _fed(column: Column) -> Any:
     return column
 
 
-def _late(reader: BlockReader, waited_s: float) -> DataError:
+def _late(reader: BlockReader, decoding: Decoding | None, waited_s: float) -> DataError:
+    if decoding is not None and decoding.doing:
+        return DataError(
+            f"decoding {decoding.doing} has not ended within {waited_s:g} s: an image, or the "
+            "function that is given to decode=; --deadline sets how long to wait"
+        )
     return DataError(
         f"reading {reader.doing} has not ended within {waited_s:g} s: the file system does not "
         "answer; --deadline sets how long to wait"
     )
+
+
+def _window(decoders: Iterable[Any]) -> int:
+    """Return how many rows a window has where nobody says it."""
+    images = any(isinstance(how, Images) and how.folder is None for how in decoders)
+    return _IMAGES_WINDOW if images else Shuffle.window
 
 
 def read(
@@ -284,13 +311,15 @@ def read(
     batch: int,
     feed_list: Sequence[Any] | None = None,
     shuffle: int | None = None,
-    window: int = Shuffle.window,
+    window: int | None = None,
     lanes: int = 1,
     drop_last: bool = False,
     filters: Any = None,
     nulls: Any = "error",
     buckets: Mapping[str, int] | None = None,
     types: Mapping[str, Any] | None = None,
+    decode: Mapping[str, Any] | None = None,
+    workers: int = 0,
     on_bad: str = "error",
     retries: int = 3,
     certificate: str | os.PathLike[str] | None = None,
@@ -303,12 +332,15 @@ def read(
     not mention is the column of its name.
 
     ``shuffle``: a seed; None keeps the order of the files. ``window``: rows that are shuffled among
-    themselves (blocks of the files are shuffled first). ``lanes``: parts of an epoch that every
+    themselves (blocks of the files are shuffled first), by default 131072, where images are decoded
+    4096. ``lanes``: parts of an epoch that every
     batch takes rows from, so that `Rows.shard` need not read all files; a divisor of ``batch``.
 
     ``filters``: rows to read, [("age", ">=", 18)]. ``nulls``: "error", or a number for them, or a
     dict by column. ``buckets``: column of texts -> how many numbers to hash it to. ``types``: of
-    columns of CSV and JSON, such as "float32", or a dtype. ``on_bad``: "error", or "skip" rows that
+    columns of CSV and JSON, such as "float32", or a dtype. ``decode``: column -> `Images`, a
+    `Vocabulary`, or any function from a text to whole numbers, in as many processes as ``workers``
+    says, or with 0 in a thread. ``on_bad``: "error", or "skip" rows that
     cannot be read. ``retries``: of a read that the file system fails. ``certificate``: directory to
     write into which rows were used (default: HPCDIST_CERTIFICATE).
 
@@ -327,10 +359,12 @@ def read(
     only = filter_of(filters)
     targets = targets_of(kind, files[0], columns, feed_list)
     needed = dict.fromkeys(name for target in targets for name in target.columns)
-    rules = rules_of(nulls, buckets)
+    decoders = decoders_of(decode or {}, targets)
+    rules = rules_of(nulls, buckets, decoders)
     needed |= dict.fromkeys(only.columns if only else ())
     refuse_unread(needed, rules, types or {})
-    opened = typed(kind, files[0], list(needed), types or {}, targets, rules.buckets)
+    texts = [*rules.buckets, *decoders]
+    opened = typed(kind, files[0], list(needed), types or {}, targets, texts)
     index = look_into(files, opened, list(needed), only)
     directory = settings.CERTIFICATE.read() if certificate is None else os.fspath(certificate)
     rows = Rows(
@@ -341,7 +375,7 @@ def read(
         only,
         Shuffle(
             None if shuffle is None else int(shuffle),
-            at_least(1, "window", window),
+            at_least(1, "window", _window(decoders.values()) if window is None else window),
             lanes,
             size // lanes if lanes > 1 else 1,
         ),
@@ -349,6 +383,7 @@ def read(
         drop_last,
         Policy(on_bad == "skip", at_least(0, "retries", retries)),
         Path(directory) if directory else None,
+        Decoding(decoders, targets, index, at_least(0, "workers", workers)) if decoders else None,
     )
     if not len(rows):
         raise DataError(

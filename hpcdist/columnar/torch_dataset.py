@@ -25,11 +25,22 @@ class _Batches(IterableDataset):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as plain data: a `hpcdist.torch.Saver` may be given this object."""
+        state: dict[str, Any] = self._rows.state()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a position, with any number of ranks."""
+        self._rows.check([state])
+        self._rows.resume(state, None)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if get_worker_info() is not None:
             raise DataError(
-                "data.read has a thread of its own, and the position must be known where training "
-                "is: use DataLoader(rows.torch(), batch_size=None, num_workers=0)"
+                "data.read has threads of its own, and the position must be known where training "
+                "is: use DataLoader(rows.torch(), batch_size=None, num_workers=0), and "
+                "data.read(..., workers=) for processes that decode"
             )
         for batch in self._rows():
             yield {name: _tensor(column) for name, column in batch.items()}

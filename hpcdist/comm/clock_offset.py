@@ -1,10 +1,17 @@
-"""How far the clock of each rank is from rank 0's, found by messages there and back."""
+"""How far the clock of each rank is from rank 0's: found by messages there and back.
+
+Ranks whose clock is rank 0's own, as on one host, need none: their offset is 0, without an error.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -12,50 +19,134 @@ from hpcdist.comm.base import Transport
 from hpcdist.trace.events import Cause, waits_for_cause
 
 ROUNDS = 16
-TAG = 0  # at the start no other message is under way
+TAG = 0  # at the start and at the end no other message is under way
+_TOLD = struct.Struct("<qqq")
 
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """What to add to this rank's monotonic clock to have rank 0's; both in nanoseconds."""
+    """What to add to this rank's monotonic clock to have rank 0's; all in nanoseconds.
+
+    ``at_ns`` is when this was found, by the rank's own clock.
+    """
 
     offset_ns: int
     error_ns: int
+    at_ns: int = 0
+
+
+@dataclass(frozen=True)
+class ClockDrift:
+    """How a rank's clock is turned into rank 0's when both ends of a time are known.
+
+    ``stretched(t) + offset_ns`` is rank 0's clock when the rank's own is t.
+    """
+
+    offset_ns: int
+    error_ns: int
+    since_ns: int = 0
+    rate: float = 0.0  # by which rank 0's clock runs faster
+
+    def stretched(self, own_ns: np.ndarray) -> np.ndarray:
+        """Return times of the rank's clock as they were without drift."""
+        return own_ns + np.rint((own_ns - self.since_ns) * self.rate).astype(np.int64)
+
+
+def drift_between(first: ClockOffset, last: ClockOffset) -> ClockDrift:
+    """Return how a clock went between two comparisons. Pure.
+
+    Where one offset fits both, the clock is taken to be steady: half of what fits is the error.
+    Else it is taken to drift evenly.
+    """
+    least = max(first.offset_ns - first.error_ns, last.offset_ns - last.error_ns)
+    most = min(first.offset_ns + first.error_ns, last.offset_ns + last.error_ns)
+    if least <= most:
+        steady = _narrowed(least, most)
+        return ClockDrift(steady.offset_ns, steady.error_ns)
+    passed = max(1, last.at_ns - first.at_ns)
+    rate = (last.offset_ns - first.offset_ns) / passed
+    error_ns = max(first.error_ns, last.error_ns)
+    return ClockDrift(first.offset_ns, error_ns, first.at_ns, rate)
 
 
 def offset_from(rounds: Iterable[tuple[int, int, int]]) -> ClockOffset:
     """Return the offset that fits all rounds: (asked, rank 0's time, answered).
 
-    Rank 0 answered between the two others, so each round bounds the offset from both sides. An
-    offset of 0 that fits is taken: ranks of one host read the same clock.
+    Rank 0 answered between the two others, so each round bounds the offset from both sides.
     """
-    least, most = -(2**62), 2**62
+    least, most, at = -(2**62), 2**62, 0
     for asked, told, answered in rounds:
-        least, most = max(least, told - answered), min(most, told - asked)
+        least, most, at = max(least, told - answered), min(most, told - asked), answered
+    found = _narrowed(least, most)
+    return ClockOffset(found.offset_ns, found.error_ns, at)
+
+
+def _narrowed(least: int, most: int) -> ClockOffset:
+    """Return the offset between two bounds; 0 if it is: clocks that may be the same are."""
     if least <= 0 <= most:
         return ClockOffset(0, max(-least, most))
     return ClockOffset((least + most) // 2, (most - least + 1) // 2)
 
 
-def clock_offset(transport: Transport) -> ClockOffset:
-    """Return the offset of this rank. Collective, while no other messages are under way."""
-    ask, told = np.zeros(1, np.int64), np.zeros(1, np.int64)
+def clock_name() -> str:
+    """Return a name of the clock that this process reads; empty where the system does not say.
 
-    @waits_for_cause(Cause.START)
-    def describe() -> str:
-        return f"rank {transport.rank} comparing its clock with rank 0's"
+    Processes of one boot of one machine read the same, unless one has a time namespace of its own.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    with contextlib.suppress(FileNotFoundError):  # as in a kernel without such namespaces
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    return boot
 
+
+def clock_offset(
+    transport: Transport, name_of_clock: Callable[[], str] = clock_name
+) -> ClockOffset:
+    """Return the offset of this rank. Collective, while no other messages are under way.
+
+    The first rank of each other clock compares it with rank 0's, for all that read it.
+    """
+    names = [name.decode() for name in transport.allgather_bytes(name_of_clock().encode())]
+    firsts = [k for k in range(1, transport.size) if _reads_another(names, k)]
+    own = ClockOffset(0, 0, time.monotonic_ns())
     if transport.rank == 0:
-        for peer in range(1, transport.size):
-            for _ in range(ROUNDS):
-                transport.wait_all([transport.irecv(ask, peer, TAG)], describe)
-                told[0] = time.monotonic_ns()
-                transport.wait_all([transport.isend(told, peer, TAG)], describe)
-        return ClockOffset(0, 0)
+        for peer in firsts:
+            _answer(transport, peer)
+    elif transport.rank in firsts:
+        own = _ask(transport)
+    told = transport.allgather_bytes(_TOLD.pack(own.offset_ns, own.error_ns, own.at_ns))
+    name = names[transport.rank]
+    source = names.index(name) if name else transport.rank
+    return ClockOffset(*_TOLD.unpack(told[source]))
+
+
+def _reads_another(names: list[str], rank: int) -> bool:
+    """Tell whether a rank is the first with its clock, as far as that is known."""
+    return not names[rank] or names.index(names[rank]) == rank
+
+
+@waits_for_cause(Cause.START)
+def _describe() -> str:
+    return "the comparison of clocks with rank 0's"
+
+
+def _answer(transport: Transport, peer: int) -> None:
+    ask, told = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for _ in range(ROUNDS):
+        transport.wait_all([transport.irecv(ask, peer, TAG)], _describe)
+        told[0] = time.monotonic_ns()
+        transport.wait_all([transport.isend(told, peer, TAG)], _describe)
+
+
+def _ask(transport: Transport) -> ClockOffset:
+    ask, told = np.zeros(1, np.int64), np.zeros(1, np.int64)
     rounds = []
     for _ in range(ROUNDS):
         answer = transport.irecv(told, 0, TAG)
         asked = time.monotonic_ns()
-        transport.wait_all([transport.isend(ask, 0, TAG), answer], describe)
+        transport.wait_all([transport.isend(ask, 0, TAG), answer], _describe)
         rounds.append((asked, int(told[0]), time.monotonic_ns()))
     return offset_from(rounds)

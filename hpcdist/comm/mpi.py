@@ -64,6 +64,7 @@ class MpiTransport(Transport):
         self.concurrent: bool = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.tolerant = False
         self.takes_device_memory: bool = _knows_cuda(MPI.__file__)
+        self._parts: list[MpiTransport] = []  # of other communicators, made from this one
 
     # -- point to point --
 
@@ -169,7 +170,7 @@ class MpiTransport(Transport):
         return waiter(checked, self.policy, describe, deadline_s, self._mpi.Exception)
 
     def on_host(self) -> MpiTransport:
-        return MpiTransport(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED), self.policy)
+        return self._part(self._comm.Split_type(self._mpi.COMM_TYPE_SHARED))
 
     def share(self, nbytes: int) -> SharedRows | None:
         # A file system that fills up would end ranks by a signal, in the middle of a step.
@@ -191,16 +192,36 @@ class MpiTransport(Transport):
         return SharedRows(rows, window.Sync, free)
 
     def split(self, color: int, key: int) -> MpiTransport:
-        return MpiTransport(self._comm.Split(color, key), self.policy)
+        return self._part(self._comm.Split(color, key))
 
     def subset(self, ranks: Sequence[int], tag: int) -> MpiTransport:
         group = self._comm.Get_group().Incl(list(ranks))
-        return MpiTransport(cast(Any, self._comm).Create_group(group, tag), self.policy)
+        return self._part(cast(Any, self._comm).Create_group(group, tag))
+
+    def free(self) -> None:
+        """Free this communicator and those made from it; MPICH has 2,048 in all. Collective.
+
+        For processes that go on after a job has ended well. What nobody has received is received
+        here: it would else come to who gets this communicator's number next.
+        """
+        for part in self._parts:
+            part.free()
+        self._comm.Barrier()
+        status = self._mpi.Status()
+        while self._comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+            data = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv([data, self._mpi.BYTE], status.Get_source(), status.Get_tag())
+        self._comm.Free()
 
     def abort(self, code: int) -> None:
         self._comm.Abort(code)
 
     # -- inside --
+
+    def _part(self, comm: MPI.Comm) -> MpiTransport:
+        part = type(self)(comm, self.policy)
+        self._parts.append(part)
+        return part
 
     def _finish(
         self, requests: Sequence[Request], what: str, deadline_s: float | None = DEADLINE_S

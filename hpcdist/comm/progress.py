@@ -58,7 +58,8 @@ class Clock:
 
 CLOCK = Clock()
 
-_waits: list[Callable[[], str]] = []  # what this process waits for, once it has waited a little
+# What this process waits for, once it has waited a little, and since when by its monotonic clock.
+_waits: list[tuple[Callable[[], str], int]] = []
 
 TICK_S = 0.02
 _ticks: list[Callable[[], None]] = []  # called about so often while this process waits
@@ -68,22 +69,25 @@ _last_tick = [0.0]
 def waiting_for() -> str:
     """Return what this process is waiting for, or an empty string. For the last words of a job."""
     # Another thread asks, and the wait may end meanwhile.
-    for describe in _waits[-1:]:
+    for describe, _ in _waits[-1:]:
         return describe()
     return ""
 
 
-def waiting_cause() -> Cause | None:
-    """Return what this process waits for, in kind; asks no transport, so any thread may call it."""
-    for describe in _waits[-1:]:
-        return cause_of(describe)
+def waiting_cause() -> tuple[Cause, int] | None:
+    """Return what this process waits for, in kind, and since when, in ns of its monotonic clock.
+
+    Asks no transport, so any thread may call it.
+    """
+    for describe, since in _waits[-1:]:
+        return cause_of(describe), since
     return None
 
 
 @contextmanager
 def waits_for(describe: Callable[[], str]) -> Iterator[None]:
     """Let `waiting_for` tell ``describe()`` while the block waits by means of its own."""
-    _waits.append(describe)
+    _waits.append((describe, time.monotonic_ns()))
     try:
         yield
     finally:

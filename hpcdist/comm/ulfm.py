@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -128,13 +128,6 @@ class UlfmTransport(MpiTransport):
             except RankFailure:
                 ended.append(False)
         return ended
-
-    def split(self, color: int, key: int) -> UlfmTransport:
-        return UlfmTransport(self._comm.Split(color, key), self.policy)
-
-    def subset(self, ranks: Sequence[int], tag: int) -> UlfmTransport:
-        group = self._comm.Get_group().Incl(list(ranks))
-        return UlfmTransport(cast(Any, self._comm).Create_group(group, tag), self.policy)
 
     # -- inside --
 

@@ -140,7 +140,7 @@ def _rows(root: str, pieces: Sequence[str], metas: Mapping[str, Meta]) -> dict[s
 class Interpreted(Protocol):
     """Tells which operators are interpreted, and what they give; see `executor.dynamic`."""
 
-    def takes(self, op: Operator) -> bool:
+    def takes(self, op: Operator, metas: Mapping[str, Meta]) -> bool:
         """Tell whether an operator is interpreted; those before it have been told of."""
 
     def enter(self, op: Operator, metas: dict[str, Meta]) -> None:
@@ -162,7 +162,7 @@ def concrete_metas(
     """
     metas = dict(known)
     for op in ops:
-        if interpreted is not None and interpreted.takes(op):
+        if interpreted is not None and interpreted.takes(op, metas):
             for name in reads(op):
                 var = block.find_var(name)
                 if var is not None and var.is_data and name not in metas:
@@ -205,7 +205,7 @@ def changed_metas(
     if not new:
         return new
     for op in ops:
-        if interpreted is not None and interpreted.takes(op):
+        if interpreted is not None and interpreted.takes(op, metas):
             interpreted.follow(op, new)
             continue
         if new.keys().isdisjoint(op.input_arg_names) or lookup(op.type).infer is None:

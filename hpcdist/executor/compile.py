@@ -24,11 +24,14 @@ from hpcdist.executor.analysis import (
     writes,
 )
 from hpcdist.executor.backend import Backend
+from hpcdist.executor.chains import join_chains
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
+from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
 from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.memory import (
     adopted,
+    aligned,
     carve,
     lay_contiguous,
     meta_of,
@@ -181,16 +184,22 @@ class Compiler:
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
         if network is not None:
             groups = network.contiguous(controls, metas, self.backend)
-            lay_contiguous(groups, metas, self.scope, self.backend, network)
+            lay_contiguous(groups, metas, self.scope, self.backend, network.memory)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
+        joins = self._may_join(feeds) and not dynamic.ops
+        flat = self._flat_updates(ops, metas, views, fixed) if joins else NO_FLAT_UPDATES
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
-        sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n not in fixed}
+        pooled = metas.keys() - fixed - flat.offsets.keys()
+        sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n in pooled}
         for name in sizes.keys() & (reserve or {}).keys():
             sizes[name] = max(sizes[name], (reserve or {})[name])
         layout = self._lay_out(ops, views, sizes, feeds, fetches, bool(dynamic.ops))
-        memory = self.pool.take(layout.nbytes)
+        begin = aligned(layout.nbytes, self.backend.alignment)  # of gradients updated together
+        memory = self.pool.take(begin + flat.nbytes)
         places = self._allocate(memory, layout, metas)
+        for name, offset in flat.offsets.items():
+            self.arrays[name] = self._one(carve(memory, begin + offset, metas[name]))
         for name in views:
             self._view(name, views, metas)
         fits = control.Fits()
@@ -198,9 +207,12 @@ class Compiler:
         if dynamic.ops:
             recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
             interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded)
+        flat_calls = flat.bind(self.arrays, self.backend)
         steps, bound_ops = self._bind(
-            layout.ops, metas, views, controls, fits, fetches, dynamic.ops, interpreter
+            layout.ops, metas, views, controls, fits, fetches, flat_calls, dynamic.ops, interpreter
         )
+        if joins:
+            steps, bound_ops = join_chains(self.backend.xp, steps, bound_ops)
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
             fixed_ops = {*map(id, controls), *dynamic.ops}
@@ -278,11 +290,36 @@ class Compiler:
         return value
 
     # -- arrays ------------------------------------------------------------------------------
+    def _may_join(self, feeds: Mapping[str, Meta]) -> bool:
+        """Tell whether calls may become one: on a GPU, if nobody asks for them one by one."""
+        ragged = any(meta.sequences is not None for meta in feeds.values())
+        return self.backend.xp is not np and not ragged and not settings.CHECK_NAN_INF.read()
+
+    def _flat_updates(
+        self,
+        ops: Sequence[Operator],
+        metas: Mapping[str, Meta],
+        views: Mapping[str, View],
+        fixed: Collection[str],
+    ) -> FlatUpdates:
+        """Lay what updates of one rule move side by side; gradients in ``fixed`` have a place."""
+        saves = self.block.program.memory_saving is not None  # moves updates, to free gradients
+        if saves or self.given:
+            return NO_FLAT_UPDATES
+
+        def placed(name: str) -> Any:
+            if name not in fixed:
+                return None
+            self._fix(name, metas[name])
+            return self.arrays[name]
+
+        return lay_flat(ops, metas, views, self.scope, self.backend, placed)
+
     def _fix(self, name: str, meta: Meta) -> None:
         """Use the scope's array of a kept value: made if it is new, moved if it is elsewhere."""
         if name in self.arrays:
             return
-        variable = self.scope.find_var(name) or self.scope.var(name)
+        variable = self.scope.var_or_new(name)
         if variable.value is None or meta_of(variable.value) != meta:
             variable.hold(new_value(meta, self.backend))
         own = adopted(variable.value, self.backend)
@@ -343,15 +380,15 @@ class Compiler:
         controls: Sequence[Operator],
         fits: control.Fits,
         fetches: Sequence[str],
+        acting: dict[int, Step | None],
         interpreted: Collection[int],
         interpreter: Interpreter | None,
     ) -> tuple[list[Step], list[Operator]]:
-        acting: dict[int, Step | None] = {}
         if controls:
             owner = (self.block.program, self.scope, self.backend)
             binding = control.Binding(*owner, self.arrays, fits, fetches)
             calls = control.required(controls[0]).bind(controls, binding)
-            acting = {id(op): call for op, call in zip(controls, calls)}
+            acting.update((id(op), call) for op, call in zip(controls, calls))
         steps: list[Step] = []
         bound: list[Operator] = []
         for op in ops:

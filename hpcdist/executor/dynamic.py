@@ -3,12 +3,13 @@
 What loops, branches and tensor arrays give has no place in memory that could be planned, nor has
 what is computed from it. Such operators run one by one, in the order of the block, between those
 that are compiled (`executor.interpret`). What they give to compiled operators has a known shape:
-as declared, or that of the value whose gradient it is. Pure.
+as declared, or that of the value whose gradient it is. So run operators that measure sequences by
+lengths which are neither fed nor those of another value, but computed. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpcdist.errors import GraphError
@@ -81,7 +82,7 @@ class Dynamic:
         return self.keeps(name) or _is_sized(var)
 
     # -- operator by operator ----------------------------------------------------------------
-    def takes(self, op: Operator) -> bool:
+    def takes(self, op: Operator, metas: Mapping[str, Meta]) -> bool:
         """Tell whether an operator is interpreted; those before it have been told of."""
         definition = lookup(op.type)
         inputs = [n for n in op.input_arg_names if n in self.names]
@@ -93,7 +94,9 @@ class Dynamic:
             )
         if id(op) in self.ops:
             return True
-        if mixed or definition.values is not None:
+        measured = [name for slot in definition.measures for name in op.input(slot)]
+        computed = any(name in metas and metas[name].lengths is None for name in measured)
+        if mixed or computed or definition.values is not None:
             self.ops.add(id(op))
             return True
         return False

@@ -32,6 +32,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.trace.events import Kind
+from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
 
 _STEP, _RUN, _FEED, _FETCH = map(recorder.name, ("step", "run", "feed", "fetch"))
@@ -171,6 +172,8 @@ class Executor:
             self._nan_watch.look(fetches, results)
         if detailed:
             _note_fetched(fetches, results, fetched, len(entry.compiled.steps))
+        if entry.trains and metric_log.fetches and not here.step & metric_log.mask:
+            metric_log.fetched(here.step, fetches, results)
         kind, called = (Kind.STEP, _STEP) if entry.trains else (Kind.RUN, _RUN)
         recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
         if return_numpy:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from hpcdist.executor.backend import Backend
-from hpcdist.executor.control import NetworkOperators
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
@@ -39,7 +39,7 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, i)):
         life = lifetimes[index]
-        size = _aligned(life.nbytes)
+        size = aligned(life.nbytes)
         offset = 0
         for begin, end, other in placed:
             if other.last < life.first or life.last < other.first:
@@ -59,7 +59,7 @@ def nbytes_of(meta: Meta) -> int:
     item = np.dtype(meta.dtype).itemsize
     if meta.type != "SELECTED_ROWS":
         return math.prod(meta.shape) * item
-    return _aligned(meta.rows * 8) + meta.rows * math.prod(meta.shape[1:]) * item
+    return aligned(meta.rows * 8) + meta.rows * math.prod(meta.shape[1:]) * item
 
 
 def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
@@ -68,7 +68,7 @@ def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
         return False
     starts = [backend.address(a) for a in arrays]
     ends = [start + a.nbytes for start, a in zip(starts, arrays)]
-    return [_aligned(end, backend.alignment) for end in ends[:-1]] == starts[1:]
+    return [aligned(end, backend.alignment) for end in ends[:-1]] == starts[1:]
 
 
 def meta_of(value: Any) -> Meta:
@@ -89,7 +89,7 @@ def carve(memory: Any, offset: int, meta: Meta) -> Any:
     if meta.type != "SELECTED_ROWS":
         return piece(offset, meta.shape, meta.dtype)
     rows = piece(offset, (meta.rows,), "int64")
-    values = piece(offset + _aligned(rows.nbytes), (meta.rows, *meta.shape[1:]), meta.dtype)
+    values = piece(offset + aligned(rows.nbytes), (meta.rows, *meta.shape[1:]), meta.dtype)
     return SelectedRows(rows, values, meta.shape[0])
 
 
@@ -112,7 +112,8 @@ def adopted(value: Any, backend: Backend) -> Any:
     return SelectedRows(rows, backend.adopt(value.value), value.height)
 
 
-def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """Return the least multiple of ``alignment`` that is not below ``nbytes``."""
     return -(-nbytes // alignment) * alignment
 
 
@@ -121,21 +122,32 @@ def lay_contiguous(
     metas: Mapping[str, Meta],
     scope: Scope,
     backend: Backend,
-    network: NetworkOperators,
+    memory_of: Callable[[int, Backend], Any],
 ) -> None:
-    """Move the kept values of each group one behind the other, unless they lie so."""
+    """Move the kept values of each group one behind the other, unless they lie so.
+
+    ``memory_of(nbytes, backend)`` gives the memory for a group.
+    """
     for group in groups:
-        held = [scope.find_var(n) or scope.var(n) for n in group]
+        held = [scope.var_or_new(n) for n in group]
         if adjacent([h.value for h in held], backend):
+            for var in held:
+                var.laid = True
             continue
-        sizes = [_aligned(nbytes_of(metas[n]), backend.alignment) for n in group]
-        memory = network.memory(sum(sizes), backend)
+        offsets, nbytes = aligned_offsets([metas[n] for n in group], backend.alignment)
+        memory = memory_of(nbytes, backend)
         if backend.alignment > 1:
             memory.fill(0)  # what lies between values is summed with them
-        offset = 0
-        for name, var, size in zip(group, held, sizes):
+        for name, var, offset in zip(group, held, offsets):
             array = carve(memory, offset, metas[name])
             if var.value is not None:
                 array[...] = backend.adopt(var.value)
             var.hold(array)
-            offset += size
+            var.laid = True
+
+
+def aligned_offsets(metas: Sequence[Meta], alignment: int) -> tuple[list[int], int]:
+    """Return where values begin that lie one behind the other, and the bytes of all of them."""
+    sizes = [aligned(nbytes_of(meta), alignment) for meta in metas]
+    *offsets, total = accumulate(sizes, initial=0)
+    return offsets, total

@@ -19,6 +19,7 @@ class ScopeVariable:
         self.scope = scope
         self.name = name
         self.value: Any = None
+        self.laid = False  # beside others, and not to be moved for another Program
 
     def get_tensor(self) -> ScopeTensor:
         """Return a handle for reading and setting the array."""
@@ -27,6 +28,7 @@ class ScopeVariable:
     def hold(self, value: Any) -> None:
         """Take another array: compiled programs must bind anew."""
         self.value = value
+        self.laid = False
         self.scope.layout += 1
 
 
@@ -89,6 +91,10 @@ class Scope:
         if variable is None and self.parent is not None:
             return self.parent.find_var(name)
         return variable
+
+    def var_or_new(self, name: str) -> ScopeVariable:
+        """Look a variable up here and in the parents; make one here if there is none."""
+        return self.find_var(name) or self.var(name)
 
     def local_var_names(self) -> list[str]:
         """Names of this scope's own variables."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.errors import GraphError
 from hpcdist.graph import names
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.printing import block_text
 from hpcdist.graph.registry import infer_outputs, lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
@@ -28,11 +29,19 @@ class Block:
 
     # -- variables ---------------------------------------------------------------------------
     def create_var(self, name: str | None = None, **facts: Any) -> Variable:
-        """Add a variable; an existing one of that name is returned unchanged."""
+        """Add a variable; an existing one of that name is returned unchanged.
+
+        GraphError if that one has another shape than is given.
+        """
         name = name or names.generate("_generated_var")
         if name not in self.vars:
-            self.add_var(Variable(self, name, **facts))
-        return self.vars[name]
+            return self.add_var(Variable(self, name, **facts))
+        var, shape = self.vars[name], facts.get("shape")
+        if shape is not None and var.shape and var.shape != tuple(shape):
+            raise GraphError(
+                f"create_var: {name!r} is there already, with shape {var.shape}, not {shape}"
+            )
+        return var
 
     def create_parameter(
         self, name: str, *, initializer: Callable[..., Any] | None = None, **facts: Any
@@ -60,6 +69,23 @@ class Block:
         self.program.touch()
 
     _remove_var = remove_var
+
+    def _rename_var(self, name: str, new_name: str) -> Variable:
+        """Call a variable otherwise, here and in the operators of this block."""
+        var = self.var(name)
+        if self.find_var(new_name) is not None:
+            raise GraphError(f"rename_var: {new_name!r} is there already")
+        self.vars = {new_name if n == name else n: v for n, v in self.vars.items()}
+        var.name = new_name
+        for op in self.ops:
+            op.rename({name: new_name})
+        return var
+
+    def _clone_variable(self, var: Variable, force_persistable: bool = True) -> Variable:
+        """Add a variable like one of another Program; parameters become plain variables."""
+        kinds = ("shape", "dtype", "type", "stop_gradient", "lod_level", "is_data")
+        facts = {kind: getattr(var, kind) for kind in kinds}
+        return self.create_var(var.name, persistable=force_persistable or var.persistable, **facts)
 
     def has_var(self, name: str) -> bool:
         """Tell whether the block itself has this variable."""
@@ -92,6 +118,15 @@ class Block:
         """The block around this one."""
         return None if self.parent_idx < 0 else self.program.block(self.parent_idx)
 
+    @property
+    def forward_block_idx(self) -> int:
+        """Fluid's mark of a block of gradients; here every block has its own operators: -1."""
+        return -1
+
+    def iter_parameters(self) -> Iterator[Parameter]:
+        """Yield the parameters of this block in order of creation."""
+        yield from self.all_parameters()
+
     def all_parameters(self) -> list[Parameter]:
         """Parameters of this block in order of creation."""
         return [v for v in self.vars.values() if isinstance(v, Parameter)]
@@ -99,12 +134,14 @@ class Block:
     # -- operators ---------------------------------------------------------------------------
     def append_op(
         self,
-        type: str,
+        type: str | None = None,
         inputs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
         """Add an operator at the end; its shape rule sets its outputs' shapes and types."""
+        if type is None:
+            raise GraphError("append_op: an operator needs a type")
         return self.insert_op(len(self.ops), type, inputs, outputs, attrs)
 
     def prepend_op(self, type: str, *args: Any, **kwargs: Any) -> Operator:
@@ -174,6 +211,12 @@ class Block:
                     continue  # already declared
                 var.shape, var.dtype, var.type = meta.shape, meta.dtype, meta.type
                 var.lod_level = 0 if meta.lod is None else meta.lod.level
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Return the block as text, as it stands in the Program's."""
+        return block_text(self, with_details)
+
+    __str__ = to_string
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self.ops)

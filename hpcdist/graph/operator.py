@@ -74,9 +74,14 @@ class Operator:
         return Role(self.attrs.get(ROLE_ATTR, 0))
 
     @property
+    def idx(self) -> int:
+        """Its number in its block."""
+        return next(i for i, op in enumerate(self.block.ops) if op is self)
+
+    @property
     def place(self) -> str:
         """Where it stands, as `str` of its Program numbers it: ``op #3``, ``block 1, op #0``."""
-        number = f"op #{self.block.ops.index(self)}"
+        number = f"op #{self.idx}"
         return f"block {self.block.idx}, {number}" if self.block.idx else number
 
     def attr(self, name: str) -> Any:
@@ -96,6 +101,11 @@ class Operator:
 
     def _blocks_attr(self, name: str) -> list[Block]:
         return [self.block.program.block(index) for index in self._blocks_attr_ids(name)]
+
+    @property
+    def attr_names(self) -> list[str]:
+        """The attributes that it has."""
+        return list(self.attrs)
 
     def has_attr(self, name: str) -> bool:
         """Tell whether the operator has this attribute."""
@@ -119,12 +129,29 @@ class Operator:
                 slots[slot] = [new_names.get(name, name) for name in names]
         self.block.program.touch()
 
+    def _rename_input(self, old_name: str, new_name: str) -> None:
+        """Replace a variable wherever it stands among the inputs."""
+        self._rename_in(self.inputs, old_name, new_name)
+
+    def _rename_output(self, old_name: str, new_name: str) -> None:
+        """Replace a variable wherever it stands among the outputs."""
+        self._rename_in(self.outputs, old_name, new_name)
+
+    def _rename_in(self, slots: Slots, old: str, new: str) -> None:
+        for slot, names in slots.items():
+            slots[slot] = [new if name == old else name for name in names]
+        self.block.program.touch()
+
     def copied_to(self, block: Block) -> Operator:
         """Return the same operator as a member of ``block`` (not added to it)."""
         return Operator(block, self.type, self.inputs, self.outputs, self.attrs)
 
     def __repr__(self) -> str:
         return f"<Operator {self}>"
+
+    def to_string(self, throw_on_error: bool = False) -> str:
+        """Return the operator as text, as its Program shows it."""
+        return str(self)
 
     def __str__(self) -> str:
         results = _slots(self.outputs)

@@ -71,6 +71,11 @@ def program_text(program: Program, with_details: bool = False) -> str:
     )
 
 
+def block_text(block: Block, with_details: bool = False) -> str:
+    """Return one block as it stands in the text of its Program."""
+    return "\n".join(_block_lines(block, with_details))
+
+
 def _block_lines(block: Block, with_details: bool) -> Iterator[str]:
     parent = "" if block.parent_idx < 0 else f" in block {block.parent_idx}"
     yield f"block {block.idx}{parent}: {len(block.vars)} variables, {len(block.ops)} operators"

@@ -13,6 +13,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.printing import program_text
+from hpcdist.graph.pruning import Target, pruned
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
@@ -120,6 +121,9 @@ class Program:
         """Note that the Program changed."""
         self.version += 1
 
+    def _sync_with_cpp(self) -> None:
+        """Do nothing: a Program has no copy in C++ that could differ."""
+
     # -- contents ----------------------------------------------------------------------------
     def list_vars(self) -> Iterator[Variable]:
         """Yield every variable of every block."""
@@ -181,6 +185,20 @@ class Program:
         if for_test:
             new._drop_unused()
         return new
+
+    def _prune(self, targets: Target | Sequence[Target]) -> Program:
+        """Return a copy with just what computes these variables, or these operators."""
+        return pruned(self, (), targets)
+
+    def _prune_with_input(
+        self, feeded_var_names: Sequence[str], targets: Target | Sequence[Target]
+    ) -> Program:
+        """Return the same, of what computes them from variables that are fed."""
+        return pruned(self, feeded_var_names, targets)
+
+    def _inference_optimize(self, prune_read_op: bool = True) -> Program:
+        """Return the Program as it is used, not trained; readers are no operators here."""
+        return self.clone(for_test=True)
 
     def _drop_unused(self) -> None:
         """Drop the blocks that no operator runs, and the variables of none, except data."""

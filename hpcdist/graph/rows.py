@@ -156,14 +156,14 @@ def each_row(
     for slot, operands in op.inputs.items():
         in_rows = not slots or slot in slots
         for operand in operands:
-            _expect(operand, in_rows)
+            expect_rows(operand, in_rows)
         rows += operands if in_rows else []
     if apart is not None and not apart(op):
         raise MixesRows("it works along dimension 0")
     return common_rows(op, rows, allowed)
 
 
-def _expect(operand: Operand, in_rows: bool) -> None:
+def expect_rows(operand: Operand, in_rows: bool) -> None:
     if in_rows and operand.of.how is How.SAME:
         raise MixesRows(f"{operand.name!r} is not divided with the batch")
     if not in_rows and operand.of.how is not How.SAME:
@@ -209,7 +209,7 @@ def reshaped(op: Applied) -> OfRows:
     """The same elements in the same order; ``shape`` 0 keeps an extent, -1 is what is left."""
     (x,), (out,) = op.inputs["X"], op.outputs["Out"]
     for operand in op.operands[1:]:
-        _expect(operand, False)
+        expect_rows(operand, False)
     if x.of.how in _TOTALS:
         return x.of
     of = common_rows(op, [x], {How.ROWS, How.RAGGED})
@@ -281,7 +281,7 @@ def flat_product(op: Applied) -> OfRows:
     if all(operand.of.how in _LINEAR for operand in op.moving):
         return product(op)
     (x,), (y,) = op.inputs["X"], op.inputs["Y"]
-    _expect(y, False)
+    expect_rows(y, False)
     return common_rows(op, [x], {How.ROWS, How.RAGGED})
 
 
@@ -391,48 +391,3 @@ def sized(op: Applied) -> OfRows:
 def not_on_rows(op: Applied) -> OfRows:
     """Updates, messages and what servers run: nothing that is done to rows of a batch."""
     raise MixesRows("it is not meant for rows of a batch")
-
-
-# -- sequences -------------------------------------------------------------------------------------
-def by_sequence(op: Applied) -> Mapping[str, OfRows]:
-    """Each sequence of the results is computed from the same one of X; it may get other rows."""
-    _expect_sequences(op)
-    return {slot: grouped(out) for slot, (out, *_) in op.outputs.items()}
-
-
-def by_row_of_sequence(op: Applied) -> OfRows:
-    """As `by_sequence`; each sequence keeps its number of rows."""
-    _expect_sequences(op)
-    return op.inputs["X"][0].of
-
-
-def _expect_sequences(op: Applied) -> None:
-    for slot, operands in op.inputs.items():
-        for operand in operands:
-            if slot != "X":
-                _expect(operand, False)
-            elif operand.of.how is not How.RAGGED:
-                raise MixesRows(f"{operand.name!r} is {operand.of.how.value}")
-
-
-def grouped(out: Operand) -> OfRows:
-    """Return what a result is whose rows are grouped anew, sample by sample."""
-    return OfRows(How.RAGGED, out.name) if out.lod_level else OfRows(How.ROWS)
-
-
-def expanded(op: Applied) -> OfRows:
-    """Rows or sequences of X, repeated as Y has items."""
-    _expect_for_sequences(op)
-    return OfRows(How.RAGGED, op.outputs["Out"][0].name)
-
-
-def spread(op: Applied) -> OfRows:
-    """A row of X for each row of Y's sequence."""
-    return _expect_for_sequences(op).of
-
-
-def _expect_for_sequences(op: Applied) -> Operand:
-    (x,), (y,) = op.inputs["X"], op.inputs["Y"]
-    if x.of.how not in (How.ROWS, How.RAGGED) or y.of.how is not How.RAGGED:
-        raise MixesRows(f"{x.name!r} is {x.of.how.value}, {y.name!r} {y.of.how.value}")
-    return y

@@ -96,6 +96,10 @@ class Variable:
         new.block = block
         return new
 
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Return the variable as text."""
+        return str(self)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 
@@ -121,6 +125,7 @@ class Parameter(Variable):
         optimize_attr: dict[str, Any] | None = None,
         regularizer: Any = None,
         gradient_clip_attr: Any = None,
+        do_model_average: bool | None = None,
         is_distributed: bool = False,
         **rest: Any,
     ) -> None:
@@ -129,4 +134,5 @@ class Parameter(Variable):
         self.optimize_attr = optimize_attr or {"learning_rate": 1.0}
         self.regularizer = regularizer
         self.gradient_clip_attr = gradient_clip_attr
+        self.do_model_average = do_model_average
         self.is_distributed = is_distributed

@@ -10,22 +10,22 @@ from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.files import read_whole
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.local_shards import tables_looked_up
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.checkpoint.saved_rows import SavedRows
 from hpcdist.checkpoint.write import write_bytes
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.executor.scope import global_scope
-from hpcdist.graph.operator import Operator, as_names
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, program_guard
+from hpcdist.graph.pruning import cut_to
 from hpcdist.graph.variable import Variable
 from hpcdist.io.program_data import from_data, to_data
 from hpcdist.io.program_desc import read_program, write_program
 from hpcdist.io.variables import is_persistable, load_vars, save_for_inference, save_vars
 from hpcdist.layers import scale
 from hpcdist.ops.lookup import NO_PADDING
-from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup
+from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup, tables_looked_up
 
 MODEL = "__model__"
 MAX_MODEL = 256 << 20  # bytes of Fluid's file
@@ -177,14 +177,8 @@ def pruned(
     """
     model = program.clone(for_test=True)
     block = model.global_block()
-    needed = {target.name for target in targets} - set(feeds)
-    kept = []
-    for op in reversed(block.ops):
-        if needed & set(op.output_arg_names):
-            kept.append(op)
-            needed -= set(op.output_arg_names)
-            needed |= {name for name in _reads(model, op) if name not in feeds}
-    asking = next((op for op in kept if op.type in ASKING), None)
+    needed = cut_to(model, [target.name for target in targets], feeds)
+    asking = next((op for op in block.ops if op.type in ASKING), None)
     if asking is not None:
         raise GraphError(
             f"save_inference_model: operator {asking.type!r} asks servers for rows: give the "
@@ -196,13 +190,6 @@ def pruned(
             f"save_inference_model: {', '.join(t.name for t in targets)} cannot be computed from "
             f"{', '.join(feeds) or 'nothing'}: {', '.join(missing)} would have to be fed too"
         )
-    block.ops = list(reversed(kept))
-    used = {
-        n for b in model.blocks for op in b.ops for n in (*_reads(model, op), *op.output_arg_names)
-    }
-    used |= set(feeds) | {target.name for target in targets}
-    for name in [name for name in block.vars if name not in used]:
-        block.remove_var(name)
     names = []
     with program_guard(model, Program()):
         for number, target in enumerate(targets):
@@ -210,15 +197,6 @@ def pruned(
             names.append(made.name)
     model.touch()
     return model, names
-
-
-def _reads(program: Program, op: Any) -> list[str]:
-    """Return what an operator reads, with what its nested block reads of the outside."""
-    names = as_names(op.input_arg_names)
-    if "sub_block" in op.attrs:
-        inner = program.block(op.attrs["sub_block"])
-        names += [n for o in inner.ops for n in _reads(program, o) if n not in inner.vars]
-    return names
 
 
 def _has_value(program: Program, name: str) -> bool:

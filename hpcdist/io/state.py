@@ -14,7 +14,7 @@ from hpcdist.checkpoint.attempt import fingerprint
 from hpcdist.checkpoint.checkpoint import Checkpoint, is_checkpoint
 from hpcdist.checkpoint.fluid_files import tensor_of, tensors_of
 from hpcdist.checkpoint.layout import MANIFEST, name_of, path_of
-from hpcdist.checkpoint.local_shards import array_of, state_of_tables, tables_looked_up
+from hpcdist.checkpoint.local_shards import array_of, state_of_tables
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
 from hpcdist.checkpoint.save_alone import save_alone
 from hpcdist.errors import CheckpointError, GraphAssertionError, GraphError, GraphTypeError
@@ -31,6 +31,7 @@ from hpcdist.io.variables import (
     load_vars,
     save_vars,
 )
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 logger = logging.getLogger("hpcdist.io")
 PARAMS, OPTIMIZER, MODEL = ".pdparams", ".pdopt", ".pdmodel"

@@ -19,7 +19,6 @@ from hpcdist.checkpoint.local_shards import (
     persistables,
     roles_of,
     state_of_tables,
-    tables_looked_up,
     tables_of,
     whole,
 )
@@ -41,6 +40,7 @@ from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.pserver import server_plan
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 FORMATS = ("hdf5", "fluid")
 Predicate = Callable[[Variable], bool]
@@ -110,6 +110,7 @@ def save_vars(
     names = [v.name for v in _chosen(program, vars, predicate)]
     _check_format(format, compression, program, names)
     peers = peers_here()
+    _refuse_shared_out(peers, program, names)
     tables = sorted(tables_looked_up(program).intersection(names)) if peers.servers else []
     if tables:
         raise CheckpointError(
@@ -209,6 +210,7 @@ def save_for_inference(
             "compression out"
         )
     peers, tables = peers_here(), tables_looked_up(program)
+    _refuse_shared_out(peers, program, names)
     dense = [name for name in names if name not in tables]
 
     def save() -> None:
@@ -219,6 +221,17 @@ def save_for_inference(
         save_rows(peers, *target, held, scope, fingerprint(program), found)
 
     saved_by_first(peers, Path(dirname), filename, save)
+
+
+def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> None:
+    """Refuse to save tables of which each trainer has some rows: trainer 0 alone writes here."""
+    tables = sorted(tables_looked_up(program).intersection(names))
+    if tables and peers.trainers > 1 and not peers.servers:
+        raise CheckpointError(
+            f"the rows of {', '.join(tables)} are shared out over {peers.trainers} trainers: "
+            "checkpoint.save, or a Saver, has each write its own; one process, or a job with "
+            "servers, restores that, and saves it by fluid.io"
+        )
 
 
 def _as_held(program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[list[Held], Scope]:
@@ -310,6 +323,8 @@ def load_vars(
         index, servers = served.index, len(served.plan.endpoints)
     else:
         others = peers_here()
+        if not others.servers:
+            index, servers = others.trainer, others.trainers
         if others.trains_in(scope):
             peers = others
             peers.program(program)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import TraceError
+from hpcdist.errors import MetricError, TraceError
 from hpcdist.launch import plots
 from hpcdist.launch.words import counted
-from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace import critical_path, files, metric_files, summary
 from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.files import RankRecording
+from hpcdist.trace.metric_files import Points
 from hpcdist.trace.operator_times import operator_times
 from hpcdist.trace.recorder import Recording
 from hpcdist.trace.summary import Advice, RankSummary
 
 DESCRIPTION = """\
-Make one HTML page about a job from the recordings of its ranks: those of --trace DIR, or of a job
-that failed, beside its logs. The page needs no network. It needs jinja2: hpcdist[report]."""
+Make one HTML page about a job from what its ranks have written: recordings, those of --trace DIR or
+of a job that failed, beside its logs; and the metrics of --metrics DIR. The page needs no network.
+It needs jinja2: hpcdist[report]."""
+MOST_RANKS = 8  # whose curves of one metric are drawn
 MOST_OPERATORS = 40
 TEMPLATE = Path(__file__).with_name("job_report.html")
 
@@ -36,18 +39,24 @@ def main(argv: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--metrics", type=Path, metavar="DIR", help="where the job's metrics are (default: DIR)"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("job.html"), metavar="FILE")
     asked = parser.parse_args(argv)
     try:
-        found = files.read_all(asked.directory)
+        metrics = metric_files.read_all(asked.metrics or asked.directory)
+        # Metrics alone are a page, too.
+        found = files.read_all(asked.directory, some=not metrics)
         ranks = [summary.summarize(rank) for rank in found]
         advice = summary.advise(found, ranks)
-        text = page(found, ranks, advice, str(asked.directory))
+        text = page(found, ranks, advice, str(asked.directory), metrics)
         asked.output.write_text(text, encoding="utf-8")
-    except (TraceError, OSError) as error:
+    except (TraceError, MetricError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    print(f"{asked.output}: {counted(len(found), 'rank')}")
+    told = [counted(len(found), "rank"), *([counted(len(metrics), "metric")] if metrics else [])]
+    print(f"{asked.output}: {', '.join(told)}")
     for item in advice:
         print(f"  {item.cause}: {item.text}")
 
@@ -57,8 +66,13 @@ def page(
     ranks: Sequence[RankSummary],
     advice: Sequence[Advice],
     title: str,
+    metrics: Mapping[str, Mapping[int, Points]] | None = None,
 ) -> str:
-    """Return the page; TraceError if jinja2 is not installed."""
+    """Return the page; TraceError if jinja2 is not installed.
+
+    ``metrics`` are the curves that the job has written, by name and rank. Without them the numbers
+    are shown that trainer 0 is recorded to have fetched.
+    """
     try:
         import jinja2
     except ImportError as error:
@@ -84,11 +98,11 @@ def page(
         step=step,
         time_line="" if step is None else plots.time_line(step, path, [r.of for r in ranks]),
         path=_along(path, ranks),
-        losses=_losses(found),
+        losses=_curves(metrics) if metrics else _losses(found),
         throughput=_throughput(found),
         advice=advice,
         lost=sum(rank.recording.noted - len(rank.recording.events) for rank in found),
-        clocks_us=max(rank.of.error_ns for rank in found) / 1000,
+        clocks_us=max((rank.of.error_ns for rank in found), default=0) / 1000,
     )
 
 
@@ -141,6 +155,15 @@ def _along(path: Iterable[critical_path.Segment], ranks: Sequence[RankSummary]) 
     total = sum(spent.values()) or 1
     names = {rank.of.rank: str(rank.of) for rank in ranks}
     return [f"{names[k]}: {ns / 1e6:.3f} ms ({ns / total:.0%})" for k, ns in spent.most_common()]
+
+
+def _curves(metrics: Mapping[str, Mapping[int, Points]]) -> list[tuple[str, str]]:
+    """Return a picture of every metric, with a line for each rank that has logged it."""
+    pictures = []
+    for name, by_rank in metrics.items():
+        lines = {f"rank {rank}": by_rank[rank] for rank in list(by_rank)[:MOST_RANKS]}
+        pictures.append((name, plots.curves(lines, "step", name)))
+    return pictures
 
 
 def _losses(found: Sequence[RankRecording]) -> list[tuple[str, str]]:

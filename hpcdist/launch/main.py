@@ -23,7 +23,7 @@ from hpcdist import runtime, settings
 from hpcdist.checkpoint import preemption
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
-from hpcdist.comm.clock_offset import clock_offset
+from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
@@ -49,6 +49,8 @@ from hpcdist.launch import (
     slurm,
     stacks,
     table,
+    top,
+    watching,
 )
 from hpcdist.launch.abort import Guard
 from hpcdist.launch.doctor import command as doctor
@@ -69,6 +71,7 @@ COMMANDS = {
     "report": job_report.main,
     "settings": lambda words: print(settings_page.markdown(), end=""),
     "slurm": slurm.main,
+    "top": top.main,
 }
 
 
@@ -146,12 +149,14 @@ def _run_alone(asked: Options) -> None:
     output = Output()
     if asked.log_dir is not None:
         output.direct(0, alone.role_of(0), asked.log_dir, all_output=asked.all_output)
-    recorded = recording.of_rank(0, alone.role_of(0), asked.trace, asked.log_dir)
+    recorded = recording.of_rank(asked, alone, 0, f"{me.host}:{me.pid}")
     recorded.begin()
+    recorded.compared(ClockOffset(0, 0))
     try:
         _run_script(asked)
         _end_trace(recorded, None)
     except SystemExit as end:
+        recorded.script_has_ended(well=not end.code)
         _end_trace(recorded, None)
         if end.code:
             recorded.fail()
@@ -195,13 +200,13 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     role = cluster.role_of(transport.rank)
     peers = [Peer(i, cluster.role_of(i), facts.host, facts.pid) for i, facts in enumerate(ranks)]
     stacks.listen()
-    recorded = recording.of_rank(transport.rank, role, asked.trace, asked.log_dir)
+    recorded = recording.of_rank(asked, cluster, transport.rank, f"{hosts[0]}:{ranks[0].pid}")
     ends = Guard(transport, peers, output, asked.script, recorded)
     stop_watching()
     atexit.register(_leave, ends, os.getpid())  # so early that it comes after the script's own
     try:
         output.direct(transport.rank, role, asked.log_dir, all_output=asked.all_output)
-        recorded.begin()
+        recorded.begin(first_of_host=hosts.index(host) == transport.rank)
         recorded.compared(clock_offset(transport))
         runtime.start(
             transport,
@@ -253,10 +258,13 @@ def _remove_stale_files(host: str) -> None:
 
 
 def _end_trace(recorded: RankRecorder, transport: Transport | None) -> None:
-    """Write the trace of the job, if one is wanted. Collective."""
+    """Tell the end of the script, and write the trace of the job if one is wanted. Collective."""
+    recorded.script_has_ended()
     if recorded.trace is None:
         return
-    recorded.end()
+    # Where ranks may have died nobody can be sure of an answer.
+    compares = transport is not None and not transport.tolerant
+    recorded.end(clock_offset(transport) if transport is not None and compares else None)
     if transport is not None:
         transport.barrier(deadline_s=None)
     if transport is None or transport.rank == 0:
@@ -276,6 +284,7 @@ def _own_facts(asked: Options) -> RankFacts:
         problem = logs.problem_with("log directory", asked.log_dir)
     if not problem and asked.trace is not None:
         problem = logs.problem_with("directory of the trace", asked.trace)
+    problem = problem or watching.problem_with(asked)
     given = settings.role_variables() | _role_of(asked)
     return RankFacts(
         host=socket.gethostname(),

@@ -28,6 +28,7 @@ Run a training script on one process or on many ranks.
   python -m hpcdist checkpoint inspect PATH              what a checkpoint holds (or: verify)
   python -m hpcdist slurm --pservers 2 train.py          a batch script for Slurm
   python -m hpcdist report DIR -o job.html               a page about a job, from its recordings
+  python -m hpcdist top DIR|JOBID                        how far the ranks of a job are
   mpirun -n 4 python -m hpcdist doctor                   what is wrong with the machines
 
 Every rank runs the same script. Its role is in its environment, under Fluid's names:
@@ -56,6 +57,9 @@ class Options:
     role_map: str | None
     log_dir: str | None
     trace: str | None
+    metrics: str | None
+    metrics_also: tuple[str, ...]
+    prometheus: str | None
     all_output: bool
     quiet: bool
     as_paddle: bool
@@ -151,6 +155,25 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="note every operator and message, and write DIR/trace.json at the end, for "
         "ui.perfetto.dev or chrome://tracing",
+    )
+    _add(
+        parser,
+        settings.METRICS,
+        "DIR",
+        "write into DIR how far each rank is, for `python -m hpcdist top DIR`, and its metrics: "
+        "what fluid.log_metrics is given, and the numbers that trainer 0 fetches",
+    )
+    _add(
+        parser,
+        settings.METRICS_ALSO,
+        "{csv,tensorboard}",
+        "write metrics in these forms beside JSON lines; one or both, separated by a comma",
+    )
+    _add(
+        parser,
+        settings.PROMETHEUS,
+        "DIR",
+        "write how far each rank is into DIR on its node, for Prometheus's textfile collector",
     )
     for name, help_text in (
         ("--all-output", "show the stdout of every rank, not only of rank 0"),

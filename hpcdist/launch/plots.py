@@ -11,6 +11,7 @@ from hpcdist.trace.files import RankOfJob
 
 WIDTH, ROW, LABEL = 900, 26, 210
 CURVE_HEIGHT, MARGIN = 160, 50
+MOST_POINTS = 2000  # of a line
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#eeca3b", "#9d755d")
 OF_KIND = {
     Kind.STEP: "#dde3ea",
@@ -30,17 +31,38 @@ DRAWN = tuple(OF_KIND)  # in this order, later ones above
 
 def curve(xs: Sequence[float], ys: Sequence[float], across: str, up: str) -> str:
     """Return a line through points; those that are not finite are left out."""
-    points = [(x, y) for x, y in zip(xs, ys) if y == y and abs(y) != float("inf")]
-    if len(points) < 2:
+    return curves({"": list(zip(xs, ys))}, across, up)
+
+
+def curves(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str) -> str:
+    """Return lines through points, by name; those points that are not finite are left out.
+
+    Of lines with more than `MOST_POINTS` points every n-th is drawn, and the last.
+    """
+    finite = {
+        name: _thinned([(x, y) for x, y in line if y == y and abs(y) != float("inf")])
+        for name, line in lines.items()
+    }
+    drawn = {name: line for name, line in finite.items() if len(line) > 1}
+    if not drawn:
         return ""
+    points = [point for line in drawn.values() for point in line]
     left, right = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
     width, height = WIDTH - 2 * MARGIN, CURVE_HEIGHT - 40
-    line = " ".join(
-        f"{MARGIN + width * (x - left) / ((right - left) or 1):.1f},"
-        f"{10 + height * (1 - (y - low) / ((high - low) or 1)):.1f}"
-        for x, y in points
-    )
+    parts = []
+    for number, (name, line) in enumerate(drawn.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        path = " ".join(
+            f"{MARGIN + width * (x - left) / ((right - left) or 1):.1f},"
+            f"{10 + height * (1 - (y - low) / ((high - low) or 1)):.1f}"
+            for x, y in line
+        )
+        said = f"<title>{escape(name)}</title>" if name else ""
+        parts.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{path}">{said}'
+            "</polyline>"
+        )
     texts = [
         _text(4, 18, f"{high:.4g}"),
         _text(4, 10 + height, f"{low:.4g}"),
@@ -48,8 +70,19 @@ def curve(xs: Sequence[float], ys: Sequence[float], across: str, up: str) -> str
         _text(WIDTH - MARGIN, CURVE_HEIGHT - 12, f"{right:.4g}", "end"),
         _text(WIDTH / 2, CURVE_HEIGHT - 12, f"{up} by {across}", "middle"),
     ]
-    drawn = f'<polyline fill="none" stroke="{COLOURS[0]}" stroke-width="1.5" points="{line}"/>'
-    return _svg(CURVE_HEIGHT, drawn + "".join(texts))
+    if len(drawn) > 1:
+        x = float(MARGIN)
+        for number, name in enumerate(drawn):
+            texts.append(_rect(x, CURVE_HEIGHT + 2, 12, 12, COLOURS[number % len(COLOURS)], ""))
+            texts.append(_text(x + 16, CURVE_HEIGHT + 13, name))
+            x += 30 + 7.2 * len(name)
+    height = CURVE_HEIGHT + (20 if len(drawn) > 1 else 0)
+    return _svg(height, "".join(parts + texts))
+
+
+def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    stride = -(-len(line) // MOST_POINTS)
+    return line if stride < 2 else [*line[:-1:stride], line[-1]]
 
 
 def bars(labels: Sequence[str], shares: Sequence[Mapping[str, float]], order: Sequence[str]) -> str:

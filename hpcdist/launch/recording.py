@@ -8,16 +8,19 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from hpcdist.comm.clock_offset import ClockOffset
-from hpcdist.comm.cluster import RankRole
+from hpcdist.comm.clock_offset import ClockOffset, drift_between
+from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
 from hpcdist.executor.position import here
+from hpcdist.launch import watching
+from hpcdist.launch.options import Options
+from hpcdist.launch.watching import Watch
 from hpcdist.launch.words import counted
-from hpcdist.trace import chrome, files
+from hpcdist.trace import chrome, files, status
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MIB, recorder
 
@@ -31,11 +34,16 @@ logger = logging.getLogger("hpcdist")
 
 @dataclass
 class RankRecorder:
-    """Writes the recording of this rank: into ``trace``, or else beside the logs."""
+    """Writes the recording of this rank: into ``trace``, or else beside the logs.
+
+    ``watch`` tells of the rank while it runs.
+    """
 
     of: RankOfJob
     trace: str | None
     log_dir: str | None
+    watch: Watch | None = None
+    _clocks: ClockOffset = field(default_factory=lambda: ClockOffset(0, 0))
     _written: bool = False
 
     @property
@@ -43,25 +51,41 @@ class RankRecorder:
         """Where recordings are written without being asked for."""
         return self.trace or self.log_dir
 
-    def begin(self) -> None:
-        """Begin to record, and listen to the signal that asks for what there is."""
+    def begin(self, first_of_host: bool = True) -> None:
+        """Begin to record, and listen to the signal that asks for what there is.
+
+        Every rank calls it before any one calls `compared`.
+        """
         if self.trace is not None:
             recorder.begin(TRACE_MIB * MIB, always=True)
         else:
             recorder.start()
         if self.directory is not None and self.of.rank == 0:
             _drop_old(self.directory)
+        if self.watch is not None:
+            self.watch.prepare(first_of_host)
         if threading.current_thread() is threading.main_thread():
             signal.signal(ASKS, self._asked)
 
     def compared(self, clocks: ClockOffset) -> None:
-        """Take how far this rank's clock is from rank 0's."""
+        """Take how far this rank's clock is from rank 0's, and begin to tell of this rank."""
+        self._clocks = clocks
         self.of = replace(self.of, offset_ns=clocks.offset_ns, error_ns=clocks.error_ns)
+        if self.watch is not None:
+            self.watch.begin()
 
-    def end(self) -> None:
-        """Write all that the job has recorded, if a trace is wanted."""
+    def script_has_ended(self, well: bool = True) -> None:
+        """Tell that no more comes of this rank's script."""
+        if self.watch is not None:
+            self.watch.close(status.ENDED if well else status.FAILED)
+
+    def end(self, clocks: ClockOffset | None = None) -> None:
+        """Write all that the job has recorded, if a trace is wanted.
+
+        ``clocks``: how far the clocks are from each other now; the drift since is corrected.
+        """
         if self.trace is not None:
-            self._write(self.trace, "end")
+            self._write(self.trace, "end", clocks=clocks)
             self._written = True
 
     def merge(self) -> None:
@@ -80,6 +104,7 @@ class RankRecorder:
 
     def fail(self) -> None:
         """Write the last seconds, unless all has been written. Raises nothing: a process ends."""
+        self.script_has_ended(well=False)
         if self.directory is None or self._written or not recorder.on:
             return
         self._written = True
@@ -101,13 +126,25 @@ class RankRecorder:
         except OSError as error:
             logger.warning("%s cannot write its events: %s", self.of, error)
 
-    def _write(self, directory: str, why: str, last_s: float | None = None) -> Path:
+    def _write(
+        self,
+        directory: str,
+        why: str,
+        last_s: float | None = None,
+        clocks: ClockOffset | None = None,
+    ) -> Path:
         now = time.monotonic_ns()
         found = recorder.taken()
         if last_s is not None:
             found = found.since(now - int(last_s * 1e9))
+        drift = drift_between(self._clocks, clocks or self._clocks)
+        for moment in ("begin", "end"):
+            found.events[moment] = drift.stretched(found.events[moment])
         of = replace(
             self.of,
+            offset_ns=drift.offset_ns,
+            error_ns=drift.error_ns,
+            drift_ppm=drift.rate * 1e6,
             why=why,
             doing=_doing(),
             written_ns=now,
@@ -117,14 +154,16 @@ class RankRecorder:
 
 
 def _doing() -> str:
-    cause = waiting_cause()
-    return str(here) if cause is None else f"{here}, waiting for {cause.value}"
+    wait = waiting_cause()
+    return str(here) if wait is None else f"{here}, waiting for {wait[0].value}"
 
 
-def of_rank(rank: int, role: RankRole, trace: str | None, log_dir: str | None) -> RankRecorder:
-    """Return what writes the recording of this process."""
+def of_rank(asked: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:
+    """Return what writes the recording of this process; ``job`` is what to call the job."""
+    role = cluster.role_of(rank)
     of = RankOfJob(rank, role.kind, role.index, socket.gethostname(), os.getpid())
-    return RankRecorder(of, trace, log_dir)
+    watch = watching.of_rank(asked, of, cluster.size, job)
+    return RankRecorder(of, asked.trace, asked.log_dir, watch)
 
 
 def _drop_old(directory: str) -> None:

@@ -116,7 +116,7 @@ def batch_script(wanted: Wanted) -> str:
 def _start(wanted: Wanted) -> list[str]:
     """Return the call of srun; what sbatch was told of cores, srun must be told again."""
     srun = "srun --kill-on-bad-exit=1"
-    launch = f'$HOLD $IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$RUN"'
+    launch = f'$HOLD $IN_CONTAINER {wanted.python} -m hpcdist --log-dir "$RUN" --metrics "$LOGS"'
     launch += " --as-torchrun" * wanted.as_torchrun
     if wanted.het:
         parts = [f'--het-group={k} -c "${{SLURM_CPUS_PER_TASK_HET_GROUP_{k}:-1}}"' for k in (0, 1)]

@@ -62,8 +62,9 @@ def prior_box(
         "offset": offset,
         "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
     }
-    if max_sizes is not None and _floats(max_sizes)[0] > 0:
-        attrs["max_sizes"] = _floats(max_sizes)
+    largest = [] if max_sizes is None else _floats(max_sizes)
+    if largest and largest[0] > 0:
+        attrs["max_sizes"] = largest
     inputs = {"Input": input, "Image": image}
     outputs = {"Boxes": input.dtype, "Variances": input.dtype}
     return LayerHelper("prior_box", name).apply_all("prior_box", inputs, attrs, outputs)

@@ -125,6 +125,7 @@ class LayerHelper:
             "optimize_attr": {"learning_rate": given.learning_rate},
             "regularizer": given.regularizer,
             "gradient_clip_attr": given.gradient_clip,
+            "do_model_average": given.do_model_average,
             "is_distributed": is_distributed,
         }
         initializer = given.initializer or default_initializer

@@ -217,6 +217,7 @@ def batch_norm(
     running = []
     for given, start in ((moving_mean_name, 0.0), (moving_variance_name, 1.0)):
         attr = ParamAttr(given, initializer=Constant(start), trainable=False)
+        attr.do_model_average = do_model_average_for_mean_and_var
         moment = _parameter(helper, attr, shape, dtype)
         moment.stop_gradient = True
         running.append(moment)

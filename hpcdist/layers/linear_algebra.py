@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.math import elementwise_add, elementwise_mul, reduce_sum, scale
-from hpcdist.ops.linear_algebra import NO_DIM
+from hpcdist.ops.products import NO_DIM
 
 __all__ = [
     "addcmul",

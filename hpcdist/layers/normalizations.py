@@ -125,6 +125,7 @@ def inplace_abn(
         name=name,
         moving_mean_name=moving_mean_name,
         moving_variance_name=moving_variance_name,
+        do_model_average_for_mean_and_var=do_model_average_for_mean_and_var,
         use_global_stats=use_global_stats,
     )
     curves = {"leaky_relu": leaky_relu, "elu": elu}

@@ -18,7 +18,7 @@ class ParamAttr:
         regularizer: Any = None,
         trainable: bool = True,
         gradient_clip: Any = None,
-        do_model_average: bool = False,
+        do_model_average: bool = True,
     ) -> None:
         if not isinstance(name, (str, type(None))):
             raise GraphTypeError(f"ParamAttr: name must be a string, got {name!r}")

@@ -167,8 +167,13 @@ def sequence_mask(
 def lod_reset(
     x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None
 ) -> Variable:
-    """Group the rows of ``x`` as those of ``y`` are, or by offsets ``target_lod``."""
+    """Group the rows of ``x`` as those of ``y`` are, or by offsets ``target_lod``.
+
+    Of a ``y`` without sequences the values are the offsets: integers that ascend from 0.
+    """
     slots = {"X": x} if y is None else {"X": x, "Y": y}
+    if y is not None and not y.lod_level:
+        return LayerHelper("lod_reset").apply("lod_reset_by_values", slots, dtype=x.dtype)
     attrs = {"target_lod": list(target_lod or ())}
     return LayerHelper("lod_reset").apply("lod_reset", slots, attrs, dtype=x.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +15,15 @@ from hpcdist.executor import control
 from hpcdist.graph.variable import Variable
 from hpcdist.multi_slot.exchange import shuffled_among
 from hpcdist.multi_slot.pipe import lines_of
-from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, no_samples, slot_of
+from hpcdist.multi_slot.samples import (
+    Samples,
+    Slot,
+    batches,
+    concatenated,
+    no_samples,
+    shuffled,
+    slot_of,
+)
 from hpcdist.multi_slot.text import samples_of
 from hpcdist.reader import buffered, xmap_readers
 
@@ -187,8 +195,7 @@ class InMemoryDataset(DatasetBase):
     # -- shuffling -----------------------------------------------------------------------------
     def local_shuffle(self) -> None:
         """Shuffle the samples of this process."""
-        samples = self._loaded()
-        self._samples = samples.take(self._random().permutation(len(samples)))
+        self._shuffle(shuffled)
 
     def global_shuffle(self, fleet: Any = None, thread_num: int = 12) -> None:
         """Shuffle the samples of all workers of ``fleet``; without it those of this process.
@@ -196,16 +203,19 @@ class InMemoryDataset(DatasetBase):
         Collective among workers. The order of all samples, worker 0's first, does not depend on
         the number of workers: each gets an equal part of the same permutation.
         """
-        samples, random = self._loaded(), self._random()
         peers = None if fleet is None else _peers()
         if peers is None:
-            self._samples = samples.take(random.permutation(len(samples)))
+            self._shuffle(shuffled)
         else:
-            self._samples = shuffled_among(peers.group, samples, random, peers.deadline_s)
+            self._shuffle(partial(shuffled_among, peers.group, deadline_s=peers.deadline_s))
 
-    def _random(self) -> np.random.Generator:
+    def _shuffle(self, how: Callable[[Samples, np.random.Generator], Samples]) -> None:
+        """Shuffle the samples, which ``how`` uses up: where it fails, none are left."""
+        loaded, self._samples = self._loaded(), None
+        used_up = Samples(loaded.slots, [*loaded.columns])  # a loop may still be reading the others
+        del loaded
         self._shuffles += 1
-        return np.random.default_rng([settings.SEED.read(), self._shuffles])
+        self._samples = how(used_up, np.random.default_rng([settings.SEED.read(), self._shuffles]))
 
     # -- sizes ---------------------------------------------------------------------------------
     def get_memory_data_size(self, fleet: Any = None) -> int:

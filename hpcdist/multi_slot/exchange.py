@@ -7,11 +7,13 @@ move, a column at a time, and every trainer sends and receives about as much as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.multi_slot.samples import Column, Samples, joined, taken
+from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, taken
 
 TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
@@ -22,39 +24,62 @@ def shuffled_among(
 ) -> Samples:
     """Return this trainer's part of all samples in a random order. Collective.
 
-    The order is that of trainer 0's samples, then trainer 1's, ..., permuted.
+    The order is that of trainer 0's samples, then trainer 1's, ..., permuted. ``samples`` is used
+    up: its columns are forgotten one by one as they are sent, so memory holds little more.
     """
     told = trainers.allgather_bytes(len(samples).to_bytes(8, "little"), deadline_s, WHAT)
     begins = np.cumsum([0, *(int.from_bytes(data, "little") for data in told)])
-    order = random.permutation(int(begins[-1]))
-    me, size = trainers.rank, trainers.size
-    ends = [k * len(order) // size for k in range(size + 1)]  # of the trainers' new parts
-    sent = []  # which of the samples here go to each trainer, in their new order
-    for k in range(size):
-        part = order[ends[k] : ends[k + 1]]
-        sent.append(part[(part >= begins[me]) & (part < begins[me + 1])] - begins[me])
-    part = order[ends[me] : ends[me + 1]]
-    sources = np.searchsorted(begins, part, side="right") - 1
-    arrival = np.argsort(sources, kind="stable")  # they come trainer by trainer
-    places = np.empty_like(arrival)
-    places[arrival] = np.arange(len(arrival))
-    counts = np.bincount(sources, minlength=size)
-    columns = []
-    for column in samples.columns:
-        parts = [taken(column, chosen) for chosen in sent]
-        columns.append(taken(_exchanged(trainers, parts, counts, deadline_s), places))
+    moves = _moves(trainers.rank, begins, random)
+    columns: list[Column] = []
+    for slot in samples.slots:
+        # Each of these is let go as soon as the next one is there: none is small.
+        parts = [taken(samples.columns[0], chosen) for chosen in moves.sent]
+        del samples.columns[0]
+        column = _exchanged(trainers, slot, parts, moves, deadline_s)
+        del parts
+        columns.append(taken(column, moves.places))
+        del column
     return Samples(samples.slots, columns)
 
 
+@dataclass(frozen=True)
+class _Moves:
+    """What one trainer sends and receives."""
+
+    sent: Sequence[np.ndarray]  # for each trainer which of the samples here it gets, ascending
+    counts: np.ndarray  # how many come from each trainer
+    places: np.ndarray  # which of those that came, trainer by trainer, is first, second, ...
+
+
+def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
+    total, size = int(begins[-1]), len(begins) - 1
+    order = permutation(total, random)
+    ends = [k * total // size for k in range(size + 1)]  # of the trainers' new parts
+    sent = []
+    for first, last in pairwise(ends):
+        part = order[first:last]
+        sent.append(np.sort(part[(part >= begins[me]) & (part < begins[me + 1])] - begins[me]))
+    part = order[ends[me] : ends[me + 1]]
+    arrival = np.argsort(part)  # trainers send what they have in their own order
+    places = np.empty_like(order, shape=len(arrival))
+    places[arrival] = np.arange(len(arrival))
+    return _Moves(sent, np.diff(np.searchsorted(part[arrival], begins)), places)
+
+
 def _exchanged(
-    trainers: Transport, parts: Sequence[Column], counts: np.ndarray, deadline_s: float
+    trainers: Transport, slot: Slot, parts: Sequence[Column], moves: _Moves, deadline_s: float
 ) -> Column:
-    """Send each trainer its part; return what comes, ``counts`` of samples from each trainer."""
-    ends = [np.empty(count + 1, np.int64) for count in counts]
-    _swap(trainers, [part.offsets for part in parts], ends, deadline_s)
-    values = [np.empty(end[-1], parts[0].values.dtype) for end in ends]
-    _swap(trainers, [part.values for part in parts], values, deadline_s)
-    return joined([Column(v, o) for v, o in zip(values, ends)])
+    """Send each trainer its part of a column; return what comes, trainer by trainer."""
+    ends = np.cumsum([0, *moves.counts])
+    lengths = np.full(ends[-1], slot.width, np.int64)
+    if slot.shape is None:
+        sent = [np.diff(part.offsets) for part in parts]
+        _swap(trainers, sent, [lengths[a:b] for a, b in pairwise(ends)], deadline_s)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    values = np.empty(offsets[-1], parts[0].values.dtype)
+    received = [values[offsets[a] : offsets[b]] for a, b in pairwise(ends)]
+    _swap(trainers, [part.values for part in parts], received, deadline_s)
+    return Column(values, offsets)
 
 
 def _swap(

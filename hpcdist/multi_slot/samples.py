@@ -64,7 +64,7 @@ class Samples:
     """Some samples; all columns have as many."""
 
     slots: Sequence[Slot]
-    columns: Sequence[Column]
+    columns: list[Column]
 
     def __len__(self) -> int:
         return len(self.columns[0].offsets) - 1
@@ -80,10 +80,6 @@ class Samples:
         for values, offsets in ((c.values, c.offsets[begin : end + 1]) for c in self.columns):
             columns.append(Column(values[offsets[0] : offsets[-1]], offsets - offsets[0]))
         return Samples(self.slots, columns)
-
-    def take(self, order: np.ndarray) -> Samples:
-        """Return samples in another order, int64 [any number]."""
-        return Samples(self.slots, [taken(column, order) for column in self.columns])
 
     def feed(self) -> dict[str, LoDTensor]:
         """Return what these samples are fed as, by variables."""
@@ -105,6 +101,22 @@ class Samples:
                 for slot, c in zip(self.slots, self.columns)
             ],
         )
+
+
+def permutation(count: int, random: np.random.Generator) -> np.ndarray:
+    """Return 0, 1, ... in a random order, in half the memory that numpy's takes."""
+    order = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    random.shuffle(order)
+    return order
+
+
+def shuffled(samples: Samples, random: np.random.Generator) -> Samples:
+    """Return the samples in a random order; ``samples`` is used up, column by column."""
+    order = permutation(len(samples), random)
+    columns = []
+    while samples.columns:
+        columns.append(taken(samples.columns.pop(0), order))
+    return Samples(samples.slots, columns)
 
 
 def taken(column: Column, order: np.ndarray) -> Column:

@@ -46,7 +46,9 @@ from hpcdist.ops import (  # noqa: F401
     parts,
     patches,
     pool,
+    prior_boxes,
     private,
+    products,
     proposal_targets,
     proposals,
     random,
@@ -69,6 +71,7 @@ from hpcdist.ops import (  # noqa: F401
     torch_module,
     trees,
     volumes,
+    warped_regions,
     whole_norms,
     yolo_loss,
 )

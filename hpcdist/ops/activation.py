@@ -15,7 +15,7 @@ import numpy as np
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
-from hpcdist.ops.common import Wanted, grad_by, like_inputs, same
+from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
 from hpcdist.ops.second import UNARY
 
 Bind = Callable[..., Callable[[], Any]]
@@ -85,13 +85,12 @@ def _relu_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
 def _relu_grad_bind(xp: Any, out: Any, dout: Any, dx: Any) -> Callable[[], Any]:
     """dx = dout where out > 0, else 0."""
     mask = xp.empty(out.shape, bool)
-    greater, multiply = xp.greater, xp.multiply
-
-    def run() -> None:
-        greater(out, 0, mask)
-        multiply(dout, mask, dx)
-
-    return run
+    return in_sequence(
+        [
+            functools.partial(xp.greater, out, 0, mask),
+            functools.partial(xp.multiply, dout, mask, dx),
+        ]
+    )
 
 
 unary("relu", "maximum", "Out", bind=_relu_bind, derivative_bind=_relu_grad_bind)

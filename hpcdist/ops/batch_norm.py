@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -122,21 +122,74 @@ def _on_device(
     epsilon: float,
     of_batch: bool,
 ) -> None:
-    if not of_batch:
-        deviation = 1 / xp.sqrt(variance + epsilon)
-        factor = (scale * deviation).reshape(1, -1, 1)
-        y[...] = (x - mean.reshape(1, -1, 1)) * factor + bias.reshape(1, -1, 1)
+    kernels, number = _device_kernels(xp), x.dtype.type
+    if of_batch:
+        batch_mean = x.mean((0, 2))
+        kernels["squares"](x, _channels(batch_mean), y)
+        batch_variance = y.mean((0, 2))
+    else:
+        batch_mean, batch_variance, momentum = mean, variance, 1.0
+    numbers = tuple(map(number, (momentum, 1 - momentum, epsilon)))
+    moments = (mean_out, variance_out, saved_mean, saved_deviation)
+    kernels["moments"](batch_mean, batch_variance, mean, variance, *moments, *numbers)
+    kernels["normalize"](x, *map(_channels, (saved_mean, saved_deviation, scale, bias)), y)
+
+
+def _channels(values: Any) -> Any:
+    """View one value for each channel as planes."""
+    return values.reshape(1, -1, 1)
+
+
+@cache
+def _device_kernels(xp: Any) -> dict[str, Callable[..., None]]:
+    """Return what is computed element by element on a GPU, each as one kernel."""
+
+    def squares(x: Any, mean: Any, out: Any) -> None:
+        out[...] = (x - mean) * (x - mean)
+
+    def moments(
+        mean: Any,
+        variance: Any,
+        running_mean: Any,
+        running_variance: Any,
+        mean_out: Any,
+        variance_out: Any,
+        saved_mean: Any,
+        saved_deviation: Any,
+        momentum: Any,
+        rest: Any,
+        epsilon: Any,
+    ) -> None:
+        deviation = xp.reciprocal(xp.sqrt(variance + epsilon))
+        kept_mean = running_mean * momentum + mean * rest
+        kept_variance = running_variance * momentum + variance * rest
         saved_mean[...], saved_deviation[...] = mean, deviation
-        mean_out[...], variance_out[...] = mean, variance
-        return
-    batch_mean = x.mean((0, 2))
-    centred = x - batch_mean.reshape(1, -1, 1)
-    batch_variance = (centred * centred).mean((0, 2))
-    saved_mean[...] = batch_mean
-    saved_deviation[...] = 1 / xp.sqrt(batch_variance + epsilon)
-    y[...] = centred * (scale * saved_deviation).reshape(1, -1, 1) + bias.reshape(1, -1, 1)
-    mean_out[...] = mean * momentum + batch_mean * (1 - momentum)
-    variance_out[...] = variance * momentum + batch_variance * (1 - momentum)
+        mean_out[...], variance_out[...] = kept_mean, kept_variance
+
+    def normalize(x: Any, mean: Any, deviation: Any, scale: Any, bias: Any, y: Any) -> None:
+        y[...] = (x - mean) * (scale * deviation) + bias
+
+    def slopes(x: Any, mean: Any, deviation: Any, dy: Any, out: Any) -> None:
+        out[...] = dy * ((x - mean) * deviation)
+
+    def scaled(dy: Any, scale: Any, deviation: Any, dx: Any) -> None:
+        dx[...] = dy * (scale * deviation)
+
+    def back(
+        x: Any,
+        mean: Any,
+        deviation: Any,
+        scale: Any,
+        dy: Any,
+        dscale: Any,
+        dbias: Any,
+        dx: Any,
+        share: Any,
+    ) -> None:
+        normed = (x - mean) * deviation
+        dx[...] = scale * deviation * (dy - dbias * share - normed * (dscale * share))
+
+    return {f.__name__: xp.fuse(f) for f in (squares, moments, normalize, slopes, scaled, back)}
 
 
 def bind_batch_norm_grad(
@@ -191,22 +244,21 @@ def _back_on_device(
     dbias: Any,
     of_batch: bool,
 ) -> None:
-    normed = (x - mean.reshape(1, -1, 1)) * deviation.reshape(1, -1, 1)
-    slope_sum, normed_sum = dy.sum((0, 2)), (dy * normed).sum((0, 2))
-    if dscale is not None:
-        dscale[...] = normed_sum
-    if dbias is not None:
-        dbias[...] = slope_sum
+    kernels = _device_kernels(xp)
+    dscale, dbias = (xp.empty_like(scale) if d is None else d for d in (dscale, dbias))
+    products = xp.empty_like(x) if dx is None else dx
+    kernels["slopes"](x, _channels(mean), _channels(deviation), dy, products)
+    dy.sum((0, 2), None, dbias)
+    products.sum((0, 2), None, dscale)
     if dx is None:
         return
-    factor = (scale * deviation).reshape(1, -1, 1)
     if not of_batch:
-        dx[...] = dy * factor
+        kernels["scaled"](dy, _channels(scale), _channels(deviation), dx)
         return
     # dx = scale / deviation (dy - mean(dy) - normed mean(dy normed)), means over the batch
-    count = x.shape[0] * x.shape[2]
-    centred = dy - (slope_sum / count).reshape(1, -1, 1)
-    dx[...] = factor * (centred - normed * (normed_sum / count).reshape(1, -1, 1))
+    share = x.dtype.type(1 / (x.shape[0] * x.shape[2]))
+    of_channels = map(_channels, (mean, deviation, scale))
+    kernels["back"](x, *of_channels, dy, _channels(dscale), _channels(dbias), dx, share)
 
 
 FORWARD = "X, Scale, Bias, Mean, Variance -> Y, MeanOut, VarianceOut, SavedMean, SavedVariance"

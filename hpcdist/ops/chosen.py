@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
+from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
@@ -69,6 +71,26 @@ def _kept(
     return [int(order[i]) for i in kept]
 
 
+def _images(boxes: Value, scores: Value) -> list[tuple[Any, Any, Any]]:
+    """Return for each image boxes [classes, boxes, ...], scores and places [classes, boxes].
+
+    Scores are [images, classes, boxes], and all classes share boxes [images, boxes, ...]; or they
+    are [boxes, classes], of boxes [boxes, classes, ...] in sequences, one for each image.
+    """
+    count, classes = scores.array.shape[-1], scores.array.shape[1]
+    if scores.array.ndim == 3:
+        places = np.broadcast_to(np.arange(count), (classes, count))
+        own = [np.broadcast_to(b, (classes, *b.shape)) for b in boxes.array]
+        return [(b, s, n * count + places) for n, (b, s) in enumerate(zip(own, scores.array))]
+    lod = boxes.lod or scores.lod
+    if lod is None:
+        raise FeedError("multiclass_nms: boxes of single classes must be sequences, by images")
+    places = np.arange(scores.array.size).reshape(-1, classes).T
+    own_boxes, own_scores = boxes.array.swapaxes(0, 1), scores.array.T
+    parts = itertools.pairwise(lod.last)
+    return [(own_boxes[:, a:b], own_scores[:, a:b], places[:, a:b]) for a, b in parts]
+
+
 def _nms(
     boxes: Value,
     scores: Value,
@@ -82,23 +104,24 @@ def _nms(
 ) -> tuple[Value, Value]:
     """Rows (class, score, x1, y1, x2, y2) for each image, [[-1]] if there are none at all."""
     rows, index, lengths = [], [], []
-    images, count = boxes.array.shape[:2]
-    for n in range(images):
+    images = _images(boxes, scores)
+    for own_boxes, own_scores, places in images:
         found = []
-        for label in range(scores.array.shape[1]):
+        for label, own in enumerate(own_scores):
             if label != background_label:
-                own = scores.array[n, label]
                 how = score_threshold, nms_top_k, nms_threshold, nms_eta, normalized
-                found += [(label, i) for i in _kept(boxes.array[n], own, *how)]
+                found += [(label, i) for i in _kept(own_boxes[label], own, *how)]
         if -1 < keep_top_k < len(found):
-            best = sorted(found, key=lambda f: -scores.array[n, f[0], f[1]])[:keep_top_k]
+            best = sorted(found, key=lambda f: -own_scores[f])[:keep_top_k]
             found = sorted(best, key=lambda f: f[0])
-        rows += [[c, scores.array[n, c, i], *boxes.array[n, i]] for c, i in found]
-        index += [n * count + i for _, i in found]
+        if scores.array.ndim == 2:  # as Fluid has it, by their places, not their scores
+            found.sort()
+        rows += [[c, own_scores[c, i], *own_boxes[c, i]] for c, i in found]
+        index += [places[c, i] for c, i in found]
         lengths.append(len(found))
     dtype = boxes.array.dtype
     if not rows:
-        lod = Lod.of_lengths([np.array([1] + [0] * (images - 1))])
+        lod = Lod.of_lengths([np.array([1] + [0] * (len(images) - 1))])
         return Value(np.full((1, 1), -1, dtype), lod), Value(np.zeros((0, 1), np.int32))
     lod = Lod.of_lengths([np.array(lengths)])
     places = np.array(index, np.int32).reshape(-1, 1)

@@ -144,7 +144,7 @@ def resolve_axis(axis: int, rank: int, what: str = "axis") -> int:
 
 
 def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """Return one callable that runs all steps."""
+    """Return one callable that runs all steps; its ``parts`` are these."""
     if len(steps) == 1:
         return steps[0]
 
@@ -152,6 +152,7 @@ def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
         for step in steps:
             step()
 
+    run.parts = steps  # type: ignore[attr-defined]
     return run
 
 

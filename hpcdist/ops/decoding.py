@@ -196,7 +196,8 @@ def _aligned(
         tokens = x.array.reshape(-1)
         out = _kept(x, _is_kept(tokens, x.lod.last[:-1], blank, merge_repeated))
         if not len(out.array):  # as Fluid: one row says that nothing is there
-            out = Value(np.full((1, 1), -1, x.array.dtype), Lod.of_offsets([[0, 0]]))
+            empty = np.zeros_like(x.lod.last)
+            out = Value(np.full((1, 1), -1, x.array.dtype), Lod.of_offsets([empty]))
         return out, None
     padded = np.full_like(x.array, padding_value)
     counts = np.zeros((len(x.array), 1), np.int64)

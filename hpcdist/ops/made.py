@@ -11,16 +11,8 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import (
-    Applied,
-    How,
-    OfRows,
-    by_row,
-    by_row_of_sequence,
-    constant,
-    not_on_rows,
-    sized,
-)
+from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows, sized
+from hpcdist.graph.sequence_rows import by_row_of_sequence
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 

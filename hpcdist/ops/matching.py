@@ -15,7 +15,8 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, grouped
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
+from hpcdist.graph.sequence_rows import grouped
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call

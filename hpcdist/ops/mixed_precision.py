@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,12 +51,24 @@ def _unscale(
     for x, out in zip(xs, outs):
         xp.multiply(x, factor, out=out)
     if not zeroes:
-        found[0] = False
+        found[...] = False
+        return
+    if xp is not np:
+        _zero_on_device(xp, outs, found)
         return
     found[0] = not all(bool(xp.isfinite(out).all()) for out in outs)
     if found[0]:
         for out in outs:
             out.fill(0)
+
+
+def _zero_on_device(xp: Any, outs: Sequence[Any], found: Any) -> None:
+    """Do the same without waiting: the host does not know what is found."""
+    found.fill(False)
+    for out in outs:
+        xp.logical_or(found, xp.logical_not(xp.isfinite(out).all()), out=found)
+    for out in outs:
+        xp.copyto(out, out.dtype.type(0), where=found)
 
 
 define(
@@ -83,6 +96,11 @@ def _update(
     decr_ratio: float,
 ) -> None:
     """Count steps; as Fluid does, change the scale in the step behind the last one counted."""
+    if xp is not np:
+        ratios = map(scale.dtype.type, (incr_ratio, decr_ratio))
+        numbers = (*map(good.dtype.type, (incr_every_n_steps, decr_every_n_nan_or_inf)), *ratios)
+        _update_kernel(xp)(found, scale, good, bad, new_scale, new_good, new_bad, *numbers)
+        return
     value, goods, bads = scale[0], int(good[0]), int(bad[0])
     if found[0]:
         goods, bads = 0, bads + 1
@@ -95,6 +113,36 @@ def _update(
                 larger = value * scale.dtype.type(incr_ratio)
             value, goods = larger if xp.isfinite(larger) else value, 0
     new_scale[0], new_good[0], new_bad[0] = value, goods, bads
+
+
+@functools.cache
+def _update_kernel(xp: Any) -> Any:
+    """Return `_update` as a kernel of a GPU, which the host does not wait for."""
+
+    def update(
+        found: Any,
+        scale: Any,
+        good: Any,
+        bad: Any,
+        new_scale: Any,
+        new_good: Any,
+        new_bad: Any,
+        good_limit: Any,
+        bad_limit: Any,
+        up: Any,
+        down: Any,
+    ) -> None:
+        one, none = good_limit.dtype.type(1), good_limit.dtype.type(0)
+        lowers = found & (bad + one > bad_limit)
+        raises = xp.logical_not(found) & (good + one > good_limit)
+        larger, smaller = scale * up, xp.maximum(scale * down, up.dtype.type(1))
+        larger = xp.where(xp.isfinite(larger), larger, scale)
+        scale = xp.where(lowers, smaller, xp.where(raises, larger, scale))
+        goods = xp.where(found | raises, none, good + one)
+        bads = xp.where(found & xp.logical_not(lowers), bad + one, none)
+        new_scale[...], new_good[...], new_bad[...] = scale, goods, bads
+
+    return xp.fuse(update)
 
 
 define(

@@ -1,11 +1,25 @@
-"""Optimizer updates on a GPU: the formulas of `update_rules` applied to whole cupy arrays."""
+"""Optimizer updates on a GPU: the formulas of `update_rules`, each as one kernel.
+
+Several parameters that lie one behind the other, as do their gradients and states, are moved as if
+they were one (`bind_run`): element by element it is the same arithmetic. Between them lie gaps,
+which nobody reads.
+"""
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist import update_rules as rules
+from hpcdist.ops.common import in_sequence
+
+Step = Callable[[], Any]
+GAP = 128  # bytes at whose multiples values begin that are moved as one
+_POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
 
 
 def bind(
@@ -16,45 +30,115 @@ def bind(
     state: Sequence[Any],
     hyper: Any,
     rows: Sequence[Any],
-) -> Callable[[], None]:
+) -> Step:
     """Return the rule ``name`` bound to arrays.
 
     ``rows`` are the gradients to be summed; ``hyper`` is what they are multiplied by, then the
-    rule's constants.
+    rule's constants. ``lr`` is the parameter itself for a rule without a rate.
     """
     scale, *constants = (param.dtype.type(h) for h in hyper)
     special = {"lars_momentum": _lars, "lamb": _lamb}.get(name)
 
-    def gradient() -> Any:
-        total = rows[0]
+    def total() -> Any:
+        found = rows[0]
         for row in rows[1:]:
-            total = total + row
-        return total * scale
+            found = found + row
+        return found
+
+    if special is None:
+        rule = rules.RULES[name]
+        flat = [array.reshape(-1) for array in (param, *state[: rule.states])]
+        rate = param.dtype.type(0) if lr is param else lr.reshape(-1)
+        powers = [power.reshape(-1) for power in state[rule.states :][: rule.powers]]
+        kernel = _kernel(xp, name)
+
+        def update() -> None:
+            kernel(flat[0], total().reshape(-1), scale, rate, *flat[1:], *powers, *constants)
+
+        return in_sequence([update, *_next_powers(xp, name, powers, constants)])
 
     def norm(x: Any) -> Any:
         return xp.sqrt(xp.sum(xp.square(x, dtype="float64"))).astype(param.dtype)
 
     def step() -> None:
-        if special is not None:
-            moved = special(param, gradient(), state, lr, constants, norm)
-        else:
-            moved = _plain(name, param, gradient(), state, lr, constants)
+        moved = special(param, total() * scale, state, lr, constants, norm)
         for target, value in zip((param, *state), moved):
             target[...] = value
 
     return step
 
 
-def _plain(
-    name: str, param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any]
-) -> tuple[Any, ...]:
+def bind_run(
+    xp: Any,
+    name: str,
+    params: Sequence[Any],
+    lr: Any,
+    states: Sequence[Sequence[Any]],
+    hyper: Any,
+    grads: Sequence[Any],
+) -> Step:
+    """Return the rule ``name`` bound to several parameters, each with its states and gradient.
+
+    Each of ``params``, ``grads`` and the arrays of one state lie one behind the other, beginning
+    at multiples of GAP bytes, and the memory reaches to such a multiple behind the last.
+    """
+    rule, dtype = rules.RULES[name], params[0].dtype
+    scale, *constants = (dtype.type(h) for h in hyper)
+    slots = list(zip(*states))
+    moved = [_whole(xp, arrays) for arrays in (params, grads, *slots[: rule.states])]
+    counts = [-(-param.nbytes // GAP) for param in params]
+    owner = xp.asarray(np.repeat(np.arange(len(params)), counts))
+    steps, powers, spread = [], [], []
+    for arrays in slots[rule.states :][: rule.powers]:
+        powers.append(_whole(xp, arrays))
+        spread.append(xp.empty((len(owner), 1), dtype))  # of each row of GAP bytes its parameter's
+        flat = spread[-1].reshape(-1)
+        steps.append(functools.partial(xp.take, powers[-1][:, 0], owner, 0, flat))
+    rate = dtype.type(0) if lr is params[0] else lr.reshape(1, 1)
+    kernel = functools.partial(_kernel(xp, name), *moved[:2], scale, rate, *moved[2:], *spread)
+    return in_sequence(
+        [
+            *steps,
+            functools.partial(kernel, *constants),
+            *_next_powers(xp, name, powers, constants),
+        ]
+    )
+
+
+def _whole(xp: Any, arrays: Sequence[Any]) -> Any:
+    """View arrays, with the gaps behind them, as rows of GAP bytes."""
+    first, last = arrays[0], arrays[-1]
+    rows = -(-(last.data.ptr + last.nbytes - first.data.ptr) // GAP)
+    return xp.ndarray((rows, GAP // first.itemsize), first.dtype, memptr=first.data)
+
+
+def _next_powers(xp: Any, name: str, powers: Sequence[Any], constants: Sequence[Any]) -> list[Step]:
+    times = [constants[i] for i in _POWERS_TIMES.get(name, ())]
+    return [functools.partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
+
+
+@functools.cache
+def _kernel(xp: Any, name: str) -> Any:
+    """Return the kernel (p, g, scale, lr, *states, *powers of beta, *constants) of a rule."""
     rule = rules.RULES[name]
-    states, powers = state[: rule.states], state[rule.states :]
-    rate = lr if rule.rate is None else rule.rate.py_func(lr, *powers)
-    moved = rule.formula.py_func(param, g, *states, rate, *constants)
-    if name == "adam":
-        return *moved, powers[0] * constants[0], powers[1] * constants[2]
-    return moved if rule.states else (moved,)
+    formula = _of(xp, rule.formula)
+    rate_of = None if rule.rate is None else _of(xp, rule.rate)
+
+    def update(p: Any, g: Any, scale: Any, lr: Any, *rest: Any) -> None:
+        states, rest = rest[: rule.states], rest[rule.states :]
+        rate = lr if rate_of is None else rate_of(lr, *rest[: rule.powers])
+        moved = formula(p, g * scale, *states, rate, *rest[rule.powers :])
+        for target, value in zip((p, *states), moved if rule.states else (moved,)):
+            target[...] = value
+
+    return xp.fuse(update)
+
+
+def _of(xp: Any, formula: Any) -> Callable[..., Any]:
+    """Return a formula with xp's functions in place of numpy's, which cupy.fuse does not take."""
+    function = formula.py_func
+    own = {**function.__globals__, "np": xp, "where": xp.where}
+    return types.FunctionType(function.__code__, own)
 
 
 def _lars(

@@ -167,3 +167,32 @@ def bind_update(
     states = tuple(s.reshape(-1) for s in state)
     kernel = optimize_kernels.PASSES[rule]
     return jit.bound(kernel, param.reshape(-1), flat, starts, rate.reshape(-1), hyper, states)
+
+
+def is_plain(type: str, attrs: Mapping[str, Any]) -> bool:
+    """Tell whether each element moves by itself, so that several parameters may move as one."""
+    from hpcdist.update_rules import RULES
+
+    return UPDATES[type].rule(attrs) in RULES
+
+
+def bind_updates(
+    xp: Any,
+    type: str,
+    attrs: Mapping[str, Any],
+    params: Sequence[Any],
+    rate: Any,
+    states: Sequence[Sequence[Any]],
+    grads: Sequence[Any],
+) -> Step:
+    """Return what moves several parameters on a GPU at once, each with its states and gradient.
+
+    They lie as `optimize_device.bind_run` says.
+    """
+    from hpcdist.ops import optimize_device
+
+    update = UPDATES[type]
+    dtype = params[0].dtype
+    hyper = np.array([1.0, *update.hyper(attrs, dtype.type)], dtype)
+    rule = update.rule(attrs)
+    return optimize_device.bind_run(xp, rule, params, rate, states, hyper, grads)

@@ -10,7 +10,8 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row_of_sequence, grouped
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
+from hpcdist.graph.sequence_rows import by_row_of_sequence, grouped
 from hpcdist.ops.common import grad_by, like_inputs
 from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import Lods, rowwise, sequences_of

@@ -15,7 +15,8 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.graph.rows import Applied, OfRows, by_row_of_sequence, by_sequence
+from hpcdist.graph.rows import Applied, OfRows
+from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence
 from hpcdist.ops.common import Wanted, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 

@@ -9,7 +9,8 @@ import numpy as np
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, grouped
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
+from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import grad_by
 from hpcdist.ops.labels import Call

@@ -8,21 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
-from hpcdist.graph.rows import (
-    Applied,
-    How,
-    MixesRows,
-    OfRows,
-    by_row_of_sequence,
-    by_sequence,
-    common_rows,
-    expanded,
-    spread,
-)
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
+from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expanded, spread
+from hpcdist.graph.values import Value
+from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import Wanted, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 from hpcdist.ops.sequence import Lods, like_first, loop, matrix, rowwise, sequences_of
@@ -315,6 +308,23 @@ define(
     alias={"Out": "X"},
     shape_only=("Y",),
     lods=("X", "Y"),
+)
+
+
+def _reset_by_values(x: Value, y: Value) -> Value:
+    lod = Lod.of_offsets([y.array.reshape(-1)])
+    if lod.rows != len(x.array):
+        raise FeedError(f"lod_reset: X has {len(x.array)} rows, the sequences have {lod.rows}")
+    return Value(x.array, lod)
+
+
+define(
+    "lod_reset_by_values",
+    "X, Y -> Out",
+    rows=in_loops,
+    infer=lambda x, y: rowwise(x, Lod(1)),
+    values=_reset_by_values,
+    grad=grad_by("lod_reset_grad", _RESET_GRAD),
 )
 define(
     "lod_reset_grad",

@@ -104,7 +104,8 @@ def _reshape_infer(
     wanted: Sequence[int] = shape
     open_ = False
     if tensor is not None:
-        wanted = tensor.numbers or (-1,) * max(len(shape), tensor.size)
+        # Until the numbers are known, the attribute says what all but the first extent may be.
+        wanted = tensor.numbers or (-1, *(shape[1:] or (-1,) * (tensor.size - 1)))
         open_ = tensor.numbers is None
     elif listed:
         wanted = [of.numbers[0] if of.numbers else d for of, d in zip(listed, shape)]

@@ -32,7 +32,9 @@ def _kept_in(block: Block, var: Variable) -> Variable:
 
 
 def _averaged(program: Program) -> list[Parameter]:
-    chosen = [p for p in program.all_parameters() if p.trainable and not p.is_distributed]
+    """Return what is averaged: also what is not trained, such as running means, as in Fluid."""
+    averaged = [p for p in program.all_parameters() if p.do_model_average is not False]
+    chosen = [p for p in averaged if not p.is_distributed]
     if not chosen:
         raise GraphError("there is no parameter to average: build the model first")
     return chosen

@@ -201,6 +201,21 @@ class Optimizer(Minimizer):
             self._rates[program] = create_persistable(name, (1,), float(self.learning_rate))
         return self._rates[program]
 
+    def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
+        """Return the rate's variable in a Program, None before `minimize`; scripts fetch it."""
+        if isinstance(self.learning_rate, Variable):
+            return self.learning_rate
+        return self._rates.get(program or default_main_program())
+
+    @property
+    def _accumulators(self) -> dict[str, dict[str, Variable]]:
+        """What scripts of Fluid's look up: the state by its kind and the parameter's name."""
+        kinds = dict(zip(UPDATES[self.type].state, self.accumulators))
+        found: dict[str, dict[str, Variable]] = {}
+        for (_, slot, param), var in self._held.items():
+            found.setdefault(kinds[slot], {})[param] = var
+        return found
+
     def _rate_of(self, param: Parameter) -> Variable:
         """Return the rate of one parameter: the global one, times its multiplier."""
         multiplier = param.optimize_attr["learning_rate"]

@@ -24,10 +24,12 @@ _WHAT = ("look rows up", "push gradients of tables")
 class ShardedTables:
     """This trainer's rows of all tables, and its exchange of rows with the other trainers.
 
-    Gradients move tables as on synchronous servers: added in trainer order, divided by the number
-    of trainers. ``pull`` and ``push`` are collective, on batches made for as many servers as there
-    are trainers.
+    Gradients move tables as on synchronous servers: added in trainer order, and divided by the
+    number of trainers if they are to be a ``mean``. ``pull`` and ``push`` are collective, on
+    batches made for as many servers as there are trainers.
     """
+
+    restored = 0  # rows are never asked for ahead
 
     def __init__(
         self,
@@ -36,6 +38,8 @@ class ShardedTables:
         tables: Sequence[SparseTable],
         rates: Callable[[], Sequence[float]],
         deadline_s: float,
+        *,
+        mean: bool = True,
     ) -> None:
         """``transport`` is of all trainers and of nobody else's messages; ``rates`` by table."""
         self._transport = transport
@@ -43,6 +47,7 @@ class ShardedTables:
         self._tables = tuple(tables)
         self._rates = rates
         self._deadline_s = deadline_s
+        self._mean = mean
         self._met = 0  # how often all trainers have
         self._others = [k for k in range(transport.size) if k != transport.rank]
         self._answers = [line_aligned(0) for _ in range(transport.size)]  # kept, and grown
@@ -72,6 +77,13 @@ class ShardedTables:
         self._exchange(ROWS_TAG, sends, receives, _WHAT[0])
         check_room(batch, "trainer")
 
+    def start_pull(self, batch: Batch) -> None:
+        """Do as `pull`: all trainers meet for it."""
+        self.pull(batch)
+
+    def finish_pull(self, batch: Batch) -> None:
+        """Nothing is under way."""
+
     def push(self, batch: Batch) -> None:
         """Move all tables by the mean of the gradients in all trainers' rows. Collective."""
         rates = self._rates()
@@ -91,7 +103,7 @@ class ShardedTables:
             list(zip(ids, rows_of(self._specs, numbers, rows), strict=True))
             for ids, numbers, rows in zip(told, counts, given, strict=True)
         ]
-        move(self._tables, sent, rates)
+        move(self._tables, sent, rates, mean=self._mean)
 
     def finish(self) -> None:
         """Nothing is under way."""

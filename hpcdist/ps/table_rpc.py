@@ -203,8 +203,10 @@ def move(
     tables: Sequence[SparseTable],
     sent: Sequence[Sequence[tuple[Array, Array]]],
     rates: Sequence[float],
+    *,
+    mean: bool = True,
 ) -> None:
-    """Move tables by the mean of what trainers sent: ``sent[k][t]`` is (ids, gradients).
+    """Move tables by the mean, or the sum, of what trainers sent: ``sent[k][t]``: (ids, gradients).
 
     ``rates`` are by table. Gradients of one id are added in trainer order. A gradient that is no
     number changes nothing: TableError.
@@ -216,7 +218,8 @@ def move(
         if len(sent) > 1:
             ids = np.concatenate([pushed[t][0] for pushed in sent])
             gradients = np.concatenate([pushed[t][1] for pushed in sent])
-        table.push(ids, gradients, rate, 1.0 / len(sent), repeats=len(sent) > 1)
+        scale = 1.0 / len(sent) if mean else 1.0
+        table.push(ids, gradients, rate, scale, repeats=len(sent) > 1)
 
 
 def check_room(batch: Batch, holders: str) -> None:

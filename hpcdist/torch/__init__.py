@@ -20,6 +20,7 @@ if found < OLDEST:
 
 from hpcdist.torch.embedding import Embedding, EmbeddingBag, dense_state_dict  # noqa: E402
 from hpcdist.torch.facts import Initial  # noqa: E402
+from hpcdist.torch.rows_ahead import rows_ahead  # noqa: E402
 from hpcdist.torch.saver import Saver  # noqa: E402
 from hpcdist.torch.served_optimizer import ServedOptimizer  # noqa: E402
 from hpcdist.torch.table_optimizer import TableOptimizer  # noqa: E402
@@ -35,4 +36,5 @@ __all__ = [
     "ServedOptimizer",
     "TableOptimizer",
     "dense_state_dict",
+    "rows_ahead",
 ]

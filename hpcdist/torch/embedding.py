@@ -70,7 +70,8 @@ class TableModule(nn.Module):
         """Return the rows [n, embedding_dim] of ids [n]; gradients of theirs are kept."""
         return tables().look_up(self.name, ids, train=torch.is_grad_enabled())
 
-    def _flat(self, input: Any) -> Array:
+    def flat(self, input: Any) -> Array:
+        """Return ids of any shape as int64 [n], a copy; TableError for what are none."""
         if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
             found = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
             raise TableError(f"table {self.name!r}: expected a tensor of int64 ids, got {found}")
@@ -98,7 +99,7 @@ class Embedding(TableModule):
     """As `torch.nn.Embedding`: ids of any shape [...] give rows float32 [..., embedding_dim]."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        rows = self._rows(self._flat(input))
+        rows = self._rows(self.flat(input))
         return rows.view(*input.shape, self.embedding_dim)
 
 
@@ -134,7 +135,7 @@ class EmbeddingBag(TableModule):
         ``input`` [bags, ids of each], or [ids] with ``offsets``, where bags begin. Weights, which
         are like the ids, are for "sum".
         """
-        ids = self._flat(input)
+        ids = self.flat(input)
         rows = self._rows(ids)
         places = torch.arange(len(ids))
         padding = None

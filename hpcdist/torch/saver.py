@@ -80,7 +80,7 @@ class Saver(checkpoint.Saver):
         path, said = together(peers_here(), lambda: _chosen(directory))[0]
         if path is None:
             return None
-        tables().settle_if_any()
+        tables().pause()
         names = self._objects.keys()
         if names != said["objects"].keys():
             raise CheckpointError(
@@ -106,7 +106,7 @@ class Saver(checkpoint.Saver):
         return found
 
     def _save(self, directory: Path, keep: int, extra: Any, *, asynchronous: bool) -> bool:
-        tables().settle_if_any()
+        tables().pause()
         tensors: dict[str, torch.Tensor] = {}
         objects, plain = {}, {}
         for name, held in self._objects.items():

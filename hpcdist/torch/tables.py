@@ -18,7 +18,8 @@ from hpcdist.errors import CommError, TableError
 from hpcdist.ps.batch import Batch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
-from hpcdist.runtime.tables.pull_push import RowExchange, make_table, spec_of
+from hpcdist.ps.table_rpc import TableClient
+from hpcdist.runtime.tables.pull_push import make_table, spec_of
 from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts
 from hpcdist.torch.job import job
 from hpcdist.torch.servers import Served, announce
@@ -37,6 +38,26 @@ class Given:
     gradients: torch.Tensor
 
 
+class _Pulled:
+    """A batch, and the ids by table that it was made for."""
+
+    def __init__(self, specs: Sequence[TableSpec], owners: int) -> None:
+        self.batch = Batch(specs, owners)
+        self.ids: dict[str, Array] = {}
+
+    def index(self, ids: Mapping[str, Array]) -> None:
+        """Make the batch for these ids; it must not be under way."""
+        nothing = np.empty(0, np.int64)
+        self.batch.index([ids.get(spec.name, nothing) for spec in self.batch.tables])
+        self.ids = dict(ids)
+
+    def is_of(self, given: Sequence[Given]) -> bool:
+        """Whether it was made for these very look-ups, one of each table, and for no other."""
+        of = {g.table: g.ids for g in given}
+        same = all(self.ids.get(table) is ids for table, ids in of.items())
+        return bool(of) and same and len(given) == len(of) == len(self.ids)
+
+
 class Tables:
     """All tables of the script. The first look-up settles what there is and where it lives."""
 
@@ -49,7 +70,8 @@ class Tables:
         self._numbers = itertools.count()
         self._given: list[Given] = []
         self._taken: list[Given] = []  # by optimizers that have stepped, in this step
-        self._indexed: Array | None = None  # the ids of the look-up that the batch holds
+        self.coming: dict[str, Array] = {}  # ids that the next step looks up, if they are known
+        self._asked = False  # whether rows of the next step are asked for
         self._stepped: set[int] = set()  # optimizers, in this step
         self._told: list[float] = []  # the rates that whoever moves rows has
         self.facts: Facts | None = None  # once settled
@@ -148,10 +170,11 @@ class Tables:
         ours = job().transport
         return ours.subset(range(ours.size), OWN_TAG)
 
-    def settle_if_any(self) -> None:
-        """Do as `settle` if there is anything to keep. Collective then."""
+    def pause(self) -> None:
+        """Settle if there is anything to keep, and let nothing be under way. Collective."""
         if self._facts or self._dense:
             self.settle()
+            self._wait_for_rows()
 
     def settle(self) -> None:
         """Agree with all ranks on what there is, and connect. Collective, once."""
@@ -175,7 +198,7 @@ class Tables:
         if runtime.server_count():
             self.served = announce(facts, self.served_parameters)
             self._specs: tuple[TableSpec, ...] = self.served.specs
-            self._exchange: RowExchange | ShardedTables = self.served.client.tables
+            self._exchange: TableClient | ShardedTables = self.served.client.tables
             owners = runtime.server_count()
         else:
             if self._dense:
@@ -198,7 +221,8 @@ class Tables:
             )
             owners = self.group.size
         self._places = {spec.name: i for i, spec in enumerate(self._specs)}
-        self._batch = Batch(self._specs, owners)
+        self._latest = _Pulled(self._specs, owners)  # what was looked up or pushed last
+        self._ahead = _Pulled(self._specs, owners)  # what is asked for before it is looked up
         self.facts = facts
 
     def _rates_by_table(self) -> list[float]:
@@ -224,15 +248,17 @@ class Tables:
         Collective without servers. The gradients of rows to train are noted as they come.
         """
         self.settle()
-        self._exchange.finish()
         place = self._places[table]
-        nothing = np.empty(0, np.int64)
-        self._batch.index([ids if i == place else nothing for i in range(len(self._specs))])
-        self._indexed = ids
-        self._exchange.pull(self._batch, create=train)
+        if train and self._is_here(table, ids):
+            held = self._ahead
+        else:
+            held = self._latest
+            self._exchange.finish()
+            held.index({table: ids})
+            self._exchange.pull(held.batch, create=train)
         rows = torch.empty(len(ids), self._specs[place].width)
         starts = np.array([0, len(ids)], np.int64)
-        self._batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
+        held.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
         if train:
             number = next(self._numbers)
             rows.requires_grad_()
@@ -240,6 +266,26 @@ class Tables:
                 lambda given: self._take(number, table, ids, given)
             )
         return rows
+
+    def _is_here(self, table: str, ids: Array) -> bool:
+        """Wait for rows that were asked for ahead; return whether they are of these ids."""
+        if not self._asked or not np.array_equal(self._ahead.ids.get(table, ()), ids):
+            return False
+        self._wait_for_rows()
+        self._ahead.ids[table] = ids
+        return True
+
+    def _wait_for_rows(self) -> None:
+        """Wait for rows that were asked for ahead, if there are any."""
+        if self._asked and isinstance(self._exchange, TableClient):
+            self._exchange.finish_pull(self._ahead.batch)
+
+    def _ask_ahead(self) -> None:
+        """Ask for the next step's rows, if its ids are known; this step's gradients are sent."""
+        if self.coming and isinstance(self._exchange, TableClient):
+            self._ahead.index(self.coming)
+            self._exchange.start_pull(self._ahead.batch)
+            self._asked = True
 
     def _take(self, number: int, table: str, ids: Array, rows: torch.Tensor) -> None:
         assert rows.grad is not None, "this is called when it has come"
@@ -256,6 +302,7 @@ class Tables:
         self._taken.clear()
         self._stepped.clear()
         self._told = []
+        self._asked = False
         if self.served is not None:
             self.served.read()
 
@@ -288,11 +335,15 @@ class Tables:
         self._taken.clear()
 
     def _push(self, given: Sequence[Given]) -> None:
-        batch = self._batch
-        known = len(given) == 1 and self._indexed is given[0].ids
         self._exchange.finish()
-        if not known:
-            batch.index([_joined(g.ids for g in given if g.table == s.name) for s in self._specs])
+        if self._asked:
+            self._wait_for_rows()
+            self._asked = False
+            if self._ahead.is_of(given):
+                self._latest, self._ahead = self._ahead, self._latest
+        if not self._latest.is_of(given):
+            self._latest.index(_joined(given))
+        batch = self._latest.batch
         batch.clear()
         for place, spec in enumerate(self._specs):
             own = [g for g in given if g.table == spec.name]
@@ -301,8 +352,9 @@ class Tables:
                 addresses = np.array([g.gradients.data_ptr() for g in own], np.int64)
                 batch.add(place, starts, addresses)
         batch.check_finite("the gradient")
-        self._indexed = None
+        self._latest.ids = {}  # gradients lie where its rows did
         self._exchange.push(batch)
+        self._ask_ahead()
 
     def _tell_rates(self, served: Served) -> None:
         """Let servers know trainer 0's learning rates, if they have changed."""
@@ -311,15 +363,19 @@ class Tables:
         if self._specs:
             # What rows are answered after has been applied: the servers' last step is over.
             self._exchange.finish()
-            self._batch.index([np.empty(0, np.int64)] * len(self._specs))
-            self._indexed = None
-            self._exchange.pull(self._batch)
+            nothing = _Pulled(self._specs, runtime.server_count())
+            nothing.index({})
+            self._exchange.pull(nothing.batch)
         served.set_rates(self.rates)
         self._told = list(self.rates)
 
 
-def _joined(parts: Iterable[Array]) -> Array:
-    return np.concatenate([np.empty(0, np.int64), *parts])
+def _joined(given: Iterable[Given]) -> dict[str, Array]:
+    """Return the ids of several look-ups by table, one behind the other."""
+    parts: dict[str, list[Array]] = {}
+    for g in given:
+        parts.setdefault(g.table, []).append(g.ids)
+    return {table: np.concatenate(ids) for table, ids in parts.items()}
 
 
 @cache

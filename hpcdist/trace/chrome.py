@@ -71,6 +71,7 @@ def _facts(ranks: Iterable[RankRecording]) -> dict[str, Any]:
             "pid": r.of.pid,
             "clock offset, microseconds": r.of.offset_ns / 1000,
             "clock error, microseconds": r.of.error_ns / 1000,
+            "clock drift, corrected, ppm": r.of.drift_ppm,
             "events noted": r.recording.noted,
             "events lost, the oldest": r.recording.noted - len(r.recording.events),
         }

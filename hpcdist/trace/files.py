@@ -30,6 +30,7 @@ class RankOfJob:
     pid: int
     offset_ns: int = 0  # to add to its clock to have rank 0's
     error_ns: int = 0  # by which that may be wrong
+    drift_ppm: float = 0.0  # by which its clock ran slower, corrected in its events
     unix_ns: int = 0  # of the wall clock when its monotonic clock was 0
     why: str = ""  # it was written: "end", "signal", "failure"
     doing: str = ""  # then
@@ -84,13 +85,14 @@ def read(path: str | Path) -> RankRecording:
         raise TraceError(f"{path} is no recording of a rank: {error}") from error
 
 
-def read_all(directory: str | Path) -> list[RankRecording]:
-    """Return the recordings in a directory, by rank; TraceError if there are none."""
+def read_all(directory: str | Path, *, some: bool = True) -> list[RankRecording]:
+    """Return the recordings in a directory, by rank; TraceError if there must be ``some``."""
     folder = Path(directory)
     found = [path for path in folder.glob("events.*.npz") if _NAME.fullmatch(path.name)]
-    if not found:
+    if some and not found:
         raise TraceError(
             f"{folder} has no recordings (events.*.npz): they are written by --trace DIR at the "
-            "end, and at a failure also beside the logs of --log-dir"
+            "end, and at a failure also beside the logs of --log-dir; it has no metrics "
+            "(metrics.*.jsonl) either: they are written by --metrics DIR"
         )
     return sorted(map(read, found), key=lambda recording: recording.of.rank)

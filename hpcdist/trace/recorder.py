@@ -121,13 +121,16 @@ class Recorder:
 
     def taken(self) -> Recording:
         """Return what the ring holds now, and go on."""
-        before = self._noted()
-        ring = self._ring.copy()
-        # What other threads have noted meanwhile may be in it, half written.
-        noted, capacity = self._noted(), len(ring)
-        first = max(0, noted - capacity)
-        places = np.arange(first, max(first, before)) % max(capacity, 1)
-        return Recording(ring[places], tuple(self.names), before)
+        return self.latest(0)
+
+    def latest(self, since: int) -> Recording:
+        """Return those events behind the first ``since`` that the ring holds now, and go on."""
+        noted, capacity = self._noted(), len(self._ring)
+        places = np.arange(max(since, noted - capacity, 0), noted)
+        found = self._ring[places % max(capacity, 1)]
+        # What other threads have noted meanwhile may have taken the place of the first.
+        gone = max(0, self._noted() - capacity - int(places[0])) if len(places) else 0
+        return Recording(found[gone:], tuple(self.names), noted)
 
 
 def stride_for(events: int, step_ns: float) -> int:

@@ -19,6 +19,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.cluster import Group, group_of
 from hpcdist.transpiler.grad_allreduce import RING_OPS, sum_over_trainers
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 RUNNING = "data_parallel"  # the mode of a group whose programs are ready to run
 _ONCE = Role.OPTIMIZE | Role.LR_SCHED | Role.RPC | Role.DIST  # these run once, not per device
@@ -55,12 +56,22 @@ def data_parallel(
     new = main.clone()
     for name in _start_losses(new, factor or 1.0 / (trainers * devices), customized):
         new.global_block().var(name).is_data = True
+    if devices > 1:
+        _refuse_distributed_tables(new, devices)
     made = _on_devices(new, devices) if devices > 1 else DataParallel(new, 1, {}, {})
     if group is not None:
         if trainers > 1:
             sum_over_trainers(new.global_block(), group.rings)
         new.distribution = replace(group, mode=RUNNING, devices=devices)
     return made
+
+
+def _refuse_distributed_tables(program: Program, devices: int) -> None:
+    for name in sorted(tables_looked_up(program)):
+        raise PlanError(
+            f"table {name!r} has is_distributed=True: a process looks its rows up once in a step, "
+            f"not on each of {devices} devices; set CPU_NUM=1 and start more ranks"
+        )
 
 
 def _start_losses(program: Program, factor: float, customized: bool) -> list[str]:
@@ -173,6 +184,11 @@ def check_counts_rows(program: Program, group: Group) -> None:
         raise PlanError(
             "even_batches(how='join') counts rows in every step, but gradients are merged over "
             "several: set how to 'pad' or 'cut', or leave gradient merge out"
+        )
+    if any(op.type == "push_sparse" for op in program.global_block().ops):
+        raise PlanError(
+            "even_batches(how='join') with tables that trainers share out: a trainer without rows "
+            "would look none up, and all must: set how to 'pad' or 'cut', or start servers"
         )
     if any(op.type == "sync_batch_norm" for op in program.global_block().ops):
         raise PlanError(

@@ -18,7 +18,7 @@ from hpcdist.graph.program import Program, default_main_program, default_startup
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.cluster import Group, collective_group
-from hpcdist.transpiler.table_metadata import is_distributed_lookup
+from hpcdist.transpiler.table_metadata import tables_looked_up
 
 SNAPSHOT = "@SNAPSHOT"
 # What only means something where there are several trainers.
@@ -103,7 +103,9 @@ def all_devices_startup(startup: Program) -> Program:
 
 def _parameters(block: Block, main: Program) -> list[str]:
     known = {parameter.name for parameter in main.all_parameters()}
-    return [v.name for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
+    found = [v.name for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
+    tables = tables_looked_up(main)
+    return [name for name in found if name not in tables]
 
 
 # -- main: sums of gradients -------------------------------------------------------------------
@@ -113,7 +115,8 @@ def allreduce_gradients(main: Program, group: Group) -> Program:
     A gradient's sum starts where the backward has finished it; rings take turns, counted from the
     last gradient, and all are waited for before the first operator with the optimizer's role.
     """
-    _refuse_distributed_tables(main)
+    if group.mode == "single_process_multi_thread":
+        _refuse_distributed_tables(main, "it trains on the devices of one process")
     new = main.clone()
     block = new.global_block()
     _scale_loss_gradients(block, 1.0 / len(group.endpoints))
@@ -139,14 +142,19 @@ def _scale_loss_gradients(block: Block, factor: float) -> None:
 
 
 def _sum_gradients(block: Block, rings: int) -> str | None:
-    """Insert the sums; return the gradient whose sum was placed last, as Fluid walks."""
+    """Insert the sums; return the gradient whose sum was placed last, as Fluid walks.
+
+    Gradients of distributed tables are no arrays: their rows go to the trainers that have them.
+    """
     ring = count()
+    tables = tables_looked_up(block.program)
     gradient = None
     for i in reversed(range(len(block.ops))):
         op = block.ops[i]
         if not op.role & Role.BACKWARD:
             continue
-        finished = list(op.attrs.get(ROLE_VAR_ATTR) or ())[1::2]
+        pairs = list(op.attrs.get(ROLE_VAR_ATTR) or ())
+        finished = [g for p, g in zip(pairs[::2], pairs[1::2]) if p not in tables]
         if finished:
             sync = _op(block, "c_sync_calc_stream", finished[0], finished[0], Role.BACKWARD)
             block.add_op(sync, i + 1)
@@ -162,7 +170,7 @@ def average_parameters(main: Program, group: Group) -> Program:
 
     With s the parameter all had and p this trainer's new one: s - p is summed, p = s - sum / n.
     """
-    _refuse_distributed_tables(main)
+    _refuse_distributed_tables(main, "local SGD lets trainers update by themselves")
     if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
         raise PlanError(
             "local SGD averages parameters after updates, which gradient merge makes in some steps "
@@ -250,14 +258,12 @@ def _sync_rings(block: Block, index: int, name: str, role: Role, rings: int) -> 
         block.add_op(op, index + ring)
 
 
-def _refuse_distributed_tables(main: Program) -> None:
-    for block in main.blocks:
-        for op in block.ops:
-            if is_distributed_lookup(op):
-                raise PlanError(
-                    f"table {op.input('W')[0]!r} has is_distributed=True: that needs parameter "
-                    "servers; without them every trainer keeps the whole table"
-                )
+def _refuse_distributed_tables(main: Program, why: str) -> None:
+    for name in sorted(tables_looked_up(main)):
+        raise PlanError(
+            f"table {name!r} has is_distributed=True, and nobody has all of its rows: {why}; "
+            "use parameter servers, or sum gradients over trainers (nccl2, grad_allreduce)"
+        )
 
 
 # -- Fluid's classes ---------------------------------------------------------------------------
@@ -333,6 +339,7 @@ def rewritten(startup: Program, main: Program, group: Group) -> tuple[Program, P
         new_startup = collective_startup(startup, main, group)
         new = allreduce_gradients(main, group)
     new_startup.distribution = new.distribution = group
+    new_startup.main = new
     return new_startup, new
 
 

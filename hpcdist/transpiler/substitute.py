@@ -7,7 +7,13 @@ from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.data_parallel import data_parallel
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
-from hpcdist.transpiler.table_metadata import untrained_tables
+from hpcdist.transpiler.table_metadata import (
+    Table,
+    is_distributed_lookup,
+    read_tables,
+    untrained_tables,
+    with_startup,
+)
 from hpcdist.transpiler.table_steps import lone_steps, trainer_steps
 from hpcdist.transpiler.trainer import reading_program
 
@@ -35,8 +41,38 @@ def on_server(program: Program) -> Program:
 
 
 def in_group(program: Program) -> Program:
-    """Return what a trainer runs without servers: in nccl2 mode as ParallelExecutor did."""
+    """Return what a trainer runs without servers: in nccl2 mode as ParallelExecutor did.
+
+    Rows of distributed tables are shared out over the trainers.
+    """
     group = group_of(program)
-    if group is None or group.mode != "nccl2" or not program.trains:
-        return program
-    return data_parallel(program).program
+    if group is not None and group.mode == "nccl2" and program.trains:
+        program = data_parallel(program).program
+    return with_tables(program)
+
+
+def with_tables(program: Program) -> Program:
+    """Return what makes and uses its distributed tables itself: it, if it has none."""
+    tables = _tables_of(program)
+    return lone_steps(program, tables) if tables or _looks_up(program) else program
+
+
+def _tables_of(program: Program) -> tuple[Table, ...]:
+    """Return the tables that a Program trains, or that a startup Program fills."""
+    if program.trains:
+        return _trained(program)
+    filled = untrained_tables(program)
+    if not filled or program.main is None:
+        return filled
+    trained = with_startup(_trained(program.main), program)
+    names = {table.parameter for table in trained}
+    return (*trained, *(table for table in filled if table.parameter not in names))
+
+
+def _trained(program: Program) -> tuple[Table, ...]:
+    return read_tables(program) if _looks_up(program) else ()
+
+
+def _looks_up(program: Program) -> bool:
+    ops = program.global_block().ops
+    return any(is_distributed_lookup(op) and op.attrs["is_sparse"] for op in ops)

@@ -113,6 +113,12 @@ def is_distributed_lookup(op: Operator) -> bool:
     return op.type in LOOKUPS and bool(op.attrs.get("is_distributed", False))
 
 
+def tables_looked_up(program: Program) -> set[str]:
+    """Return the distributed tables of a Program."""
+    ops = (op for block in program.blocks for op in block.ops)
+    return {op.input("W")[0] for op in ops if is_distributed_lookup(op)}
+
+
 def padding_of(op: Operator) -> int | None:
     """Return the id that a look-up answers with zeros, None if there is none."""
     found: int = op.attrs.get("padding_idx", -1)

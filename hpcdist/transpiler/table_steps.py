@@ -77,6 +77,8 @@ def lone_steps(program: Program, tables: Sequence[Table]) -> Program:
     _fuse_lookups(block, lookups, create=bool(updates))
     if updates:
         _fuse_updates(block, tables, updates)
+        for name in {name for table in tables for name in table.state}:
+            block.remove_var(name)  # rows hold their own
     return new
 
 

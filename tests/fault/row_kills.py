@@ -7,20 +7,24 @@ each of up to 6 trainers.
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from hpcdist.columnar.verify import verify
 from tests.jobs import Job
 
 EPOCHS = 2
-MODES = ("plain", "sync", "async")
+# Plain scripts, also with rows of each trainer's own; others with servers; without servers.
+MODES = ("plain", "local", "sync", "async", "half_async", "communicator", "geo", "nccl2")
 SCRIPT = """
 import os, signal, sys
 import numpy as np
@@ -29,6 +33,10 @@ import hpcdist as fluid
 mode, how, epochs, run, victim, last = sys.argv[1:]
 shuffle, window, lanes = eval(how)
 me = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+rank = os.environ.get("HPCDIST_RANK", "0")
+with open(f"new.pid.{rank}", "w") as f:
+    f.write(str(os.getpid()))
+os.replace(f.name, f"pid.{rank}")
 trainers = int(os.environ.get("PADDLE_TRAINERS", "1"))
 x = fluid.data("x", [None, 1], "float32")
 number = fluid.data("id", [None, 1], "int64")
@@ -37,10 +45,24 @@ fluid.optimizer.SGD(0.01).minimize(loss)
 exe, program = fluid.Executor(), fluid.default_main_program()
 rows = fluid.data.read("*.parquet", feed_list=[x, number], batch=24, drop_last=True,
                        shuffle=shuffle, window=window, lanes=lanes, certificate="rows")
-if mode == "plain":
+if mode in ("plain", "local"):
+    exe.run(fluid.default_startup_program())
+elif mode == "nccl2":
+    config = fluid.DistributeTranspilerConfig()
+    config.mode = mode
+    own = os.environ["PADDLE_CURRENT_ENDPOINT"]
+    fluid.DistributeTranspiler(config).transpile(
+        me, trainers=os.environ["PADDLE_TRAINER_ENDPOINTS"], current_endpoint=own)
     exe.run(fluid.default_startup_program())
 else:
-    transpiler = fluid.DistributeTranspiler()
+    config = fluid.DistributeTranspilerConfig()
+    config.sync_mode = mode == "sync"
+    if mode in ("half_async", "communicator"):
+        config.runtime_split_send_recv, config.half_async = True, mode == "half_async"
+    transpiler = fluid.DistributeTranspiler(config)
+    if mode == "geo":
+        config.geo_sgd_mode, config.geo_sgd_need_push_nums = True, 5
+        transpiler = fluid.transpiler.GeoSgdTranspiler(config)
     servers = os.environ["PADDLE_PSERVERS_IP_PORT_LIST"]
     transpiler.transpile(me, pservers=servers, trainers=trainers, sync_mode=mode == "sync")
     if os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER":
@@ -50,8 +72,8 @@ else:
         sys.exit(0)
     exe.run(fluid.default_startup_program())
     program = transpiler.get_trainer_program()
-    if trainers > 1:
-        rows = rows.shard()
+if mode != "plain" and trainers > 1:
+    rows = rows.shard()
 saver = fluid.checkpoint.Saver(exe, "saved", every=4, reader=rows, main_program=program)
 saver.restore()
 notes = open(f"used.{run}.{me}", "w")
@@ -91,10 +113,12 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
     drawn: Counter[str] = Counter({mode: 1})
     for job in range(jobs):
         trainers = draw.randint(1, most)
-        servers = draw.randint(mode != "plain", 2)
+        servers = 0 if mode == "nccl2" else draw.randint(mode not in ("plain", "local"), 2)
         last = draw.randint(0, 12) if job < jobs - 1 else -1
-        args = [mode, repr(how), EPOCHS, job, draw.randrange(trainers), last]
+        victim = draw.randrange(trainers)
+        args = [mode, repr(how), EPOCHS, job, victim, last]
         options = ["--pservers", str(servers), "--quiet"] if servers else ["--quiet"]
+        options += ["--feed", "local"] if mode == "local" else []
         ranks = trainers + servers
         started = Job(directory, SCRIPT, *options, ranks=ranks, args=list(map(str, args)))
         ended = started.end(within_s=300)
@@ -102,6 +126,7 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
         if ended.code == 0:  # the epochs were over before the kill came
             break
         assert last >= 0, (args, ranks, ended)
+        _expect_in_flight(directory, job, victim)
     used = _used(directory, due)
     for epoch in range(EPOCHS):
         counts = Counter(used[epoch])
@@ -110,6 +135,19 @@ def run(number: int, directory: Path, jobs: int = 4, most: int = 6) -> Counter[s
     assert verdict.exact, (number, verdict)
     assert [(e.used, e.whole) for e in verdict.epochs] == [(due, True)] * EPOCHS, (number, verdict)
     return drawn
+
+
+def _expect_in_flight(directory: Path, job: int, victim: int) -> None:
+    """Compare what a certificate says is in flight with the last batch of who was killed."""
+    notes = directory / f"used.{job}.{victim}"
+    line = notes.read_text().splitlines()[-1] if notes.exists() else "from"
+    if line.startswith("from"):
+        return  # another rank failed first, or this one before its first batch
+    epoch, _, *ids = map(int, line.split(" "))
+    (verdict,) = verify(directory / "rows")
+    flying = {e.number: e.in_flight for e in verdict.epochs}
+    assert set(ids) <= set(flying[epoch]), (line, flying)
+    assert sum(map(len, flying.values())) <= 2 * 24, (line, flying)  # of all: a batch, or its next
 
 
 def _used(directory: Path, due: int) -> dict[int, list[int]]:
@@ -137,14 +175,23 @@ def _used(directory: Path, due: int) -> dict[int, list[int]]:
 
 
 def main() -> None:
-    """Run chains of jobs; an AssertionError tells of the first that went wrong."""
+    """Run chains of jobs; exit 1 if any went wrong."""
     given = sys.argv[1:]
-    count, begin, most = map(int, [*given, *("20", "0", "6")[len(given) :]])
+    count, first, most = map(int, [*given, *("20", "0", "6")[len(given) :]])
     total: Counter[str] = Counter()
-    for number in range(begin, begin + count):
-        with tempfile.TemporaryDirectory() as directory:
-            total += run(number, Path(directory), most=most)
-        print(number, dict(total), flush=True)
+    wrong = 0
+    for number in range(first, first + count):
+        begin, directory = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"rows-{number}-"))
+        try:
+            drawn = run(number, directory, most=most)
+            shutil.rmtree(directory)
+            words, total = f"ok {dict(drawn)}", total + drawn
+        except (Exception, pytest.fail.Exception) as error:
+            wrong += 1
+            words = f"WRONG in {directory}: {type(error).__name__}: {error}"
+        print(f"{number} ({time.monotonic() - begin:.1f} s): {words}", flush=True)
+    print(f"{count - wrong} of {count} chains exact: {dict(sorted(total.items()))}")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcdist.executor.chains import join_chains
+from hpcdist.ops import batch_norm, mixed_precision, optimize_device
+from hpcdist.update_rules import RULES
 from tests import support_device, support_nccl
 from tests.gpu.gpus import missing
 
@@ -140,3 +144,83 @@ def test_cupy_makes_cuda_of_our_kernels(cupy):
         made = _compile.transpile(kernel._func, ["__global__"], kernel._mode, types, void)
         assert f"{spelt} found;" in made.code  # added in the type of the values
         assert "long long place" in made.code and "long long end" in made.code
+
+
+@pytest.fixture
+def made(cupy, monkeypatch) -> Any:
+    """Return what makes arrays: without a GPU at addresses that nobody has, to be traced only."""
+    if not missing():
+        return lambda shape, dtype="float32": cupy.zeros(shape, dtype)
+    memory = cupy.cuda.UnownedMemory(0x7F00_0000_0000, 1 << 20, None, 0)
+    before = cupy.cuda.get_allocator()
+    cupy.cuda.set_allocator(lambda nbytes: cupy.cuda.MemoryPointer(memory, 0))
+    offsets = iter(range(0, 1 << 20, 4096))
+
+    def make(shape: Any, dtype: str = "float32") -> Any:
+        place = cupy.cuda.MemoryPointer(memory, next(offsets))
+        return cupy.ndarray(shape, dtype, memptr=place)
+
+    yield make
+    cupy.cuda.set_allocator(before)
+
+
+def assert_one_kernel(cupy: Any, fused: Any, *args: Any) -> None:
+    """Assert that cupy.fuse makes one kernel of a function; without a GPU it is not launched."""
+    fused._memo.clear()
+    try:
+        fused(*args)
+    except cupy.cuda.runtime.CUDARuntimeError:
+        assert missing()
+    kernels = [kernel for kernel, *_ in fused._memo.values()]
+    assert [type(kernel).__name__ for kernel in kernels] == ["ElementwiseKernel"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RULES)
+def test_cupy_makes_one_kernel_of_a_rule(cupy, made, name, dtype):
+    rule, number = RULES[name], np.dtype(dtype).type
+    param, grad, *states = (made((3, 32), dtype) for _ in range(2 + rule.states))
+    powers = [made((3, 1), dtype) for _ in range(rule.powers)]
+    constants = [number(0.5)] * rule.constants
+    args = (param, grad, number(1), made((1, 1), dtype), *states, *powers, *constants)
+    assert_one_kernel(cupy, optimize_device._kernel(cupy, name), *args)
+
+
+def test_cupy_makes_one_kernel_of_each_part_of_batch_norm(cupy, made):
+    kernels = batch_norm._device_kernels(cupy)
+    x, y, dy, dx = (made((2, 3, 4)) for _ in range(4))
+    columns = [made((1, 3, 1)) for _ in range(6)]
+    number = np.float32(0.5)
+    for name, args in {
+        "squares": (x, columns[0], y),
+        "moments": (*(made((3,)) for _ in range(8)), number, number, number),
+        "normalize": (x, *columns[:4], y),
+        "slopes": (x, *columns[:2], dy, y),
+        "scaled": (dy, *columns[:2], dx),
+        "back": (x, *columns[:3], dy, *columns[3:5], dx, number),
+    }.items():
+        assert_one_kernel(cupy, kernels[name], *args)
+
+
+def test_cupy_makes_one_kernel_of_the_loss_scaling(cupy, made):
+    scales, counts = [made((1,)) for _ in range(2)], [made((1,), "int32") for _ in range(4)]
+    (scale, new_scale), (good, bad, new_good, new_bad) = scales, counts
+    limits, ratios = [np.int32(3), np.int32(1)], [np.float32(2), np.float32(0.5)]
+    args = (made((1,), "bool"), scale, good, bad, new_scale, new_good, new_bad, *limits, *ratios)
+    assert_one_kernel(cupy, mixed_precision._update_kernel(cupy), *args)
+
+
+def test_cupy_makes_one_kernel_of_a_chain(cupy, made):
+    x, bias, y, mask = made((4, 3)), made((1, 3)), made((4, 3)), made((4, 3), "bool")
+    calls = [
+        functools.partial(cupy.add, x, bias, out=y),
+        functools.partial(cupy.maximum, y, 0, out=y),
+        functools.partial(cupy.greater, y, 0.5, mask),
+        functools.partial(cupy.copyto, y, np.float32(3), where=mask),
+        functools.partial(cupy.copyto, x, y),
+    ]
+    operator: Any = None
+    (step,), _ = join_chains(cupy, calls, [operator] * len(calls))
+    assert_one_kernel(cupy, step.func, *step.args)
+    apart, _ = join_chains(cupy, [*calls, functools.partial(cupy.matmul, x, x.T)], [operator] * 6)
+    assert len(apart) == 2

@@ -229,6 +229,36 @@ def test_a_distributed_table_goes_on_on_any_number_of_servers(mpi_tmp_path, afte
     assert rest == [losses[4:] for losses in whole]
 
 
+@pytest.mark.parametrize("shapes", [((2, 0), (1, 1)), ((1, 1), (2, 0)), ((2, 0), (3, 0))])
+def test_a_table_of_trainers_goes_on_on_servers_and_on_others(mpi_tmp_path, shapes):
+    before, after = shapes
+    whole = values(run_job(*before, with_table(0, 8, mpi_tmp_path)))
+    rest = values(run_job(*after, with_table(4, 8, mpi_tmp_path)))
+    np.testing.assert_allclose(rest, [whole[0][4:]] * len(rest), rtol=1e-5)
+
+
+def test_rows_that_trainers_share_out_are_not_left_out_silently(mpi_tmp_path):
+    def script(role):
+        with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+            ids = fluid.data("ids", [None, 1], "int64")
+            rows = fluid.layers.embedding(ids, [-1, 8], is_sparse=True, is_distributed=True)
+            loss = fluid.layers.mean(fluid.layers.fc(rows, 1))
+            fluid.optimizer.SGD(0.1).minimize(loss)
+            exe = fluid.Executor()
+            exe.run(fluid.default_startup_program())
+            exe.run(feed={"ids": np.arange(4).reshape(-1, 1)}, fetch_list=[loss])
+            for save in (
+                lambda: fluid.io.save_persistables(exe, mpi_tmp_path),
+                lambda: fluid.io.save_inference_model(mpi_tmp_path, ["ids"], [loss], exe),
+            ):
+                with pytest.raises(CheckpointError, match="are shared out over 2 trainers"):
+                    save()
+            fluid.io.save_vars(exe, mpi_tmp_path / "dense", vars=["fc_0.w_0"])
+
+    values(run_job(2, 0, script))
+    assert [path.name for path in mpi_tmp_path.iterdir()] == ["dense"]
+
+
 @pytest.mark.parametrize("kind", ["persistables", "inference", "fluid", "state"])
 @pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (3, 0), (2, 1), (2, 2)])
 def test_what_all_trainers_save_they_can_load_next(mpi_tmp_path, trainers, servers, kind):

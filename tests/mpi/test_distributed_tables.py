@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 ENDS = [-(2**63), 2**63 - 1, -1, 0]
 PADDING, STEPS, ROWS = 3, 5, 6
 ANY = -1  # rows of a table that may have any number of ids
-SHAPES = [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3)]  # trainers, servers
+SHAPES = [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (2, 0), (3, 0)]  # trainers, servers
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": fluid.optimizer.SGD,
     "momentum": lambda rate: fluid.optimizer.Momentum(rate, 0.9, use_nesterov=True),
@@ -113,8 +113,11 @@ def test_any_optimizer_moves_rows_with_its_schedule(optimizer: str) -> None:
         wanted = train(optimizer)
     assert not np.array_equal(wanted[1][0], wanted[3][0])
     near = 5e-5 if optimizer == "adam" else 1e-5
-    for got in values(run_job(2, 1, lambda role: train(optimizer))):
-        assert_close(got, wanted, near)
+    for servers in (1, 0):
+        if fluid_world() < servers + 2:
+            continue
+        for got in values(run_job(2, servers, lambda role: train(optimizer))):
+            assert_close(got, wanted, near)
 
 
 @pytest.mark.parametrize("begin", sorted(BEGINNINGS))
@@ -233,6 +236,34 @@ def test_gradients_that_wait_are_refused_beside_tables(monkeypatch: pytest.Monke
     assert "set CPU_NUM or FLAGS_communicator_send_queue_size to 1" in outcomes[0].error
 
 
+@pytest.mark.parametrize("mode", ["nccl2", "grad_allreduce"])
+def test_trainers_that_sum_gradients_share_tables_out(mode: str) -> None:
+    """Each feeds rows of its own; no rank has all rows of a table."""
+
+    def run(role: Any) -> Any:
+        main, startup, _, fetch = build("adam", rows=10**11)
+        config = fluid.DistributeTranspilerConfig()
+        config.mode = "nccl2" if mode == "nccl2" else "collective"
+        config.collective_mode = None if mode == "nccl2" else mode
+        names = ",".join(f"t{k}:1" for k in range(2))
+        fluid.DistributeTranspiler(config).transpile(
+            role.index, main, trainers=names, startup_program=startup, current_endpoint="t0:1"
+        )
+        exe = fluid.Executor()
+        exe.run(startup)
+        told = []
+        for step in range(STEPS):
+            feed = {n: v[role.index :: 2] for n, v in batch(step).items()}
+            told.append(exe.run(main, feed=feed, fetch_list=fetch[:1]))
+        return told, len(fluid.global_scope().find_var("wide").value)
+
+    wanted = local("adam")
+    (first, here), (second, there) = values(run_job(2, 0, run))
+    assert_close([[(a[0] + b[0]) / 2] for a, b in zip(first, second)], wanted, 5e-5)
+    used = {*ENDS, 10**15, 5, 6}
+    assert here + there == len(used) and here and there
+
+
 # -- looking ahead ---------------------------------------------------------------------------------
 def looking_ahead(feeds: list[dict[str, Any]], told: list[dict[str, Any]], *, sync_mode: bool):
     """Return a script that trains on ``feeds``, and says that they would be those ``told``."""
@@ -323,8 +354,11 @@ def test_a_model_may_be_nothing_but_a_table() -> None:
 
     with alone():
         wanted = run()
-    for got in values(run_job(2, 1, run)):
-        assert_close(got, wanted, 1e-5)
+    for servers in (1, 0):
+        if fluid_world() < servers + 2:
+            continue
+        for got in values(run_job(2, servers, run)):
+            assert_close(got, wanted, 1e-5)
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph import Program, Variable, lookup, program_guard, registry
 from hpcdist.graph.rows import How, by_row, constant, not_on_rows, sized
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.runtime.batches.gather_batch import RowTreatment, loss_weight, pack, unpack
+from hpcdist.runtime.batches.gather_batch import pack, unpack
 from hpcdist.runtime.batches.scatter_batch import batched_names, cut_feed
+from hpcdist.runtime.batches.shared_program import RowTreatment, loss_weight
 from tests.support_ops import CASES, Case, Draw, dense
 
 for _module in pkgutil.iter_modules(tests.__path__):

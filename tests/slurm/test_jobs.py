@@ -190,8 +190,19 @@ def test_a_script_written_for_a_job_trains(lab, project, alone):
         env=lab.environment,
         check=True,
     )
-    text = finished(lab, project, lab.submit(project, "job.sbatch"))
-    assert loss_in(text) == pytest.approx(alone, rel=1e-5)
+    job = lab.submit(project, "job.sbatch")
+    assert loss_in(finished(lab, project, job)) == pytest.approx(alone, rel=1e-5)
+    # What it has told of itself is found by its number, from anywhere.
+    shown = subprocess.run(
+        [sys.executable, "-m", "hpcdist", "top", str(job)],
+        cwd=project.parent,
+        env=lab.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"job {job}" in shown.stdout, shown
+    assert "3 trainers, 1 server · step 5 · ended" in shown.stdout
 
 
 @pytest.mark.skipif(not MPICH.exists(), reason=f"no {MPICH}: make env MPI=mpich")

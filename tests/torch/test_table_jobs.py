@@ -25,7 +25,13 @@ import hashlib, sys
 import torch, torch.distributed as dist
 from torch import nn
 import hpcdist.torch as ours
+from hpcdist.ps.table_rpc import TableClient
 
+pull, looked_up = TableClient.pull, []
+def noted(self, batch, **how):
+    looked_up.extend(how)  # by look-ups, which say whether rows are made
+    pull(self, batch, **how)
+TableClient.pull = noted
 first, last, mode, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 dist.init_process_group("hpcdist")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -50,16 +56,24 @@ saver = ours.Saver(directory, {"model": model, "tables": tables, "rates": rates,
 if first:
     assert saver.restore().step == first
     assert saver.step == first
-generator = torch.Generator().manual_seed(5)
-for step in range(last):
-    words = torch.randint(-2**62, 2**62, (8, 3), generator=generator)
-    words[::2] = torch.randint(0, 9, (4, 3), generator=generator)
-    users = torch.randint(0, 5, (8,), generator=generator)
-    target = torch.rand(8, 1, generator=generator)
-    if step < first:
-        continue
-    own = slice(rank * 8 // size, (rank + 1) * 8 // size)
-    loss = (shared(words[own], users[own]) - target[own]).square().mean()
+own = slice(rank * 8 // size, (rank + 1) * 8 // size)
+
+def batches():
+    generator = torch.Generator().manual_seed(5)
+    for step in range(last):
+        words = torch.randint(-2**62, 2**62, (8, 3), generator=generator)
+        words[::2] = torch.randint(0, 9, (4, 3), generator=generator)
+        users = torch.randint(0, 5, (8,), generator=generator)
+        target = torch.rand(8, 1, generator=generator)
+        if step >= first:
+            yield step, words[own], users[own], target[own]
+
+def ids_of(batch):
+    step, words, users, _ = batch
+    return {model.words: words + (step == 3), model.users: users}  # wrong once
+
+for step, words, users, target in ours.rows_ahead(batches(), ids_of):
+    loss = (shared(words, users) - target).square().mean()
     tables.zero_grad()
     dense.zero_grad()
     loss.backward()
@@ -69,6 +83,11 @@ for step in range(last):
     total = loss.detach().clone()
     dist.all_reduce(total)
     saver.after_step()
+    if step == 1:
+        with torch.no_grad():
+            model.users(torch.arange(3))
+if (first, last) == (0, 4) and looked_up:
+    assert len(looked_up) == 2 + 1 + 1, looked_up  # the first step's, one to test, the wrong one
 if directory != "-":
     saver.close()
 with torch.no_grad():

@@ -234,6 +234,8 @@ def test_what_cannot_be_is_refused():
         ours.TableOptimizer(module, lr=0.1, max_staleness=2)
     with pytest.raises(TableError, match="lr: expected a number that is not negative, got -1.0"):
         ours.TableOptimizer(module, lr=-1.0)
+    with pytest.raises(TableError, match="expected ids by module.*got a Linear"):
+        next(ours.rows_ahead([1, 2], lambda item: {nn.Linear(2, 2): torch.tensor([item])}))
     with pytest.raises(TableError, match="expected modules, got a Parameter"):
         ours.TableOptimizer(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(ValueError, match="no optimizer 'Lion'"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.trace import metric_files, status
 from tests.jobs import LIMIT_S, ROOT, Job, clean_environment, needs_mpirun
 
 needs_torch = pytest.mark.skipif(
@@ -179,3 +180,24 @@ def test_without_torch_the_launcher_says_what_to_install(tmp_path):
     )
     assert ran.returncode == 1
     assert "torch is not installed: python -m pip install 'hpcdist[torch]'" in ran.stderr
+
+
+LOGS = """
+import torch, torch.distributed as dist, hpcdist
+dist.init_process_group("gloo")
+for step in range(1, 4):
+    total = torch.full((2,), float(step))
+    dist.all_reduce(total)
+    hpcdist.log_metrics(step, loss=total.mean(), mine=dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+def test_metrics_of_a_script_of_torchs_are_written_and_its_steps_told(tmp_path):
+    ended = Job(tmp_path, LOGS, "--as-torchrun", "--metrics", "watched", ranks=2).end()
+    assert ended.code == 0, ended
+    curves = metric_files.read_all(tmp_path / "watched")
+    assert curves["loss"] == {rank: [(1, 2.0), (2, 4.0), (3, 6.0)] for rank in (0, 1)}
+    assert [curves["mine"][rank][0][1] for rank in (0, 1)] == [0.0, 1.0]
+    told = status.read_all(tmp_path / "watched")
+    assert [(s.state, s.step) for s in told] == [(status.ENDED, 3)] * 2

@@ -110,3 +110,25 @@ def test_the_noise_of_dpsgd_is_normal_and_the_same_again() -> None:
         moves.append(np.diff(seen))
     np.testing.assert_array_equal(*moves)
     assert abs(moves[0].mean()) < 0.4 and 1.7 < moves[0].std() < 2.3
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_running_means_are_averaged_too_unless_that_is_not_wanted(kept: bool) -> None:
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(scope):
+        x = fluid.data("x", [None, 2])
+        normal = fluid.layers.batch_norm(x, do_model_average_for_mean_and_var=kept)
+        loss = fluid.layers.mean(fluid.layers.fc(normal, 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        average = fluid.optimizer.ExponentialMovingAverage(0.5)
+        average.update()
+        executor = fluid.Executor()
+        executor.run(startup)
+        for value in (1.0, 2.0):
+            executor.run(main, feed={"x": np.full((2, 2), value, "float32")}, fetch_list=[loss])
+        mean = scope.find_var("batch_norm_0.w_1").get_tensor()
+        np.testing.assert_allclose(mean, 0.29, rtol=1e-6)  # 0.1, then 0.9 * 0.1 + 0.1 * 2
+        with average.apply(executor):
+            averaged = (0.1 * 0.25 + 0.29 * 0.5) / 0.75 if kept else 0.29
+            np.testing.assert_allclose(mean, averaged, rtol=1e-6)
+        np.testing.assert_allclose(mean, 0.29, rtol=1e-6)

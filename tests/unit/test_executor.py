@@ -157,12 +157,12 @@ def test_small_variables_of_one_message_are_moved_together(ready):
     _, _, scope = ready
     backend = backend_of(CPUPlace())
     metas = {"w": Meta((3, 1)), "b": Meta((1,))}
-    lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators())
+    lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators().memory)
     b, w = scope.find_var("b").value, scope.find_var("w").value
     assert w.ctypes.data == b.ctypes.data + b.nbytes
     assert b[0] == np.float32(0.25)
     layout = scope.layout
-    lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators())
+    lay_contiguous([["b", "w"]], metas, scope, backend, NetworkOperators().memory)
     assert scope.layout == layout, "arrays that lie right are left alone"
 
 

@@ -38,7 +38,7 @@ CASES: dict[str, Any] = {
     "reshape": (lambda x, s, k: layers.reshape(x, [s[0], 3, 1]), (-1, 3, 1), (6, 3, 1)),
     "reshape by one": (lambda x, s, k: layers.reshape(x, s), (-1, -1), (6, 3)),
     "reshape, rest": (lambda x, s, k: layers.reshape(x, [-1, k]), (-1, -1), (9, 2)),
-    "actual": (lambda x, s, k: layers.reshape(x, [0, 3], actual_shape=s), None, (6, 3)),
+    "actual": (lambda x, s, k: layers.reshape(x, [0, 3], actual_shape=s), (-1, 3), (6, 3)),
     "slice": (lambda x, s, k: layers.slice(x, [0], [k - 1], [k]), None, (1, 3)),
     "slice to": (lambda x, s, k: layers.slice(x, [0], [0], [k]), None, (2, 3)),
     "slice columns": (lambda x, s, k: layers.slice(x, [1], [k], [3]), (-1, -1), (6, 1)),

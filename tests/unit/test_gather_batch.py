@@ -13,13 +13,7 @@ from hpcdist.graph import registry
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.rows import How, OfRows
 from hpcdist.lod_tensor import LoDTensor, create_lod_tensor
-from hpcdist.runtime.batches.gather_batch import (
-    RowTreatment,
-    SharedProgram,
-    loss_weight,
-    pack,
-    unpack,
-)
+from hpcdist.runtime.batches.gather_batch import pack, unpack
 from hpcdist.runtime.batches.scatter_batch import (
     Division,
     batched_names,
@@ -27,6 +21,7 @@ from hpcdist.runtime.batches.scatter_batch import (
     share_of,
     unlike,
 )
+from hpcdist.runtime.batches.shared_program import RowTreatment, SharedProgram, loss_weight
 
 ROWS, MEAN, SUM, MAX, MIN = How.ROWS, How.MEAN, How.SUM, How.MAX, How.MIN
 SAME, MIXED = How.SAME, How.MIXED

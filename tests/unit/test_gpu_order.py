@@ -134,7 +134,7 @@ def test_values_of_one_sum_are_aligned_and_come_from_either_memory():
     scope.var("a").hold(np.arange(3, dtype=np.float32))
     scope.var("b").hold(asarray(np.full(40, 2, np.float32)))
     network = SimpleNamespace(memory=lambda nbytes, backend: backend.bytes(nbytes))
-    lay_contiguous([list("abc")], metas, scope, backend, network)
+    lay_contiguous([list("abc")], metas, scope, backend, network.memory)
     arrays = [scope.find_var(n).value for n in "abc"]
     assert [a.data.ptr % 128 for a in arrays] == [0, 0, 0] and adjacent(arrays, backend)
     flat = backend.flat(arrays).get()

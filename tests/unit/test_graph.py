@@ -390,3 +390,66 @@ def test_one_number_is_fed_as_an_array_of_one(number):
         y = fluid.layers.scale(fluid.data("x", [1]), 2.0)
     (value,) = fluid.Executor(fluid.CPUPlace()).run(program, {"x": number}, [y])
     np.testing.assert_array_equal(value, [6])
+
+
+def test_a_part_of_a_program_is_what_its_targets_need(programs):
+    main, _ = programs
+    loss = classifier()
+    guess = main.global_block().var("fc_1.tmp_2")
+    forward = ["mul", "elementwise_add", "relu", "dropout", "mul", "elementwise_add", "softmax"]
+    assert types(main._prune([loss])) == [*forward, "cross_entropy2", "mean"]
+    assert types(main._prune(guess)) == types(main._prune(guess.name)) == forward
+    part = main._prune_with_input([guess.name], [loss])
+    assert types(part) == ["cross_entropy2", "mean"]
+    assert {var.name for var in part.all_parameters()} == set()
+    assert types(main)[-1] == "sgd"  # the Program itself stays as it is
+    with pytest.raises(GraphError, match="no operator computes the target 'x'"):
+        main._prune("x")
+
+
+def test_a_part_may_be_asked_for_by_operators(programs):
+    main, _ = programs
+    classifier()
+    copies = main.clone()
+    old = copies.all_parameters()[0]
+    with fluid.program_guard(copies):
+        aside = fluid.layers.create_global_var(old.shape, 0.0, "float32", persistable=True)
+        made = fluid.layers.assign(old, aside)
+    # An update writes the parameter, too, but nobody asked for it.
+    assert types(copies._prune([made])) == types(copies._prune([made.op])) == ["assign"]
+    update = copies.global_block().ops[-2]
+    assert update.type == "sgd" and types(copies._prune([update]))[-1] == "sgd"
+
+
+def test_variables_are_renamed_where_they_stand(programs):
+    main, _ = programs
+    x = fluid.layers.data("x", [3])
+    y = fluid.layers.scale(x, 2.0)
+    block = main.global_block()
+    assert block._rename_var("x", "z") is x
+    assert (x.name, block.ops[0].input("X"), list(block.vars)) == ("z", ["z"], ["z", y.name])
+    with pytest.raises(GraphError, match="is there already"):
+        block._rename_var("z", y.name)
+    block.ops[0]._rename_input("z", "a")
+    block.ops[0]._rename_output(y.name, "b")
+    assert (block.ops[0].input("X"), block.ops[0].output("Out")) == (["a"], ["b"])
+    like = fluid.Program().global_block()._clone_variable(y)
+    assert (like.name, like.shape, like.persistable) == (y.name, y.shape, True)
+
+
+def test_a_second_variable_of_a_name_has_the_same_shape():
+    block = fluid.Program().global_block()
+    w = block.create_var(name="w", shape=[3, 4])
+    assert block.create_var(name="w") is block.create_var(name="w", shape=[3, 4]) is w
+    with pytest.raises(GraphError, match=r"'w' is there already, with shape \(3, 4\)"):
+        block.create_var(name="w", shape=[4, 3])
+
+
+def test_parts_of_a_program_print_alone(programs):
+    main, _ = programs
+    classifier()
+    block, op = main.global_block(), main.global_block().ops[0]
+    assert block.to_string(True) == main.to_string(True).rstrip("\n")
+    assert op.to_string(True) == str(op) and block.var("x").to_string(True) == str(block.var("x"))
+    assert (op.idx, "x_num_col_dims" in op.attr_names) == (0, True)
+    assert list(block.iter_parameters()) == main.all_parameters()

@@ -85,10 +85,10 @@ class Limit:
 
 
 LIMITS = {
-    mlp: Limit(96, 2),
-    resnet50: Limit(4540, 2),
-    wide_and_deep: Limit(170, 4),
-    word2vec: Limit(111, 5),
+    mlp: Limit(34, 2),
+    resnet50: Limit(1874, 2),
+    wide_and_deep: Limit(70, 4),
+    word2vec: Limit(76, 5),
 }
 
 

@@ -50,3 +50,6 @@ def test_the_exception_is_fluids(build, kind, words):
 def test_what_may_be_left_out_may_be_none():
     assert layers.sums([x(), x()], out=None).shape == (-1, 4)
     assert layers.assign(x(), None).shape == (-1, 4)
+    image = layers.data("image", [3, 32, 32])
+    boxes = [layers.prior_box(image, image, [4.0], sizes)[0] for sizes in (None, [], [0.0], [8.0])]
+    assert [box.shape[2] for box in boxes] == [1, 1, 1, 2]

@@ -11,7 +11,9 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.contrib import mixed_precision
 from hpcdist.errors import GraphError, PlanError
-from hpcdist.runtime.batches.gather_batch import SharedProgram
+from hpcdist.runtime.batches.shared_program import SharedProgram
+from tests.support_device import install
+from tests.support_streams import MACHINE
 
 # Measured with Fluid 1.8.5: the logarithm of the scale, and the first weight, after each step.
 FLUID = [
@@ -39,7 +41,9 @@ def linear() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_the_scale_and_steps_that_overflow_are_those_of_fluid() -> None:
+@pytest.mark.parametrize("place", [fluid.CPUPlace(), fluid.CUDAPlace(0)], ids=str)
+def test_the_scale_and_steps_that_overflow_are_those_of_fluid(place: Any, monkeypatch: Any) -> None:
+    install(monkeypatch)
     lists = mixed_precision.AutoMixedPrecisionLists(custom_black_list={"mul"})
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
@@ -53,7 +57,7 @@ def test_the_scale_and_steps_that_overflow_are_those_of_fluid() -> None:
         )
         loss = linear()
         optimizer.minimize(loss)
-    random, exe, found = np.random.RandomState(0), fluid.Executor(), []
+    random, exe, found = np.random.RandomState(0), fluid.Executor(place), []
     with fluid.scope_guard(fluid.Scope()):
         exe.run(startup)
         for step in range(len(FLUID)):
@@ -63,6 +67,9 @@ def test_the_scale_and_steps_that_overflow_are_those_of_fluid() -> None:
             fetch = [optimizer.get_loss_scaling(), "w"]
             scale, w = exe.run(main, feed={"x": x, "y": y}, fetch_list=fetch)
             found.append((np.log2(scale[0]), w[0, 0]))
+        MACHINE.counts.clear()
+        exe.run(main, feed={"x": x, "y": y})
+        assert MACHINE.counts.waits == 0  # nobody has asked whether gradients are finite
     np.testing.assert_allclose(found, FLUID, rtol=1e-5)
 
 

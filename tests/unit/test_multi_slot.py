@@ -15,7 +15,7 @@ from hpcdist import layers
 from hpcdist.errors import DataError, DataNotImplementedError, FeedError
 from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from hpcdist.multi_slot.exchange import shuffled_among
-from hpcdist.multi_slot.samples import Slot, batches, concatenated
+from hpcdist.multi_slot.samples import Slot, batches, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.support_job import alone
 from tests.threads import run_in_world
@@ -242,7 +242,10 @@ def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(sizes):
     run_in_world(len(sizes), shuffle)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     (whole,) = parsed("".join(lines))
-    expected = whole.take(np.random.default_rng(11).permutation(total))
+    labels = whole.columns[2].values
+    order = np.random.default_rng(11).permutation(total)
+    expected = shuffled(whole, np.random.default_rng(11))
+    assert expected.columns[2].values.tolist() == labels[order].tolist()
     for got, wanted in zip(concatenated(parts).columns, expected.columns):
         np.testing.assert_array_equal(got.values, wanted.values)
         np.testing.assert_array_equal(got.offsets, wanted.offsets)

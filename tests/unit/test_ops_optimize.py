@@ -13,6 +13,7 @@ from hpcdist.ops import optimize_device
 from hpcdist.ops.optimize import UPDATES, bind_sparse_update, bind_update
 from hpcdist.ops.optimize_sparse import found_by_search
 from hpcdist.ops.selected_rows import SelectedRows
+from tests.support_device import asarray, install
 
 Arrays = list[np.ndarray]
 
@@ -87,7 +88,7 @@ def test_blocks_move_as_the_whole(type: str, own: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("type", "own"), VARIANTS, ids=NAMES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_device_formulas_agree_with_the_compiled_ones(
-    type: str, own: dict[str, Any], dtype: Any
+    type: str, own: dict[str, Any], dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n, attrs = 500, attrs_of(type, own)
     grads = np.random.default_rng(2).normal(size=(3, n)).astype(dtype)
@@ -97,7 +98,12 @@ def test_device_formulas_agree_with_the_compiled_ones(
     update = UPDATES[type]
     other, other_state = arrays_for(type, n, dtype)
     hyper = np.array([1 / 3, *update.hyper(attrs, dtype)], dtype)
-    optimize_device.bind(np, update.rule(attrs), other, rate, other_state, hyper, list(grads))()
+    cupy = install(monkeypatch)
+    on_device = [asarray(array) for array in (other, rate, *other_state, *grads)]
+    moved, lr, states, rows = on_device[0], on_device[1], on_device[2:-3], on_device[-3:]
+    lr = lr if update.has_rate else moved
+    optimize_device.bind(cupy, update.rule(attrs), moved, lr, states, hyper, rows)()
+    other, other_state = moved.get(), [state.get() for state in states]
     assert param.dtype == other.dtype == dtype
     near = 2e-6 if dtype == np.float32 else 1e-13
     near *= 100 if "lr_power" in own else 1  # powers cancel

@@ -285,3 +285,22 @@ def test_sparse_gradients_are_refused_when_built(name: str) -> None:
         GraphError, match=r"sparse gradient.*is_sparse=False.*adagrad, adam, momentum"
     ):
         getattr(optimizer, name)(learning_rate=0.1, **facts).minimize(loss)
+
+
+def test_what_scripts_look_up_in_an_optimizer() -> None:
+    main, startup = Program(), Program()
+    with program_guard(main, startup):
+        loss = layers.mean(layers.fc(layers.data("x", [2]), 1, bias_attr=False))
+        chosen = optimizer.Momentum(0.25, 0.9)
+        assert chosen._global_learning_rate() is None
+        _, ((param, _),) = chosen.minimize(loss)
+        rate = chosen._global_learning_rate()
+        assert rate is chosen._global_learning_rate(main) and rate.shape == (1,)
+        velocity = chosen._accumulators["velocity"][param.name]
+        assert velocity.name == main.global_block().ops[-1].input("Velocity")[0]
+        executor = Executor()
+        executor.run(startup)
+        found = executor.run(feed={"x": np.ones((2, 2), "float32")}, fetch_list=[rate])
+        assert found[0].tolist() == [0.25]
+        schedule = layers.piecewise_decay([2], [0.1, 0.01])
+        assert optimizer.SGD(schedule)._global_learning_rate() is schedule

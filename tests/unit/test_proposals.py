@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -247,3 +249,36 @@ def test_a_detector_in_a_job_learns_what_one_process_learns() -> None:
         for trainers, servers in ((2, 0), (2, 1)):
             for losses in run(trainers, servers, [detector() for _ in range(trainers + servers)]):
                 np.testing.assert_allclose(losses, alone, rtol=1e-5)
+
+
+def test_boxes_of_single_classes_are_chosen_as_boxes_that_all_classes_share() -> None:
+    random = np.random.default_rng(3)
+    corners = random.uniform(0, 9, (2, 5, 2)).astype("float32")
+    boxes = np.concatenate([corners, corners + 4], 2)
+    scores = random.uniform(0, 1, (2, 3, 5)).astype("float32")
+    how: dict[str, Any] = {"score_threshold": 0.2, "nms_top_k": 4, "keep_top_k": 5}
+    layers, main = fluid.layers, fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        shared = fluid.data("boxes", [None, 5, 4]), fluid.data("scores", [None, 3, 5])
+        by_image = layers.multiclass_nms(*shared, **how)
+        data = functools.partial(fluid.data, lod_level=1)
+        own = data("own_boxes", [None, 3, 4]), data("own_scores", [None, 3])
+        by_box = layers.multiclass_nms(*own, **how)
+    each = np.repeat(boxes.reshape(10, 1, 4), 3, axis=1)
+    feed = {
+        "boxes": boxes,
+        "scores": scores,
+        "own_boxes": fluid.create_lod_tensor(each, [[5, 5]]),
+        "own_scores": fluid.create_lod_tensor(scores.swapaxes(1, 2).reshape(10, 3), [[5, 5]]),
+    }
+    wanted, found = fluid.Executor().run(
+        main, feed=feed, fetch_list=[by_image, by_box], return_numpy=False
+    )
+    assert found.recursive_sequence_lengths() == wanted.recursive_sequence_lengths()
+    assert sorted(np.array(found).tolist()) == sorted(np.array(wanted).tolist())
+    assert len(found) > 4
+    # Within a class they stand in the order of the boxes, as in Fluid, not of the scores.
+    for image, (a, b) in enumerate(itertools.pairwise(found.lod()[0])):
+        rows = np.array(found)[a:b]
+        places = [np.flatnonzero((boxes[image] == row[2:]).all(1))[0] for row in rows]
+        assert [*zip(rows[:, 0], places)] == sorted(zip(rows[:, 0], places))

@@ -1,5 +1,7 @@
 """LoDTensors, and Programs that meet batches of other lengths at every step."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -201,3 +203,47 @@ def test_rows_that_do_not_fit_their_sequences_are_refused():
     feed["words"].set_lod([[0, 2, 2, 4]])
     with pytest.raises(FeedError, match="'words': its sequences have 4 rows together, got 5 rows"):
         exe.run(main, feed, [loss], scope=scope)
+
+
+# -- sequences that are computed -------------------------------------------------------------------
+def trained(make, feed):
+    """Return the values of what ``make`` builds, and the gradient of its sum by ``x``."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x = fluid.data("x", [None, *np.shape(feed["x"])[1:]])
+        x.stop_gradient = False
+        out = make(x)
+        total = layers.reduce_sum(out * out)
+        (gradient,) = fluid.gradients([total], [x])
+        exe, scope = fluid.Executor(), fluid.Scope()
+        return exe.run(main, feed=feed, fetch_list=[out, gradient], scope=scope)
+
+
+def test_lengths_of_sequences_may_be_computed():
+    def make(x):
+        lengths = layers.reshape(fluid.data("n", [None, 1], "int64"), [-1]) + 1
+        return layers.sequence_pool(layers.sequence_unpad(x, lengths), "sum")
+
+    x = np.arange(12, dtype="float32").reshape(2, 3, 2)
+    for n in ([0, 1], [1, 2]):
+        out, gradient = trained(make, {"x": x, "n": np.array(n)[:, None]})
+        wanted = np.stack([x[0, : n[0] + 1].sum(0), x[1, : n[1] + 1].sum(0)])
+        np.testing.assert_array_equal(out, wanted)
+        there = np.arange(3)[None, :] <= np.array(n)[:, None]
+        np.testing.assert_array_equal(gradient, 2 * wanted[:, None] * there[:, :, None])
+
+
+def test_rows_are_grouped_by_offsets_that_are_fed():
+    def make(x):
+        offsets = fluid.data("n", [None], "int32")
+        return layers.sequence_pool(layers.lod_reset(layers.scale(x, 1.0), y=offsets), "sum")
+
+    x = np.arange(10, dtype="float32").reshape(5, 2)
+    for n in ([0, 2, 5], [0, 1, 1, 5]):
+        out, gradient = trained(make, {"x": x, "n": np.array(n, "int32")})
+        wanted = np.stack([x[a:b].sum(0) for a, b in itertools.pairwise(n)])
+        np.testing.assert_array_equal(out, wanted)
+        np.testing.assert_array_equal(gradient, 2 * np.repeat(wanted, np.diff(n), axis=0))
+    for n, message in (([0, 2], "X has 5 rows, the sequences have 2"), ([1, 5], "must ascend")):
+        with pytest.raises(FeedError, match=message):
+            trained(make, {"x": x, "n": np.array(n, "int32")})

@@ -5,8 +5,8 @@ import pytest
 
 from hpcdist.errors import FeedError
 from hpcdist.graph.rows import SAME, How, OfRows
-from hpcdist.runtime.batches.gather_batch import loss_weight
 from hpcdist.runtime.batches.scatter_batch import cut_feed, share_of
+from hpcdist.runtime.batches.shared_program import loss_weight
 
 
 @pytest.mark.parametrize("trainers", [1, 2, 3, 4])

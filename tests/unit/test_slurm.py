@@ -65,7 +65,9 @@ def test_a_script_says_what_was_asked_for(capsys):
 def test_a_script_of_torchs(capsys):
     text = written(capsys, "--nodes", "2", "--as-torchrun", "train.py", "--lr", "1")
     (start,) = [line for line in text.splitlines() if line.startswith("srun ")]
-    assert start.endswith(' -m hpcdist --log-dir "$RUN" --as-torchrun train.py --lr 1')
+    assert start.endswith(
+        ' -m hpcdist --log-dir "$RUN" --metrics "$LOGS" --as-torchrun train.py --lr 1'
+    )
     text = written(capsys, "--as-torchrun", "--pservers", "1", "train.py")
     (start,) = [line for line in text.splitlines() if line.startswith("srun ")]
     assert start.endswith(" --as-torchrun --pservers 1 train.py")

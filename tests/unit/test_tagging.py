@@ -124,3 +124,13 @@ def test_a_distance_from_nothing_cannot_be_normalized():
     feed = {"x": tensor([[1]], [1]), "y": tensor(np.zeros((0, 1), int), [0])}
     with pytest.raises(HpcdistError, match="normalized=False"):
         run(feed, [out])
+
+
+def test_blanks_alone_are_as_many_sequences_without_anything():
+    x, y = ragged("x", 3, "float32"), ragged("y", 1)
+    found = layers.ctc_greedy_decoder(x, blank=2)
+    distance, count = layers.edit_distance(found, y, normalized=False)
+    blanks = np.tile(np.array([[0, 0, 1]], "float32"), (5, 1))
+    feed = {"x": tensor(blanks, [1, 2, 2]), "y": tensor(np.ones((5, 1), "int64"))}
+    distance, count = run(feed, [distance, count])
+    assert distance.ravel().tolist() == LENGTHS and count == [3]

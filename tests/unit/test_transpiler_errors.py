@@ -267,14 +267,20 @@ def test_transpiling_again_starts_over():
         transpile((main, startup), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
 
 
-def test_a_table_that_only_servers_can_hold_is_refused_without_them():
+def test_a_table_that_trainers_share_out_is_not_summed_and_refused_by_local_sgd():
     def looked_up():
         ids = layers.data(name="ids", shape=[1], dtype="int64")
         rows = layers.embedding(ids, [10, 4], is_sparse=True, is_distributed=True)
         optimizer.SGD(learning_rate=0.1).minimize(layers.mean(rows))
 
-    with pytest.raises(ValueError, match="is_distributed=True: that needs parameter servers"):
-        transpile(built(looked_up), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
+    main, startup = built(looked_up)
+    transpile((main, startup), config=COLLECTIVE, trainers=TWO, current_endpoint="a:1")
+    for program in (main, startup):
+        ops = program.global_block().ops
+        assert not {"c_allreduce_sum", "c_broadcast"} & {op.type for op in ops}
+    config = {**COLLECTIVE, "collective_mode": "local_sgd"}
+    with pytest.raises(ValueError, match="nobody has all of its rows: local SGD lets trainers"):
+        transpile(built(looked_up), config=config, trainers=TWO, current_endpoint="a:1")
 
 
 def test_a_failed_transpile_leaves_the_plan_that_was_there():

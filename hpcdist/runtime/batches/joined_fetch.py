@@ -19,14 +19,9 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.rows import How, OfRows
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
-from hpcdist.runtime.batches.gather_batch import (
-    SharedProgram,
-    join_rows,
-    pack,
-    row_weights,
-    unpack,
-)
+from hpcdist.runtime.batches.gather_batch import join_rows, pack, row_weights, unpack
 from hpcdist.runtime.batches.scatter_batch import Division
+from hpcdist.runtime.batches.shared_program import SharedProgram
 from hpcdist.runtime.staging import kept_fitting
 
 NOTE_BYTES = 128

@@ -22,7 +22,6 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
-from hpcdist.runtime.batches.gather_batch import SharedProgram, loss_weight
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
     COUNTED,
@@ -36,6 +35,7 @@ from hpcdist.runtime.batches.scatter_batch import (
     share_among,
     unlike,
 )
+from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.staging import in_order

@@ -6,8 +6,8 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.graph.program import Program
-from hpcdist.runtime.batches.gather_batch import SharedProgram, draws_by_rows
 from hpcdist.runtime.batches.scatter_batch import WEIGHT, Share, weighted
+from hpcdist.runtime.batches.shared_program import SharedProgram, draws_by_rows
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 ROWS = "@BATCH_ROWS@"  # fed where rows are drawn for: this trainer's first one, and how many
@@ -23,8 +23,8 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     block = new.global_block()
     for op in block.ops:
         if draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
-            if trainers > 1 and op.attrs.get("fix_seed") and shared.has_sequences(op.input("X")[0]):
-                continue  # every trainer draws it for the whole batch, see SharedProgram.whole
+            if trainers > 1 and shared.draws_all_sequences(op):
+                continue  # `shared.whole`: every trainer draws for them all
             if ROWS not in block.vars:
                 block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
             op.inputs["Rows"] = [ROWS]

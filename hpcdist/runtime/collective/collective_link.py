@@ -30,10 +30,13 @@ from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.batches.scatter_batch import weighted
 from hpcdist.runtime.collective.bucket_allreduce import RowsSum, Sums, bucket_names, fusing_of
+from hpcdist.runtime.collective.trainers_tables import TrainersTables
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
+from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.transpiler.cluster import Group, group_of, required_group
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
 from hpcdist.transpiler.grad_allreduce import RING_OPS, rewritten, without_average
@@ -65,6 +68,7 @@ class CollectiveLink(Link):
         self._trainers = trainers
         self._deadline_s = deadline_s
         self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
+        self._tables = TrainersTables(trainers, deadline_s)
         self._groups: dict[tuple[Way, int | None], list[Collective]] = {}
         self._way = Way()  # of the Program that is being compiled
         self._progress: ProgramCache[_Progress] = ProgramCache(lasting=True)
@@ -173,7 +177,7 @@ class CollectiveLink(Link):
         for name in sorted(v.name for v in program.global_block().vars.values() if v.persistable):
             found = scope.find_var(name)
             value = None if found is None else found.value
-            if value is not None and not isinstance(value, SelectedRows):
+            if value is not None and not isinstance(value, (SelectedRows, SparseTable)):
                 self._broadcast(value, 0)
         here.doing = ""
 
@@ -210,6 +214,17 @@ class CollectiveLink(Link):
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what each operator among trainers does at a step; None if nothing."""
         _refuse_servers_operators(ops)
+        of_tables = [op for op in ops if op.type in TABLE_OPS]
+        tables = self._tables.bind(of_tables, binding) if of_tables else {}
+        others = [op for op in ops if id(op) not in tables]
+        summing = iter(self._bind_sums(others, binding))
+        calls = [tables[id(op)] if id(op) in tables else next(summing) for op in ops]
+        if any(op.type in ("c_allreduce_sum", "push_sparse") for op in ops):
+            calls[0] = in_order(self._begin_step, calls[0])
+            calls[-1] = in_order(calls[-1], self._end_step)
+        return calls
+
+    def _bind_sums(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         if not any(op.type == "c_allreduce_sum" for op in ops):
             return [self._bind_alone(op, binding) for op in ops]
         sums = self._sums_of(ops, binding)
@@ -238,8 +253,6 @@ class CollectiveLink(Link):
             if i == last and not any(o.type == "c_sync_comm_stream" for o in ops[i:]):
                 call, gathers = in_order(call, sums.wait_for_added(), *gathers), []
             calls.append(call)
-        calls[0] = in_order(self._begin_step, calls[0])
-        calls[-1] = in_order(calls[-1], self._end_step)
         return calls
 
     def _bind_alone(self, op: Operator, binding: Binding) -> Call | None:
@@ -319,7 +332,7 @@ class CollectiveLink(Link):
 
 def _refuse_servers_operators(ops: Sequence[Operator]) -> None:
     for op in ops:
-        if op.type not in RING_OPS:
+        if op.type not in (*RING_OPS, *TABLE_OPS):
             raise HpcdistError(
                 f"operator {op.type!r} talks to parameter servers, but this job has none: start "
                 "it with --pservers P, or transpile in nccl2 or collective mode"

@@ -160,6 +160,36 @@ def bind_steps(
     return calls
 
 
+def bind_held(
+    ops: Sequence[Operator],
+    binding: Binding,
+    owners: int,
+    exchange_of: Callable[[Sequence[SparseTable], Mapping[str, Array]], RowExchange],
+) -> dict[int, Call]:
+    """Return what operators do on tables whose rows are here, or on as many ``owners`` like this.
+
+    ``exchange_of`` is given the tables, by name, and the learning rates of those that are moved.
+    """
+    calls = {id(op): bind_make(op, binding) for op in ops if op.type == "make_table"}
+    steps = [op for op in ops if id(op) not in calls]
+    if not steps:
+        return calls
+    names = sorted({look_up.table for op in steps for look_up in op.attrs["lookups"]})
+    tables = [held_table(binding, name) for name in names]
+    rates = {
+        name: binding.arrays[rate]
+        for op in steps
+        for name, rate in zip(_tables_in(op), op.input("LearningRate"))
+    }
+    exchange = exchange_of(tables, rates)
+    specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
+    return calls | bind_steps(steps, binding, specs, owners, lambda: exchange)
+
+
+def _tables_in(op: Operator) -> list[str]:
+    return list(dict.fromkeys(look_up.table for look_up in op.attrs["lookups"]))
+
+
 class _PulledBatch:
     """The batch of this step, and the one whose rows were asked for ahead."""
 

@@ -1,0 +1,252 @@
+"""From what files hold to what it stands for: texts to ids of words, encoded images to pixels.
+
+Batches are decoded, not blocks, so windows hold what the files hold, and a trainer decodes its own
+rows only. What comes of a row follows from its bytes, the epoch and the number of the row.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcdist.columnar.blocks import Skip
+from hpcdist.columnar.columns import Column, Ragged, Target, joined, taken
+from hpcdist.columnar.files import Faults, Index, worded
+from hpcdist.columnar.images import Images
+from hpcdist.columnar.windows import Batch
+from hpcdist.errors import DataError
+
+_CHUNKS = 4  # of a batch, for each process: rows take unequal times
+
+
+class Decoder(Protocol):
+    """What turns one value of a column into an array."""
+
+    @property
+    def nothing(self) -> np.ndarray:
+        """What stands for a row that cannot be decoded."""
+
+    def row(self, value: bytes, epoch: int, number: int) -> np.ndarray:
+        """Return the array; DataError if no row can be decoded so, any other if this one cannot."""
+
+    def refuse(self, target: Target) -> None:
+        """Raise DataError if a variable cannot take the arrays."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts as ids: ``encode`` returns whole numbers for a text, any number of them."""
+
+    encode: Callable[[str], Sequence[int]]
+
+    @property
+    def nothing(self) -> np.ndarray:
+        """No ids."""
+        return np.zeros(0, np.int64)
+
+    def row(self, value: bytes, epoch: int, number: int) -> np.ndarray:
+        """Return the ids of a text, int64[ids]."""
+        ids = np.asarray(self.encode(value.decode()))
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise DataError(
+                f"decode: {self.encode!r:.80} must return a list of whole numbers for a text, got "
+                f"shape {ids.shape} of {ids.dtype}"
+            )
+        return ids.astype(np.int64)
+
+    def refuse(self, target: Target) -> None:
+        """Raise DataError if a variable is not ragged, or does not take whole numbers."""
+        if target.ragged is False or (target.dtype is not None and target.dtype.kind not in "iu"):
+            raise DataError(
+                f"data.read: the ids of the texts in column {target.columns[0]!r} are ragged whole "
+                f"numbers: declare variable {target.name!r} with int64 and lod_level=1"
+            )
+
+
+def decoders_of(decode: Any, targets: Sequence[Target]) -> dict[str, Decoder]:
+    """Return what decodes which column, as `read` is told; DataError where a variable differs."""
+    if not isinstance(decode, Mapping):
+        raise DataError(f"data.read: decode must be a dict by column, got {decode!r:.80}")
+    decoders: dict[str, Decoder] = {}
+    for name, how in decode.items():
+        if not isinstance(how, Images) and not callable(how):
+            raise DataError(
+                f"data.read: decode: expected Images, a Vocabulary, or a function of a text for "
+                f"column {name!r}, got {how!r:.80}"
+            )
+        decoders[name] = how if isinstance(how, Images) else Texts(how)
+    for target in targets:
+        for name in decoders.keys() & set(target.columns):
+            if target.stacked:
+                raise DataError(f"data.read: column {name!r} is decoded: nothing stands beside it")
+            decoders[name].refuse(target)
+    return decoders
+
+
+class Decoding:
+    """Decodes the columns of batches."""
+
+    def __init__(
+        self,
+        decoders: Mapping[str, Decoder],
+        targets: Sequence[Target],
+        index: Index,
+        workers: int,
+    ) -> None:
+        self._decoders, self._index, self._workers = decoders, index, workers
+        self._targets = [target for target in targets if target.columns[0] in decoders]
+        self.doing = ""  # which rows are being decoded, for those who wait too long
+
+    def batches(
+        self,
+        raw: Callable[[], Iterable[Batch]],
+        epoch: int,
+        refuse_or_note: Callable[[Sequence[Skip]], None],
+    ) -> Iterator[Batch]:
+        """Give batches with their columns decoded.
+
+        ``refuse_or_note`` is told of rows that cannot be: it raises, or they are left out.
+        """
+        pool = _Pool(self._decoders, self._workers)
+        try:
+            for batch in raw():
+                self.doing = f"rows of positions {batch.begin}:{batch.end} of epoch {epoch}"
+                yield self._decoded(batch, epoch, pool, refuse_or_note)
+                self.doing = ""
+        finally:
+            pool.close()
+
+    def _decoded(
+        self,
+        batch: Batch,
+        epoch: int,
+        pool: _Pool,
+        refuse_or_note: Callable[[Sequence[Skip]], None],
+    ) -> Batch:
+        if not len(batch.numbers):
+            return batch
+        columns, faults = dict(batch.columns), Faults()
+        for target in self._targets:
+            (name,) = target.columns
+            raw = columns[target.name]
+            assert isinstance(raw, Ragged)
+            column, reasons = pool.decoded(name, raw, epoch, batch.numbers)
+            for row, reason in reasons.items():
+                faults.setdefault(row, (name, reason))
+            columns[target.name] = target.filled({name: column}, frozenset(), faults)
+        if not faults:
+            return replace(batch, columns=columns)
+        bad = np.array(sorted(faults))
+        refuse_or_note([self._skip(int(batch.numbers[row]), *faults[row]) for row in bad])
+        kept = np.delete(np.arange(len(batch.numbers)), bad)
+        return replace(
+            batch,
+            columns={name: taken(column, kept) for name, column in columns.items()},
+            numbers=batch.numbers[kept],
+            skipped=np.concatenate([batch.skipped, batch.numbers[bad]]),
+        )
+
+    def _skip(self, number: int, column: str, reason: str) -> Skip:
+        file, within, row = self._index.row(number)
+        return Skip(file.path, f"{file.unit} {within}", row, row + 1, column, reason)
+
+
+Reasons = dict[int, str]  # row that cannot be decoded -> why
+
+
+def _decode(
+    decoder: Decoder, raw: Ragged, epoch: int, numbers: np.ndarray
+) -> tuple[Column, Reasons]:
+    """Decode some rows, one after the other."""
+    rows, reasons = [], Reasons()
+    values = raw.values.tobytes()
+    for place, (begin, end) in enumerate(pairwise(raw.offsets.tolist())):
+        try:
+            rows.append(decoder.row(values[begin:end], epoch, int(numbers[place])))
+        except DataError:
+            raise
+        except Exception as error:  # whatever a damaged image or a user's function raises
+            reasons[place] = worded(error)
+            rows.append(decoder.nothing)
+    if isinstance(decoder, Texts):
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return Ragged(np.concatenate([decoder.nothing, *rows]), offsets), reasons
+    return np.stack(rows), reasons
+
+
+# -- processes -------------------------------------------------------------------------------------
+class _Pool:
+    """Processes that decode; where there are none, the caller does."""
+
+    def __init__(self, decoders: Mapping[str, Decoder], workers: int) -> None:
+        self._decoders, self._workers = decoders, workers
+        self._processes: ProcessPoolExecutor | None = None
+        if workers:
+            # Only this process holds the end to write into: when it is gone, the others read it.
+            life, self._held = os.pipe()
+            self._processes = ProcessPoolExecutor(
+                workers,
+                # Functions of the script's cannot be sent to a process that is started afresh.
+                multiprocessing.get_context("fork"),
+                _begin,
+                (decoders, life, self._held),
+            )
+            self._life = life
+
+    def decoded(
+        self, name: str, raw: Ragged, epoch: int, numbers: np.ndarray
+    ) -> tuple[Column, Reasons]:
+        """Return the rows of a column as arrays, and those that cannot be decoded."""
+        if self._processes is None:
+            return _decode(self._decoders[name], raw, epoch, numbers)
+        count = min(self._workers * _CHUNKS, len(raw))
+        cuts = [len(raw) * k // count for k in range(count + 1)]
+        try:
+            parts: list[Future[tuple[Column, Reasons]]] = [
+                self._processes.submit(_work, name, raw.part(a, b), epoch, numbers[a:b])
+                for a, b in pairwise(cuts)
+            ]
+            found = [part.result() for part in parts]
+        except BrokenProcessPool:
+            raise DataError(
+                f"a process that decodes column {name!r} has died: killed, perhaps for its memory; "
+                "workers= says how many there are"
+            ) from None
+        reasons = {a + row: why for a, (_, some) in zip(cuts, found) for row, why in some.items()}
+        return joined(name, [column for column, _ in found]), reasons
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        if self._processes is not None:
+            self._processes.shutdown(wait=False, cancel_futures=True)
+            os.close(self._held)
+            os.close(self._life)
+
+
+_here: Mapping[str, Decoder] = {}  # in a process of a pool: its decoders
+
+
+def _begin(decoders: Mapping[str, Decoder], life: int, held: int) -> None:
+    global _here
+    _here = decoders
+    os.close(held)
+    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+
+
+def _end_with(life: int) -> None:
+    """End this process when the one that forked it closes its end, or is dead."""
+    os.read(life, 1)
+    os._exit(1)
+
+
+def _work(name: str, raw: Ragged, epoch: int, numbers: np.ndarray) -> tuple[Column, Reasons]:
+    return _decode(_here[name], raw, epoch, numbers)

@@ -1,0 +1,20 @@
+"""pyarrow is an extra: modules that read files are imported when a file is to be read."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from hpcdist.errors import DataError
+
+
+def needing_pyarrow(module: str, what: str) -> Any:
+    """Return a module of this package; DataError that says what needs pyarrow if it is missing."""
+    try:
+        return importlib.import_module(f"hpcdist.columnar.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise DataError(
+            f"{what} needs pyarrow, which is not installed: pip install hpcdist[data]"
+        ) from None

@@ -1,0 +1,82 @@
+"""The part of a Program that computes some targets, and what it would have to be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from hpcdist.errors import GraphError, GraphTypeError
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Variable
+
+if TYPE_CHECKING:
+    from hpcdist.graph.program import Program
+
+Target = Variable | Operator | str
+
+
+def names_read(op: Operator) -> list[str]:
+    """Return what an operator reads, with what its nested block reads of the outside."""
+    names = list(op.input_arg_names)
+    if "sub_block" in op.attrs:
+        inner = op.block.program.block(op.attrs["sub_block"])
+        names += [n for o in inner.ops for n in names_read(o) if n not in inner.vars]
+    return names
+
+
+def cut_to(
+    program: Program, targets: Iterable[str], feeds: Iterable[str], wanted: Sequence[Operator] = ()
+) -> set[str]:
+    """Keep of block 0 what computes ``targets`` and ``wanted`` operators; return what is read.
+
+    Nothing that computes ``feeds`` is kept, and no update of a parameter that is not wanted itself.
+    The names that are returned are those that no kept operator writes before they are read.
+    """
+    given = set(feeds)
+    block = program.global_block()
+    needed = set(targets) - given
+    kept: list[Operator] = []
+    used = given | set(targets)
+    for op in reversed(block.ops):
+        writes = needed.intersection(op.output_arg_names) and not op.role & Role.OPTIMIZE
+        if writes or any(op is one for one in wanted):
+            kept.append(op)
+            reads = names_read(op)
+            used.update(reads, op.output_arg_names)
+            needed = (needed - set(op.output_arg_names)) | (set(reads) - given)
+    block.ops = kept[::-1]
+    for inner in program.blocks[1:]:
+        used.update(n for op in inner.ops for n in (*op.input_arg_names, *op.output_arg_names))
+    for name in [name for name in block.vars if name not in used]:
+        block.remove_var(name)
+    program.touch()
+    return needed
+
+
+def pruned(program: Program, feeds: Iterable[str], targets: Target | Sequence[Target]) -> Program:
+    """Return a copy of a Program with just what computes the targets from what is fed.
+
+    Targets are variables, their names, or operators. GraphTypeError for anything else, GraphError
+    for a variable that nothing computes.
+    """
+    asked = list(targets) if isinstance(targets, (list, tuple)) else [targets]
+    copy = program.clone()
+    names: list[str] = []
+    wanted: list[Operator] = []
+    for target in asked:
+        if isinstance(target, Operator):
+            wanted.append(copy.block(target.block.idx).ops[target.idx])
+        elif isinstance(target, (str, Variable)):
+            names.append(target if isinstance(target, str) else target.name)
+        else:
+            raise GraphTypeError(
+                f"prune: expected Variables, names or Operators, got {type(target).__name__}"
+            )
+    fed = set(feeds)
+    made = {name for op in copy.global_block().ops for name in op.output_arg_names}
+    for name in names:
+        if name not in made | fed:
+            raise GraphError(f"prune: no operator computes the target {name!r}")
+    cut_to(copy, names, fed, wanted)
+    return copy

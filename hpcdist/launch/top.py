@@ -1,0 +1,266 @@
+"""``python -m hpcdist top DIR|JOBID``: how far the ranks of a running job are, in a terminal.
+
+It reads the files that ``--metrics DIR`` has ranks write: so it runs anywhere where that directory
+is seen, on a login node too, and opens no port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdist.errors import HpcdistError, TraceError
+from hpcdist.launch.options import argument
+from hpcdist.launch.words import counted
+from hpcdist.setting import Number
+from hpcdist.trace import status
+from hpcdist.trace.status import JobFacts, RankStatus
+
+DESCRIPTION = """\
+Show how far the ranks of a job are: steps, waits, memory, metrics.
+
+  python -m hpcdist top DIR      DIR is that of --metrics
+  python -m hpcdist top 4711     the same of a Slurm job, from any node that sees its directory
+
+Ctrl-C ends it; it ends by itself when the job does. Where stdout is no terminal it prints once."""
+LATE_S = 10.0  # without a word from a rank, beyond three times as long as it takes to write
+STUCK_S = 30.0  # without a step, in one and the same wait
+SLURM_JOB = re.compile(r"\d+([_+]\d+)?")
+MOST_METRICS = 4
+HEADS = ("rank", "host", "step", "steps/s", "waits", "for", "memory", "now")
+AROUND = 9  # lines of a screen that are not ranks
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown: a line about the job, what is wrong, and a row for each rank."""
+
+    title: str
+    metrics: str
+    troubles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    hidden: int  # ranks without a row
+    over: bool  # all ranks have ended
+
+
+def main(argv: Sequence[str]) -> None:
+    """Show the job that the command line names; exits with 1 if there is none to show."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcdist top",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("job", metavar="DIR|JOBID")
+    parser.add_argument("--once", action="store_true", help="print it once, all ranks, and end")
+    parser.add_argument(
+        "--every",
+        type=argument(Number(0)),
+        metavar="S",
+        help="seconds between two looks (default: as often as the job writes)",
+    )
+    asked = parser.parse_args(argv)
+    try:
+        directory = find(asked.job)
+        if asked.once or not sys.stdout.isatty():
+            _print(_look(directory, None))
+        else:
+            _follow(directory, asked.every)
+    except HpcdistError as error:
+        print(f"hpcdist: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+# -- which directory -------------------------------------------------------------------------------
+def find(job: str) -> Path:
+    """Return the directory that a job writes into; TraceError if there is none."""
+    path = Path(job)
+    if path.is_dir() or not SLURM_JOB.fullmatch(job):
+        status.read_job(path)
+        return path
+    number, folder = _asked_of_slurm(job)
+    looked = [Path(), *([] if folder is None else [folder])]
+    for parent in looked:
+        for found in sorted(parent.glob(f"*/{status.JOB}")):
+            if status.read_job(found.parent).job == number:
+                return found.parent
+    places = " and ".join(sorted({str(place.absolute()) for place in looked}))
+    raise TraceError(
+        f"no directory in {places} is that of job {job}: name the one that the job was given "
+        "with --metrics"
+    )
+
+
+def _asked_of_slurm(job: str) -> tuple[str, Path | None]:
+    """Return a job's own number, and where it was submitted if Slurm is here and knows it.
+
+    The tasks of an array, such as 4711_3, have numbers of their own.
+    """
+    command = ["scontrol", "show", "job", "-o", job]
+    plain = job.partition("+")[0]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return plain, None
+    number = re.search(r"\bJobId=(\d+)", told.stdout)
+    folder = re.search(r"\bWorkDir=(\S+)", told.stdout)
+    return number[1] if number else plain, Path(folder[1]) if folder else None
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> View:
+    """Return what to show at a time of the wall clock, with ``most`` rows at most. Pure."""
+    late_s = 3 * job.every_s + LATE_S
+    late = [r.rank for r in ranks if r.state == status.RUNS and now_s - r.unix_s > late_s]
+    running = [r for r in ranks if r.state == status.RUNS]
+    over = len(ranks) == job.ranks and not running
+    troubles = []
+    if late and len(late) == len(running):
+        ago = now_s - max(r.unix_s for r in running)
+        troubles.append(
+            f"nothing has been written for {_seconds(ago)}: the job was killed, or the clock here "
+            "is another one"
+        )
+    else:
+        troubles += [
+            f"{r}: no sign of life for {_seconds(now_s - r.unix_s)}"
+            for r in ranks
+            if r.rank in late
+        ]
+    troubles += [f"{r} failed or was stopped: {r.doing}" for r in ranks if r.state == status.FAILED]
+    troubles += _stuck([r for r in running if r.rank not in late])
+    missing = sorted(set(range(job.ranks)) - {r.rank for r in ranks})
+    if missing:
+        some = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        troubles.append(f"{counted(len(missing), 'rank')} of {job.ranks} not heard of yet: {some}")
+    # The troubled ones first, then those that others may be waiting for.
+    shown = sorted(
+        ranks, key=lambda r: (r.rank not in late and r.state != status.FAILED, r.waited, r.rank)
+    )
+    kept = {r.rank for r in (shown if most is None else shown[: max(most, 1)])}
+    return View(
+        title=_title(job, ranks, now_s, over),
+        metrics=_metrics(ranks),
+        troubles=tuple(troubles),
+        rows=tuple(_row(r, r.rank in late, now_s) for r in ranks if r.rank in kept),
+        hidden=len(ranks) - len(kept),
+        over=over,
+    )
+
+
+def _stuck(ranks: Sequence[RankStatus]) -> list[str]:
+    """Return the words for a job in which all that waits has done so for long: who does not?"""
+    waiting = [r for r in ranks if r.waits_for and r.waits_s > STUCK_S and r.idle_s > STUCK_S]
+    if not waiting:
+        return []
+    longest = max(waiting, key=lambda r: r.waits_s)
+    said = f"{longest} has waited for {longest.waits_for} for {_seconds(longest.waits_s)}"
+    others = [r for r in ranks if not r.waits_for and r.idle_s > STUCK_S]
+    if others:
+        said += "; not waiting: " + ", ".join(f"{r}: {r.doing}" for r in others[:4])
+    return [said]
+
+
+def _title(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, over: bool) -> str:
+    roles = Counter("server" if r.serves else "trainer" for r in ranks)
+    trainers = [r for r in ranks if not r.serves]
+    step = max((r.step for r in trainers), default=0)
+    until = max(r.unix_s for r in ranks) if over else now_s
+    said = [
+        f"{job.script}, job {job.job}: {_seconds(max(0.0, until - job.unix_s))}",
+        ", ".join(counted(count, role) for role, count in sorted(roles.items(), reverse=True)),
+        f"step {step}",
+        "ended" if over else f"{max((r.steps_per_s for r in trainers), default=0.0):.4g} steps/s",
+    ]
+    return " · ".join(filter(None, said))
+
+
+def _metrics(ranks: Sequence[RankStatus]) -> str:
+    """Return the latest metrics of the first rank that has some."""
+    for rank in ranks:
+        if rank.metrics:
+            newest = sorted(rank.metrics.items(), key=lambda item: -item[1][0])[:MOST_METRICS]
+            told = ", ".join(f"{name} {value:.5g}" for name, (_, value) in sorted(newest))
+            return f"{told} (step {newest[0][1][0]}, rank {rank.rank})"
+    return ""
+
+
+def _row(rank: RankStatus, late: bool, now_s: float) -> tuple[str, ...]:
+    now = rank.state if rank.state != status.RUNS else rank.doing
+    if rank.state == status.RUNS and rank.waits_for:
+        now = f"waiting for {rank.waits_for}, {_seconds(rank.waits_s)}"
+    if late:
+        now = f"silent for {_seconds(now_s - rank.unix_s)}"
+    return (
+        f"{rank.rank} {'server' if rank.serves else 'trainer'} {rank.index}",
+        rank.host,
+        str(rank.step),
+        f"{rank.steps_per_s:.4g}" if rank.steps_per_s else "",
+        f"{rank.waited:.0%}",
+        rank.cause,
+        f"{rank.rss_mib:,.0f} MiB",
+        now,
+    )
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+# -- in the terminal -------------------------------------------------------------------------------
+def _look(directory: Path, most: int | None) -> View:
+    job, ranks = status.read_job(directory), status.read_all(directory)
+    return view(job, ranks, time.time(), most)
+
+
+def _follow(directory: Path, every_s: float | None) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    every = every_s or min(status.read_job(directory).every_s, 10.0)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            found = _look(directory, console.height - AROUND)
+            live.update(_drawn(found), refresh=True)
+            if found.over:
+                return
+            time.sleep(every)
+
+
+def _print(found: View) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 160).print(_drawn(found))
+
+
+def _drawn(found: View) -> Any:
+    """Return the view as rich draws it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for head in HEADS:
+        right = head in ("step", "steps/s", "waits", "memory")
+        table.add_column(head, justify="right" if right else "left", no_wrap=head != "now")
+    for row in found.rows:
+        table.add_row(*map(Text, row))
+    lines = [Text(found.title, style="bold")]
+    if found.metrics:
+        lines.append(Text(found.metrics))
+    lines += [Text(trouble, style="bold red") for trouble in found.troubles]
+    below = [Text(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
+    return Group(*lines, table, *below)

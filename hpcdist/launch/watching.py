@@ -1,0 +1,201 @@
+"""A thread of each rank that writes how far it is, and its metrics, every few seconds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+from hpcdist import settings
+from hpcdist.comm.process_manager import slurm_job
+from hpcdist.comm.progress import waiting_cause
+from hpcdist.errors import LaunchError, MetricError
+from hpcdist.executor.position import here
+from hpcdist.launch import logs
+from hpcdist.launch.doctor.stale_files import sees_all
+from hpcdist.launch.options import Options
+from hpcdist.trace import prometheus, status, tensorboard
+from hpcdist.trace.files import RankOfJob
+from hpcdist.trace.metric_files import CsvLines, JsonLines, MetricWriter
+from hpcdist.trace.metric_log import metric_log
+from hpcdist.trace.recorder import recorder
+from hpcdist.trace.status import JobFacts, RankStatus, Waits
+
+CLOSING_S = 5.0  # how long the end of a rank may wait for a file system
+
+logger = logging.getLogger("hpcdist")
+
+
+def problem_with(asked: Options) -> str:
+    """Return why what is asked for cannot be written here, or an empty string."""
+    if asked.metrics_also and asked.metrics is None:
+        return f"--metrics-also {','.join(asked.metrics_also)}: say where, with --metrics DIR"
+    if "tensorboard" in asked.metrics_also and not tensorboard.is_installed():
+        return f"--metrics-also tensorboard: tensorboardX is not installed: {tensorboard.ADVICE}"
+    for what, directory in (
+        ("directory of metrics", asked.metrics),
+        ("directory of Prometheus's files", asked.prometheus),
+    ):
+        if directory is None:
+            continue
+        if problem := logs.problem_with(what, directory):
+            return problem
+        if not os.access(directory, os.W_OK | os.X_OK):
+            return f"cannot write into the {what} {directory!r}"
+    return ""
+
+
+def of_rank(asked: Options, of: RankOfJob, ranks: int, job: str) -> Watch | None:
+    """Return what tells of this rank, if anything is to; ``job`` is told of where Slurm is not."""
+    if asked.metrics is None and asked.prometheus is None:
+        return None
+    every_s = status.pace(settings.METRICS_EVERY.read(), ranks)
+    by_slurm, _ = slurm_job()
+    facts = JobFacts(str(by_slurm or job), asked.script, ranks, time.time(), every_s)
+    return Watch(of, facts, asked.metrics, asked.metrics_also, asked.prometheus)
+
+
+class Watch:
+    """Writes the status and the metrics of this rank until it is closed."""
+
+    def __init__(
+        self,
+        of: RankOfJob,
+        facts: JobFacts,
+        directory: str | None,
+        also: Sequence[str] = (),
+        scraped: str | None = None,
+    ) -> None:
+        """Write into ``directory``, metrics in the forms ``also`` too, and into ``scraped``."""
+        self._of, self._facts = of, facts
+        self._directory, self._also, self._scraped = directory, also, scraped
+        self._writers: list[MetricWriter] = []
+        self._metrics: dict[str, tuple[int, float]] = {}
+        self._writing = threading.Lock()
+        self._stop = threading.Event()
+        self._closed = self._complained = False
+        self._thread = threading.Thread(target=self._run, name="hpcdist-watch", daemon=True)
+        self._script = threading.main_thread().ident or 0
+        self._last_ns = self._moved_ns = time.monotonic_ns()
+        self._step = self._logged = self._noted = 0
+
+    def prepare(self, first_of_host: bool) -> None:
+        """Clear away what earlier jobs have left. Before any rank of the job begins."""
+        if self._directory is not None and self._of.rank == 0:
+            status.begin_job(self._directory, self._facts)
+        if self._scraped is not None and first_of_host and sees_all():
+            prometheus.remove_dead(self._scraped)
+
+    def begin(self) -> None:
+        """Open the files, and write from now on; LaunchError if that cannot be."""
+        trains_first = self._of.role != "PSERVER" and self._of.index == 0
+        try:
+            if self._directory is not None:
+                lines = JsonLines(self._directory, self._of.rank)
+                self._writers.append(lines)
+                if "csv" in self._also:
+                    self._writers.append(CsvLines(self._directory, self._of.rank, lines.start))
+                if "tensorboard" in self._also:
+                    self._writers.append(
+                        tensorboard.EventFile(self._directory, self._of.rank, lines.start)
+                    )
+        except (OSError, MetricError) as error:
+            raise LaunchError(f"{self._of} cannot write its metrics: {error}") from error
+        metric_log.begin(fetches=trains_first)
+        self._thread.start()
+
+    def close(self, state: str) -> None:
+        """Write the last of all, and say how the rank has ended. Raises nothing; once is enough."""
+        if not self._writing.acquire(timeout=CLOSING_S):
+            return  # the file system does not answer
+        try:
+            if not self._closed and os.getpid() == self._of.pid:
+                self._write(state)
+                self._closed = True
+                metric_log.end()
+                for writer in self._writers:
+                    writer.close()
+                if self._scraped is not None:
+                    prometheus.path_of(self._scraped, self._of.pid).unlink(missing_ok=True)
+        except OSError as error:
+            self._complain(error)
+        finally:
+            self._writing.release()
+        self._stop.set()
+
+    def write(self) -> None:
+        """Write what is new; the thread calls it."""
+        with self._writing:
+            if not self._closed:
+                self._write(status.RUNS)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.write()
+            self._stop.wait(self._facts.every_s)
+
+    def _write(self, state: str) -> None:
+        """Write everything; a file that cannot be written keeps no other from it."""
+        noted = metric_log.taken()
+        for one in noted:
+            self._metrics |= {name: (one.step, value) for name, value in one.values.items()}
+        now = self._status(state)
+        for writer in self._writers:
+            try:
+                writer.write(noted)
+            except OSError as error:
+                self._complain(error)
+        try:
+            if self._directory is not None:
+                status.write(self._directory, now)
+            if self._scraped is not None:
+                prometheus.write(self._scraped, now, self._facts.job)
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            logger.warning(
+                "%s cannot write its status or metrics: %s; it tries on", self._of, error
+            )
+
+    def _status(self, state: str) -> RankStatus:
+        now_ns = time.monotonic_ns()
+        latest = recorder.latest(self._noted)
+        lost = latest.noted - self._noted > len(latest.events)
+        begin_ns = int(latest.events["end"][0]) if lost else self._last_ns
+        # Programs of torch's have no steps but those that the script names.
+        step = here.step or metric_log.step
+        made = step - self._step if self._step else 0  # it may have been restored before
+        if not lost and (steps := status.steps_in(latest)):
+            made = steps
+        if step != self._step:
+            self._moved_ns = now_ns
+        waits = status.waits_within(latest, self._script, begin_ns, now_ns)
+        waiting = waiting_cause()
+        if waiting is not None and waiting[1] < self._last_ns:  # it is recorded when it ends
+            waits = Waits(1.0, waiting[0].value)
+        told = RankStatus(
+            rank=self._of.rank,
+            role=self._of.role,
+            index=self._of.index,
+            host=self._of.host,
+            pid=self._of.pid,
+            unix_s=time.time(),
+            state=state,
+            step=step,
+            steps_per_s=max(0, made) * 1e9 / max(now_ns - self._last_ns, 1),
+            waited=waits.share,
+            cause=waits.cause,
+            waits_for=waiting[0].value if waiting is not None else "",
+            waits_s=(now_ns - waiting[1]) / 1e9 if waiting is not None else 0.0,
+            idle_s=(now_ns - self._moved_ns) / 1e9,
+            doing=str(here),
+            rss_mib=status.resident_mib(),
+            metrics=dict(self._metrics),
+        )
+        self._last_ns, self._step, self._noted = now_ns, step, latest.noted
+        return told

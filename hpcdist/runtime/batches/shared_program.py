@@ -1,0 +1,343 @@
+"""What the values of a Program are of the rows of a batch that trainers share. Pure.
+
+A Program is read once, by what its operators declare of the rows of a batch (`hpcdist.graph.rows`):
+what is computed row by row stays rows, a mean over rows stays a mean under what is linear, and so
+on. What is mixed from several rows cannot be put together from the trainers' parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcdist.errors import FeedError, PlanError
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup, own_attrs
+from hpcdist.graph.roles import Role
+from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
+from hpcdist.graph.values import RANK_TABLE
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.runtime.batches.scatter_batch import (
+    batched_names,
+    is_loss_gradient,
+    losses,
+)
+
+_IN_ROWS = {How.ROWS, How.RAGGED, How.PADDED}
+_GRADIENT = OfRows(How.GRADIENT)
+_OWN_STEPS = OfRows(How.MIXED, why="it depends on each trainer's own longest sequence")
+
+
+class RowTreatment:
+    """What the values that block 0 of a Program computes are of the rows of a batch.
+
+    ``batched``: the data variables whose rows, or sequences of rows, are shared. ``alike``: pairs
+    of data variables ("": the samples) that must have equally many rows of each sample.
+    ``counted``: data variables that there is a mean over the rows of.
+    """
+
+    def __init__(self, program: Program, batched: frozenset[str]) -> None:
+        self._block = program.global_block()
+        self._batched = batched
+        self.alike: set[tuple[str, str]] = set()
+        self._of: dict[str, OfRows] = {}
+        self._backward: set[str] = set()  # values of backward operators
+        ops = self._block.ops
+        starts = next((i for i, op in enumerate(ops) if is_loss_gradient(op)), len(ops))
+        # Gradients that a loss is computed from are values of the forward pass.
+        self._before_loss = {id(op) for op in ops[:starts]}
+        self._own: set[str] = set()  # that count steps of each trainer's own longest sequence
+        for _ in range(2):  # what is kept from step to step is read as the last step left it
+            kept = {name: of for name, of in self._of.items() if self._is_kept(name)}
+            self._of = kept | {name: self._of_data(name) for name in sorted(batched)}
+            for op in self._block.ops:
+                self._follow(op)
+        self._of |= dict.fromkeys(self._own, _OWN_STEPS)
+        means = {of.sequences for of in self._of.values() if of.how is How.MEAN}
+        self.counted = means - {""}
+
+    def of(self, name: str) -> OfRows:
+        """Return what a value is of the rows of a batch."""
+        return self._of.get(name, SAME)
+
+    def mixed_states(self) -> dict[str, str]:
+        """Return why trainers' values differ of what a Program keeps from step to step, by name."""
+        return {
+            name: of.why or f"it is {of.how.value}"
+            for name, of in self._of.items()
+            if of.how not in (How.SAME, How.COUNTS) and self._is_kept(name)
+        }
+
+    def _of_data(self, name: str) -> OfRows:
+        ragged = self._block.var(name).lod_level
+        return OfRows(How.RAGGED, name) if ragged else OfRows(How.ROWS)
+
+    def _is_kept(self, name: str) -> bool:
+        var = self._block.find_var(name)
+        return var is not None and var.persistable
+
+    def _follow(self, op: Operator) -> None:
+        """Note what an operator's results are; of a loop, also those within it."""
+        if op.type == "while":
+            inside = op.block.program.block(op.attrs["sub_block"]).ops
+            for _ in range(2):  # what a turn leaves, the next one reads
+                for inner in inside:
+                    self._follow(inner)
+            self._of.update(self._after_loop(op))
+            return
+        results = self._results(op)
+        if op.block is not self._block:
+            results = {name: _within_loop(op, of) for name, of in results.items()}
+        if op.type == "write_to_array":  # it leaves the other places as they were
+            results = {n: self._beside(n, of) for n, of in results.items()}
+        self._of.update(results)
+        own = op.type == "max_sequence_len" or not self._own.isdisjoint(op.input_arg_names)
+        self._own -= results.keys()
+        if own:
+            counts = [n for n, of in results.items() if of.how is How.SAME]
+            self._own.update(counts)
+            others = results.keys() - set(counts)
+            if not self._is_backward(op):
+                self._of |= dict.fromkeys(others, _OWN_STEPS)
+
+    def _beside(self, name: str, of: OfRows) -> OfRows:
+        held = self._of.get(name, of)
+        if held == of or How.MIXED in (held.how, of.how):
+            return of if held == of or of.how is How.MIXED else held
+        both = f"{held.how.value} and {of.how.value}"
+        return OfRows(How.MIXED, why=f"array {name!r} holds both {both}")
+
+    def _after_loop(self, op: Operator) -> dict[str, OfRows]:
+        """Return what a loop leaves: how often it turns must not depend on rows of the batch."""
+        condition = op.input("Condition")[0]
+        outs = op.output("Out")
+        if self.of(condition).how is not How.SAME:
+            why = "a loop turns as often as rows of the batch say"
+            return dict.fromkeys(outs, OfRows(How.MIXED, why=why))
+        if condition in self._own:
+            self._own.update(n for n in outs if self.of(n).how is How.SAME)
+        return {}
+
+    def _results(self, op: Operator) -> dict[str, OfRows]:
+        names = op.output_arg_names
+        given = {name: self.of(name) for name in op.input_arg_names}
+        backward = self._is_backward(op)
+        if backward:  # what it reads of the forward pass is as the loss is, or tells shapes only
+            self._backward.update(names)
+        read = self._backward & given.keys() if backward else given.keys()
+        mixed = [given[name] for name in read if given[name].how is How.MIXED]
+        treatment = lookup(op.type).rows
+        if treatment is None or op.type == "conditional_block":  # may leave results as they were
+            given |= {name: self.of(name) for name in names}
+        zero = backward and op.type == "fill_zeros_like"  # the gradient of what nobody reads
+        if zero or is_loss_gradient(op):
+            return dict.fromkeys(names, _GRADIENT)
+        if all(of.how is How.SAME for of in given.values()):
+            return dict.fromkeys(names, SAME)
+        if mixed:
+            return dict.fromkeys(names, mixed[0])
+        if any(of.how is How.GRADIENT for of in given.values()):
+            return dict.fromkeys(names, self._of_gradients(op, given))
+        if treatment is None:
+            return dict.fromkeys(names, OfRows(How.MIXED, why=_undeclared(op)))
+        try:
+            found = treatment(self._applied(op))
+        except MixesRows as error:
+            why = f"operator {op.type!r} cannot be divided by rows: {error}"
+            return dict.fromkeys(names, OfRows(How.MIXED, why=why))
+        by_slot = found if not isinstance(found, OfRows) else dict.fromkeys(op.outputs, found)
+        left_out = OfRows(How.MIXED, why=f"operator {op.type!r} mixes rows")
+        return {
+            name: self._checked(op, name, by_slot.get(slot, left_out))
+            for slot, held in op.outputs.items()
+            for name in held
+        }
+
+    def _is_backward(self, op: Operator) -> bool:
+        return bool(op.role & Role.BACKWARD) and id(op) not in self._before_loss
+
+    def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
+        """Rows must have a first dimension that is left open."""
+        var = op.block.find_var(name)
+        if var is not None and var.type == RANK_TABLE:
+            return of
+        if of.how in _IN_ROWS and (var is None or var.shape[:1] != (-1,)):
+            return OfRows(How.MIXED, why=f"operator {op.type!r} gives {name!r} a fixed dimension 0")
+        return of
+
+    def _applied(self, op: Operator) -> Applied:
+        def operands(slots: dict[str, list[str]]) -> dict[str, list[Operand]]:
+            return {slot: [self._operand(op, n) for n in held] for slot, held in slots.items()}
+
+        attrs = own_attrs(lookup(op.type), op.attrs)
+        return Applied(attrs, operands(op.inputs), operands(op.outputs), self._align)
+
+    def _operand(self, op: Operator, name: str) -> Operand:
+        var = op.block.find_var(name)
+        if var is None:
+            return Operand(name, self.of(name), ())
+        return Operand(name, self.of(name), var.shape, var.lod_level, var.dtype)
+
+    def _align(self, one: str, other: str) -> None:
+        for name in (one, other):
+            if name and name not in self._batched:
+                raise MixesRows(f"how many rows {name!r} has is not known from what is fed")
+        if one != other:
+            self.alike.add((min(one, other), max(one, other)))
+
+    def _of_gradients(self, op: Operator, given: dict[str, OfRows]) -> OfRows:
+        """Gradients are averaged over trainers before an update reads them, and only there."""
+        if op.role & Role.BACKWARD:
+            return _GRADIENT
+        if not op.role & Role.OPTIMIZE:
+            why = f"operator {op.type!r} reads a gradient of its own rows"
+            return OfRows(How.MIXED, why=why, of_gradient=True)
+        for name, of in given.items():
+            if of.how not in (How.SAME, How.GRADIENT):
+                why = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
+                return OfRows(How.MIXED, why=why, of_gradient=True)
+        return SAME if all(map(self._is_kept, op.output_arg_names)) else _GRADIENT
+
+
+def _within_loop(op: Operator, of: OfRows) -> OfRows:
+    """A turn has some rows only, each trainer's in their own order: they must stay apart."""
+    definition = lookup(op.type)
+    if of.how in (How.SAME, How.MIXED):
+        return of
+    if op.type == "read_from_array" and of.how is How.ROWS:
+        why = "rows of samples meet sequences by length: memory(init=..., need_reorder=True)"
+        return OfRows(How.MIXED, why=why)
+    if op.type == "print":
+        return of
+    if of.how is not How.RAGGED or definition.lods or definition.state or op.type == "batch_norm":
+        why = f"within a loop, operator {op.type!r} does not keep rows of sequences apart"
+        return OfRows(How.MIXED, why=why)
+    return of
+
+
+def _undeclared(op: Operator) -> str:
+    if op.role & Role.BACKWARD:
+        return f"operator {op.type!r} starts from another gradient than that of a loss"
+    return f"operator {op.type!r} does not declare how it treats rows"
+
+
+class SharedProgram:
+    """A Program whose batches trainers share: what is cut, and what its values are of the rows.
+
+    ``whole``: why its batches cannot be divided, so that every trainer computes whole ones; empty
+    if they can. Raises PlanError if that does not make the step of one process either.
+    """
+
+    def __init__(self, program: Program, trainers: int) -> None:
+        self._program = program
+        self.batched = batched_names(program)
+        self._rows = RowTreatment(program, self.batched)
+        self._several = trainers > 1
+        self._alike = sorted(self._rows.alike)
+        self.counted = sorted(self._rows.counted)
+        of_losses = {name: self._rows.of(name) for name in losses(program)}
+        found = set(of_losses.values())
+        self.loss = found.pop() if len(found) == 1 else OfRows(How.MIXED)
+        self.counts_areas = any(op.type == "auc" for op in program.global_block().ops)
+        self.whole = self._why_whole(of_losses) if trainers > 1 else ""
+
+    def _why_whole(self, of_losses: Mapping[str, OfRows]) -> str:
+        if not of_losses:
+            raise PlanError(
+                "trainers can share the batches of a program only if its gradients start from a "
+                f"loss: no loss starts from 1; {_ELSE}"
+            )
+        ops = self._program.global_block().ops
+        updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
+        fixed = (op for op in ops if self.draws_all_sequences(op))
+        why = next((f"{op.place} {op} has a seed: it draws for all sequences" for op in fixed), "")
+        for name, mixed in self._rows.mixed_states().items():
+            why = f"trainers would keep different values of {name!r}: {mixed}"
+            if name in updated:
+                raise PlanError(f"{why}; {_ELSE}")
+        if self.loss.how in (How.MEAN, How.SUM, How.SAME):
+            return why
+        return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
+
+    def draws_all_sequences(self, op: Operator) -> bool:
+        """Tell whether an operator with a seed draws for the sequences of a whole batch only."""
+        seeded = draws_by_rows(op) and bool(op.attrs.get("fix_seed"))
+        return seeded and any(self.has_sequences(name) for name in op.input_arg_names)
+
+    def has_rows(self, name: str) -> bool:
+        """Tell whether a value consists of rows, or sequences, of the batch."""
+        return self._rows.of(name).how in (How.ROWS, How.RAGGED)
+
+    def has_sequences(self, name: str) -> bool:
+        """Tell whether a value consists of sequences of the batch."""
+        return self._rows.of(name).how is How.RAGGED
+
+    def alike_in(self, feed: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the pairs that must have equally many rows of each sample in what is fed.
+
+        What is declared without sequences, but fed with some, must have one row in each.
+        """
+        block = self._program.global_block()
+        single = [
+            ("", name)
+            for name, value in feed.items()
+            if isinstance(value, LoDTensor)
+            and name in self.batched
+            and not block.var(name).lod_level
+        ]
+        pairs = [pair for pair in self._alike if {"", *feed}.issuperset(pair)]
+        return pairs + single if self._several else []
+
+    def whole_for(self, names: Sequence[str]) -> str:
+        """Say why trainers must compute whole batches where these are fetched; empty if not."""
+        of_names = ((name, self._of(name)) for name in names)
+        told = (f"{n!r}, which is fetched, is {_told(of)}" for n, of in of_names if _is_mixed(of))
+        return self.whole or next(told, "")
+
+    def of_rows(self, name: str) -> OfRows:
+        """Tell how trainers' values of a variable are joined, if `whole_for` is done.
+
+        FeedError if they cannot be.
+        """
+        of = self._of(name)
+        from_gradient = of.how is How.GRADIENT or of.of_gradient
+        if _is_mixed(of) or (self.whole and from_gradient):
+            return OfRows(How.MIXED)
+        if from_gradient:
+            raise FeedError(
+                f"cannot fetch {name!r} while trainers share the batches: it is {_told(of)}, "
+                "neither computed row by row, nor a mean, sum, maximum or minimum of such values; "
+                "fetch what it is computed from"
+            )
+        return of
+
+    def _of(self, name: str) -> OfRows:
+        return self._rows.of(name) if name in self._program.global_block().vars else SAME
+
+
+_ELSE = "change it, or call DistributeTranspiler.transpile in the script and cut the data there"
+
+
+def draws_by_rows(op: Operator) -> bool:
+    """Tell whether an operator draws random values that belong to rows."""
+    return any(slot.name == "Rows" for slot in lookup(op.type).inputs)
+
+
+def _is_mixed(of: OfRows) -> bool:
+    """Tell whether only whole batches give a value."""
+    return of.how in (How.PADDED, How.MIXED) and not of.of_gradient
+
+
+def _told(of: OfRows) -> str:
+    return f"{of.how.value} ({of.why})" if of.why else of.how.value
+
+
+def loss_weight(loss: OfRows, rows: Sequence[int], trainer: int) -> float:
+    """Return what this trainer's gradient counts, so that the mean over trainers is the batch's.
+
+    ``rows``: how many of those that the loss is a mean over, or of the samples, trainers have.
+    """
+    if loss.how is How.SUM:
+        return float(len(rows)) if rows[trainer] else 0.0
+    return rows[trainer] * len(rows) / max(sum(rows), 1) if loss.how is How.MEAN else 1.0

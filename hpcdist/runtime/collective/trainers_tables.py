@@ -1,0 +1,61 @@
+"""Distributed tables of a job without servers: the trainers share their rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from hpcdist.comm.base import Array, Transport
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
+from hpcdist.ps.batch import TableSpec
+from hpcdist.ps.sharded_tables import ShardedTables
+from hpcdist.ps.table import SparseTable
+from hpcdist.runtime.tables.pull_push import Call, bind_held
+
+
+class TrainersTables:
+    """This trainer's rows of all tables, and what exchanges them for each Program.
+
+    A Program's backward divides by the number of trainers, so that gradients of rows are added up.
+    """
+
+    def __init__(self, trainers: Transport, deadline_s: float) -> None:
+        self._trainers = trainers
+        self._deadline_s = deadline_s
+        self._rates: dict[str, Array] = {}  # by table
+        # By names of tables: all forms of a Program, and Programs of the same tables, share one, so
+        # that it counts what trainers do alike, whatever sizes of batches they compile for.
+        self._exchanges: dict[tuple[str, ...], tuple[Sequence[SparseTable], ShardedTables]] = {}
+
+    @cached_property
+    def _group(self) -> Transport:
+        """A transport of all trainers for rows. The first use is collective."""
+        here.doing = "making a communicator for rows of tables"
+        made = self._trainers.split(0, self._trainers.rank)
+        here.doing = ""
+        return made
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
+        """Return what operators of tables do at a step, by their id. The first is collective."""
+        return bind_held(ops, binding, self._trainers.size, self._exchange_of)
+
+    def _exchange_of(
+        self, tables: Sequence[SparseTable], rates: Mapping[str, Array]
+    ) -> ShardedTables:
+        self._rates.update(rates)
+        names = tuple(table.name for table in tables)
+        known, exchange = self._exchanges.get(names, ((), None))
+        if exchange is None or any(one is not other for one, other in zip(known, tables)):
+            specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
+            exchange = ShardedTables(
+                self._group,
+                specs,
+                tables,
+                lambda: [float(self._rates[name].reshape(-1)[0]) for name in names],
+                self._deadline_s,
+                mean=False,
+            )
+            self._exchanges[names] = tables, exchange
+        return exchange

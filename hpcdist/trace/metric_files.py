@@ -1,0 +1,180 @@
+"""Metrics as files: a line of JSON for each step that was logged, or of CSV for each metric.
+
+A rank has files of its own. Lines are appended whole, so a killed job leaves readable files and a
+job that goes on continues them; ``start`` counts how many times the file had been continued.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpcdist.errors import MetricError
+from hpcdist.trace.metric_log import RESERVED, Noted
+
+MOST_HELD = 2**24  # bytes that cannot be written for now
+CSV_HEAD = "start,step,unix_s,name,value\n"
+_NAME = re.compile(r"metrics\.(\d+)\.jsonl")
+
+Points = list[tuple[int, float]]  # (step, value)
+
+
+class MetricWriter(Protocol):
+    """What metrics are written to."""
+
+    def write(self, noted: Sequence[Noted]) -> None:
+        """Write what has been noted; OSError if it is not all written now, more may be later."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class LineFile:
+    """Appends lines to a file of this rank. What could not be written is tried again."""
+
+    def __init__(self, path: Path, head: str = "") -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self.last = _drop_torn(self._file)
+        self._held = b"" if self.last else head.encode()
+
+    def append(self, text: str) -> None:
+        """Append whole lines. OSError: not all is written; it is kept, up to `MOST_HELD` bytes."""
+        self._held += text.encode()
+        try:
+            while self._held:
+                self._held = self._held[os.write(self._file, self._held) :]
+        except OSError as error:
+            if len(self._held) > MOST_HELD:
+                self._held = self._held[: self._held.find(b"\n") + 1]  # it may be written in part
+                raise OSError(error.errno, f"{error.strerror}: metrics are lost") from error
+            raise
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class JsonLines:
+    """A line of JSON for what is logged together: {"start", "step", "unix_s", "loss": ...}."""
+
+    def __init__(self, directory: str | Path, rank: int) -> None:
+        self._lines = LineFile(json_path(directory, rank))
+        last = self._lines.last
+        self.start = 0 if not last else _parsed(last, self._lines.path)["start"] + 1
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def write(self, noted: Sequence[Noted]) -> None:
+        lines = (
+            {"start": self.start, "step": n.step, "unix_s": round(n.unix_s, 3), **_plain(n.values)}
+            for n in noted
+        )
+        self._lines.append("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class CsvLines:
+    """A line for each metric: start,step,unix_s,name,value."""
+
+    def __init__(self, directory: str | Path, rank: int, start: int) -> None:
+        self._lines = LineFile(Path(directory, f"metrics.{rank}.csv"), CSV_HEAD)
+        self._start = start
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def write(self, noted: Sequence[Noted]) -> None:
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        for n in noted:
+            for name, value in n.values.items():
+                lines.writerow([self._start, n.step, f"{n.unix_s:.3f}", name, repr(value)])
+        self._lines.append(text.getvalue())
+
+
+def json_path(directory: str | Path, rank: int) -> Path:
+    """Return where a rank writes its metrics."""
+    return Path(directory, f"metrics.{rank}.jsonl")
+
+
+def plain(value: float) -> float | str:
+    """Return a number as JSON can say it: what is not finite is the text NaN, Infinity, ..."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+
+
+def read_all(directory: str | Path) -> dict[str, dict[int, Points]]:
+    """Return the curve of every metric on every rank that logged it; {} without files.
+
+    Where a job has gone on from an earlier step, what came after that step before is left out.
+    MetricError for files that are none of metrics.
+    """
+    curves: dict[str, dict[int, Points]] = {}
+    for path in sorted(Path(directory).glob("metrics.*.jsonl")):
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            continue
+        latest: dict[str, int] = {}
+        for line in read_lines(path):
+            for name, value in line.items():
+                if name in (*RESERVED, "step"):
+                    continue
+                points = curves.setdefault(name, {}).setdefault(int(match[1]), [])
+                while line["start"] > latest.get(name, 0) and points:
+                    if points[-1][0] < line["step"]:
+                        break
+                    points.pop()
+                latest[name] = line["start"]
+                points.append((line["step"], float(value)))
+    return {name: dict(sorted(ranks.items())) for name, ranks in sorted(curves.items())}
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the whole lines of a file of metrics; MetricError for others."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MetricError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
+        yield _parsed(line, path, number)
+
+
+def _parsed(line: str, path: Path, number: int | None = None) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(line)
+        if type(found["start"]) is not int or type(found["step"]) is not int:
+            raise ValueError("start and step must be integers")
+        for name in found:
+            float(found[name])
+    except (ValueError, KeyError, TypeError) as error:
+        where = "its last line" if number is None else f"line {number}"
+        raise MetricError(f"{path}: {where} is no line of metrics: {error!r}") from error
+    return found
+
+
+def _plain(values: dict[str, float]) -> dict[str, float | str]:
+    return {name: plain(value) for name, value in values.items()}
+
+
+def _drop_torn(file: int) -> str:
+    """Cut off what stands behind the last whole line; return that line, without its end."""
+    size = os.fstat(file).st_size
+    tail, at = b"", size
+    while at and tail.count(b"\n") < 2:
+        at = max(0, at - 4096)
+        tail = os.pread(file, size - at, at)
+    whole = tail.rfind(b"\n") + 1
+    if at + whole < size:
+        os.ftruncate(file, at + whole)
+    lines = tail[:whole].splitlines()
+    return lines[-1].decode(errors="replace") if lines else ""

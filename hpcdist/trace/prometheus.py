@@ -1,0 +1,83 @@
+"""The status of a rank for sites that scrape: a file for Prometheus's textfile collector.
+
+https://github.com/prometheus/node_exporter#textfile-collector reads ``*.prom`` in a directory of
+each node, and says how old they are. A rank removes its file when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcdist.trace.status import RankStatus
+
+_NAME = re.compile(r"hpcdist\.(\d+)\.prom")
+
+
+def text(status: RankStatus, job: str) -> str:
+    """Return the file's text. Pure."""
+    labels = {"job_id": job, "rank": str(status.rank), "role": _role(status)}
+    lines = []
+    gauges = {
+        "step": ("step of the training program", float(status.step)),
+        "steps_per_second": ("steps since the last writing", status.steps_per_s),
+        "wait_ratio": ("share of the time in which the rank waits", status.waited),
+        "idle_seconds": ("since the last step", status.idle_s),
+        "resident_bytes": ("memory in use", status.rss_mib * 2**20),
+        "updated_seconds": ("when this was written, since 1970", status.unix_s),
+    }
+    for name, (said, value) in gauges.items():
+        lines += [f"# HELP hpcdist_{name} {said}", f"# TYPE hpcdist_{name} gauge"]
+        lines.append(_sample(f"hpcdist_{name}", labels, value))
+    if status.metrics:
+        lines += ["# HELP hpcdist_metric latest value of what the job logs or fetches"]
+        lines += ["# TYPE hpcdist_metric gauge"]
+    for name, (_, value) in sorted(status.metrics.items()):
+        lines.append(_sample("hpcdist_metric", {**labels, "name": name}, value))
+    return "\n".join(lines) + "\n"
+
+
+def write(directory: str | Path, status: RankStatus, job: str) -> None:
+    """Write this rank's file, whole or not at all."""
+    path = path_of(directory, status.pid)
+    temporary = path.with_suffix(".tmp")  # the collector reads *.prom only
+    temporary.write_text(text(status, job), encoding="utf-8")
+    temporary.replace(path)
+
+
+def path_of(directory: str | Path, pid: int) -> Path:
+    """Return a process's file: the directory is one of this node, where numbers are its own."""
+    return Path(directory, f"hpcdist.{pid}.prom")
+
+
+def remove_dead(directory: str | Path) -> None:
+    """Remove files of this user whose process is no more. Where processes cannot be seen: none."""
+    for path, pid in _files(directory):
+        if path.stat().st_uid == os.getuid() and not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
+
+
+def _files(directory: str | Path) -> Iterator[tuple[Path, int]]:
+    for path in Path(directory).glob("hpcdist.*.prom"):
+        if match := _NAME.fullmatch(path.name):
+            yield path, int(match[1])
+
+
+def _role(status: RankStatus) -> str:
+    return "server" if status.serves else "trainer"
+
+
+def _sample(name: str, labels: dict[str, str], value: float) -> str:
+    told = ",".join(f'{label}="{_escaped(said)}"' for label, said in labels.items())
+    return f"{name}{{{told}}} {_number(value)}"
+
+
+def _escaped(said: str) -> str:
+    return said.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    words = {float("inf"): "+Inf", float("-inf"): "-Inf"}
+    return "NaN" if value != value else words.get(value, repr(value))

@@ -1,0 +1,163 @@
+"""How far each rank of a running job is, as small files that it writes again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hpcdist.errors import TraceError
+from hpcdist.trace.events import Kind
+from hpcdist.trace.files import RankOfJob
+from hpcdist.trace.metric_files import plain
+from hpcdist.trace.recorder import Recording
+
+T = TypeVar("T")
+FORMAT = 1
+RUNS, ENDED, FAILED = "runs", "ended", "failed"
+PER_SECOND = 50  # files that all ranks of a job write together
+JOB = "job.json"
+_NAME = re.compile(r"status\.(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What `top` must know of a job beside its ranks; trainer or server, rank 0 writes it."""
+
+    job: str  # Slurm's number, or else the host and process of rank 0
+    script: str
+    ranks: int
+    unix_s: float  # of its start
+    every_s: float  # between two writings of a rank
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """What one rank does now."""
+
+    rank: int
+    role: str
+    index: int
+    host: str
+    pid: int
+    unix_s: float  # when it was written
+    state: str = RUNS
+    step: int = 0
+    steps_per_s: float = 0.0  # since the last writing, as is what follows
+    waited: float = 0.0  # share of the time
+    cause: str = ""  # of most of it
+    waits_for: str = ""  # now
+    waits_s: float = 0.0
+    idle_s: float = 0.0  # since the step was another one
+    doing: str = ""
+    rss_mib: float = 0.0
+    metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # step, value: the latest
+
+    @property
+    def serves(self) -> bool:
+        return self.role == "PSERVER"
+
+    def __str__(self) -> str:
+        return str(RankOfJob(self.rank, self.role, self.index, self.host, self.pid))
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a thread has waited in a time, and for what most."""
+
+    share: float = 0.0
+    cause: str = ""
+
+
+def waits_within(recording: Recording, thread: int, begin_ns: int, end_ns: int) -> Waits:
+    """Return how much of a time a thread has waited, by what is recorded. Pure."""
+    events = recording.events
+    waits = events[(events["kind"] == Kind.WAIT) & (events["thread"] == thread)]
+    by_cause: dict[int, int] = defaultdict(int)
+    for name, begin, end in zip(waits["name"], waits["begin"], waits["end"]):
+        by_cause[int(name)] += max(0, min(int(end), end_ns) - max(int(begin), begin_ns))
+    total = sum(by_cause.values())
+    if total <= 0 or end_ns <= begin_ns:
+        return Waits()
+    most = max(by_cause, key=lambda name: by_cause[name])
+    return Waits(min(1.0, total / (end_ns - begin_ns)), recording.names[most])
+
+
+def steps_in(recording: Recording) -> int:
+    """Return how many training steps are recorded. Pure."""
+    return int((recording.events["kind"] == Kind.STEP).sum())
+
+
+def pace(every_s: float, ranks: int) -> float:
+    """Return how often a rank writes: so that a large job leaves its file system in peace. Pure."""
+    return max(every_s, ranks / PER_SECOND)
+
+
+def resident_mib() -> float:
+    """Return the memory that this process has in use."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+# -- files -----------------------------------------------------------------------------------------
+def begin_job(directory: str | Path, facts: JobFacts) -> None:
+    """Say which job this is; what an earlier one, with other ranks, has left is removed."""
+    for path in Path(directory).glob("status.*.json"):
+        if _NAME.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    _write(Path(directory, JOB), asdict(facts))
+
+
+def write(directory: str | Path, status: RankStatus) -> None:
+    """Write how far a rank is, whole or not at all."""
+    metrics = {name: (step, plain(value)) for name, (step, value) in status.metrics.items()}
+    _write(Path(directory, f"status.{status.rank}.json"), asdict(status) | {"metrics": metrics})
+
+
+def read_job(directory: str | Path) -> JobFacts:
+    """Return which job writes here; TraceError if none does."""
+    try:
+        return _read(Path(directory, JOB), lambda found: JobFacts(**found))
+    except OSError as error:
+        raise TraceError(
+            f"no job writes into {directory} ({JOB}: {error.strerror}): start it with "
+            "`python -m hpcdist --metrics DIR`"
+        ) from error
+
+
+def read_all(directory: str | Path) -> list[RankStatus]:
+    """Return the status of all ranks that have written one, by rank."""
+    found = []
+    for path in Path(directory).glob("status.*.json"):
+        if _NAME.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):  # a new job has begun
+                found.append(_read(path, _status))
+    return sorted(found, key=lambda status: status.rank)
+
+
+def _status(found: dict[str, Any]) -> RankStatus:
+    metrics = {name: (step, float(value)) for name, (step, value) in found["metrics"].items()}
+    return RankStatus(**found | {"metrics": metrics})
+
+
+def _write(path: Path, facts: dict[str, Any]) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(facts | {"format": FORMAT}), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _read(path: Path, made: Callable[[dict[str, Any]], T]) -> T:
+    text = path.read_text(encoding="utf-8")
+    try:
+        found = json.loads(text)
+        if found.pop("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}")
+        return made(found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path} does not tell of a job: {error!r}") from error

@@ -1,0 +1,319 @@
+"""What a rank tells of itself while it runs, and what `top` shows of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcdist.errors import LaunchError, TraceError
+from hpcdist.launch import options, top, watching
+from hpcdist.launch.watching import Watch
+from hpcdist.trace import metric_files, prometheus, status
+from hpcdist.trace.events import EVENT, Cause, Kind
+from hpcdist.trace.files import RankOfJob
+from hpcdist.trace.metric_log import log_metrics, metric_log
+from hpcdist.trace.recorder import Recording
+from hpcdist.trace.status import ENDED, FAILED, JobFacts, RankStatus, Waits
+
+NOW = 2_000_000.0
+JOB = JobFacts(job="4711", script="train.py", ranks=3, unix_s=NOW - 600, every_s=2.0)
+
+
+def rank(number, **facts):
+    role, index = ("PSERVER", 0) if number == 2 else ("TRAINER", number)
+    told = {"step": 40, "steps_per_s": 8.0, "rss_mib": 200.0, "unix_s": NOW - 1}
+    return RankStatus(number, role, index, f"n{number}", 100 + number, **told | facts)
+
+
+def shown(*ranks, most=None):
+    return top.view(JOB, ranks, NOW, most)
+
+
+HEALTHY = (
+    rank(0, waited=0.1, cause="the reader", metrics={"loss": (40, 0.25)}),
+    rank(1, waited=0.3, cause="parameters from servers"),
+    rank(2, steps_per_s=0.0, waited=0.9, cause="gradients from trainers"),
+)
+
+
+def test_a_healthy_job_has_a_row_for_each_rank_and_no_trouble():
+    found = shown(*HEALTHY)
+    assert found.title == "train.py, job 4711: 10 min · 2 trainers, 1 server · step 40 · 8 steps/s"
+    assert found.metrics == "loss 0.25 (step 40, rank 0)"
+    assert found.troubles == () and not found.over and not found.hidden
+    assert [row[0] for row in found.rows] == ["0 trainer 0", "1 trainer 1", "2 server 0"]
+    assert found.rows[1][1:7] == ("n1", "40", "8", "30%", "parameters from servers", "200 MiB")
+
+
+def test_a_silent_rank_is_named():
+    found = shown(*HEALTHY[:1], replace(HEALTHY[1], unix_s=NOW - 30), HEALTHY[2])
+    assert found.troubles == ("rank 1 (trainer 1 on n1): no sign of life for 30 s",)
+    assert found.rows[1][-1] == "silent for 30 s"
+
+
+def test_a_job_that_was_killed_is_told_once():
+    found = shown(*(replace(r, unix_s=NOW - 400) for r in HEALTHY))
+    assert found.troubles == (
+        "nothing has been written for 6 min: the job was killed, or the clock here is another one",
+    )
+
+
+def test_the_rank_that_all_others_wait_for_is_named():
+    waits = {"waits_for": "parameters from servers", "waits_s": 65.0, "idle_s": 65.0}
+    found = shown(
+        replace(HEALTHY[0], **waits),
+        replace(HEALTHY[1], idle_s=66.0, doing="step 40, operator mul"),
+        replace(HEALTHY[2], **waits | {"waits_for": "gradients from trainers"}),
+    )
+    (told,) = found.troubles
+    assert told == (
+        "rank 0 (trainer 0 on n0) has waited for parameters from servers for 65 s; not waiting: "
+        "rank 1 (trainer 1 on n1): step 40, operator mul"
+    )
+    # A step that takes long is none of that, nor a wait that has just begun.
+    calm = {"waits_for": "parameters from servers", "waits_s": 5.0, "idle_s": 65.0}
+    assert shown(replace(HEALTHY[0], **calm), *HEALTHY[1:]).troubles == ()
+
+
+def test_a_rank_that_failed_comes_before_those_that_are_well():
+    found = shown(*HEALTHY[:2], replace(HEALTHY[2], state=FAILED, doing="step 40"), most=2)
+    assert found.troubles == ("rank 2 (server 0 on n2) failed or was stopped: step 40",)
+    assert [row[0] for row in found.rows] == ["0 trainer 0", "2 server 0"]
+    assert found.hidden == 1 and not found.over
+
+
+def test_ranks_that_have_not_written_yet_are_counted():
+    assert shown(HEALTHY[1]).troubles == ("2 ranks of 3 not heard of yet: 0, 2",)
+
+
+def test_a_job_is_over_when_all_its_ranks_have_ended():
+    ended = [replace(r, state=ENDED, unix_s=NOW - 300) for r in HEALTHY]
+    found = shown(*ended)
+    assert found.over and found.troubles == ()
+    assert found.title.endswith("step 40 · ended") and ": 5 min" in found.title
+    assert not shown(*ended[:2]).over
+
+
+# -- files -----------------------------------------------------------------------------------------
+def test_a_status_is_read_as_it_was_written(tmp_path):
+    status.begin_job(tmp_path, JOB)
+    told = replace(HEALTHY[0], metrics={"loss": (3, float("inf")), "a": (2, -1.5)})
+    status.write(tmp_path, told)
+    status.write(tmp_path, HEALTHY[2])
+    assert status.read_job(tmp_path) == JOB
+    assert status.read_all(tmp_path) == [told, HEALTHY[2]]
+    json.loads((tmp_path / "status.0.json").read_text(), parse_constant=pytest.fail)
+    # Another job, with fewer ranks, is not taken for this one.
+    status.begin_job(tmp_path, replace(JOB, ranks=1))
+    assert status.read_all(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 0}', '{"format": 1, "ranks": 2}'])
+def test_other_files_are_refused_by_name(tmp_path, text):
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(TraceError, match=r"job.json does not tell of a job"):
+        status.read_job(tmp_path)
+    (tmp_path / "status.0.json").write_text(text)
+    with pytest.raises(TraceError, match=r"status.0.json does not tell of a job"):
+        status.read_all(tmp_path)
+
+
+def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
+    status.begin_job(tmp_path, replace(JOB, unix_s=time.time()))
+    for one in HEALTHY:
+        status.write(tmp_path, replace(one, unix_s=time.time()))
+    top.main([str(tmp_path)])
+    out = capsys.readouterr().out
+    for expected in ("job 4711", "loss 0.25", "0 trainer 0", "2 server 0", "90%", "200 MiB"):
+        assert expected in out
+    assert "no sign of life" not in out
+
+
+def test_a_directory_without_a_job_is_refused_with_what_to_do(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        top.main([str(tmp_path)])
+    assert end.value.code == 1
+    assert "start it with `python -m hpcdist --metrics DIR`" in capsys.readouterr().err
+
+
+def test_a_job_of_slurms_is_found_by_its_number(tmp_path, monkeypatch, capsys):
+    here, work, bin_ = (tmp_path / name for name in ("here", "work", "bin"))
+    for folder in (here, work / "logs-4711", work / "logs-4714", bin_):
+        folder.mkdir(parents=True)
+    (bin_ / "scontrol").write_text(
+        "#!/bin/sh\n"
+        f'[ "$4" = 4711_3 ] && echo "JobId=4714 ArrayJobId=4711 WorkDir={work} X=1" && exit\n'
+        f'[ "$4" = 4711 ] && echo "JobId=4711 JobName=a WorkDir={work} X=1" && exit\n'
+        "exit 1\n"
+    )
+    (bin_ / "scontrol").chmod(0o755)
+    for number in ("4711", "4714"):
+        status.begin_job(work / f"logs-{number}", replace(JOB, job=number))
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    monkeypatch.chdir(here)
+    assert top.find("4711") == work / "logs-4711"
+    assert top.find("4711_3") == work / "logs-4714"
+    with pytest.raises(TraceError, match="is that of job 99: name the one that the job was given"):
+        top.find("99")
+    # Without Slurm, from the folder where it was submitted.
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(work)
+    assert top.find("4714").resolve() == work / "logs-4714"
+
+
+# -- what a rank writes ----------------------------------------------------------------------------
+def recording(*events):
+    names = ("reader", "sums")
+    rows = [
+        (begin, end, 0.0, thread, name, -1, 0, kind) for kind, name, thread, begin, end in events
+    ]
+    return Recording(np.array(rows, EVENT), names, len(rows))
+
+
+def test_waits_of_the_scripts_thread_are_counted_within_the_time():
+    found = recording(
+        (Kind.WAIT, 0, 7, 50, 150),  # half of it before
+        (Kind.WAIT, 1, 7, 200, 500),
+        (Kind.WAIT, 1, 8, 100, 1100),  # of another thread
+        (Kind.STEP, 0, 7, 150, 600),
+    )
+    assert status.waits_within(found, 7, 100, 1100) == Waits(0.35, "sums")
+    assert status.steps_in(found) == 1
+    assert status.waits_within(recording(), 7, 0, 10) == Waits()
+
+
+def test_large_jobs_write_less_often():
+    assert status.pace(2.0, 100) == 2.0
+    assert status.pace(2.0, 5000) == 100.0
+
+
+def watch(directory, scraped=None, also=()):
+    of = RankOfJob(0, "TRAINER", 0, "n0", os.getpid())
+    facts = replace(JOB, ranks=1, every_s=3600.0)
+    return Watch(of, facts, directory, also, scraped)
+
+
+def test_a_rank_writes_at_its_end_what_it_has_not_yet(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching.here, "step", 0)  # of other tests in this process
+    one = watch(str(tmp_path), str(tmp_path), also=("csv",))
+    one.prepare(first_of_host=True)
+    one.begin()
+    log_metrics(5, loss=0.5)
+    one.close(ENDED)
+    one.close(FAILED)  # it has ended already
+    (told,) = status.read_all(tmp_path)
+    assert (told.state, told.step, told.metrics) == (ENDED, 5, {"loss": (5, 0.5)})
+    assert told.rss_mib > 1
+    assert metric_files.read_all(tmp_path) == {"loss": {0: [(5, 0.5)]}}
+    assert "5" in (tmp_path / "metrics.0.csv").read_text()
+    assert not list(tmp_path.glob("*.prom")) and not metric_log.on
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_file_system_that_does_not_answer_keeps_nobody_from_ending(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "CLOSING_S", 0.01)
+    one = watch(str(tmp_path))
+    one._writing.acquire()
+    one.close(ENDED)
+    assert status.read_all(tmp_path) == []
+
+
+def test_what_cannot_be_written_is_told_once_and_ends_nothing(tmp_path, caplog):
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    one = watch(str(folder))
+    one.begin()
+    moved = folder.rename(tmp_path / "elsewhere")
+    log_metrics(1, loss=1.0)
+    one.write()
+    one.write()
+    one.close(ENDED)
+    (told,) = caplog.messages
+    assert "rank 0 (trainer 0 on n0) cannot write its status or metrics" in told
+    assert metric_files.read_all(moved) == {"loss": {0: [(1, 1.0)]}}
+
+
+def test_files_of_others_are_refused_at_the_start(tmp_path):
+    (tmp_path / "metrics.0.jsonl").write_text("mine\n")
+    with pytest.raises(LaunchError, match="rank 0 .* cannot write its metrics: .*its last line"):
+        watch(str(tmp_path)).begin()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--metrics", "file"], "cannot make the directory of metrics 'file'"),
+        (["--prometheus", "file"], "cannot make the directory of Prometheus's files 'file'"),
+        (["--metrics-also", "csv"], "--metrics-also csv: say where, with --metrics DIR"),
+        (["--metrics", "new", "--metrics-also", "csv"], ""),
+        ([], ""),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_script(tmp_path, monkeypatch, words, problem):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    asked = options.parse([*words, "train.py"])
+    assert watching.problem_with(asked).startswith(problem)
+    assert bool(watching.problem_with(asked)) == bool(problem)
+
+
+def test_without_tensorboardx_it_is_said_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching.tensorboard, "is_installed", lambda: False)
+    words = ["--metrics", str(tmp_path), "--metrics-also", "tensorboard", "train.py"]
+    assert "pip install 'hpcdist[tensorboard]'" in watching.problem_with(options.parse(words))
+
+
+def test_unknown_forms_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        options.parse(["--metrics-also", "xml", "train.py"])
+    assert "expected some of csv, tensorboard" in capsys.readouterr().err
+
+
+def test_the_watching_thread_writes_while_the_script_computes(tmp_path):
+    one = watch(str(tmp_path))
+    one.begin()
+    late = time.monotonic() + 60
+    while not status.read_all(tmp_path) and time.monotonic() < late:
+        threading.Event().wait(0.001)
+    assert status.read_all(tmp_path)[0].state == status.RUNS
+    one.close(ENDED)
+
+
+# -- Prometheus ------------------------------------------------------------------------------------
+def test_prometheus_reads_what_is_written_for_it(tmp_path):
+    parser = pytest.importorskip(
+        "prometheus_client.parser", reason="python -m pip install 'hpcdist[test]'"
+    )
+    told = replace(HEALTHY[0], metrics={'a "b"\\c': (1, float("nan")), "loss": (2, 0.5)})
+    prometheus.write(tmp_path, told, "4711")
+    (path,) = tmp_path.iterdir()
+    assert path.name == "hpcdist.100.prom"
+    families = {f.name: f for f in parser.text_string_to_metric_families(path.read_text())}
+    (step,) = families["hpcdist_step"].samples
+    assert (step.labels, step.value) == ({"job_id": "4711", "rank": "0", "role": "trainer"}, 40.0)
+    assert families["hpcdist_resident_bytes"].samples[0].value == 200 * 2**20
+    metrics = {s.labels["name"]: s.value for s in families["hpcdist_metric"].samples}
+    assert metrics["loss"] == 0.5 and np.isnan(metrics['a "b"\\c'])
+    assert {f.type for f in families.values()} == {"gauge"}
+
+
+def test_files_of_dead_processes_are_removed_and_no_others(tmp_path):
+    dead = 2**22 + 1  # more than there can be
+    for name in (f"hpcdist.{dead}.prom", f"hpcdist.{os.getpid()}.prom", "hpcdist.x.prom", "a.prom"):
+        (tmp_path / name).touch()
+    prometheus.remove_dead(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"hpcdist.{os.getpid()}.prom",
+        "hpcdist.x.prom",
+        "a.prom",
+    }
+
+
+def test_causes_are_words_that_a_row_has_room_for():
+    assert max(len(cause.value) for cause in Cause) < 30
