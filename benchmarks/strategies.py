@@ -12,6 +12,7 @@ gains. The network is an MLP of 4 layers of 512, 16 rows on each rank; for recom
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -27,6 +28,7 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.fleet import DistributedStrategy, Fleet
 
 WIDTH, DEPTH, ROWS, STEPS, ROUNDS = 512, 4, 16, 8, 7
 ALONE = [sys.executable]
@@ -69,8 +71,30 @@ def mixed(loss: Any, _: list[Any]) -> None:
     fluid.contrib.mixed_precision.decorate(momentum()).minimize(loss)
 
 
+def by_adam(loss: Any, _: list[Any], **strategy: Any) -> None:
+    by_fleet(loss, fluid.optimizer.Adam(0.001), **strategy)
+
+
+def by_momentum(loss: Any, _: list[Any], **strategy: Any) -> None:
+    by_fleet(loss, momentum(), **strategy)
+
+
+def by_fleet(loss: Any, optimizer: Any, **strategy: Any) -> None:
+    fleet, given = Fleet(), DistributedStrategy()
+    fleet.init(is_collective=True)
+    for name, value in strategy.items():
+        setattr(given, name, value)
+    fleet.distributed_optimizer(optimizer, given).minimize(loss)
+
+
 STRATEGIES = {
     "amp": Strategy("mixed precision", mixed, {"alone": ALONE, "2 trainers": RANKS}),
+    "dgc": Strategy(
+        "1 in 1000 elements sent",
+        functools.partial(by_momentum, dgc=True),
+        {"2 trainers": RANKS},
+        by_momentum,
+    ),
     "gradient_merge": Strategy(
         "gradients of 4 steps merged",
         merged,
@@ -82,6 +106,12 @@ STRATEGIES = {
         {"alone": ALONE, "2 trainers": RANKS},
         depth=16,
         rows=256,
+    ),
+    "sharding": Strategy(
+        "Adam's state divided",
+        functools.partial(by_adam, sharding=True),
+        {"2 trainers": RANKS},
+        by_adam,
     ),
     "recompute_saving": Strategy(
         "the same by memory_optimize", recomputing, {"alone": ALONE}, saving, depth=16, rows=256

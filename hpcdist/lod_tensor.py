@@ -141,10 +141,15 @@ def flattened(nested: Iterable[Any], levels: int) -> tuple[list[Any], list[list[
 
 
 def concatenated(tensors: Sequence[LoDTensor]) -> LoDTensor:
-    """Return the sequences of all tensors, one behind the other."""
-    rows = np.concatenate([np.asarray(tensor) for tensor in tensors])
+    """Return the sequences of all tensors, one behind the other.
+
+    A row in no sequence, which says that nothing was found, stays only if there is no other.
+    """
+    arrays = [np.asarray(tensor) for tensor in tensors]
     if tensors[0].sequences is None:
-        return LoDTensor(rows)
+        return LoDTensor(np.concatenate(arrays))
+    inside = [a if t.sequences is None else a[: t.sequences.rows] for a, t in zip(arrays, tensors)]
+    rows = np.concatenate(inside) if any(map(len, inside)) else arrays[0]
     levels = zip(*(tensor.recursive_sequence_lengths() for tensor in tensors))
     lengths = [[n for part in level for n in part] for level in levels]
     return LoDTensor(rows, Lod.of_lengths(lengths))

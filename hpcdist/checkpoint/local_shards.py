@@ -21,6 +21,7 @@ from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.table import SparseTable
 from hpcdist.transpiler.cluster import group_of
+from hpcdist.transpiler.compressed import compressed_updates
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.pserver import ServerBlock, ServerPlan, server_plan
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -88,9 +89,9 @@ def roles_of(program: Program) -> dict[str, str]:
 def individual(program: Program) -> set[str]:
     """Return the variables of which every trainer has a value of its own.
 
-    Such as moving averages, which follow the rows that each trainer sees, and gradients that are
-    merged over steps; with GEO and local SGD, where trainers update by themselves, also parameters
-    and optimizer state.
+    Such as moving averages, which follow the rows that each trainer sees, gradients that are
+    merged over steps, and what compression has not sent of them; with GEO and local SGD, where
+    trainers update by themselves, also parameters and optimizer state.
     """
     plan, group = trainer_plan(program), group_of(program)
     updates = (plan is not None and plan.mode.geo) or (
@@ -105,6 +106,8 @@ def individual(program: Program) -> set[str]:
         if not name.endswith(SNAPSHOT)
     }
     written |= merged_gradients(program)
+    for op in compressed_updates(program):
+        written |= {*op.input("Velocity"), *op.input("Residual")}
     return {var.name for var in persistables(program) if var.name in written}
 
 

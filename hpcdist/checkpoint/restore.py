@@ -37,10 +37,13 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
+from hpcdist.ops.dgc import COUNTER
 from hpcdist.ps.table import SparseTable
 from hpcdist.trace.events import Kind
 from hpcdist.trace.recorder import recorder
+from hpcdist.transpiler.compressed import compressed_updates
 from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
 
@@ -90,6 +93,7 @@ def restore(
             peers.ask({"do": CHECK, "data": here.step > 0, **asked})
         checkpoint = stack.enter_context(Checkpoint(found))
         _check_merged(checkpoint, program, peers.trainers)
+        _check_compressed(checkpoint, program, peers.trainers)
         held = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
         if len(checkpoint.facts.trainers) == peers.trainers:
             held = _own(checkpoint, held, individual(program), peers.trainer)
@@ -133,6 +137,19 @@ def _check_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> No
             f"{checkpoint.manifest} was saved when the gradients of {merged} steps had been "
             f"merged, this program updates after {steps}: give k_steps what it was, or save after "
             "steps that update to change it"
+        )
+
+
+def _check_compressed(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
+    """Refuse what other trainers have not sent yet of their gradients."""
+    saved, updates = len(checkpoint.facts.trainers), compressed_updates(program)
+    if not updates or trainers == saved or not checkpoint.has(COUNTER):
+        return
+    begin = int(updates[0].attrs["rampup_begin_step"])
+    if int(checkpoint.read(COUNTER)[0]) >= begin:
+        raise CheckpointError(
+            f"{checkpoint.manifest} was saved when each of {saved} trainers kept what DGCMomentum "
+            f"had not sent of its gradients, this job has {trainers}: start as many"
         )
 
 
@@ -197,7 +214,7 @@ def is_table(scope: Scope, name: str) -> bool:
 
 
 def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
-    """Return the variables that this process never holds: tables, and what servers look up in."""
+    """Return the variables that this process never holds, but servers or other trainers do."""
     names: set[str] = set()
     plan = trainer_plan(program)
     if plan is not None:
@@ -205,4 +222,4 @@ def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
         names.update(name for table in plan.tables for name in table.names)
     if any(is_distributed_lookup(op) for block in program.blocks for op in block.ops):
         names.update(name for table in read_tables(program) for name in table.names)
-    return frozenset(names)
+    return frozenset(names | not_here(program))

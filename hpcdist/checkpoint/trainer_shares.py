@@ -10,10 +10,13 @@ import numpy as np
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.local_shards import Held, individual, individually, whole_variables
 from hpcdist.checkpoint.manifest import check_names
+from hpcdist.checkpoint.metadata import OPTIMIZER, Piece
 from hpcdist.checkpoint.plan import shares
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.sharded_updates import owners_of
 
 
 def own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
@@ -31,13 +34,17 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
     """Return what each trainer writes: what all have alike once, and what each has of its own.
 
     With servers trainer 0 writes what all have alike, without them each a share. Of what each has
-    of its own trainer 0's stands under the plain name, unless that is the servers'.
+    of its own trainer 0's stands under the plain name, unless that is the servers'. State of an
+    optimizer that trainers divide is written by those who hold it.
     """
     every = whole_variables(program, scope)
     held = own_variables(peers, program, scope)
     own = individual(program)
-    alike = [h for h in held if h.local not in own]
+    owners = owners_of(program)
+    alike = [h for h in held if h.local not in own and h.local not in owners]
     found: list[list[Held]] = [[] for _ in range(peers.trainers)]
+    for name, owner in owners.items():
+        found[owner].append(_declared(program.global_block().var(name)))
     if peers.servers or peers.trainers == 1:
         found[0] += alike
     else:
@@ -52,6 +59,12 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
             if h.local in own:
                 share.append(individually(h, k) if k or h.local not in plain else h)
     return found
+
+
+def _declared(var: Variable) -> Held:
+    """Return a variable of optimizer state, which may be another trainer's, as all know it."""
+    piece = Piece(var.name, OPTIMIZER, var.dtype, var.shape, 0, var.shape[0], path_of(var.name))
+    return Held(var.name, piece)
 
 
 def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int]]]:

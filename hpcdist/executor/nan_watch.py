@@ -58,7 +58,8 @@ def with_checks(
 
         return run
 
-    return [checked(call, op) for call, op in zip(steps, ops)]
+    # What fake_init leaves are no values: those of the table are the servers'.
+    return [call if op.type == "fake_init" else checked(call, op) for call, op in zip(steps, ops)]
 
 
 def _where() -> str:

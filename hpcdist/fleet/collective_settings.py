@@ -34,6 +34,8 @@ class CollectiveSettings:
 
     ``mode`` is nccl2, grad_allreduce or local_sgd. ``fusing`` None: as the FLAGS_ say.
     ``k_steps`` and ``begin_step`` say in which steps local SGD averages, as in `Group`.
+    With ``adaptive`` the loss decides, and ``k_steps`` is where it begins.
+    ``sharded`` divides the state of the optimizer among workers.
     ``exchanged`` returns the optimizer that takes the place of the given one.
     """
 
@@ -48,6 +50,8 @@ class CollectiveSettings:
     exchanged: Callable[[AnyOptimizer], AnyOptimizer] = _as_it_is
     k_steps: int = 1
     begin_step: int = 1
+    adaptive: bool = False
+    sharded: bool = False
 
 
 def plan_collective(
@@ -76,7 +80,10 @@ def plan_collective(
             fusing=settings.fusing,
             k_steps=settings.k_steps,
             begin_step=settings.begin_step,
+            adapts_to=loss.name if settings.adaptive else "",
+            sharded=settings.sharded,
         )
+        startup.distribution = main.distribution
     if settings.mode != "nccl2":
         return main
     build = replace(

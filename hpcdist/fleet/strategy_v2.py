@@ -16,6 +16,7 @@ from hpcdist.fleet.strategy import StrategyFactory
 from hpcdist.optimizer import (
     AdamOptimizer,
     AnyOptimizer,
+    DGCMomentumOptimizer,
     GradientMergeOptimizer,
     LambOptimizer,
     LarsMomentumOptimizer,
@@ -46,6 +47,12 @@ _COLLECTIVE: dict[str, Any] = {
     "fuse_grad_size_in_TFLOPS": 50,
     "localsgd": False,
     "localsgd_configs": {"k_steps": 1, "begin_step": 1},
+    "adaptive_localsgd": False,
+    "adaptive_localsgd_configs": {"init_k_steps": 1, "begin_step": 1},
+    "dgc": False,
+    "dgc_configs": {"rampup_begin_step": 0, "rampup_step": 1, "sparsity": [0.999]},
+    "sharding": False,
+    "sharding_configs": {"fuse_broadcast_MB": 32.0},
     "lars": False,
     "lars_configs": {
         "lars_coeff": 0.001,
@@ -73,13 +80,10 @@ _TUNING = {
 }
 # Not built; the value is what to do instead. Most have settings in a field <name>_configs.
 _REFUSED = {
-    "adaptive_localsgd": "use localsgd",
     "auto": "set what you want",
-    "dgc": "gradients are summed whole; fuse_all_reduce_ops puts them together",
     "elastic": "start the job again with other ranks, from a checkpoint",
     "fp16_allreduce": "gradients are summed in their own type",
     "pipeline": "every worker computes the whole network",
-    "sharding": "every worker keeps all parameters; parameter servers divide them",
     "use_dist_fc": "every worker keeps all parameters",
 }
 # For training with servers and without.
@@ -206,13 +210,24 @@ class DistributedStrategy:
 
     def collective(self) -> CollectiveSettings:
         """Return what it asks of training without servers."""
-        local = self.localsgd or self.use_local_sgd
+        adaptive = self.adaptive_localsgd
+        local = self.localsgd or self.use_local_sgd or adaptive
         mode = "local_sgd" if local else self.collective_mode or "nccl2"
-        often = self.localsgd_configs if local else {}
+        configs = "adaptive_localsgd_configs" if adaptive else "localsgd_configs"
+        often = getattr(self, configs) if local else {}
         for name, steps in often.items():
-            integer(f"localsgd_configs[{name!r}]", steps, 1, errors=FLEET)
-        if self.lars and self.lamb:
-            raise FleetError("lars and lamb exclude each other: they stand for other optimizers")
+            integer(f"{configs}[{name!r}]", steps, 1, errors=FLEET)
+        if adaptive:
+            often = {"k_steps": often["init_k_steps"], "begin_step": often["begin_step"]}
+        if self.lars + self.lamb + self.dgc > 1:
+            raise FleetError(
+                "lars, lamb and dgc exclude each other: they stand for other optimizers"
+            )
+        if local and self.sharding:
+            raise FleetError(
+                "sharding and localsgd exclude each other: workers that update by themselves need "
+                "all of the optimizer's state"
+            )
         build = self.build_strategy or BuildStrategy()
         build = replace(build, sync_batch_norm=self.sync_batch_norm or build.sync_batch_norm)
         return CollectiveSettings(
@@ -225,6 +240,8 @@ class DistributedStrategy:
             build,
             self.execution_strategy or self.exec_strategy or ExecutionStrategy(),
             self.wrapped,
+            adaptive=adaptive,
+            sharded=self.sharding,
             **often,
         )
 
@@ -234,6 +251,8 @@ class DistributedStrategy:
             optimizer = _lars(optimizer, self.lars_configs)
         elif self.lamb:
             optimizer = _lamb(optimizer, self.lamb_configs)
+        elif self.dgc:
+            optimizer = _dgc(optimizer, self.dgc_configs)
         if self.recompute or self.forward_recompute:
             chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
             optimizer = recomputing(optimizer, chosen)
@@ -281,6 +300,25 @@ def _lars(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
         optimizer.regularization,
         optimizer.grad_clip,
         optimizer.name,
+    )
+
+
+def _dgc(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
+    if type(optimizer) is not MomentumOptimizer:
+        raise FleetError(f"dgc takes the place of Momentum, got {type(optimizer).__name__}")
+    if optimizer.grad_clip is not None:
+        raise FleetError(
+            "dgc clips on each worker, by its part of the norm: minimize with DGCMomentumOptimizer "
+            "and its num_trainers instead of strategy.dgc"
+        )
+    return DGCMomentumOptimizer(
+        optimizer.learning_rate,
+        optimizer.attrs["mu"],
+        **settings,
+        parameter_list=optimizer.parameter_list,
+        use_nesterov=optimizer.attrs["use_nesterov"],
+        regularization=optimizer.regularization,
+        name=optimizer.name,
     )
 
 

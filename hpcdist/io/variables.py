@@ -40,6 +40,7 @@ from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.transpiler.plan import trainer_plan
 from hpcdist.transpiler.pserver import server_plan
+from hpcdist.transpiler.sharded_updates import not_here, owners_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 FORMATS = ("hdf5", "fluid")
@@ -116,6 +117,12 @@ def save_vars(
         raise CheckpointError(
             f"the rows of {', '.join(tables)} are on the servers: save_persistables and "
             "checkpoint.save have them write these"
+        )
+
+    if divided := sorted(owners_of(program).keys() & set(names)):
+        raise CheckpointError(
+            f"the trainers of this job divide the state of the optimizer, such as {divided[0]}: "
+            "checkpoint.save has each write its part; fluid.io.save_params saves the parameters"
         )
 
     def save() -> None:
@@ -334,7 +341,7 @@ def load_vars(
         if served is not None:
             held = [h for h in held_of_server(program, scope) if h.local in names]
         else:
-            held = wanted(source, chosen, scope)
+            held = wanted(source, chosen, scope, frozenset(not_here(program)))
     with open_saved(directory, filename, [h.piece.name for h in held]) as source:
         check_take_up(source, held, data=here.step > 0)
         for table in tables:

@@ -162,6 +162,7 @@ class Guard:
         """Report the end of the job, unless this rank or another one of the host has."""
         if self._board.claim(Fact.REPORTS) and not self._reported:
             self._reported = True
+            self._recording.said(text)
             self._output.announce(text + self._recording.hint())
 
     def _of_deaths(self, dead: Sequence[Peer], where: str) -> str:

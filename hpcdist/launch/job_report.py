@@ -14,13 +14,14 @@ import numpy as np
 from hpcdist.errors import MetricError, TraceError
 from hpcdist.launch import plots
 from hpcdist.launch.words import counted
-from hpcdist.trace import critical_path, files, metric_files, summary
+from hpcdist.trace import critical_path, failure, files, metric_files, summary
+from hpcdist.trace.advice import Advice, advise
 from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.files import RankRecording
 from hpcdist.trace.metric_files import Points
 from hpcdist.trace.operator_times import operator_times
 from hpcdist.trace.recorder import Recording
-from hpcdist.trace.summary import Advice, RankSummary
+from hpcdist.trace.summary import RankSummary
 
 DESCRIPTION = """\
 Make one HTML page about a job from what its ranks have written: recordings, those of --trace DIR or
@@ -49,16 +50,16 @@ def main(argv: Sequence[str]) -> None:
         # Metrics alone are a page, too.
         found = files.read_all(asked.directory, some=not metrics)
         ranks = [summary.summarize(rank) for rank in found]
-        advice = summary.advise(found, ranks)
-        text = page(found, ranks, advice, str(asked.directory), metrics)
+        advice, said = advise(found, ranks), files.failures(asked.directory)
+        text = page(found, ranks, advice, str(asked.directory), said, metrics)
         asked.output.write_text(text, encoding="utf-8")
     except (TraceError, MetricError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     told = [counted(len(found), "rank"), *([counted(len(metrics), "metric")] if metrics else [])]
     print(f"{asked.output}: {', '.join(told)}")
-    for item in advice:
-        print(f"  {item.cause}: {item.text}")
+    for line in [*_of_failure(found, said), *(f"{item.cause}: {item.text}" for item in advice)]:
+        print(f"  {line}")
 
 
 def page(
@@ -66,12 +67,14 @@ def page(
     ranks: Sequence[RankSummary],
     advice: Sequence[Advice],
     title: str,
+    said: Mapping[int, str],
     metrics: Mapping[str, Mapping[int, Points]] | None = None,
 ) -> str:
     """Return the page; TraceError if jinja2 is not installed.
 
-    ``metrics`` are the curves that the job has written, by name and rank. Without them the numbers
-    are shown that trainer 0 is recorded to have fetched.
+    ``said``: what ranks have said about the end of the job. ``metrics`` are the curves that the job
+    has written, by name and rank. Without them the numbers are shown that trainer 0 is recorded to
+    have fetched.
     """
     try:
         import jinja2
@@ -87,7 +90,10 @@ def page(
     return template.render(
         title=title,
         ranks=ranks,
-        failed=_failed(ranks),
+        said=list(said.values()),
+        silent=_silent(found),
+        failed=[(rank.of, failure.activity(rank)) for rank in failure.failed(found)],
+        memory=_memory(found),
         operators=_operators(found),
         waits=plots.bars(
             [str(rank.of) for rank in ranks],
@@ -106,10 +112,25 @@ def page(
     )
 
 
-def _failed(ranks: Sequence[RankSummary]) -> list[RankSummary]:
-    """Return the ranks of a job that failed, that which stopped first in front."""
-    failed = [rank for rank in ranks if rank.of.why == "failure"]
-    return sorted(failed, key=lambda rank: rank.of.written_ns + rank.of.offset_ns)
+def _of_failure(found: Sequence[RankRecording], said: Mapping[int, str]) -> list[str]:
+    """Return lines about who stopped a job that failed."""
+    lines = [line for text in said.values() for line in text.splitlines()]
+    if found and (silent := _silent(found)):
+        lines.append(silent)
+    for i, rank in enumerate(failure.failed(found)):
+        lines.append(f"{'then' if i else 'first'} {rank.of}: {failure.activity(rank)}")
+    return lines
+
+
+def _silent(found: Sequence[RankRecording]) -> str:
+    """Return a line about the ranks that have written nothing, or an empty string."""
+    ranks = failure.silent(found)
+    if not ranks:
+        return ""
+    return (
+        f"nothing was written by {counted(len(ranks), 'rank')}: {', '.join(map(str, ranks))}. Such "
+        "a rank was killed, or it is stopped, or its launcher left it no time"
+    )
 
 
 def _operators(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
@@ -184,6 +205,18 @@ def _values(recording: Recording, name: str) -> tuple[list[float], list[float], 
     events = recording.events
     own = events[(events["kind"] == Kind.VALUE) & (events["name"] == recording.names.index(name))]
     return own["step"].tolist(), own["value"].tolist(), "step", name
+
+
+def _memory(found: Sequence[RankRecording]) -> list[tuple[str, str]]:
+    """Return a curve of the memory of every rank."""
+    curves = []
+    for rank in found:
+        events = rank.recording.events
+        own = events[events["kind"] == Kind.MEMORY]
+        times = (own["end"] - own["end"][:1]) / 1e9
+        curve = plots.curve(times.tolist(), (own["value"] / 2**20).tolist(), "seconds", "MiB")
+        curves.append((str(rank.of), curve))
+    return curves
 
 
 def _throughput(found: Sequence[RankRecording]) -> str:

@@ -165,6 +165,7 @@ def _run_alone(asked: Options) -> None:
         recorded.fail()
         logs.flush()
         text = report.of_exception(error, asked.script, None, runtime.where())
+        recorded.said(text)
         output.announce(text + recorded.hint())
         raise SystemExit(1) from None
     except KeyboardInterrupt:

@@ -61,7 +61,7 @@ class RankRecorder:
         else:
             recorder.start()
         if self.directory is not None and self.of.rank == 0:
-            _drop_old(self.directory)
+            files.remove_all(self.directory)
         if self.watch is not None:
             self.watch.prepare(first_of_host)
         if threading.current_thread() is threading.main_thread():
@@ -113,6 +113,15 @@ class RankRecorder:
         except OSError as error:
             logger.warning("%s cannot write its last events: %s", self.of, error)
 
+    def said(self, text: str) -> None:
+        """Write what this rank says about the end of the job, for the page about it."""
+        if self.directory is None:
+            return
+        try:
+            files.write_failure(self.directory, self.of.rank, text)
+        except OSError as error:
+            logger.warning("%s cannot write why the job failed: %s", self.of, error)
+
     def hint(self) -> str:
         """Return the line of a message about a failure that says who reads what `fail` writes."""
         if self.directory is None or not recorder.on:
@@ -133,7 +142,7 @@ class RankRecorder:
         last_s: float | None = None,
         clocks: ClockOffset | None = None,
     ) -> Path:
-        now = time.monotonic_ns()
+        now, wait = time.monotonic_ns(), waiting_cause()
         found = recorder.taken()
         if last_s is not None:
             found = found.since(now - int(last_s * 1e9))
@@ -146,27 +155,18 @@ class RankRecorder:
             error_ns=drift.error_ns,
             drift_ppm=drift.rate * 1e6,
             why=why,
-            doing=_doing(),
+            doing=str(here),
+            waiting="" if wait is None else wait[0].value,
             written_ns=now,
             unix_ns=time.time_ns() - time.monotonic_ns(),
         )
         return files.write(directory, RankRecording(of, found))
 
 
-def _doing() -> str:
-    wait = waiting_cause()
-    return str(here) if wait is None else f"{here}, waiting for {wait[0].value}"
-
-
 def of_rank(asked: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:
     """Return what writes the recording of this process; ``job`` is what to call the job."""
     role = cluster.role_of(rank)
-    of = RankOfJob(rank, role.kind, role.index, socket.gethostname(), os.getpid())
+    host, pid = socket.gethostname(), os.getpid()
+    of = RankOfJob(rank, role.kind, role.index, host, pid, world=cluster.size)
     watch = watching.of_rank(asked, of, cluster.size, job)
     return RankRecorder(of, asked.trace, asked.log_dir, watch)
-
-
-def _drop_old(directory: str) -> None:
-    """Remove what an earlier job has written: this one may have other ranks."""
-    for path in Path(directory).glob("events.*.npz"):
-        path.unlink(missing_ok=True)

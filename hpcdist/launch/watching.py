@@ -20,7 +20,7 @@ from hpcdist.trace import prometheus, status, tensorboard
 from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_files import CsvLines, JsonLines, MetricWriter
 from hpcdist.trace.metric_log import metric_log
-from hpcdist.trace.recorder import recorder
+from hpcdist.trace.recorder import recorder, resident
 from hpcdist.trace.status import JobFacts, RankStatus, Waits
 
 CLOSING_S = 5.0  # how long the end of a rank may wait for a file system
@@ -194,7 +194,7 @@ class Watch:
             waits_s=(now_ns - waiting[1]) / 1e9 if waiting is not None else 0.0,
             idle_s=(now_ns - self._moved_ns) / 1e9,
             doing=str(here),
-            rss_mib=status.resident_mib(),
+            rss_mib=resident() / 2**20,
             metrics=dict(self._metrics),
         )
         self._last_ns, self._step, self._noted = now_ns, step, latest.noted

@@ -35,8 +35,11 @@ def shuffled_among(
         # Each of these is let go as soon as the next one is there: none is small.
         parts = [taken(samples.columns[0], chosen) for chosen in moves.sent]
         del samples.columns[0]
-        column = _exchanged(trainers, slot, parts, moves, deadline_s)
+        offsets = _offsets(trainers, slot, parts, moves, deadline_s)
+        sent = [part.values for part in parts]
         del parts
+        column = Column(_values(trainers, sent, offsets, moves, deadline_s), offsets)
+        del sent, offsets
         columns.append(taken(column, moves.places))
         del column
     return Samples(samples.slots, columns)
@@ -66,20 +69,34 @@ def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
     return _Moves(sent, np.diff(np.searchsorted(part[arrival], begins)), places)
 
 
-def _exchanged(
+def _offsets(
     trainers: Transport, slot: Slot, parts: Sequence[Column], moves: _Moves, deadline_s: float
-) -> Column:
-    """Send each trainer its part of a column; return what comes, trainer by trainer."""
-    ends = np.cumsum([0, *moves.counts])
-    lengths = np.full(ends[-1], slot.width, np.int64)
+) -> np.ndarray:
+    """Return where the values of each sample begin and end, of those that come."""
+    offsets = np.zeros(int(moves.counts.sum()) + 1, np.int64)
+    lengths = offsets[1:]
     if slot.shape is None:
         sent = [np.diff(part.offsets) for part in parts]
-        _swap(trainers, sent, [lengths[a:b] for a, b in pairwise(ends)], deadline_s)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    values = np.empty(offsets[-1], parts[0].values.dtype)
-    received = [values[offsets[a] : offsets[b]] for a, b in pairwise(ends)]
-    _swap(trainers, [part.values for part in parts], received, deadline_s)
-    return Column(values, offsets)
+        received = np.split(lengths, np.cumsum(moves.counts)[:-1])
+        _swap(trainers, sent, received, deadline_s)
+    else:
+        lengths[:] = slot.width
+    np.cumsum(lengths, out=lengths)
+    return offsets
+
+
+def _values(
+    trainers: Transport,
+    sent: Sequence[np.ndarray],
+    offsets: np.ndarray,
+    moves: _Moves,
+    deadline_s: float,
+) -> np.ndarray:
+    """Send each trainer its values; return those that come, trainer by trainer."""
+    values = np.empty(offsets[-1], sent[0].dtype)
+    received = np.split(values, offsets[np.cumsum(moves.counts)[:-1]])
+    _swap(trainers, sent, received, deadline_s)
+    return values
 
 
 def _swap(

@@ -10,6 +10,8 @@ import numpy as np
 from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, How, MixesRows
+from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
 
@@ -215,10 +217,18 @@ def _aligned_infer(x: Meta, lengths: Any, **_: Any) -> Any:
     return Meta(x.shape, x.dtype), Meta((x.shape[0], 1), "int64")
 
 
+def _aligned_rows(op: Applied) -> Any:
+    """Tokens of a sequence follow from its own rows."""
+    (x,) = op.inputs["Input"]
+    if op.inputs.get("InputLength") or x.of.how is not How.RAGGED:
+        raise MixesRows("the rows are not in sequences")
+    return {"Output": grouped(op.outputs["Output"][0])}
+
+
 define(
     "ctc_align",
     "Input, InputLength? -> Output, OutputLength?",
-    rows=in_loops,
+    rows=_aligned_rows,
     attrs={"blank": 0, "merge_repeated": True, "padding_value": 0},
     infer=_aligned_infer,
     values=_aligned,

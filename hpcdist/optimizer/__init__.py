@@ -6,6 +6,7 @@ from hpcdist.optimizer.averages import (
     ModelAverage,
 )
 from hpcdist.optimizer.base import Optimizer
+from hpcdist.optimizer.dgc import DGCMomentumOptimizer
 from hpcdist.optimizer.gradient_merge import GradientMergeOptimizer
 from hpcdist.optimizer.kinds import (
     AdadeltaOptimizer,
@@ -48,6 +49,7 @@ __all__ = [
     "Adamax",
     "AdamaxOptimizer",
     "AnyOptimizer",
+    "DGCMomentumOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
     "Dpsgd",

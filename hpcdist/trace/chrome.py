@@ -127,6 +127,9 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
         if kind == Kind.VALUE:
             yield common | {"ph": "C", "name": text, "args": {"value": value}}
             continue
+        if kind == Kind.MEMORY:
+            yield common | {"ph": "C", "name": "memory, MiB", "args": {"value": value / MIB}}
+            continue
         if kind == Kind.SUM:
             pair = {"cat": "sum", "name": text, "id": f"{of.rank}.{number}"}
             yield common | pair | {"ph": "b", "args": {"bytes": int(value), "step": step}}

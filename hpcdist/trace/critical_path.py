@@ -75,7 +75,7 @@ def times_of(ranks: Sequence[RankRecording], number: int) -> StepTimes:
         events, shift = rank.recording.events, rank.of.offset_ns
         near = events[(events["end"] + shift >= begin) & (events["begin"] + shift <= end)]
         for e in near:
-            if e["kind"] in (Kind.VALUE, Kind.RUN):
+            if e["kind"] in (Kind.VALUE, Kind.RUN, Kind.MEMORY):
                 continue
             first, last = int(e["begin"]) + shift, int(e["end"]) + shift
             name = rank.recording.names[e["name"]]

@@ -28,6 +28,7 @@ class Kind(IntEnum):
     CHECKPOINT = 11
     GARBAGE = 12  # a collection by Python; ``value``: its generation
     VALUE = 13  # a number to plot: ``value``
+    MEMORY = 14  # ``value``: bytes of memory that the process holds
 
 
 class Cause(str, Enum):

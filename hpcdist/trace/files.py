@@ -17,6 +17,7 @@ from hpcdist.trace.recorder import Recording
 
 FORMAT = 1
 _NAME = re.compile(r"events\.(\d+)\.npz")
+_SAID = re.compile(r"failure\.(\d+)\.txt")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class RankOfJob:
     unix_ns: int = 0  # of the wall clock when its monotonic clock was 0
     why: str = ""  # it was written: "end", "signal", "failure"
     doing: str = ""  # then
+    waiting: str = ""  # for what, if it waited then
+    world: int = 0  # ranks of the job, 0 if not known
     written_ns: int = 0  # when, by its clock
 
     def __str__(self) -> str:
@@ -83,6 +86,29 @@ def read(path: str | Path) -> RankRecording:
         return RankRecording(RankOfJob(**about), recording)
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise TraceError(f"{path} is no recording of a rank: {error}") from error
+
+
+def write_failure(directory: str | Path, rank: int, text: str) -> None:
+    """Write what a rank says about the end of its job."""
+    path = Path(directory, f"failure.{rank}.txt")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def failures(directory: str | Path) -> dict[int, str]:
+    """Return what ranks have said about the end of their job, by rank."""
+    found = {}
+    for path in Path(directory).glob("failure.*.txt"):
+        if name := _SAID.fullmatch(path.name):
+            found[int(name[1])] = path.read_text(encoding="utf-8", errors="replace")
+    return dict(sorted(found.items()))
+
+
+def remove_all(directory: str | Path) -> None:
+    """Remove what an earlier job has written: the next one may have other ranks."""
+    for pattern in ("events.*.npz", "failure.*.txt"):
+        for path in Path(directory).glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def read_all(directory: str | Path, *, some: bool = True) -> list[RankRecording]:

@@ -9,6 +9,7 @@ time.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from hpcdist.trace.events import EVENT, RECORD, Kind
 SHARE = 0.005  # of the time, for the details of some steps
 COST_NS = 500  # of one event, measured: benchmarks/recorder.py
 MOST_STRIDE = 1024
+MEMORY_NS = 200_000_000  # between two looks at the memory, at least
 MIB = 2**20
 
 Record = Callable[..., None]
@@ -79,7 +81,7 @@ class Recorder:
         self._started = True
         self.on = capacity > 0
         self._ring = np.zeros(capacity, EVENT)
-        self._detailed_at = 0
+        self._detailed_at = self._memory_at = 0
         self.always = always
         self.record, self._noted = _writer(self._ring) if self.on else (_ignore, _none)
 
@@ -113,6 +115,9 @@ class Recorder:
 
     def detailed(self, events: int, now_ns: int) -> None:
         """Choose the next stride: a step with ``events`` details has just been noted."""
+        if self.on and now_ns - self._memory_at > MEMORY_NS:
+            self._memory_at = now_ns
+            self.record(Kind.MEMORY, self.name("memory"), now_ns, now_ns, resident())
         step_ns = (now_ns - self._detailed_at) / self._stride
         self._detailed_at = now_ns
         if self.on and not self._always:
@@ -131,6 +136,12 @@ class Recorder:
         # What other threads have noted meanwhile may have taken the place of the first.
         gone = max(0, self._noted() - capacity - int(places[0])) if len(places) else 0
         return Recording(found[gone:], tuple(self.names), noted)
+
+
+def resident() -> int:
+    """Return how many bytes of memory this process holds."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def stride_for(events: int, step_ns: float) -> int:

@@ -99,12 +99,6 @@ def pace(every_s: float, ranks: int) -> float:
     return max(every_s, ranks / PER_SECOND)
 
 
-def resident_mib() -> float:
-    """Return the memory that this process has in use."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 # -- files -----------------------------------------------------------------------------------------
 def begin_job(directory: str | Path, facts: JobFacts) -> None:
     """Say which job this is; what an earlier one, with other ranks, has left is removed."""

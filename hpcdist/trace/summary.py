@@ -1,12 +1,11 @@
-"""What a job's recordings say: where each rank's time went, who held up whom, what to change. Pure.
+"""What a job's recordings say: where each rank's time went, and what went from rank to rank. Pure.
 
 Times are in seconds, of rank 0's clock where ranks are compared.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.events import Kind
 from hpcdist.trace.files import RankOfJob, RankRecording
 
-STRAGGLES = 1.5  # times what the other trainers are busy in a step
-LEAST_SHARE = 0.2  # of the time, below which nothing is worth a word
-SKEWED = 1.6  # times a server's fair share
-LARGE_BYTES = 2**16  # of a packet: smaller ones are applied in no time
-MANY_MESSAGES, SMALL_BYTES = 20, 4096  # of a trainer in a step; on average
-MUCH_GARBAGE = 0.05
-LONG_S = 2.0  # a single collection is much of a job that is shorter
+LEAST_SAMPLES = 8  # of memory, to speak of its growth
+PARTS = 8  # of a run, over which a rank is compared with itself
 
 Events = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of a process over the time of its recording, which has four quarters."""
+
+    last: float = 0.0  # bytes
+    quarters: tuple[float, ...] = ()  # medians, bytes; none of a recording that is too short
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,13 @@ class RankSummary:
     seconds: float
     waits: dict[str, float]  # seconds by cause
     between: float  # seconds between steps that are no waits: the script's own code
-    busy: float  # seconds of a typical step that are no waits, what is between steps included
+    busy: float  # seconds of a typical step, what is between steps included, but see `_between`
     applied: float  # seconds
     applied_bytes: float  # in the steps whose details were noted
     applied_packets: int  # likewise
     garbage: float
     checkpoints: float
+    memory: Memory
 
     @property
     def steps_per_s(self) -> float:
@@ -61,15 +65,6 @@ class RankSummary:
         return self.of.role == "PSERVER"
 
 
-@dataclass(frozen=True)
-class Advice:
-    """Something that holds the job up, and what to change; ``rank`` where it is one rank's."""
-
-    cause: str
-    text: str
-    rank: int | None = None
-
-
 def summarize(found: RankRecording) -> RankSummary:
     """Return where a rank's time went."""
     events, names, of = found.recording.events, found.recording.names, found.of
@@ -84,7 +79,8 @@ def summarize(found: RankRecording) -> RankSummary:
     for event in waiting:
         waits[names[event["name"]]] += _seconds(event)
     applied = inside[inside["kind"] == Kind.APPLIED]
-    between, busy = _between(steps, waiting) if own is steps else (0.0, 0.0)
+    pauses = inside[np.isin(inside["kind"], (Kind.WAIT, Kind.CHECKPOINT, Kind.GARBAGE))]
+    between, busy = _between(steps, waiting, pauses) if own is steps else (0.0, 0.0)
     return RankSummary(
         of=of,
         steps=len(steps),
@@ -97,6 +93,7 @@ def summarize(found: RankRecording) -> RankSummary:
         applied_packets=len(applied),
         garbage=_total(inside[inside["kind"] == Kind.GARBAGE]),
         checkpoints=_total(inside[inside["kind"] == Kind.CHECKPOINT]),
+        memory=_memory(events[kinds == Kind.MEMORY]),
     )
 
 
@@ -118,23 +115,53 @@ def _total(events: Events) -> float:
     return float((events["end"] - events["begin"]).sum()) / 1e9
 
 
-def _between(steps: Events, waits: Events) -> tuple[float, float]:
-    """Return (seconds between steps, seconds that a typical step is busy), both without waits."""
+def _between(steps: Events, waits: Events, pauses: Events) -> tuple[float, float]:
+    """Return (seconds between steps without waits, seconds that a typical step is busy).
+
+    Busy is a rank while it neither waits nor saves nor collects garbage (``pauses``): of the latter
+    two is spoken apart.
+    """
     if len(steps) < 2:
         return 0.0, _total(steps)
     ends = steps["end"]
-    waited_by = np.zeros(len(steps) - 1)
+    paused_in = np.zeros(len(steps) - 1)
     between_waits = 0.0
+    # In the interval from the end of one step to the end of the next in which the event ended.
     for event in waits:
-        # The interval from the end of one step to the end of the next in which the wait ended.
         i = int(np.searchsorted(ends, event["end"], side="left")) - 1
-        if 0 <= i < len(waited_by):
-            waited_by[i] += _seconds(event)
-            if event["end"] <= steps["begin"][i + 1]:
-                between_waits += _seconds(event)
+        if 0 <= i < len(paused_in) and event["end"] <= steps["begin"][i + 1]:
+            between_waits += _seconds(event)
+    over = 0
+    for event in _in_order(pauses):
+        # One may lie within another, such as a wait in a checkpoint.
+        begin, end = max(over, int(event["begin"])), int(event["end"])
+        over = max(over, end)
+        i = int(np.searchsorted(ends, end, side="left")) - 1
+        if begin < end and 0 <= i < len(paused_in):
+            paused_in[i] += (end - begin) / 1e9
     gaps = float((steps["begin"][1:] - ends[:-1]).sum()) / 1e9
-    busy = np.diff(ends) / 1e9 - waited_by
-    return max(0.0, gaps - between_waits), float(np.median(busy))
+    busy = np.diff(ends) / 1e9 - paused_in
+    return max(0.0, gaps - between_waits), typical(busy)
+
+
+def typical(values: NDArray[np.float64]) -> float:
+    """Return the median over parts of a run of their means.
+
+    One long step does not show in it, and stalls that come again and again do.
+    """
+    return float(
+        np.median([part.mean() for part in np.array_split(values, min(PARTS, len(values)))])
+    )
+
+
+def _memory(events: Events) -> Memory:
+    if not len(events):
+        return Memory()
+    last, values = float(events["value"][-1]), events["value"]
+    if len(values) < LEAST_SAMPLES:
+        return Memory(last)
+    quarters = tuple(float(np.median(part)) for part in np.array_split(values, 4))
+    return Memory(last, quarters, float(events["end"][-1] - events["begin"][0]) / 1e9)
 
 
 # -- between ranks ---------------------------------------------------------------------------------
@@ -148,150 +175,31 @@ def traffic(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
     return dict(sent)
 
 
-def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
-    """Return the trainers that are busy for much longer in a step than the others."""
-    trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
-    found = []
-    for rank in trainers:
-        others = [other.busy for other in trainers if other is not rank]
-        if not others:
-            continue
-        usual, step_s = statistics.median(others), rank.seconds / rank.steps
-        if rank.busy > STRAGGLES * usual and rank.busy - usual > LEAST_SHARE * step_s:
-            found.append(rank)
-    return found
+def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
+    """Return how long packets take from rank to rank, in seconds, those whose receipt is noted.
+
+    Trainers note theirs when all have come: only the ways to servers are told.
+    """
+    servers = {rank.of.rank for rank in found if rank.of.role == "PSERVER"}
+    came: dict[tuple[int, int, str, int], int] = {}
+    for rank in found:
+        if rank.of.rank in servers:
+            for event in _of_kind(rank, Kind.RECEIVED):
+                name = rank.recording.names[event["name"]]
+                key = int(event["peer"]), rank.of.rank, name, int(event["step"])
+                came[key] = int(event["end"]) + rank.of.offset_ns
+    took: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for rank in found:
+        for event in _of_kind(rank, Kind.SENT):
+            ends = rank.of.rank, int(event["peer"])
+            name = rank.recording.names[event["name"]]
+            end = came.get((*ends, name, int(event["step"])))
+            if end is not None:
+                took[ends].append((end - int(event["end"]) - rank.of.offset_ns) / 1e9)
+    return {ends: typical(np.array(seconds)) for ends, seconds in took.items()}
 
 
-def advise(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
-    """Return what holds the job up, the worst first; nothing for a healthy job."""
-    return [
-        *_slow_trainers(ranks),
-        *_reading(ranks),
-        *_placement(ranks),
-        *_messages(found, ranks),
-        *_garbage(ranks),
-        *_checkpoints(ranks),
-    ]
-
-
-def _slow_trainers(ranks: Sequence[RankSummary]) -> list[Advice]:
-    said = []
-    for rank in stragglers(ranks):
-        reader = rank.waits.get(Cause.READER, 0.0)
-        within = rank.busy * rank.steps - rank.between
-        where = "its script, between steps" if rank.between > within else "its steps"
-        hint = (
-            "see what the script does there on this rank alone"
-            if rank.between > within
-            else "compare its operators with another rank's; look at its host: other processes, "
-            "cores (python -m hpcdist doctor), temperature"
-        )
-        if reader > 0:
-            hint += "; it waits for its reader, too"
-        said.append(
-            Advice(
-                "a slow rank",
-                f"{rank.of} is busy {rank.busy * 1e3:.3g} ms in a step, and the others wait: the "
-                f"time goes into {where}: {hint}",
-                rank.of.rank,
-            )
-        )
-    return said
-
-
-def _reading(ranks: Sequence[RankSummary]) -> list[Advice]:
-    trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
-    if not trainers:
-        return []
-    said = []
-    reader = {rank.of.rank: rank.share(rank.waits.get(Cause.READER, 0.0)) for rank in trainers}
-    slowest = max(reader, key=lambda rank: reader[rank])
-    if reader[slowest] > LEAST_SHARE:
-        said.append(
-            Advice(
-                "the reader",
-                f"trainers wait for the reader, rank {slowest} {reader[slowest]:.0%} of its time: "
-                "read ahead (capacity=, fluid.io.multiprocess_reader), or read faster",
-                slowest,
-            )
-        )
-    slow = stragglers(trainers)
-    usual = [rank.share(rank.between) for rank in trainers if rank not in slow]
-    script = statistics.median(usual or [0.0])
-    if script > 2 * LEAST_SHARE:
-        said.append(
-            Advice(
-                "the script",
-                f"{script:.0%} of the trainers' time is the script's own, between steps: make "
-                "batches in a fluid.io.DataLoader, which reads ahead, and print less often",
-            )
-        )
-    return said
-
-
-def _placement(ranks: Sequence[RankSummary]) -> list[Advice]:
-    servers = [rank for rank in ranks if rank.serves]
-    total = sum(rank.applied_bytes for rank in servers)
-    if len(servers) < 2 or not total:
-        return []
-    most = max(servers, key=lambda rank: rank.applied_bytes)
-    share = most.applied_bytes / total
-    large = most.applied_bytes / most.applied_packets > LARGE_BYTES
-    if share < min(0.95, SKEWED / len(servers)) or not large:
-        return []
-    return [
-        Advice(
-            "placement",
-            f"server {most.of.index} (rank {most.of.rank}) applies {share:.0%} of the bytes: let "
-            "parameters be cut (config.slice_var_up = True, a smaller config.min_block_size)",
-            most.of.rank,
-        )
-    ]
-
-
-def _messages(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
-    for rank, summary in zip(found, ranks):
-        events = rank.recording.events
-        sent = events[events["kind"] == Kind.SENT]
-        if summary.serves or not len(sent):
-            continue
-        per_step = statistics.median(Counter(sent["step"].tolist()).values())
-        waits = summary.share(summary.waits.get(Cause.PARAMETERS, 0.0))
-        if per_step > MANY_MESSAGES and sent["value"].mean() < SMALL_BYTES and waits > LEAST_SHARE:
-            return [
-                Advice(
-                    "small messages",
-                    f"a trainer sends {per_step:.0f} messages of {sent['value'].mean():.0f} bytes "
-                    "in a step: cut parameters into fewer pieces (raise config.min_block_size), or "
-                    "use fewer servers",
-                )
-            ]
-    return []
-
-
-def _garbage(ranks: Sequence[RankSummary]) -> list[Advice]:
-    worst = max(ranks, key=lambda rank: rank.share(rank.garbage), default=None)
-    if worst is None or worst.share(worst.garbage) < MUCH_GARBAGE or worst.seconds < LONG_S:
-        return []
-    return [
-        Advice(
-            "garbage collection",
-            f"{worst.of} spends {worst.share(worst.garbage):.0%} of its time collecting garbage: "
-            "gc.freeze() before the loop, or make fewer Python objects in it",
-            worst.of.rank,
-        )
-    ]
-
-
-def _checkpoints(ranks: Sequence[RankSummary]) -> list[Advice]:
-    worst = max(ranks, key=lambda rank: rank.share(rank.checkpoints), default=None)
-    if worst is None or worst.share(worst.checkpoints) < LEAST_SHARE:
-        return []
-    return [
-        Advice(
-            "checkpoints",
-            f"{worst.of} spends {worst.share(worst.checkpoints):.0%} of its time on checkpoints: "
-            "save less often, beside training (asynchronous=True), or to a faster file system",
-            worst.of.rank,
-        )
-    ]
+def _of_kind(rank: RankRecording, kind: Kind) -> Events:
+    events: Events = rank.recording.events
+    of_kind: Events = events[events["kind"] == kind]
+    return of_kind

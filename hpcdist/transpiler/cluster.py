@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.checks import integer
@@ -59,7 +60,10 @@ class Group(Distribution):
     ``per_node``: ranks on a node, for a hierarchical sum; 0: nodes are found when the job runs.
     ``fusing`` says which gradients are summed together (None: the FLAGS_fuse_parameter_*), unless
     each is summed alone (not ``fused``). ``devices`` of each trainer stand in the program.
-    Of local SGD's steps all up to ``begin_step`` average, and then every ``k_steps``-th.
+    Of local SGD's steps all up to ``begin_step`` average, and then every ``k_steps``-th; if it
+    ``adapts_to`` a loss, that is the first distance of many.
+    With ``sharded`` trainers divide the state of the optimizer: ``owners`` says, in what they run,
+    which trainer holds a variable of it.
     """
 
     mode: str
@@ -74,6 +78,9 @@ class Group(Distribution):
     devices: int = 1
     k_steps: int = 1
     begin_step: int = 1
+    adapts_to: str = ""
+    sharded: bool = False
+    owners: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def fluid_fields(self) -> dict[str, object]:
         if self.mode in COLLECTIVE_MODES:

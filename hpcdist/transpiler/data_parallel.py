@@ -175,15 +175,21 @@ def check_counts_rows(program: Program, group: Group) -> None:
             "even_batches(how='join') counts rows where a loss's gradient starts from 1, on "
             "one device of each trainer: set CPU_NUM=1, and no Customized gradient scale"
         )
-    if group.k_steps > 1:
+    if group.k_steps > 1 or group.adapts_to:
+        often = "steps that the loss decides" if group.adapts_to else f"{group.k_steps} steps"
         raise PlanError(
             "even_batches(how='join') counts rows in every step, but parameters are averaged "
-            f"once in {group.k_steps} steps: set k_steps to 1, or how to 'pad'"
+            f"once in {often}: use localsgd with k_steps=1, or set how to 'pad'"
         )
     if any(MERGED_STEPS in op.attrs for op in program.global_block().ops):
         raise PlanError(
             "even_batches(how='join') counts rows in every step, but gradients are merged over "
             "several: set how to 'pad' or 'cut', or leave gradient merge out"
+        )
+    if any(op.type == "dgc_momentum" for op in program.global_block().ops):
+        raise PlanError(
+            "even_batches(how='join') counts rows in every step, but DGCMomentum sends a part of "
+            "its gradients in later ones: set how to 'pad' or 'cut'"
         )
     if any(op.type == "push_sparse" for op in program.global_block().ops):
         raise PlanError(

@@ -17,6 +17,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter
+from hpcdist.ops.local_sgd import INTERVAL_OP
 from hpcdist.transpiler.cluster import Group, collective_group
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
@@ -29,6 +30,7 @@ RING_OPS = (
     "c_comm_init_all",
     "c_broadcast",
     "c_allreduce_sum",
+    "c_sparse_sum",
     "c_sync_calc_stream",
     "c_sync_comm_stream",
 )
@@ -181,6 +183,11 @@ def average_parameters(main: Program, group: Group) -> Program:
             "local SGD averages what trainers have updated by themselves, and in mixed precision "
             "each would scale its loss, and skip steps, by itself: leave one of them out"
         )
+    if any(op.type == "dgc_momentum" for op in main.global_block().ops):
+        raise PlanError(
+            "local SGD sends parameters and no gradients, which DGCMomentum would compress: leave "
+            "one of them out"
+        )
     new = main.clone()
     block = new.global_block()
     ring = count()
@@ -219,7 +226,8 @@ def without_average(program: Program) -> Program:
     block.ops = [
         op
         for op in block.ops
-        if op.type not in RING_OPS and (op.input("Grad") or not written & {*op.output_arg_names})
+        if op.type not in (*RING_OPS, INTERVAL_OP)
+        and (op.input("Grad") or not written & {*op.output_arg_names})
     ]
     return new
 

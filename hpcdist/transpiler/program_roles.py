@@ -66,6 +66,11 @@ def program_roles(program: Program) -> ProgramRoles:
                 f"{op.attrs[WITHOUT_SERVERS]} follows the parameters of every step, which "
                 "parameter servers move: train without servers (no --pservers)"
             )
+        if op.type == "dgc_momentum":
+            raise PlanError(
+                "DGCMomentum compresses the gradients that trainers send to each other: train "
+                "without servers (no --pservers), or with Momentum"
+            )
         if op.type == "check_finite_and_unscale":
             raise PlanError(
                 "mixed precision looks at all gradients at once, of which each parameter server "

@@ -28,6 +28,7 @@ from hpcdist.transpiler.trainer import (
     optimizer_vars,
 )
 
+WHOLE = "@WHOLE"  # behind the name of what a server computes only to initialize its part
 RANDOM = ("uniform_random", "gaussian_random", "truncated_gaussian_random")
 
 
@@ -117,14 +118,47 @@ def _initialize(op: Operator, home: Block, owners: dict[str, list[Shard]]) -> No
             if not home.has_var(local):
                 continue
             if missing:
-                raise PlanError(
-                    f"initializer {op}: the server has {local!r} but not its input {missing[0]!r}"
-                )
+                _initialize_from_others(op, home, name, local, shard)
+                continue
             copied = op.copied_to(home)
             copied.rename({name: local})
             if shard is not None and not shard.piece.whole:
                 _cut(copied, op, name, shard, home.var(local).shape)
             home.add_op(copied)
+
+
+def _initialize_from_others(
+    op: Operator, home: Block, name: str, local: str, shard: Shard | None
+) -> None:
+    """Compute here, whole, what an initializer reads of other variables; keep the server's part.
+
+    Such as the lengths of weight normalization, which are norms of a parameter that begins at
+    random: every server draws the same.
+    """
+    for before in [*_made_from(op), op]:
+        copied = before.copied_to(home)
+        copied.rename({n: n + WHOLE for n in (*before.input_arg_names, *before.output_arg_names)})
+        for old in before.output_arg_names:
+            if not home.has_var(old + WHOLE):
+                var = before.block.var(old)
+                home.create_var(old + WHOLE, shape=var.shape, dtype=var.dtype)
+        home.add_op(copied)
+    rows = home.var(name + WHOLE).shape[0]
+    begin, end = (0, rows) if shard is None else (shard.piece.begin, shard.piece.end)
+    attrs = {"axes": [0], "starts": [begin], "ends": [end], ROLE_ATTR: int(Role.FORWARD)}
+    home.add_op(Operator(home, "slice", {"Input": name + WHOLE}, {"Out": local}, attrs))
+
+
+def _made_from(op: Operator) -> list[Operator]:
+    """Return the operators of a startup Program that an operator's inputs come from, in order."""
+    ops, wanted, found = op.block.ops, {*op.input_arg_names}, []
+    for before in reversed(ops[: ops.index(op)]):
+        if wanted & {*before.output_arg_names}:
+            found.append(before)
+            wanted = (wanted - {*before.output_arg_names}) | {*before.input_arg_names}
+    if wanted:
+        raise PlanError(f"initializer {op} reads {min(wanted)!r}, which nothing initializes")
+    return found[::-1]
 
 
 def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpoint: str) -> None:

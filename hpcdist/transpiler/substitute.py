@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.cluster import group_of
+from hpcdist.transpiler.adaptive_local_sgd import adaptive
+from hpcdist.transpiler.cluster import group_of, required_group
 from hpcdist.transpiler.data_parallel import data_parallel
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.pserver import server_plan
+from hpcdist.transpiler.sharded_updates import sharded
 from hpcdist.transpiler.table_metadata import (
     Table,
     is_distributed_lookup,
@@ -48,6 +50,10 @@ def in_group(program: Program) -> Program:
     group = group_of(program)
     if group is not None and group.mode == "nccl2" and program.trains:
         program = data_parallel(program).program
+    if group is not None and group.adapts_to:
+        program = adaptive(program, group)
+    if group is not None and group.sharded:
+        program = sharded(program, required_group(program))
     return with_tables(program)
 
 

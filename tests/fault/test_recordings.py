@@ -10,6 +10,7 @@ import pytest
 
 from hpcdist.errors import TraceError
 from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace.advice import advise
 from hpcdist.trace.events import Kind
 from tests.jobs import TRAIN, Job, needs_mpirun
 
@@ -91,7 +92,7 @@ def test_a_slow_trainer_is_named(tmp_path):
     assert job.end().code == 0
     found = files.read_all(tmp_path / "trace")
     ranks = [summary.summarize(rank) for rank in found]
-    slow = [a for a in summary.advise(found, ranks) if a.cause == "a slow rank"]
+    slow = [a for a in advise(found, ranks) if a.cause == "a slow rank"]
     assert [advice.rank for advice in slow] == [1]
     assert "its script, between steps" in slow[0].text
     step = critical_path.times_of(found, critical_path.chosen_step(found))

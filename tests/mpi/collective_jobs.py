@@ -9,6 +9,9 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.comm.cluster import Cluster
+from hpcdist.fleet import DistributedStrategy, Fleet
+from hpcdist.launch import environment
 from tests.support_job import alone, run_job, values
 
 FEATURES, ROWS, STEPS = 6, 4, 5  # rows of one trainer
@@ -68,6 +71,30 @@ def transpile(main: Any, startup: Any, role: Any, trainers: int, **config: Any) 
         current_endpoint=names(trainers)[role.index],
     )
     return transpiler
+
+
+def fleet_script(
+    role: Any, trainers: int, monkeypatch: Any, choose: Any, optimizer: Any = None
+) -> Any:
+    """A script of fleet 2.0, with what ``choose`` sets of its strategy.
+
+    It trains by ``optimizer()``, or Momentum.
+    """
+    for name, value in environment.variables(Cluster(tuple(range(trainers))), role.index).items():
+        monkeypatch.setenv(name, value)
+    fleet, strategy = Fleet(), DistributedStrategy()
+    fleet.init(is_collective=True)
+    choose(strategy)
+    chosen = fluid.optimizer.Momentum(0.1, 0.9) if optimizer is None else optimizer()
+    made = fleet.distributed_optimizer(chosen, strategy)
+    _, startup, loss = network(made.minimize)
+    exe = fluid.Executor()
+    exe.run(startup)
+    losses = [
+        float(exe.run(fleet.main_program, feed=batch(n, role.index), fetch_list=[loss])[0][0])
+        for n in range(STEPS)
+    ]
+    return losses, parameters(loss.block.program)
 
 
 def locally(trainers: int, minimize: Callable[[Any], Any]) -> tuple[list[float], Any]:

@@ -138,14 +138,20 @@ def test_two_trainers_go_on(mpi_tmp_path, name):
 
 
 def without_servers(role, monkeypatch, root, begin=0, save=False, *, k_steps=None):
-    """Train with fleet without servers; with ``k_steps`` average parameters in some steps only."""
+    """Train with fleet without servers; with ``k_steps`` average parameters in some steps only.
+
+    "adaptive": the loss decides in which.
+    """
     cluster = Cluster(tuple(range(2)), ())
     for name, value in environment.variables(cluster, role.index).items():
         monkeypatch.setenv(name, value)
     with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
         fleet, strategy = Fleet(), DistributedStrategy()
         fleet.init(is_collective=True)
-        if k_steps is not None:
+        if k_steps == "adaptive":
+            strategy.adaptive_localsgd = True
+            strategy.adaptive_localsgd_configs = {"init_k_steps": 3, "begin_step": 2}
+        elif k_steps is not None:
             strategy.localsgd = True
             strategy.localsgd_configs = {"k_steps": k_steps, "begin_step": 2}
         adam = fleet.distributed_optimizer(fluid.optimizer.Adam(0.01), strategy)
@@ -156,7 +162,7 @@ def without_servers(role, monkeypatch, root, begin=0, save=False, *, k_steps=Non
         return train(exe, main, loss, role, root, begin, save)
 
 
-@pytest.mark.parametrize("k_steps", [None, 1, 3])
+@pytest.mark.parametrize("k_steps", [None, 1, 3, "adaptive"])
 def test_trainers_that_differ_go_on_each_with_its_own_bits(mpi_tmp_path, monkeypatch, k_steps):
     """Between two averages of local SGD, and in the moving averages of batch_norm."""
 
@@ -183,7 +189,7 @@ def test_trainers_that_differ_go_on_each_with_its_own_bits(mpi_tmp_path, monkeyp
         assert (saved.read(moving[0]) != saved.read(moving[1])).any()
         differ = saved.has("fc_0.w_0@trainer_1")
         assert differ == (k_steps is not None)
-        if k_steps == 3:  # step 4 is between the averages of steps 2 and 5
+        if k_steps in (3, "adaptive"):  # step 4 is between the averages of steps 2 and 5
             assert (saved.read("fc_0.w_0") != saved.read("fc_0.w_0@trainer_1")).any()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import Any
 
@@ -156,13 +157,67 @@ def test_local_sgd_averages_every_k_steps(monkeypatch):
                 assert same.all() == (step in averaged)
 
 
-def test_local_sgd_cannot_count_rows_between_averages(monkeypatch):
+def distances(losses: np.ndarray, rates: list[float], k_steps: int, begin: int) -> list[int]:
+    """Return the steps, from 1, in which adaptive local SGD averages: Wang and Joshi's rule."""
+    found, distance = list(range(1, begin + 1)), k_steps
+    loss_0, rate_0 = losses[begin - 1], rates[begin - 1]
+    for step in range(begin + 1, len(losses) + 1):
+        if step - found[-1] >= distance:
+            found.append(step)
+            ratio = rate_0 * losses[step - 1] / (rates[step - 1] * loss_0)
+            distance = int(np.clip(np.ceil(np.sqrt(ratio * k_steps)), 1, 16))
+    return found
+
+
+@pytest.mark.parametrize("trainers", [2, 3])
+def test_adaptive_local_sgd_averages_where_loss_and_rate_say(trainers, monkeypatch):
+    steps = 24
+
+    def script(role: Any) -> Any:
+        as_launched(role, trainers, monkeypatch)
+        fleet, strategy = Fleet(), DistributedStrategy()
+        fleet.init(is_collective=True)
+        strategy.adaptive_localsgd = True
+        strategy.adaptive_localsgd_configs = {"init_k_steps": 2, "begin_step": 3}
+        main, startup, loss = network(
+            lambda loss: fleet.distributed_optimizer(rated(), strategy).minimize(loss)
+        )
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        seen = []
+        for step in range(steps):
+            (got,) = exe.run(main, feed=batch(step, role.index), fetch_list=[loss])
+            seen.append((float(got[0]), {n: v.tobytes() for n, v in parameters(main).items()}))
+        return seen
+
+    found = values(run_job(trainers, 0, script))
+    losses = np.mean([[loss for loss, _ in seen] for seen in found], axis=0)
+    rates = [0.1 * 0.5 ** (step / 4) for step in range(steps)]
+    averaged = distances(losses, rates, 2, 3)
+    equal = [step + 1 for step in range(steps) if len({str(seen[step][1]) for seen in found}) == 1]
+    assert equal == averaged
+    assert len({b - a for a, b in itertools.pairwise(averaged)}) > 2
+
+
+def rated() -> Any:
+    return fluid.optimizer.SGD(fluid.layers.exponential_decay(0.1, 4, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("switch", "configs", "words"),
+    [
+        ("localsgd", {"k_steps": 3}, "averaged once in 3 steps"),
+        ("adaptive_localsgd", {}, "averaged once in steps that the loss decides"),
+    ],
+)
+def test_local_sgd_cannot_count_rows_between_averages(monkeypatch, switch, configs, words):
     def script(role: Any) -> None:
         as_launched(role, 2, monkeypatch)
         fleet = Fleet()
         fleet.init(is_collective=True)
         strategy = DistributedStrategy()
-        strategy.localsgd, strategy.localsgd_configs = True, {"k_steps": 3}
+        setattr(strategy, switch, True)
+        setattr(strategy, f"{switch}_configs", configs)
         optimizer = fluid.optimizer.SGD(0.1)
         main, startup, _ = network(fleet.distributed_optimizer(optimizer, strategy).minimize)
         exe = fluid.Executor(fluid.CPUPlace())
@@ -170,7 +225,7 @@ def test_local_sgd_cannot_count_rows_between_averages(monkeypatch):
         for fed in fluid.even_batches(lambda: iter([batch(0, role.index)]), how="join")():
             exe.run(main, feed=fed)
 
-    refused(script, "averaged once in 3 steps")
+    refused(script, words)
 
 
 def test_fleet_with_servers_is_refused_where_there_are_none(monkeypatch):

@@ -34,6 +34,22 @@ def test_a_job_fetches_what_one_process_fetches(name, trainers, servers):
     check_job(MODELS[name], trainers, servers)
 
 
+def weight_normalized() -> list[Any]:
+    """One direction is so large that two servers cut it."""
+    x, y = layers.data("x", [FEATURES]), layers.data("y", [1])
+    hidden = layers.fc(x, 2000, param_attr=fluid.WeightNormParamAttr(dim=1, name="wide"))
+    guess = layers.fc(hidden, 1, param_attr=fluid.WeightNormParamAttr(dim=None, name="narrow"))
+    return [layers.mean(layers.square_error_cost(guess, y)), guess]
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (1, 1), (1, 2)])
+def test_lengths_of_weights_begin_as_norms_wherever_they_lie(trainers, servers):
+    def minimize(loss: Any) -> None:
+        fluid.optimizer.Momentum(1e-4, 0.9).minimize(loss)
+
+    check_job(Model(weight_normalized, minimize), trainers, servers)
+
+
 @pytest.mark.parametrize("servers", [0, 1])
 def test_values_stay_as_they_were_fetched(servers):
     """Batches of one row, which one trainer has: what is kept of a step is not written again."""

@@ -11,7 +11,7 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CheckpointError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
-from tests.mpi.collective_jobs import STEPS, batch, check, network, parameters
+from tests.mpi.collective_jobs import batch, check, fleet_script, network, parameters
 from tests.mpi.plain_models import FEATURES, Model, check_job, regression
 from tests.support_job import alone, run_job, values
 
@@ -105,24 +105,6 @@ def test_what_overflows_on_one_trainer_is_skipped_by_all(monkeypatch):
     trained = [held for _, held in first]
     assert trained[1] == trained[2] == trained[3]
     assert all(trained[k] != trained[k + 1] for k in (0, 3, 4))
-
-
-def fleet_script(role: Any, trainers: int, monkeypatch: Any, choose: Any) -> Any:
-    """A script of fleet 2.0 that trains by Momentum, with what ``choose`` sets of its strategy."""
-    for name, value in environment.variables(Cluster(tuple(range(trainers))), role.index).items():
-        monkeypatch.setenv(name, value)
-    fleet, strategy = Fleet(), DistributedStrategy()
-    fleet.init(is_collective=True)
-    choose(strategy)
-    made = fleet.distributed_optimizer(fluid.optimizer.Momentum(0.1, 0.9), strategy)
-    _, startup, loss = network(made.minimize)
-    exe = fluid.Executor()
-    exe.run(startup)
-    losses = [
-        float(exe.run(fleet.main_program, feed=batch(n, role.index), fetch_list=[loss])[0][0])
-        for n in range(STEPS)
-    ]
-    return losses, parameters(loss.block.program)
 
 
 @pytest.mark.parametrize("trainers", [2, 3])

@@ -118,7 +118,7 @@ TROUBLES = {
         "WARNING",
         "n1: 1 file in.*16 MiB",
     ),
-    "few files": ({"r0": {"files_limit": 256}}, "limits", "WARNING", "n0: .*256 files"),
+    "few files": ({"r3": {"files_limit": 256}}, "limits", "WARNING", "n0: rank 3.*256 files"),
     "little locked memory": (
         {"r4": {"infiniband": ("mlx5_0",), "locked_limit": 65536}},
         "limits",
@@ -163,7 +163,18 @@ TROUBLES = {
         "ERROR",
         "n1: no file can be written to /no: No such file",
     ),
-    "a slow disk": ({"r0": {"write_mib_per_s": 3.0}}, "files", "WARNING", "n0 writes 3 MiB/s"),
+    "a slow disk": (
+        {"r5": {"write_mib_per_s": 3.0}},
+        "files",
+        "WARNING",
+        "n1 writes 3 MiB/s here (rank 5)",
+    ),
+    "many threads of one rank": (
+        {"r5": {"blas_threads": 9}},
+        "threads of linear algebra",
+        "WARNING",
+        "n1: 4 ranks start 15 threads for 8 cores, rank 5 9 of them",
+    ),
     "no HDF5": ({"r6": {"hdf5": "cannot be used: libhdf5.so"}}, "HDF5", "ERROR", "libhdf5.so.*6"),
     "no cupy": ({"r0": {"gpus": ("0000:01:00.0",)}}, "GPUs", "NOTE", "n0 has 1 GPU,"),
 }
@@ -188,6 +199,16 @@ def test_a_slow_link_is_named(latency, speed):
     found = judge(job(), links(slow=[(1, 6)], latency=latency, speed=speed))
     (wrong,) = [finding for finding in found if finding.level]
     assert "rank 1 on n0 and rank 6 on n1" in wrong.text
+
+
+@pytest.mark.parametrize("host", [0, 1, 3])
+def test_a_host_is_named_if_all_its_links_are_slow(host):
+    """Of four hosts with a rank each half of the links are slow then."""
+    ranks = [state(rank, host=f"n{rank}") for rank in range(4)]
+    pairs = list(combinations(range(4), 2))
+    alike = [Link(a, b, 3e-5, 1e7 if host in (a, b) else 1e8) for a, b in pairs]
+    (wrong,) = [f for f in judge(ranks, alike) if f.check == "links"]
+    assert wrong.text.startswith(f"all 3 links of n{host} are slow: 30 us, 9.537 MiB/s; others")
 
 
 def test_links_between_hosts_are_not_compared_with_those_within():

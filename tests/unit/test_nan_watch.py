@@ -7,8 +7,9 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.errors import NotFiniteError
-from hpcdist.executor.nan_watch import NanWatch
+from hpcdist.executor.nan_watch import NanWatch, with_checks
 from hpcdist.executor.position import here
+from hpcdist.graph.operator import Operator
 
 
 def train(values, fetch_all=False):
@@ -83,3 +84,12 @@ def test_rows_of_a_sparse_gradient_are_looked_at(monkeypatch):
         with pytest.raises(NotFiniteError, match="step"):
             for _ in range(9):
                 exe.run(main, feed, [loss])
+
+
+def test_what_fake_init_leaves_open_is_not_looked_at():
+    block = fluid.Program().global_block()
+    block.create_var("table", shape=[2, 2], dtype="float32")
+    op = Operator(block, "fake_init", {}, {"Out": "table"}, {"shape": [2, 2]})
+    memory = {"table": np.full((2, 2), np.nan, np.float32)}
+    (step,) = with_checks([lambda: None], [op], memory)
+    step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from dataclasses import replace
@@ -25,11 +26,13 @@ OF = RankOfJob(rank=3, role="TRAINER", index=1, host="n1", pid=7, offset_ns=-5, 
 
 @pytest.fixture
 def recorder():
-    """The process's own, with a ring of its own; details of every step."""
+    """The process's own, with a ring of its own; details of every step, no garbage collections."""
     own = module.recorder
+    gc.disable()
     own.begin(2**20, always=True)
     yield own
     own.begin(0)
+    gc.enable()
 
 
 def kinds(found):
@@ -207,3 +210,13 @@ def test_the_garbage_collector_is_noted_if_it_takes_long(recorder):
     garbage._begin = now - 10**9
     garbage("stop", {"generation": 2})
     assert kinds(recorder.taken()) == [Kind.GARBAGE]
+
+
+def test_memory_is_noted_now_and_then(recorder):
+    now = time.monotonic_ns()
+    for at in (now, now + 10**6, now + module.MEMORY_NS + 1):
+        recorder.detailed(3, at)
+    events = recorder.taken().events
+    first, second = events[events["kind"] == Kind.MEMORY]
+    assert second["end"] - first["end"] == module.MEMORY_NS + 1
+    assert 2**20 < first["value"] < 2**40

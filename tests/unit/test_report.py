@@ -14,6 +14,7 @@ import pytest
 
 from hpcdist.launch import job_report
 from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, Kind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import Recording
@@ -42,11 +43,21 @@ class Rank:
 
 
 def job(
-    busy_us=(600, 600, 600), reader_us=0, script_us=0, applied=(BYTES, BYTES), save_us=0, gc_us=0
+    busy_us=(600, 600, 600),
+    reader_us=0,
+    script_us=0,
+    applied=(BYTES, BYTES),
+    save_us=0,
+    gc_us=0,
+    late_us=(0, 0),
+    grows=(),
+    stall_us=0,
 ):
     """A synchronous job of 3 trainers and 2 servers, in steps as long as its slowest trainer's.
 
-    A trainer computes, sends a packet to each server, and waits for both to answer.
+    A trainer computes, sends a packet to each server, and waits for both to answer. ``late_us``:
+    how long packets are under way to each server; ``grows``: the MiB of trainer 1, in parts of the
+    job; ``stall_us``: what trainer 2 is busy longer in every 20th step.
     """
     trainers = [Rank(k, "TRAINER", k) for k in range(3)]
     servers = [Rank(3 + k, "PSERVER", k) for k in range(2)]
@@ -54,7 +65,8 @@ def job(
     for step in range(1, STEPS + 1):
         begin = now + reader_us + script_us
         sent = [begin + busy for busy in busy_us]
-        come = max(sent) + 20
+        sent[2] += stall_us * (step % 20 == 0)
+        come = max(sent) + 20 + max(late_us)
         for k, trainer in enumerate(trainers):
             if reader_us:
                 trainer.note(Kind.WAIT, Cause.READER.value, now, now + reader_us)
@@ -67,6 +79,9 @@ def job(
             for s in range(2):
                 trainer.note(Kind.RECEIVED, "w", done + s, done + s + 1, BYTES, 3 + s, step)
             trainer.note(Kind.STEP, "step", begin, done + 5, step=step)
+            if k == 1 and grows and not step % (STEPS // len(grows)):
+                held = grows[step // (STEPS // len(grows)) - 1] * 2**20
+                trainer.note(Kind.MEMORY, "memory", done, done, held)
             trainer.note(Kind.VALUE, "loss", done, done, 1 / step, step=step)
             if save_us and step % 20 == 0:
                 trainer.note(Kind.CHECKPOINT, "save", begin, begin + save_us)
@@ -75,7 +90,7 @@ def job(
         for s, server in enumerate(servers):
             at = now
             for k in sorted(range(3), key=lambda k: sent[k]):
-                comes = max(at, sent[k] + 8)
+                comes = max(at, sent[k] + 8 + late_us[s])
                 if comes > at:
                     server.note(Kind.WAIT, Cause.GRADIENTS.value, at, comes)
                 at = comes + 1
@@ -89,12 +104,13 @@ def job(
 
 def told(found):
     ranks = [summary.summarize(rank) for rank in found]
-    return [(advice.cause, advice.rank) for advice in summary.advise(found, ranks)]
+    return [(advice.cause, advice.rank) for advice in advise(found, ranks)]
 
 
 def test_a_healthy_job_gets_no_advice():
     assert told(job()) == []
     assert told(job(busy_us=(600, 700, 650), reader_us=50, script_us=50)) == []
+    assert told(job(late_us=(40, 60))) == []
 
 
 @pytest.mark.parametrize(
@@ -107,6 +123,10 @@ def test_a_healthy_job_gets_no_advice():
         ({"applied": (BYTES, 9 * BYTES)}, "placement", 4),
         ({"busy_us": (20_000,) * 3, "gc_us": 4000}, "garbage collection", 1),
         ({"busy_us": (9000,) * 3, "save_us": 150_000}, "checkpoints", 0),
+        ({"stall_us": 20_000}, "a slow rank", 2),
+        ({"late_us": (5, 900)}, "a slow server", 4),
+        ({"late_us": (900, 5)}, "a slow server", 3),
+        ({"busy_us": (20_000,) * 3, "grows": range(100, 220, 10)}, "memory", 1),
     ],
 )
 def test_a_trouble_is_named_with_its_rank(trouble, cause, rank):
@@ -188,15 +208,43 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
 def test_a_failed_job_begins_with_who_stopped_first(tmp_path):
     pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
     found = []
-    for k, (written, doing) in enumerate([(900, "step 3, waiting for sums"), (100, "step 3, mul")]):
+    # Rank 0 reports that nothing has come from rank 2; rank 3 was killed.
+    for k, (last_us, waiting) in enumerate([(900, ""), (890, "sums"), (100, "")]):
         rank = Rank(k, "TRAINER", k)
         rank.note(Kind.STEP, "step", 0, 5, step=3)
-        of = RankOfJob(k, "TRAINER", k, "n", 1, why="failure", doing=doing, written_ns=written)
-        found.append(rank.recording(of))
+        rank.note(Kind.WAIT, "sums", 5, last_us)
+        facts = {"why": "failure", "doing": "step 3, mul", "waiting": waiting, "world": 4}
+        found.append(rank.recording(RankOfJob(k, "TRAINER", k, "n", 1, **facts)))
     ranks = [summary.summarize(rank) for rank in found]
-    text = " ".join(Checked(job_report.page(found, ranks, [], "<job>")).texts)
-    assert text.index("first rank 1") < text.index("then rank 0")
-    assert "step 3, mul" in text and "<job>" in text
+    said = {0: "rank 0 failed\nnothing came"}
+    text = " ".join(Checked(job_report.page(found, ranks, [], "<job>", said)).texts)
+    places = [text.index(f"{k}: step 3") for k in ("first rank 2 (trainer 2 on n)",)]
+    places += [text.index(f"then rank {k}") for k in (0, 1)]
+    assert places == sorted(places)
+    assert "step 3, mul, waiting for sums" in text and "<job>" in text
+    assert text.index("nothing came") < text.index("nothing was written by 1 rank: 3.")
+
+
+def test_the_command_says_why_a_job_failed(tmp_path, capsys):
+    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    files.write_failure(tmp_path, 5, "of an earlier job")
+    files.remove_all(tmp_path)
+    rank = Rank(1, "TRAINER", 1)
+    rank.note(Kind.STEP, "step", 0, 5, step=3)
+    of = RankOfJob(1, "TRAINER", 1, "n", 1, why="failure", doing="step 3", world=2)
+    files.write(tmp_path, rank.recording(of))
+    files.write_failure(tmp_path, 1, "rank 0 (trainer 0) died\nrank 1 was here: step 3")
+    job_report.main([str(tmp_path), "-o", str(tmp_path / "job.html")])
+    first, *said = capsys.readouterr().out.splitlines()
+    assert first.endswith("job.html: 1 rank")
+    assert said[:2] == ["  rank 0 (trainer 0) died", "  rank 1 was here: step 3"]
+    assert said[2].startswith("  nothing was written by 1 rank: 0.")
+    assert said[3:] == ["  first rank 1 (trainer 1 on n): step 3"]
+
+
+@pytest.mark.parametrize("grows", [(100,) * 12, (100, 140, 170, *(200,) * 9), (100, 300) * 6])
+def test_memory_that_is_filled_once_or_comes_and_goes_is_no_leak(grows):
+    assert told(job(busy_us=(20_000,) * 3, grows=grows)) == []
 
 
 def test_without_recordings_or_jinja2_it_says_what_to_do(tmp_path, capsys, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import FeedError, GraphError, HpcdistError
+from tests.thread_jobs import ranks_as_threads
 
 LENGTHS = [2, 0, 3]
 
@@ -134,3 +135,51 @@ def test_blanks_alone_are_as_many_sequences_without_anything():
     feed = {"x": tensor(blanks, [1, 2, 2]), "y": tensor(np.ones((5, 1), "int64"))}
     distance, count = run(feed, [distance, count])
     assert distance.ravel().tolist() == LENGTHS and count == [3]
+
+
+def recognizer():
+    """Return a script that trains by CTC on 4 sequences, of which in its second step the first two,
+    in its third step all are found empty; it returns costs, distances, and tokens found."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x, y = ragged("x", 3, "float32"), ragged("y", 1, "int32")
+        scores = layers.fc(x, 3, param_attr=fluid.initializer.Constant(0.01))
+        scores = layers.elementwise_add(scores, x)
+        cost = layers.reduce_sum(layers.warpctc(scores, y, blank=2))
+        found = layers.ctc_greedy_decoder(scores, blank=2)
+        distance, count = layers.edit_distance(found, layers.cast(y, "int64"), normalized=False)
+        fluid.optimizer.SGD(0.01).minimize(cost)
+    certain = 9 * np.eye(3, dtype="float32")
+
+    def train():
+        exe, told = fluid.Executor(), []
+        exe.run(startup)
+        for tokens in ([0, 1, 2, 1, 0, 0, 2, 1], [2, 2, 2, 2, 0, 1, 1, 2], [2] * 8):
+            feed = {
+                "x": tensor(certain[tokens], [2, 2, 2, 2]),
+                "y": tensor(np.array([[0], [1], [1], [0], [1]], "int32"), [1, 1, 1, 2]),
+            }
+            fetches = [cost, distance, count, found]
+            values = exe.run(main, feed=feed, fetch_list=fetches, return_numpy=False)
+            told.append([np.array(value).tolist() for value in values])
+            told[-1].append(values[-1].recursive_sequence_lengths())
+        return told
+
+    return train
+
+
+def test_what_trainers_of_shared_batches_decode_is_what_one_process_decodes():
+    with fluid.scope_guard(fluid.Scope()):
+        alone = recognizer()()
+    assert [step[3] for step in alone] == [
+        [[0], [1], [1], [0], [1]],
+        [[0], [1], [1]],
+        [[-1]],
+    ]
+    assert alone[2][4] == [[0, 0, 0, 0]]
+    with ranks_as_threads() as run:
+        for trainers, servers in ((2, 0), (2, 1)):
+            for told in run(trainers, servers, [recognizer() for _ in range(trainers + servers)]):
+                for step, wanted in zip(told, alone, strict=True):
+                    np.testing.assert_allclose(step[0], wanted[0], rtol=1e-5)
+                    assert step[1:] == wanted[1:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from hpcdist.errors import LaunchError
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.links import Link
+from hpcdist.launch.doctor.slow_links import slow_links
 from hpcdist.launch.words import counted
 
 MIB = 2**20
@@ -22,8 +22,6 @@ LEAST_FILES = 1024
 LEAST_LOCKED = 64 * MIB
 SLOW_FILES = 20.0  # MiB/s
 MOST_SKEW_S = 1.0
-SLOW_LATENCY, SLOW_BANDWIDTH = 5.0, 0.25  # against the median of links of the same kind
-LEAST_LATENCY_S = 100e-6  # below it a latency is no trouble
 
 
 class Level(IntEnum):
@@ -169,18 +167,19 @@ def _stale(host: str, here: Ranks) -> Iterator[Trouble]:
 
 @_of_each_host
 def _limits(host: str, here: Ranks) -> Iterator[Trouble]:
-    first = here[0]
-    if 0 <= first.files_limit < LEAST_FILES:
+    few = [rank for rank in here if 0 <= rank.files_limit < LEAST_FILES]
+    if few:
         yield Trouble(
             Level.WARNING,
-            f"{host}: a process may open {first.files_limit} files only",
+            f"{host}: {_numbers(few)} may open {min(r.files_limit for r in few)} files only",
             f"ulimit -n {4 * LEAST_FILES} before the job",
         )
-    if first.infiniband and 0 <= first.locked_limit < LEAST_LOCKED:
+    little = [r for r in here if r.infiniband and 0 <= r.locked_limit < LEAST_LOCKED]
+    if little:
         yield Trouble(
             Level.WARNING,
-            f"{host}: a process may lock {first.locked_limit // 1024} KiB of memory, and "
-            f"{', '.join(first.infiniband)} needs more",
+            f"{host}: {_numbers(little)} may lock {little[0].locked_limit // 1024} KiB of memory, "
+            f"and {', '.join(little[0].infiniband)} needs more",
             "ulimit -l unlimited; under Slurm PropagateResourceLimitsExcept=MEMLOCK",
         )
 
@@ -217,10 +216,13 @@ def _blas(host: str, here: Ranks) -> Iterator[Trouble]:
     cores = {core for rank in here for core in rank.cores}
     threads = sum(rank.blas_threads for rank in here)
     if threads > len(cores) and any(rank.blas_threads > 1 for rank in here):
+        most = max(rank.blas_threads for rank in here)
+        those = [rank for rank in here if rank.blas_threads == most]
+        alone = "" if len(those) == len(here) else f", {_numbers(those)} {most} of them"
         yield Trouble(
             Level.WARNING,
             f"{host}: {counted(len(here), 'rank')} start {threads} threads for "
-            f"{counted(len(cores), 'core')}",
+            f"{counted(len(cores), 'core')}{alone}",
             f"unset OMP_NUM_THREADS, or export OMP_NUM_THREADS={max(1, len(cores) // len(here))}",
         )
 
@@ -262,25 +264,28 @@ def _clocks(ranks: Ranks) -> Iterator[Trouble]:
 
 @_of_each_host
 def _files(host: str, here: Ranks) -> Iterator[Trouble]:
-    first = here[0]
-    if first.unwritable:
+    refused = [rank for rank in here if rank.unwritable]
+    if refused:
         yield Trouble(
             Level.ERROR,
-            f"{host}: no file can be written to {first.unwritable}",
-            "name a directory that all hosts can write to: --directory DIR",
+            f"{host}: no file can be written to {refused[0].unwritable} ({_numbers(refused)})",
+            "name a directory that all ranks can write to: --directory DIR",
         )
         return
-    if first.locking:
+    unlocked = [rank for rank in here if rank.locking]
+    if unlocked:
         yield Trouble(
             Level.WARNING,
-            f"{host}: files here cannot be locked: {first.locking}",
+            f"{host}: files here cannot be locked: {unlocked[0].locking} ({_numbers(unlocked)})",
             "put checkpoints elsewhere, or export HDF5_USE_FILE_LOCKING=FALSE and let one job "
             "write a directory",
         )
-    if first.write_mib_per_s < SLOW_FILES:
+    slow = [rank for rank in here if rank.write_mib_per_s < SLOW_FILES]
+    if slow:
+        speed = min(rank.write_mib_per_s for rank in slow)
         yield Trouble(
             Level.WARNING,
-            f"{host} writes {first.write_mib_per_s:.3g} MiB/s here",
+            f"{host} writes {speed:.3g} MiB/s here ({_numbers(slow)})",
             "put checkpoints and logs on a faster file system, or save less often",
         )
 
@@ -324,36 +329,16 @@ CHECKS: dict[str, Check] = {
 
 
 def _links(ranks: Ranks, links: Sequence[Link]) -> list[Finding]:
-    """Compare links within hosts with each other, and links between hosts with each other."""
-    kinds: dict[bool, list[Link]] = {True: [], False: []}
-    for link in links:
-        kinds[ranks[link.a].host == ranks[link.b].host].append(link)
-    found = []
-    for alike in kinds.values():
-        if len(alike) < 3:  # nothing to compare with
-            continue
-        latency = statistics.median(link.latency_s for link in alike)
-        speed = statistics.median(link.bytes_per_s for link in alike)
-        for link in alike:
-            late = link.latency_s > max(SLOW_LATENCY * latency, LEAST_LATENCY_S)
-            if late or link.bytes_per_s < SLOW_BANDWIDTH * speed:
-                ends = " and ".join(f"rank {k} on {ranks[k].host}" for k in (link.a, link.b))
-                found.append(
-                    Finding(
-                        "links",
-                        Level.WARNING,
-                        f"slow link between {ends}: {link.latency_s * 1e6:.3g} us, "
-                        f"{link.bytes_per_s / MIB:.4g} MiB/s; others {latency * 1e6:.3g} us, "
-                        f"{speed / MIB:.4g} MiB/s",
-                        "see whether other jobs, another route or a slower interface is the cause; "
-                        "ask for nodes that are closer, or leave this one out (srun --exclude)",
-                    )
-                )
-    if not found:
-        best = min(link.latency_s for link in links), max(link.bytes_per_s for link in links)
-        text = f"{counted(len(links), 'link')}, none slow: from {best[0] * 1e6:.3g} us, "
-        found = [Finding("links", Level.OK, text + f"up to {best[1] / MIB:.4g} MiB/s")]
-    return found
+    advice = (
+        "see whether other jobs, another route or a slower interface is the cause; "
+        "ask for nodes that are closer, or leave this one out (srun --exclude)"
+    )
+    slow = slow_links([rank.host for rank in ranks], links)
+    if slow:
+        return [Finding("links", Level.WARNING, text, advice) for text in slow]
+    best = min(link.latency_s for link in links), max(link.bytes_per_s for link in links)
+    text = f"{counted(len(links), 'link')}, none slow: from {best[0] * 1e6:.3g} us, "
+    return [Finding("links", Level.OK, text + f"up to {best[1] / MIB:.4g} MiB/s")]
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -390,6 +375,10 @@ def _ranks_by(ranks: Iterable[RankState], key: Callable[[RankState], str]) -> di
 
 def _told(found: dict[str, list[int]]) -> str:
     return ", ".join(f"{value} ({_ranks(ranks)})" for value, ranks in found.items())
+
+
+def _numbers(ranks: Iterable[RankState]) -> str:
+    return _ranks([rank.rank for rank in ranks])
 
 
 def _ranks(numbers: Sequence[int]) -> str:

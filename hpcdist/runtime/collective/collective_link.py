@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +31,18 @@ from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.batches.scatter_batch import weighted
+from hpcdist.runtime.collective.broadcasts import bind_broadcasts
 from hpcdist.runtime.collective.bucket_allreduce import RowsSum, Sums, bucket_names, fusing_of
+from hpcdist.runtime.collective.sparse_sum import CompressedSteps, SparseSum
 from hpcdist.runtime.collective.trainers_tables import TrainersTables
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
+from hpcdist.transpiler.adaptive_local_sgd import STEPS
 from hpcdist.transpiler.cluster import Group, group_of, required_group
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
 from hpcdist.transpiler.grad_allreduce import RING_OPS, rewritten, without_average
+from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.substitute import in_group
 
 Call = Callable[[], Any]
@@ -47,16 +50,20 @@ Call = Callable[[], Any]
 logger = logging.getLogger("hpcdist")
 PLAIN = Fusing(memory_mb=32.0)  # for scripts that say nothing: fleet 2.0's default
 LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
+AVERAGED = "averaged in local step"
 _LEAVING = 1  # the tag of what a trainer says when its script has ended
 
 
 @dataclass
 class _Progress:
-    """How far a Program that trains has come: ``steps`` are counted for local SGD only."""
+    """How far a Program that trains has come.
+
+    For local SGD ``steps`` are counted, and which was the last that ``averaged``.
+    """
 
     begun: bool = False
-    restored: bool = False
     steps: int = 0
+    averaged: int = 0
 
 
 class CollectiveLink(Link):
@@ -75,6 +82,8 @@ class CollectiveLink(Link):
         self._sums: ProgramCache[dict[Scope, Sums]] = ProgramCache()
         # What local SGD runs in the steps in which it does not average.
         self._between: ProgramCache[Program] = ProgramCache()
+        self._compressed = CompressedSteps()
+        self._restored: set[str] = set()  # variables whose values come from a checkpoint
         self._summed_steps = 0
         self._summing = False
         self._leaving: list[Any] = []
@@ -108,7 +117,8 @@ class CollectiveLink(Link):
         _check_sparse(program)
         group = required_group(program)
         self._agree(program, group)
-        if group.mode == RUNNING and not progress.restored:
+        self._compressed.tell(program, self._trainers.rank)
+        if group.mode == RUNNING:
             self._begin_alike(program, scope)
 
     def variants(self, program: Program) -> tuple[Program, Program]:
@@ -128,38 +138,50 @@ class CollectiveLink(Link):
     def _progress_of(self, program: Program) -> _Progress:
         return self._progress.of(program, _Progress)
 
-    def of_this_step(self, program: Program) -> Program:
+    def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return what a Program is in its next step: local SGD averages in some of them only."""
         if not program.trains:
             return program
         group = required_group(program)
-        if group.k_steps == 1:
-            return program
+        if group.k_steps == 1 and not group.adapts_to:
+            return self._compressed.of_this_step(program, scope)
         progress = self._progress_of(program)
         progress.steps += 1
-        if group.averages(progress.steps):
+        if self._averages(group, progress, scope):
+            progress.averaged = progress.steps
             return program
         return self._between.of(
             program, lambda: self._as_variant(without_average(program), of=program)
         )
 
+    def _averages(self, group: Group, progress: _Progress, scope: Scope) -> bool:
+        if not group.adapts_to:
+            return group.averages(progress.steps)
+        held = scope.find_var(STEPS)
+        if held is None or held.value is None or progress.steps <= group.begin_step:
+            return True  # if it has no value, compiling says so
+        return progress.steps - progress.averaged >= int(held.value[0])
+
     def settle(self, program: Program) -> dict[str, int]:
         """Return how many steps of local SGD there were; between steps nothing is under way."""
-        steps = self._progress_of(program).steps
-        return {LOCAL_STEPS: steps} if steps else {}
+        progress = self._progress_of(program)
+        counted = {LOCAL_STEPS: progress.steps, AVERAGED: progress.averaged}
+        return counted if progress.steps else {}
 
     def resume(self, program: Program, counted: Mapping[str, int]) -> None:
         """Go on counting steps of local SGD; what trainers have of their own stays as it is."""
         progress = self._progress_of(program)
         progress.steps = int(counted.get(LOCAL_STEPS, 0))
-        progress.restored = True
+        progress.averaged = int(counted.get(AVERAGED, 0))
+        self._restored.update(_kept(program))
 
     def _agree(self, program: Program, group: Group) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""
-        often = (group.k_steps, group.begin_step)
+        often = (group.k_steps, group.begin_step, group.adapts_to)
         kernels = settings.KERNELS.read()
-        chosen = (fusing_of(group), group.fused, _way(group), _ordered(), often, kernels)
-        text = f"{exact_text(program)}\n{chosen}"
+        made = (fusing_of(group), group.fused, _way(group), group.sharded)
+        chosen = (*made, _ordered(), often, kernels)
+        text = f"{group.fingerprint or exact_text(program)}\n{chosen}"
         digest = hashlib.sha256(text.encode()).digest()
         what = "the other trainers' programs"
         others = self._trainers.allgather_bytes(digest, self._deadline_s, what)
@@ -172,9 +194,12 @@ class CollectiveLink(Link):
             )
 
     def _begin_alike(self, program: Program, scope: Scope) -> None:
-        """Overwrite what is kept with the values of trainer 0, as ParallelExecutor did."""
+        """Overwrite what is kept with the values of trainer 0, as ParallelExecutor did.
+
+        What comes from a checkpoint stays: trainers may have values of their own there.
+        """
         here.doing = "taking over the values of trainer 0"
-        for name in sorted(v.name for v in program.global_block().vars.values() if v.persistable):
+        for name in sorted(_kept(program) - self._restored - owners_of(program).keys()):
             found = scope.find_var(name)
             value = None if found is None else found.value
             if value is not None and not isinstance(value, (SelectedRows, SparseTable)):
@@ -219,23 +244,25 @@ class CollectiveLink(Link):
         others = [op for op in ops if id(op) not in tables]
         summing = iter(self._bind_sums(others, binding))
         calls = [tables[id(op)] if id(op) in tables else next(summing) for op in ops]
-        if any(op.type in ("c_allreduce_sum", "push_sparse") for op in ops):
+        if any(op.type in ("c_allreduce_sum", "c_sparse_sum", "push_sparse") for op in ops):
             calls[0] = in_order(self._begin_step, calls[0])
             calls[-1] = in_order(calls[-1], self._end_step)
         return calls
 
     def _bind_sums(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
-        if not any(op.type == "c_allreduce_sum" for op in ops):
-            return [self._bind_alone(op, binding) for op in ops]
+        if not any(op.type in ("c_allreduce_sum", "c_sparse_sum") for op in ops):
+            alone = bind_broadcasts(ops, binding, self._trainers.rank, self._broadcast)
+            return [alone.get(id(op)) for op in ops]
         sums = self._sums_of(ops, binding)
         rows = {
             op.input("X")[0]: RowsSum(self._host, binding.arrays[op.input("X")[0]], binding)
             for op in ops
             if op.type == "c_allreduce_sum" and _is_sparse(binding.arrays[op.input("X")[0]])
         }
+        alone = bind_broadcasts(ops, binding, self._trainers.rank, self._broadcast)
         calls: list[Call | None] = []
         gathers: list[Call] = []  # of the rows that wait for the next synchronization
-        last = max(i for i, op in enumerate(ops) if op.type == "c_allreduce_sum")
+        last = max((i for i, op in enumerate(ops) if op.type == "c_allreduce_sum"), default=-1)
         for i, op in enumerate(ops):
             call: Call | None = None
             if op.type == "c_allreduce_sum":
@@ -244,22 +271,18 @@ class CollectiveLink(Link):
                     gathers.append(rows[name].gather)
                 else:
                     call = sums.add(name)
+            elif op.type == "c_sparse_sum":
+                call = SparseSum(self._host, op, binding)
             elif op.type == "c_sync_calc_stream":
                 call = sums.progress
             elif op.type == "c_sync_comm_stream":
                 call, gathers = in_order(sums.wait_for_added(), *gathers), []
             else:
-                call = self._bind_alone(op, binding)
+                call = alone.get(id(op))
             if i == last and not any(o.type == "c_sync_comm_stream" for o in ops[i:]):
                 call, gathers = in_order(call, sums.wait_for_added(), *gathers), []
             calls.append(call)
         return calls
-
-    def _bind_alone(self, op: Operator, binding: Binding) -> Call | None:
-        if op.type == "c_broadcast":
-            array = binding.arrays[op.input("X")[0]]
-            return functools.partial(self._broadcast, array, op.attrs["root"])
-        return None  # communicators are there from the start; nothing is under way
 
     def _sums_of(self, ops: Sequence[Operator], binding: Binding) -> Sums:
         """Return the sums of a Program in a scope; made once, while its buffers stay."""
@@ -328,6 +351,11 @@ class CollectiveLink(Link):
                 f"{early[0]} has ended its script after {self._left[early[0]]} steps: give all "
                 "trainers equally many batches, or read them through hpcdist.even_batches"
             )
+
+
+def _kept(program: Program) -> set[str]:
+    """Return the variables of a Program that outlive a step."""
+    return {var.name for var in program.global_block().vars.values() if var.persistable}
 
 
 def _refuse_servers_operators(ops: Sequence[Operator]) -> None:

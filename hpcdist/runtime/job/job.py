@@ -107,11 +107,11 @@ class Job(Control):
             rows, some = self._batches.meet(found, feed)
             return with_rows if some else without, rows
         rows = self._batches.cut(program, feed, scope, fetches)
-        return self._link.of_this_step(found), rows
+        return self._link.of_this_step(found, scope), rows
 
     def begin(self, program: Program, scope: Scope) -> None:
-        """Before a substitute trains for the first time: let all trainers begin alike."""
-        self._link.begin(program, scope)
+        """Before a Program trains for the first time: let all trainers begin alike."""
+        self._link.begin(self._substitute_of(program), scope)
 
     def _substitute_of(self, program: Program) -> Program:
         return self._substitutes.of(program, lambda: self._substituted(program))

@@ -30,7 +30,7 @@ class Link(NetworkOperators):
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
 
-    def of_this_step(self, program: Program) -> Program:
+    def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return what a Program is in its next step."""
         return program
 

@@ -1,0 +1,59 @@
+"""Which links are much slower than others, and by whose fault. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from hpcdist.launch.doctor.links import Link
+
+MIB = 2**20
+SLOW_LATENCY, SLOW_BANDWIDTH = 5.0, 0.25  # against the better links of the same kind
+LEAST_LATENCY_S = 100e-6  # below it a latency is no trouble
+
+
+def slow_links(hosts: Sequence[str], links: Sequence[Link]) -> list[str]:
+    """Return what is to be said of slow links; ``hosts`` are those of the ranks.
+
+    Links within hosts are compared with each other, and links between hosts likewise: with their
+    better quarter, since the links of one bad host may be half of all.
+    """
+    kinds: dict[bool, list[Link]] = {True: [], False: []}
+    for link in links:
+        kinds[hosts[link.a] == hosts[link.b]].append(link)
+    said = []
+    for alike in kinds.values():
+        if len(alike) < 3:  # nothing to compare with
+            continue
+        latency, *_ = statistics.quantiles((link.latency_s for link in alike), n=4)
+        *_, speed = statistics.quantiles((link.bytes_per_s for link in alike), n=4)
+        late = max(SLOW_LATENCY * latency, LEAST_LATENCY_S)
+        slow = [
+            link
+            for link in alike
+            if link.latency_s > late or link.bytes_per_s < SLOW_BANDWIDTH * speed
+        ]
+        usual = f"others {latency * 1e6:.3g} us, {speed / MIB:.4g} MiB/s"
+        said += [f"{text}; {usual}" for text in _named(hosts, alike, slow)]
+    return said
+
+
+def _named(hosts: Sequence[str], alike: Sequence[Link], slow: Sequence[Link]) -> list[str]:
+    """Name slow links: together if they are all those of a host, else one by one."""
+    said = []
+    left = list(slow)
+    for host in dict.fromkeys(hosts):
+        own = [link for link in alike if (hosts[link.a] == host) != (hosts[link.b] == host)]
+        if 1 < len(own) < len(alike) and all(link in slow for link in own):
+            latency = statistics.median(link.latency_s for link in own)
+            speed = statistics.median(link.bytes_per_s for link in own)
+            said.append(f"all {len(own)} links of {host} are slow: {_speed(latency, speed)}")
+            left = [link for link in left if link not in own]
+    for link in left:
+        ends = " and ".join(f"rank {k} on {hosts[k]}" for k in (link.a, link.b))
+        said.append(f"slow link between {ends}: {_speed(link.latency_s, link.bytes_per_s)}")
+    return said
+
+
+def _speed(latency_s: float, bytes_per_s: float) -> str:
+    return f"{latency_s * 1e6:.3g} us, {bytes_per_s / MIB:.4g} MiB/s"

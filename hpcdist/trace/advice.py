@@ -1,0 +1,240 @@
+"""What holds a job up, and what to change, judged from its recordings. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.failure import failed
+from hpcdist.trace.files import RankRecording
+from hpcdist.trace.summary import RankSummary, transits
+
+STRAGGLES = 1.5  # times what the other trainers are busy in a step
+LEAST_SHARE = 0.2  # of the time, below which nothing is worth a word
+SKEWED = 1.6  # times a server's fair share
+LARGE_BYTES = 2**16  # of a packet: smaller ones are applied in no time
+MANY_MESSAGES, SMALL_BYTES = 20, 4096  # of a trainer in a step; on average
+MUCH_GARBAGE = 0.05
+MIB = 2**20
+LONG_S = 2.0  # a single collection is much of a job that is shorter
+DELAYED = 3.0  # times what messages take to the other servers
+GROWS_BYTES, GROWS_SHARE = 2**24, 0.05  # of memory, in the second half of a recording
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something that holds the job up, and what to change; ``rank`` where it is one rank's."""
+
+    cause: str
+    text: str
+    rank: int | None = None
+
+
+def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
+    """Return the trainers that are busy for much longer in a step than the others."""
+    trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
+    found = []
+    for rank in trainers:
+        others = [other.busy for other in trainers if other is not rank]
+        if not others:
+            continue
+        usual, step_s = statistics.median(others), rank.seconds / rank.steps
+        if rank.busy > STRAGGLES * usual and rank.busy - usual > LEAST_SHARE * step_s:
+            found.append(rank)
+    return found
+
+
+def advise(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
+    """Return what holds the job up, the worst first; nothing for a healthy job.
+
+    The last seconds of a job that failed are no steps as others: of them only memory is judged.
+    """
+    if failed(found):
+        return _memory(ranks)
+    return [
+        *_slow_trainers(ranks),
+        *_reading(ranks),
+        *(_placement(ranks) or _slow_servers(found, ranks)),
+        *_messages(found, ranks),
+        *_garbage(ranks),
+        *_checkpoints(ranks),
+        *_memory(ranks),
+    ]
+
+
+def _slow_trainers(ranks: Sequence[RankSummary]) -> list[Advice]:
+    said = []
+    for rank in stragglers(ranks):
+        reader = rank.waits.get(Cause.READER, 0.0)
+        within = rank.busy * rank.steps - rank.between
+        where = "its script, between steps" if rank.between > within else "its steps"
+        hint = (
+            "see what the script does there on this rank alone"
+            if rank.between > within
+            else "compare its operators with another rank's; look at its host: other processes, "
+            "cores (python -m hpcdist doctor), temperature"
+        )
+        if reader > 0:
+            hint += "; it waits for its reader, too"
+        said.append(
+            Advice(
+                "a slow rank",
+                f"{rank.of} is busy {rank.busy * 1e3:.3g} ms in a step, and the others wait: the "
+                f"time goes into {where}: {hint}",
+                rank.of.rank,
+            )
+        )
+    return said
+
+
+def _reading(ranks: Sequence[RankSummary]) -> list[Advice]:
+    trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
+    if not trainers:
+        return []
+    said = []
+    reader = {rank.of.rank: rank.share(rank.waits.get(Cause.READER, 0.0)) for rank in trainers}
+    slowest = max(reader, key=lambda rank: reader[rank])
+    if reader[slowest] > LEAST_SHARE:
+        said.append(
+            Advice(
+                "the reader",
+                f"trainers wait for the reader, rank {slowest} {reader[slowest]:.0%} of its time: "
+                "read ahead (capacity=, fluid.io.multiprocess_reader), or read faster",
+                slowest,
+            )
+        )
+    slow = stragglers(trainers)
+    usual = [rank.share(rank.between) for rank in trainers if rank not in slow]
+    script = statistics.median(usual or [0.0])
+    if script > 2 * LEAST_SHARE:
+        said.append(
+            Advice(
+                "the script",
+                f"{script:.0%} of the trainers' time is the script's own, between steps: make "
+                "batches in a fluid.io.DataLoader, which reads ahead, and print less often",
+            )
+        )
+    return said
+
+
+def _placement(ranks: Sequence[RankSummary]) -> list[Advice]:
+    servers = [rank for rank in ranks if rank.serves]
+    total = sum(rank.applied_bytes for rank in servers)
+    if len(servers) < 2 or not total:
+        return []
+    most = max(servers, key=lambda rank: rank.applied_bytes)
+    share = most.applied_bytes / total
+    large = most.applied_bytes / most.applied_packets > LARGE_BYTES
+    if share < min(0.95, SKEWED / len(servers)) or not large:
+        return []
+    return [
+        Advice(
+            "placement",
+            f"server {most.of.index} (rank {most.of.rank}) applies {share:.0%} of the bytes: let "
+            "parameters be cut (config.slice_var_up = True, a smaller config.min_block_size)",
+            most.of.rank,
+        )
+    ]
+
+
+def _slow_servers(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
+    """Name the servers that messages take much longer to than to the others."""
+    trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
+    of_rank = {rank.of.rank: rank for rank in ranks}
+    to_server: dict[int, list[float]] = defaultdict(list)
+    for (_, server), seconds in transits(found).items():
+        to_server[server].append(seconds)
+    took = {server: statistics.median(seconds) for server, seconds in to_server.items()}
+    if len(took) < 2 or not trainers:
+        return []
+    step_s = statistics.median(rank.seconds / rank.steps for rank in trainers)
+    said = []
+    for server, seconds in took.items():
+        usual = statistics.median(other for k, other in took.items() if k != server)
+        if seconds > DELAYED * usual and seconds - usual > LEAST_SHARE * step_s:
+            said.append(
+                Advice(
+                    "a slow server",
+                    f"messages take {seconds * 1e3:.3g} ms to {of_rank[server].of}, to the others "
+                    f"{max(usual, 0.0) * 1e3:.3g} ms: look at its host (other processes, cores) "
+                    "and at its links: python -m hpcdist doctor",
+                    server,
+                )
+            )
+    return said
+
+
+def _messages(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
+    for rank, summary in zip(found, ranks):
+        events = rank.recording.events
+        sent = events[events["kind"] == Kind.SENT]
+        if summary.serves or not len(sent):
+            continue
+        per_step = statistics.median(Counter(sent["step"].tolist()).values())
+        waits = summary.share(summary.waits.get(Cause.PARAMETERS, 0.0))
+        if per_step > MANY_MESSAGES and sent["value"].mean() < SMALL_BYTES and waits > LEAST_SHARE:
+            return [
+                Advice(
+                    "small messages",
+                    f"a trainer sends {per_step:.0f} messages of {sent['value'].mean():.0f} bytes "
+                    "in a step: cut parameters into fewer pieces (raise config.min_block_size), or "
+                    "use fewer servers",
+                )
+            ]
+    return []
+
+
+def _garbage(ranks: Sequence[RankSummary]) -> list[Advice]:
+    worst = max(ranks, key=lambda rank: rank.share(rank.garbage), default=None)
+    if worst is None or worst.share(worst.garbage) < MUCH_GARBAGE or worst.seconds < LONG_S:
+        return []
+    return [
+        Advice(
+            "garbage collection",
+            f"{worst.of} spends {worst.share(worst.garbage):.0%} of its time collecting garbage: "
+            "gc.freeze() before the loop, or make fewer Python objects in it",
+            worst.of.rank,
+        )
+    ]
+
+
+def _checkpoints(ranks: Sequence[RankSummary]) -> list[Advice]:
+    worst = max(ranks, key=lambda rank: rank.share(rank.checkpoints), default=None)
+    if worst is None or worst.share(worst.checkpoints) < LEAST_SHARE:
+        return []
+    return [
+        Advice(
+            "checkpoints",
+            f"{worst.of} spends {worst.share(worst.checkpoints):.0%} of its time on checkpoints: "
+            "save less often, beside training (asynchronous=True), or to a faster file system",
+            worst.of.rank,
+        )
+    ]
+
+
+def _memory(ranks: Sequence[RankSummary]) -> list[Advice]:
+    """Name the ranks whose memory still grows when a job has long begun."""
+    said = []
+    for rank in ranks:
+        memory = rank.memory
+        if not memory.quarters or memory.seconds < LONG_S:
+            continue
+        _, second, third, fourth = memory.quarters
+        late, early = fourth - third, third - second
+        # What is filled once, such as a cache, grows ever more slowly.
+        steady = early > 0 and late > early / 2
+        if steady and fourth - second > max(GROWS_BYTES, GROWS_SHARE * second):
+            rate = (fourth - second) / (memory.seconds / 2)
+            said.append(
+                Advice(
+                    "memory",
+                    f"{rank.of} holds {memory.last / MIB:.0f} MiB and {rate / MIB:.3g} MiB more "
+                    "every second: look for what its script keeps of every step (lists of fetched "
+                    "arrays, of Programs, of batches)",
+                    rank.of.rank,
+                )
+            )
+    return said

@@ -1,0 +1,72 @@
+"""Adaptive local SGD: steps that average also choose how many steps come before the next. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.ops.local_sgd import INTERVAL_OP
+from hpcdist.transpiler.cluster import Group
+
+START, STEPS = "@LOCAL_SGD_START@", "@LOCAL_SGD_STEPS@"
+_AVERAGE = "@AVERAGE"
+
+
+def adaptive(program: Program, group: Group) -> Program:
+    """Return what a trainer runs in place of a Program of local SGD, or of its startup Program.
+
+    The loss of a step that averages is averaged over the trainers, too.
+    """
+    if program.trains:
+        return _main(program, group)
+    return program if program.main is None else _startup(program, group)
+
+
+def _main(program: Program, group: Group) -> Program:
+    new = program.clone()
+    block = new.global_block()
+    rates = [op.input("LearningRate") for op in block.ops if op.input("Param")]
+    rate = next((names[0] for names in rates if names), None)
+    if rate is None:
+        raise PlanError("adaptive local SGD follows the learning rate, and this optimizer has none")
+    loss, average = group.adapts_to, group.adapts_to + _AVERAGE
+    block.create_var(average, shape=(1,), dtype="float32")
+    start, steps = _state(block)
+    mean = {"scale": 1.0 / len(group.endpoints), "bias": 0.0, "bias_after_scale": True}
+    role: dict[str, Any] = {ROLE_ATTR: int(Role.OPTIMIZE)}
+    ring = {"ring_id": 0, "use_calc_stream": False}
+    chosen = {"Loss": average, "LearningRate": rate, "Start": start, "Steps": steps}
+    moved = {"StartOut": start, "StepsOut": steps}
+    how = {"init_k_steps": group.k_steps, "begin_step": group.begin_step}
+    for op in (
+        Operator(block, "scale", {"X": loss}, {"Out": average}, {**mean, **role}),
+        Operator(block, "c_allreduce_sum", {"X": average}, {"Out": average}, {**ring, **role}),
+        Operator(
+            block, "c_sync_comm_stream", {"X": average}, {"Out": average}, {"ring_id": 0, **role}
+        ),
+        Operator(block, INTERVAL_OP, chosen, moved, {**how, **role}),
+    ):
+        block.add_op(op)
+    return new
+
+
+def _startup(startup: Program, group: Group) -> Program:
+    new = startup.clone()
+    block = new.global_block()
+    start, steps = _state(block)
+    for var, value in ((start, 0.0), (steps, float(group.k_steps))):
+        facts = {"shape": list(var.shape), "dtype": var.dtype, "value": value}
+        block.add_op(Operator(block, "fill_constant", {}, {"Out": var}, facts))
+    return new
+
+
+def _state(block: Block) -> tuple[Any, Any]:
+    kept = {"persistable": True, "stop_gradient": True}
+    return (
+        block.create_var(START, shape=(3,), dtype="float32", **kept),
+        block.create_var(STEPS, shape=(1,), dtype="int64", **kept),
+    )

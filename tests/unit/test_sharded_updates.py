@@ -1,0 +1,42 @@
+"""Who owns the optimizer state of which parameter; what is sent together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.runtime.collective.broadcasts import TOGETHER, sent_together
+from hpcdist.transpiler.sharded_updates import shards_of
+
+
+def network(minimize):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        ids = layers.data("ids", [1], dtype="int64")
+        found = layers.embedding(ids, [50, 8], is_sparse=True)
+        loss = layers.mean(layers.fc(layers.fc(found, 16), 4))
+        minimize(loss)
+    return main
+
+
+def test_owners_have_about_as_many_bytes():
+    shards = shards_of(network(fluid.optimizer.Adam(0.1).minimize), 2)
+    # [8, 16], [16, 4], [16], [4]: the largest first, to whom has least
+    assert shards.parameters == {"fc_0.w_0": 0, "fc_1.w_0": 1, "fc_0.b_0": 1, "fc_1.b_0": 1}
+    of_first = {name for name, owner in shards.state.items() if not owner}
+    assert of_first == {
+        f"fc_0.w_0_{kind}_0" for kind in ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
+    }
+
+
+def test_tables_of_sparse_gradients_and_what_keeps_nothing_have_no_owner():
+    assert "embedding_0.w_0" not in shards_of(network(fluid.optimizer.Adam(0.1).minimize), 2).state
+    assert not shards_of(network(fluid.optimizer.SGD(0.1).minimize), 2).parameters
+
+
+def test_small_values_of_a_type_are_sent_as_one():
+    sizes = {"a": 4, "b": TOGETHER, "c": TOGETHER + 4, "d": 8}
+    arrays = {name: np.empty(size // 4, np.float32) for name, size in sizes.items()}
+    arrays["d"] = np.empty(1, np.int64)
+    assert sent_together([*arrays], arrays) == [["a", "b"], ["c"], ["d"]]
