@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 import re
 from collections.abc import Iterable
 from importlib import resources
@@ -129,22 +128,3 @@ def told(module: str, name: str, here: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, [n for n in here if not n.startswith("_")], 3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{shown} has no {name!r}, neither here nor in Fluid 1.8.5{hint}"
-
-
-def _print_refused() -> None:
-    """Print the names of Fluid's that are refused, by module."""
-    from hpcdist.compat import aspaddle
-    from hpcdist.errors import MissingModuleError
-
-    aspaddle.install()
-    for module, names in sorted(table().items()):
-        try:
-            held = importlib.import_module(module)
-        except MissingModuleError:
-            held = None
-        refused = sorted(name for name in names if not hasattr(held, name))
-        print(f"{module}: {len(names) - len(refused)} of {len(names)}; refused: {refused}")
-
-
-if __name__ == "__main__":
-    _print_refused()

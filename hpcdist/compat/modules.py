@@ -173,7 +173,7 @@ class _Guard:
     def _sources(self, module: str, name: str) -> Sequence[str]:
         if module.startswith(_LAYERS):
             return ["hpcdist.layers"]
-        return SOURCES.get(module, ()) if name in fluid_names.table()[_fluids(module)] else ()
+        return SOURCES.get(module, ()) if fluid_names.is_known(_fluids(module), name) else ()
 
 
 def _told(modules: Sequence[str], name: str, here: Sequence[str]) -> str:

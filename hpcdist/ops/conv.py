@@ -9,10 +9,17 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import grad_by, in_sequence, like_inputs
-from hpcdist.ops.correlate import Correlation, correlate, correlate_back, correlate_weights
+from hpcdist.ops.correlate import correlate, correlate_back, correlate_weights
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.second import bilinear
-from hpcdist.ops.windows import Axis, channels_first, image_shape, in_layout, lay_windows
+from hpcdist.ops.windows import (
+    Axis,
+    Correlation,
+    channels_first,
+    image_shape,
+    in_layout,
+    lay_windows,
+)
 
 _ATTRS = {
     "strides": (1, 1),

@@ -16,8 +16,8 @@ import numpy as np
 from hpcdist.jit import bound
 from hpcdist.ops import conv_kernels, depthwise_kernels
 from hpcdist.ops.common import in_sequence
-from hpcdist.ops.correlate import Correlation
 from hpcdist.ops.scratch import Call, scratch, with_scratch
+from hpcdist.ops.windows import Correlation
 
 COLUMNS = 384  # of a product at least: fewer, and the filters are read for too little work
 CACHED = 1 << 17  # elements of columns that stay in the second-level cache

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from hpcdist.ops.correlate import Correlation
 from hpcdist.ops.scratch import Call
+from hpcdist.ops.windows import Correlation
 
 COLUMNS_BYTES = 1 << 27  # of patches at a time
 

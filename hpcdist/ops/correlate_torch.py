@@ -8,8 +8,8 @@ from hpcdist.ops.by_torch import tensor_on, torch_for
 from hpcdist.ops.windows import Axis
 
 if TYPE_CHECKING:
-    from hpcdist.ops.correlate import Correlation
     from hpcdist.ops.scratch import Call
+    from hpcdist.ops.windows import Correlation
 
 
 def _after(axis: Axis) -> int:

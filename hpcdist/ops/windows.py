@@ -42,6 +42,53 @@ class Axis:
         return replace(self, extent=self.windows, before=before, windows=self.extent)
 
 
+@dataclass(frozen=True)
+class Correlation:
+    """Windows along rows and columns, and how many groups channels and filters form."""
+
+    rows: Axis
+    columns: Axis
+    groups: int
+
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """Return what the loops in conv_kernels take."""
+        h, w = self.rows, self.columns
+        return (h.stride, h.dilation, h.before, w.stride, w.dilation, w.before)
+
+    @property
+    def pointwise(self) -> bool:
+        """Tell whether every pixel is one window by itself."""
+        return self.rows.plain and self.columns.plain
+
+    @property
+    def windows(self) -> int:
+        """Number of windows in an image."""
+        return self.rows.windows * self.columns.windows
+
+    @property
+    def taps(self) -> int:
+        """Number of elements of a window."""
+        return self.rows.taps * self.columns.taps
+
+    def flat(self) -> Correlation:
+        """Return a pointwise correlation of images whose pixels lie in one row."""
+        size = self.windows
+        return replace(self, rows=Axis(1, 1, 1, 1, 0, 1), columns=Axis(size, 1, 1, 1, 0, size))
+
+    def flipped(self) -> Correlation:
+        """Return the correlation that is the gradient of this one, whose strides are 1."""
+        return replace(self, rows=self.rows.flipped(), columns=self.columns.flipped())
+
+    def matrices(self, w: Any) -> Any:
+        """View filters [filters, channels of a group, taps, taps] as one matrix for each group."""
+        return w.reshape(self.groups, len(w) // self.groups, -1)
+
+    def is_depthwise(self, w: Any) -> bool:
+        """Tell whether every filter sees one channel only: too little for matrix products."""
+        return self.groups > 1 and bool(w.shape[1] == 1)
+
+
 def lay_windows(
     extents: Sequence[int],
     taps: Sequence[int],

@@ -9,7 +9,7 @@ import pytest
 
 import hpcdist as fluid
 import hpcdist.fleet  # a submodule is a name of the package once it is imported
-from hpcdist.compat import aspaddle, fluid_names
+from hpcdist.compat import aspaddle, fluid_names, refused_names
 from hpcdist.errors import MissingModuleError, MissingNameError
 
 
@@ -38,6 +38,16 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
             with pytest.raises(MissingModuleError, match=re.escape(str(error))):
                 exec(f"from {module} import {name}", {})
     assert not any(hasattr(held, name) for name in refused)
+
+
+def test_names_are_refused_in_modules_that_fluid_has_elsewhere():
+    assert not hasattr(importlib.import_module("paddle.fluid.incubate.fleet.collective"), "nothing")
+    assert not hasattr(hpcdist.fleet, "nothing")
+
+
+def test_what_is_refused_can_be_listed():
+    found = refused_names.refused()
+    assert found["paddle.fluid.regularizer"][1] == [] and found["paddle.fluid.dygraph"][1]
 
 
 def test_a_layer_that_is_called_as_its_module_stays_a_layer():

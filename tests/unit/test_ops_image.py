@@ -10,8 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, infer_outputs, lookup
 from hpcdist.ops import correlate_cpu, correlate_device
 from hpcdist.ops import scratch as scratch_module
-from hpcdist.ops.correlate import Correlation
-from hpcdist.ops.windows import lay_windows
+from hpcdist.ops.windows import Correlation, lay_windows
 from tests.support_ops import run_op
 
 RNG = np.random.default_rng(0)

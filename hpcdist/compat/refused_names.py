@@ -1,0 +1,26 @@
+"""Prints the names of Fluid 1.8.5 that are refused: ``python -m hpcdist.compat.refused_names``."""
+
+from __future__ import annotations
+
+import importlib
+
+from hpcdist.compat import aspaddle, fluid_names
+from hpcdist.errors import MissingModuleError
+
+
+def refused() -> dict[str, tuple[int, list[str]]]:
+    """Return for each module of Fluid's how many names it has, and which are refused."""
+    found = {}
+    for module, names in sorted(fluid_names.table().items()):
+        try:
+            held = importlib.import_module(module)
+        except MissingModuleError:
+            held = None
+        found[module] = len(names), sorted(name for name in names if not hasattr(held, name))
+    return found
+
+
+if __name__ == "__main__":
+    aspaddle.install()
+    for module, (count, names) in refused().items():
+        print(f"{module}: {count - len(names)} of {count}; refused: {names}")
