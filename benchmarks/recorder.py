@@ -103,12 +103,13 @@ def race(case: str, rounds: int) -> dict[str, Any]:
             exe.run(feed=feeds[step % len(feeds)], fetch_list=[loss])
 
         writing = writing_share(run)
+        mask = metric_log.mask  # which steps are noted at this pace
         took: dict[str, list[float]] = {way: [] for way in WAYS}
         metric_log.begin(fetches=False)
         for _ in range(rounds + 3):
             for way, (mib, always, fetches) in WAYS.items():
                 recorder.begin(mib * 2**20, always=always)
-                metric_log.fetches = fetches
+                metric_log.fetches, metric_log.mask = fetches, mask
                 begin = time.thread_time_ns()
                 for step in range(BLOCK[case]):
                     run(step)
