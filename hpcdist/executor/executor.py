@@ -127,7 +127,7 @@ class Executor:
         job = control.acting()
         if job is not None:
             origin = program
-            program, feed = job.substitute(program, feed, scope)
+            program, feed = job.substitute(program, feed, scope, fetches)
         program = self._merging.of_this_step(program, scope)
         asked = fetches
         turn: Callable[[control.Fetched], list[Any]] | None = None
