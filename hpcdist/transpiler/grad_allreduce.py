@@ -347,6 +347,7 @@ def rewritten(startup: Program, main: Program, group: Group) -> tuple[Program, P
         new_startup = collective_startup(startup, main, group)
         new = allreduce_gradients(main, group)
     new_startup.distribution = new.distribution = group
+    new_startup.initialize_as(startup)
     new_startup.main = new
     return new_startup, new
 

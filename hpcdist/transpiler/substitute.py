@@ -68,11 +68,13 @@ def _tables_of(program: Program) -> tuple[Table, ...]:
     if program.trains:
         return _trained(program)
     filled = untrained_tables(program)
-    if not filled or program.main is None:
-        return filled
-    trained = with_startup(_trained(program.main), program)
-    names = {table.parameter for table in trained}
-    return (*trained, *(table for table in filled if table.parameter not in names))
+    mains = [main for main in (*program.mains, program.main) if main and main.trains]
+    trained = {table.parameter: table for main in mains if filled for table in _trained(main)}
+    names = trained.keys()
+    return (
+        *with_startup(tuple(trained.values()), program),
+        *(table for table in filled if table.parameter not in names),
+    )
 
 
 def _trained(program: Program) -> tuple[Table, ...]:

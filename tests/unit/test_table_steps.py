@@ -285,3 +285,22 @@ def test_a_table_that_was_made_for_another_optimizer_is_refused(alone: fluid.Sco
     exe.run(startup.clone())  # knows no Program that trains
     with pytest.raises(GraphError, match="was made for sgd, and this program moves it by adam"):
         exe.run(main, feed={"a": np.array([[1]])})
+
+
+def test_programs_of_one_startup_have_tables_of_their_own(alone: fluid.Scope) -> None:
+    """As one that has no other beside it."""
+
+    def trained(count: int) -> list[np.ndarray]:
+        startup, mains = fluid.Program(), []
+        with fluid.unique_name.guard():
+            for k in range(count):
+                with fluid.program_guard(fluid.Program(), startup):
+                    loss = layers.mean(table(ids_input("a"), f"t{k}", rows=9))
+                    optimizer.Adam(0.1 + 0.1 * k, lazy_mode=True).minimize(loss)
+                    mains.append((fluid.default_main_program(), loss))
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        feed = {"a": np.array([[1], [1], [2]])}
+        return [exe.run(main, feed, [loss])[0] for _ in range(3) for main, loss in mains]
+
+    assert trained(2)[::2] == trained(1)
