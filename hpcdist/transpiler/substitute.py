@@ -48,6 +48,8 @@ def in_group(program: Program) -> Program:
     Rows of distributed tables are shared out over the trainers.
     """
     group = group_of(program)
+    if group is not None and len(group.endpoints) > 1 and program.trains:
+        read_tables(program)  # refuses tables whose rows cannot be shared out
     if group is not None and group.mode == "nccl2" and program.trains:
         program = data_parallel(program).program
     if group is not None and group.adapts_to:
