@@ -164,7 +164,7 @@ def _is_cut(opened: Any) -> bool:
     for tile in opened.tile:
         codec, args = tile[0], tile[3]
         raw, *more = args if isinstance(args, tuple) else (args,)
-        if isinstance(raw, str) and ";16" in raw:  # PNG, TIFF
+        if isinstance(raw, str) and ";16" in raw and raw != "BGR;16":  # PNG, TIFF; 5, 6 and 5 bits
             return True
         if codec.startswith("ppm") and more and more[0] > 255:
             return True
