@@ -61,7 +61,7 @@ def build(minimize=adam, schedule=warmup, term=times, copy=lambda param: param *
             before[param.name] = copy(param)
             before[param.name].stop_gradient = True
         for param, grad in minimize(loss, rate):
-            if param.name.endswith("b"):
+            if not param.name.endswith("w"):
                 continue
             with main._optimized_guard([param, grad]), fluid.name_scope("weight_decay"):
                 layers.assign(param - term(before[param.name], rate), param)
@@ -151,7 +151,7 @@ def whole(before, rate):
 
 
 def full(before, rate):
-    return before * layers.fill_constant([WIDE, WIDE], "float32", 0.1)
+    return before * layers.fill_constant(list(before.shape), "float32", 0.1)
 
 
 def fed():
@@ -182,7 +182,7 @@ def test_what_servers_cannot_compute_is_refused_before_the_first_step(message):
 
 
 def held_rate():
-    return layers.create_global_var([1], 0.5, "float32", persistable=True, name="learning_rate")
+    return layers.create_global_var([1], 0.05, "float32", persistable=True, name="learning_rate")
 
 
 def test_a_rate_that_servers_hold_cannot_be_fed():
