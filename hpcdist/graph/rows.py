@@ -40,13 +40,15 @@ class OfRows:
 
     ``sequences``: the data variable whose rows these are (RAGGED, or a MEAN over them), or the
     value that regrouped them; "" for the samples. ``per_sample``: rows that ROWS have of each
-    sample, 0 if not known. ``why`` tells of a MIXED value which operator mixed it.
+    sample, 0 if not known. ``why`` tells of a MIXED value which operator mixed it, and
+    ``of_gradient`` that it follows from a trainer's own gradient.
     """
 
     how: How
     sequences: str = ""
     per_sample: int = 1
     why: str = ""
+    of_gradient: bool = False
 
 
 SAME = OfRows(How.SAME)

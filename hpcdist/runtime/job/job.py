@@ -94,7 +94,9 @@ class Job(Control):
         return CollectiveLink(alike, self.cluster.trainer_endpoints, deadline_s)
 
     # -- which Program -----------------------------------------------------------------------
-    def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+    def substitute(
+        self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
+    ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
         self._link.begin(found, scope)
@@ -104,7 +106,8 @@ class Job(Control):
             with_rows, without = self._link.variants(found)
             rows, some = self._batches.meet(found, feed)
             return with_rows if some else without, rows
-        return self._link.of_this_step(found, scope), self._batches.cut(program, feed, scope)
+        rows = self._batches.cut(program, feed, scope, fetches)
+        return self._link.of_this_step(found, scope), rows
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
