@@ -18,7 +18,7 @@ DGC = fluid.optimizer.DGCMomentumOptimizer
 def test_sparsity_rises_in_equal_parts_of_the_ramp():
     counts = [sent(1000, steps, 4, [0.75, 0.9]) for steps in range(6)]
     assert counts == [250, 250, 100, 100, 100, 100]
-    assert most_sent(1000, 4, [0.75, 0.9]) == 250
+    assert most_sent(1000, [0.75, 0.9]) == 250
     assert sent(100, 0, 1, [0.999]) == 1
 
 
