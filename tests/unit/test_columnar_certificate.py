@@ -103,7 +103,7 @@ def test_a_job_may_seem_to_have_started_behind_the_one_that_went_on(monkeypatch,
     with monkeypatch.context() as patch:
         patch.setattr(certificate.time, "time", lambda: 2e9)  # on a host whose clock is ahead
         first = Job(monkeypatch, files, folder, "a")
-    first.step()
+        first.step()
     Job(monkeypatch, files, folder, "b", state=first.rows[0].state()).finish()
     (verdict,) = verify(folder)
     assert verdict.exact and verdict.runs == 2
