@@ -58,10 +58,14 @@ def event_ns() -> float:
     return statistics.median(found)
 
 
-def writing_share(step: Callable[[int], Any]) -> float:
-    """Return which share of the time the thread of --metrics needs while steps are made."""
+def writing_share(step: Callable[[int], Any]) -> tuple[float, int]:
+    """Return what share of the time the thread of --metrics needs, and which steps are noted then.
+
+    The latter as the mask of their numbers.
+    """
     from hpcdist.launch.watching import Watch
     from hpcdist.trace.files import RankOfJob
+    from hpcdist.trace.metric_log import metric_log
     from hpcdist.trace.recorder import recorder
     from hpcdist.trace.status import JobFacts
 
@@ -80,8 +84,9 @@ def writing_share(step: Callable[[int], Any]) -> float:
             begin = time.thread_time()
             watch.write()
             found.append((time.thread_time() - begin) / EVERY_S)
+        mask = metric_log.mask
         watch.close("ended")
-    return statistics.median(found[1:])
+    return statistics.median(found[1:]), mask
 
 
 def race(case: str, rounds: int) -> dict[str, Any]:
@@ -102,13 +107,13 @@ def race(case: str, rounds: int) -> dict[str, Any]:
         def run(step: int) -> None:
             exe.run(feed=feeds[step % len(feeds)], fetch_list=[loss])
 
-        writing = writing_share(run)
+        writing, mask = writing_share(run)
         took: dict[str, list[float]] = {way: [] for way in WAYS}
         metric_log.begin(fetches=False)
         for _ in range(rounds + 3):
             for way, (mib, always, fetches) in WAYS.items():
                 recorder.begin(mib * 2**20, always=always)
-                metric_log.fetches = fetches
+                metric_log.fetches, metric_log.mask = fetches, mask
                 begin = time.thread_time_ns()
                 for step in range(BLOCK[case]):
                     run(step)

@@ -123,7 +123,9 @@ class NetworkOperators:
 class Control(NetworkOperators):
     """What this process runs in place of a Program, and with whom."""
 
-    def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+    def substitute(
+        self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
+    ) -> tuple[Program, Feed]:
         """Return what this rank runs in place of a Program, and its part of what is fed."""
         raise NotImplementedError
 

@@ -127,7 +127,7 @@ class Executor:
         job = control.acting()
         if job is not None:
             origin = program
-            program, feed = job.substitute(program, feed, scope)
+            program, feed = job.substitute(program, feed, scope, fetches)
         program = self._merging.of_this_step(program, scope)
         turn = job.shared_fetch(origin, fetches) if job is not None else None
         values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}

@@ -137,6 +137,9 @@ class Optimizer(Minimizer):
         self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None
     ) -> list[Operator]:
         """Append clip, regularization and update operators; return the last kind."""
+        program = default_main_program()
+        if program.startup is None:  # `minimize` knows which one it is
+            program.startup = default_startup_program()
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
         rows = [pair for pair in pairs if pair[0].is_distributed]
         pairs = [pair for pair in pairs if not pair[0].is_distributed]

@@ -42,7 +42,8 @@ def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
         if not others:
             continue
         usual, step_s = statistics.median(others), rank.seconds / rank.steps
-        if rank.busy > STRAGGLES * usual and rank.busy - usual > LEAST_SHARE * step_s:
+        # Not only now and then, as on a host that is busy with other things too.
+        if rank.steadily > STRAGGLES * usual and rank.steadily - usual > LEAST_SHARE * step_s:
             found.append(rank)
     return found
 

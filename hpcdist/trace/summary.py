@@ -41,6 +41,7 @@ class RankSummary:
     waits: dict[str, float]  # seconds by cause
     between: float  # seconds between steps that are no waits: the script's own code
     busy: float  # seconds of a typical step, what is between steps included, but see `_between`
+    steadily: float  # likewise, but exceeded in three quarters of the run
     applied: float  # seconds
     applied_bytes: float  # in the steps whose details were noted
     applied_packets: int  # likewise
@@ -80,7 +81,9 @@ def summarize(found: RankRecording) -> RankSummary:
         waits[names[event["name"]]] += _seconds(event)
     applied = inside[inside["kind"] == Kind.APPLIED]
     pauses = inside[np.isin(inside["kind"], (Kind.WAIT, Kind.CHECKPOINT, Kind.GARBAGE))]
-    between, busy = _between(steps, waiting, pauses) if own is steps else (0.0, 0.0)
+    between, busy, steadily = 0.0, 0.0, 0.0
+    if own is steps:
+        between, busy, steadily = _between(steps, waiting, pauses)
     return RankSummary(
         of=of,
         steps=len(steps),
@@ -88,6 +91,7 @@ def summarize(found: RankRecording) -> RankSummary:
         waits=dict(waits),
         between=between,
         busy=busy,
+        steadily=steadily,
         applied=_total(applied),
         applied_bytes=float(applied["value"].sum()),
         applied_packets=len(applied),
@@ -115,14 +119,14 @@ def _total(events: Events) -> float:
     return float((events["end"] - events["begin"]).sum()) / 1e9
 
 
-def _between(steps: Events, waits: Events, pauses: Events) -> tuple[float, float]:
-    """Return (seconds between steps without waits, seconds that a typical step is busy).
+def _between(steps: Events, waits: Events, pauses: Events) -> tuple[float, float, float]:
+    """Return (seconds between steps without waits, busy, steadily): see `RankSummary`.
 
     Busy is a rank while it neither waits nor saves nor collects garbage (``pauses``): of the latter
     two is spoken apart.
     """
     if len(steps) < 2:
-        return 0.0, _total(steps)
+        return 0.0, _total(steps), _total(steps)
     ends = steps["end"]
     paused_in = np.zeros(len(steps) - 1)
     between_waits = 0.0
@@ -141,17 +145,16 @@ def _between(steps: Events, waits: Events, pauses: Events) -> tuple[float, float
             paused_in[i] += (end - begin) / 1e9
     gaps = float((steps["begin"][1:] - ends[:-1]).sum()) / 1e9
     busy = np.diff(ends) / 1e9 - paused_in
-    return max(0.0, gaps - between_waits), typical(busy)
+    return max(0.0, gaps - between_waits), typical(busy), typical(busy, 0.25)
 
 
-def typical(values: NDArray[np.float64]) -> float:
-    """Return the median over parts of a run of their means.
+def typical(values: NDArray[np.float64], share: float = 0.5) -> float:
+    """Return what the means of parts of a run reach in a ``share`` of the parts; their median.
 
     One long step does not show in it, and stalls that come again and again do.
     """
-    return float(
-        np.median([part.mean() for part in np.array_split(values, min(PARTS, len(values)))])
-    )
+    parts = np.array_split(values, min(PARTS, len(values)))
+    return float(np.quantile([part.mean() for part in parts], share))
 
 
 def _memory(events: Events) -> Memory:

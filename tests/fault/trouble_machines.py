@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from hpcdist.launch.doctor import stale_files
 from tests import hosts
 from tests.fault.troubles import Case
 from tests.jobs import LIMIT_S, MPIRUN, ROOT, clean_environment
@@ -117,7 +118,11 @@ def _written(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def between_hosts(directory: Path, slow: int | None = None) -> list[str]:
-    """Run the doctor on four hosts of one rank; the link of one may be 20 times slower."""
+    """Run the doctor on four hosts of one rank; the link of one may be 20 times slower.
+
+    They share the machine's /dev/shm, where other jobs may have left files.
+    """
+    stale_files.remove(stale_files.find())
     with hosts.hosts(4, slow={} if slow is None else {slow: "50mbit"}) as up:
         words = ["-m", "hpcdist", "doctor", "--json", "--directory", str(directory)]
         return _told(up.run([1] * 4, *words, codes=(0, 1, 2)))

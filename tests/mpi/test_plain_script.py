@@ -19,7 +19,6 @@ from tests.mpi.plain_models import (
     momentum_with_schedule,
     regression,
     sgd,
-    train,
 )
 from tests.support_device import install
 from tests.support_job import run_job, values
@@ -124,14 +123,24 @@ def test_batches_whose_rows_mix_are_computed_whole_everywhere(net, servers):
     check_job(Model(net, sgd), 2, servers)
 
 
-def test_a_value_that_cannot_be_joined_is_refused_before_the_first_step():
+@pytest.mark.parametrize("servers", [0, 1])
+def test_values_that_cannot_be_joined_are_those_of_whole_batches(servers):
     def net() -> list[Any]:
         loss, guess, _ = regression()()
-        return [loss, layers.reverse(guess, [0])]
+        return [loss, layers.reverse(guess, [0]), guess]
 
-    for outcome in run_job(2, 0, lambda role: train(Model(net, sgd)), aborts=False):
-        assert "FeedError" in outcome.error_types
-        assert "operator 'reverse' cannot be divided by rows" in outcome.error
+    check_job(Model(net, sgd), 2, servers)
+
+
+def with_own_updates(loss: Any) -> None:
+    """As scripts do that look at gradients between the backward and the updates."""
+    clip = fluid.clip.GradientClipByGlobalNorm(1.0)
+    fluid.optimizer.SGD(0.1).apply_gradients(clip(fluid.backward.append_backward(loss)))
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_script_may_apply_gradients_by_itself(servers):
+    check_job(Model(lambda: list(regression()()), with_own_updates), 2, servers)
 
 
 @pytest.mark.parametrize("name", ["table", "@LR_DECAY_COUNTER@"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -228,6 +229,36 @@ def test_worlds_of_one_rank_are_refused(lab, project, mpi):
     assert done.returncode == 1
     assert done.stderr.count("3 processes were started, but each has an MPI world of one") == 1
     assert "loss" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("mpi", "level", "said"),
+    [
+        pytest.param("pmix", "OK", "3 ranks on 3 hosts; Open MPI", marks=needs_pmix),
+        ("none", "ERROR", "3 processes were started, but each has an MPI world of one rank"),
+    ],
+)
+def test_the_doctor_looks_at_an_allocation(lab, tmp_path, mpi, level, said):
+    done = subprocess.run(
+        ["srun", "-N3", "-n3", f"--mpi={mpi}", sys.executable, "-m", "hpcdist", "doctor", "--json"],
+        cwd=tmp_path,
+        env=lab.environment | FROM_PYPI,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.stdout, done
+    found = json.loads(done.stdout)  # of one rank only
+    launcher, *_ = found["findings"]
+    assert launcher["check"] == "launcher"
+    assert launcher["level"] == level, done
+    assert said in launcher["text"]
+    assert (done.returncode != 0) == (found["exit_code"] != 0)
+    if level == "OK":
+        assert [rank["host"] for rank in found["ranks"]] == ["n1", "n2", "n3"]
+        assert len(found["links"]) == 3
+        assert all(rank["variables"]["SLURM_NTASKS"] == "3" for rank in found["ranks"])
 
 
 # -- what would fail again -----------------------------------------------------------------------

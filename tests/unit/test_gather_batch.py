@@ -134,6 +134,11 @@ def test_persistables_and_gradients():
     assert shared.of_rows("learning_rate_0").how is SAME
     with pytest.raises(FeedError, match="cannot fetch 'fc_0.tmp_0@GRAD' while trainers share"):
         shared.of_rows("fc_0.tmp_0@GRAD")
+    norm = layers.reduce_sum(fluid.default_main_program().global_block().var("fc_0.w_0@GRAD"))
+    shared = SharedProgram(fluid.default_main_program(), 2)
+    assert not shared.whole_for([norm.name])
+    with pytest.raises(FeedError, match="reads a gradient of its own rows"):
+        shared.of_rows(norm.name)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +282,11 @@ OF_SEQUENCES = {
     "a sum": (lambda x, y: layers.reduce_sum(x), SUM),
     "a maximum": (lambda x, y: layers.reduce_max(x), MAX),
     "a mean over all rows of sequences": (lambda x, y: layers.mean(x), MEAN),
+    "decoded": (lambda x, y: layers.ctc_greedy_decoder(x, 3), RAGGED),
+    "a sum over what was decoded": (
+        lambda x, y: layers.reduce_sum(layers.ctc_greedy_decoder(x, 3)),
+        MIXED,
+    ),
     "a mean over rows that were repeated": (
         lambda x, y: layers.mean(layers.sequence_expand(y, x)),
         MIXED,
@@ -316,13 +326,14 @@ def test_values_of_sequences_are_followed(name):
     assert how_of(build(x, y)) is expected
 
 
-def test_values_padded_to_each_trainers_own_longest_sequence_are_not_fetched():
+def test_values_padded_to_each_trainers_own_longest_sequence_are_fetched_of_whole_batches():
     x = layers.data("x", [4], lod_level=1)
     value = padded(x)
     fluid.optimizer.SGD(0.1).minimize(layers.mean(layers.fc(layers.sequence_pool(x, "sum"), 1)))
     shared = SharedProgram(fluid.default_main_program(), 2)
-    with pytest.raises(FeedError, match="give sequence_pad, or sequence_mask, a maxlen"):
-        shared.of_rows(value.name)
+    assert not shared.whole and not shared.whole_for(["mean_0.tmp_0"])
+    assert repr(value.name) in shared.whole_for(["mean_0.tmp_0", value.name])
+    assert shared.of_rows(value.name).how is MIXED
 
 
 @pytest.mark.parametrize("lengths", [[2, 0, 3, 1, 1], [0, 0], [4]])

@@ -81,7 +81,7 @@ def _look(transport: Transport | None, problem: str, asked: argparse.Namespace) 
         ranks = [_decoded(data) for data in told]
         measured = _measured(transport, ranks)
     found = findings.judge(ranks, measured)
-    if transport is None or own.rank == 0:
+    if launched_rank() == 0:  # also where each process has an MPI world of its own
         _print_json(found, ranks, measured) if asked.json else _print(found, ranks, measured)
     return findings.exit_code(found)
 

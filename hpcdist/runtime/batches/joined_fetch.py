@@ -71,6 +71,7 @@ class JoinedFetch:
         self.names = names
         self.key = xxhash.xxh3_64_intdigest("\n".join([str(number), *names]).encode())
         self._areas, self._rank = areas, rank
+        self.whole = shared.whole_for(names)  # why it takes whole batches; empty if it does not
         self._ofs = [shared.of_rows(name) for name in names]
         self._places = [k for k, of in enumerate(self._ofs) if of.how is not How.SAME]
         # Whether there is anything to join: what all trainers have alike is fetched as it is.

@@ -52,6 +52,7 @@ class _Part:
     division: Division | None
     told: Mapping[str, np.ndarray]
     among: tuple[int, ...] = ()  # the trainers that share it
+    whole: str = ""  # why it was not to be divided
 
     @property
     def total(self) -> int:
@@ -85,7 +86,7 @@ class _Shared:
     number: int
     draws_rows: bool = False  # whether it has operators that draw for rows of the batch
     told_whole: bool = False  # whether the user knows that whole batches are computed
-    parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers
+    parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers, why whole
     joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
     joins: dict[Sequence[str], Callable[[Fetched], list[Any]]] = field(default_factory=dict)
     last: _Part | None = None  # of the last batch of arrays
@@ -180,22 +181,30 @@ class Batches:
         """Tell whether each trainer is fed rows of its own, to be counted in every step."""
         return self.joins and self._shared.get(program) is None
 
-    def cut(self, program: Program, feed: Feed, scope: Scope) -> Feed:
-        """Return this trainer's rows of a batch with what they count, if batches are shared."""
+    def cut(self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]) -> Feed:
+        """Return this trainer's rows of a batch with what they count, if batches are shared.
+
+        They are the whole batch where ``fetches`` cannot be put together from parts.
+        """
         shared = self._shared.get(program)
         if shared is None:
             return feed
+        whole = self._joined_of(shared, fetches).whole if self._trainers.size > 1 else ""
+        if whole and self._local:
+            raise FeedError(f"trainers feed rows of their own, but {whole}: fetch it elsewhere")
         among = self._membership.begin_batch()
         self._started = None
         batched = shared.rows.batched
         # Most batches have as many rows as the one before.
         part = shared.last
-        rows = part.rows(feed, batched) if part is not None and part.among is among else None
+        fits = part is not None and part.among is among and part.whole == whole
+        rows = part.rows(feed, batched) if part is not None and fits else None
         if rows is None and not self._local and (total := rows_of_arrays(feed, batched)):
-            part = shared.parts.get((total, among)) or self._part(shared, feed, total, among)
+            part = shared.parts.get((total, among, whole))
+            part = part or self._part(shared, feed, total, among, whole)
             shared.last, rows = part, part.rows(feed, batched)
         if rows is None:
-            rows, part = self._looked_at(shared, as_arrays(feed), among)
+            rows, part = self._looked_at(shared, as_arrays(feed), among, whole)
             rows.update(part.told)
         else:
             assert part is not None
@@ -203,17 +212,19 @@ class Batches:
         self._division, self._scope = part.division, scope
         return rows
 
-    def _part(self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...]) -> _Part:
+    def _part(
+        self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...], whole: str
+    ) -> _Part:
         """Return this trainer's part of every batch of arrays with so many rows."""
         rows, index = shared.rows, among.index(self._trainers.rank)
         facts = rows.batched, index, len(among), rows.counted
-        _, division = cut_feed(feed, *facts, whole=rows.whole)
-        part = replace(self._told(shared, division, index), among=among)
-        shared.parts[total, among] = part
+        _, division = cut_feed(feed, *facts, whole=whole)
+        part = replace(self._told(shared, division, index), among=among, whole=whole)
+        shared.parts[total, among, whole] = part
         return part
 
     def _looked_at(
-        self, shared: _Shared, arrays: dict[str, Any], among: tuple[int, ...]
+        self, shared: _Shared, arrays: dict[str, Any], among: tuple[int, ...], whole: str
     ) -> tuple[dict[str, Any], _Part]:
         """Return this trainer's rows of a batch that may have sequences."""
         rows, index = shared.rows, among.index(self._trainers.rank)
@@ -221,7 +232,7 @@ class Batches:
         if not self._local:
             self._check.begin(arrays, samples_of(arrays, rows.batched))
             facts = rows.batched, index, len(among), rows.counted, alike
-            cut, division = cut_feed(arrays, *facts, whole=rows.whole)
+            cut, division = cut_feed(arrays, *facts, whole=whole)
             return cut, self._told(shared, division, index)
         if different := unlike(arrays, alike):
             raise FeedError(f"cannot share a batch over trainers: {different}")

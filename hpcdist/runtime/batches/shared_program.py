@@ -191,11 +191,12 @@ class RowTreatment:
         if op.role & Role.BACKWARD:
             return _GRADIENT
         if not op.role & Role.OPTIMIZE:
-            return OfRows(How.MIXED, why=f"operator {op.type!r} reads a gradient of its own rows")
+            why = f"operator {op.type!r} reads a gradient of its own rows"
+            return OfRows(How.MIXED, why=why, of_gradient=True)
         for name, of in given.items():
             if of.how not in (How.SAME, How.GRADIENT):
                 why = f"operator {op.type!r} updates by {name!r}, which is {of.how.value}"
-                return OfRows(How.MIXED, why=why)
+                return OfRows(How.MIXED, why=why, of_gradient=True)
         return SAME if all(map(self._is_kept, op.output_arg_names)) else _GRADIENT
 
 
@@ -249,7 +250,8 @@ class SharedProgram:
             )
         ops = self._program.global_block().ops
         updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
-        why = ""
+        fixed = (op for op in ops if self.draws_all_sequences(op))
+        why = next((f"{op.place} {op} has a seed: it draws for all sequences" for op in fixed), "")
         for name, mixed in self._rows.mixed_states().items():
             why = f"trainers would keep different values of {name!r}: {mixed}"
             if name in updated:
@@ -257,6 +259,11 @@ class SharedProgram:
         if self.loss.how in (How.MEAN, How.SUM, How.SAME):
             return why
         return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
+
+    def draws_all_sequences(self, op: Operator) -> bool:
+        """Tell whether an operator with a seed draws for the sequences of a whole batch only."""
+        seeded = draws_by_rows(op) and bool(op.attrs.get("fix_seed"))
+        return seeded and any(self.has_sequences(name) for name in op.input_arg_names)
 
     def has_rows(self, name: str) -> bool:
         """Tell whether a value consists of rows, or sequences, of the batch."""
@@ -282,17 +289,22 @@ class SharedProgram:
         pairs = [pair for pair in self._alike if {"", *feed}.issuperset(pair)]
         return pairs + single if self._several else []
 
+    def whole_for(self, names: Sequence[str]) -> str:
+        """Say why trainers must compute whole batches where these are fetched; empty if not."""
+        of_names = ((name, self._of(name)) for name in names)
+        told = (f"{n!r}, which is fetched, is {_told(of)}" for n, of in of_names if _is_mixed(of))
+        return self.whole or next(told, "")
+
     def of_rows(self, name: str) -> OfRows:
-        """Tell how trainers' values of a variable are joined; FeedError if they cannot be."""
-        of = self._rows.of(name) if name in self._program.global_block().vars else SAME
-        if self.whole and of.how in (How.PADDED, How.MIXED, How.GRADIENT):
+        """Tell how trainers' values of a variable are joined, if `whole_for` is done.
+
+        FeedError if they cannot be.
+        """
+        of = self._of(name)
+        from_gradient = of.how is How.GRADIENT or of.of_gradient
+        if _is_mixed(of) or (self.whole and from_gradient):
             return OfRows(How.MIXED)
-        if of.how is How.PADDED:
-            raise FeedError(
-                f"cannot fetch {name!r} while trainers share the batches: each pads its sequences "
-                "to its own longest one; give sequence_pad, or sequence_mask, a maxlen"
-            )
-        if of.how in (How.MIXED, How.GRADIENT):
+        if from_gradient:
             raise FeedError(
                 f"cannot fetch {name!r} while trainers share the batches: it is {_told(of)}, "
                 "neither computed row by row, nor a mean, sum, maximum or minimum of such values; "
@@ -300,8 +312,21 @@ class SharedProgram:
             )
         return of
 
+    def _of(self, name: str) -> OfRows:
+        return self._rows.of(name) if name in self._program.global_block().vars else SAME
+
 
 _ELSE = "change it, or call DistributeTranspiler.transpile in the script and cut the data there"
+
+
+def draws_by_rows(op: Operator) -> bool:
+    """Tell whether an operator draws random values that belong to rows."""
+    return any(slot.name == "Rows" for slot in lookup(op.type).inputs)
+
+
+def _is_mixed(of: OfRows) -> bool:
+    """Tell whether only whole batches give a value."""
+    return of.how in (How.PADDED, How.MIXED) and not of.of_gradient
 
 
 def _told(of: OfRows) -> str:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist import settings
-from hpcdist.errors import PlanError
-from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.registry import lookup
 from hpcdist.runtime.batches.scatter_batch import WEIGHT, Share, weighted
-from hpcdist.runtime.batches.shared_program import SharedProgram
+from hpcdist.runtime.batches.shared_program import SharedProgram, draws_by_rows
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 ROWS = "@BATCH_ROWS@"  # fed where rows are drawn for: this trainer's first one, and how many
@@ -20,18 +17,14 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     """Return what a trainer runs of a Program whose batches are shared.
 
     Its gradients count by its rows, random operators draw what belongs to these rows, and
-    batch_norm takes the moments of the batch. PlanError for masks that cannot be divided.
+    batch_norm takes the moments of the batch.
     """
     new = weighted(program)
     block = new.global_block()
     for op in block.ops:
-        if _draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
-            if trainers > 1 and op.attrs.get("fix_seed") and shared.has_sequences(op.input("X")[0]):
-                raise PlanError(
-                    f"{op.place} {op}: with a seed, trainers that share a batch cannot draw the "
-                    "mask of one process for sequences; leave the seed out (of the layer, and "
-                    "Program.random_seed)"
-                )
+        if draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
+            if trainers > 1 and shared.draws_all_sequences(op):
+                continue  # `shared.whole`: every trainer draws for them all
             if ROWS not in block.vars:
                 block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
             op.inputs["Rows"] = [ROWS]
@@ -44,7 +37,3 @@ def rows_here(share: Share | None) -> np.ndarray:
     """Return what is fed as `ROWS`."""
     numbers = (0, 0) if share is None else (share.begin, share.end - share.begin)
     return np.array(numbers, np.int64)
-
-
-def _draws_by_rows(op: Operator) -> bool:
-    return any(slot.name == "Rows" for slot in lookup(op.type).inputs)

@@ -94,9 +94,13 @@ class Job(Control):
         return CollectiveLink(alike, self.cluster.trainer_endpoints, deadline_s)
 
     # -- which Program -----------------------------------------------------------------------
-    def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+    def substitute(
+        self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
+    ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
+        if self.cluster.servers and not self._serves:
+            _refuse_what_servers_hold(program, found, feed)
         self._link.begin(found, scope)
         if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
@@ -104,7 +108,8 @@ class Job(Control):
             with_rows, without = self._link.variants(found)
             rows, some = self._batches.meet(found, feed)
             return with_rows if some else without, rows
-        return self._link.of_this_step(found, scope), self._batches.cut(program, feed, scope)
+        rows = self._batches.cut(program, feed, scope, fetches)
+        return self._link.of_this_step(found, scope), rows
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
@@ -303,6 +308,18 @@ class Job(Control):
             self._trainers.allgather_living(b"", None, "the others' end")
             self._batches.end()
         self._link.end()
+
+
+def _refuse_what_servers_hold(program: Program, found: Program, feed: Feed) -> None:
+    """Refuse to feed what is gone from the Program that a trainer runs, such as a learning rate."""
+    own, left = program.global_block().vars, found.global_block().vars
+    for name in feed:
+        if name in own and name not in left:
+            raise FeedError(
+                f"feed {name!r}: only the parameter servers hold and read it, and they are fed "
+                "nothing; let a schedule of layers.learning_rate_scheduler compute it, or train "
+                "without servers (no --pservers)"
+            )
 
 
 def _is_startup(program: Program) -> bool:

@@ -25,7 +25,9 @@ class Standalone(control.Control):
     def __init__(self) -> None:
         self._substitutes: ProgramCache[Program] = ProgramCache()
 
-    def substitute(self, program: Program, feed: Feed, scope: Scope) -> tuple[Program, Feed]:
+    def substitute(
+        self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
+    ) -> tuple[Program, Feed]:
         """Return what to run in place of a Program: itself, if it has no distributed tables."""
         _warn_of_copies()
         return self._substitutes.of(program, lambda: with_tables(_without_rings(program))), feed
