@@ -11,6 +11,8 @@ from hpcdist.graph import names
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import canonical, is_float
 from hpcdist.graph.variable import Variable
+from hpcdist.layers.extents import extents
+from hpcdist.layers.helper import LayerHelper
 
 
 def _append(
@@ -125,55 +127,74 @@ def astype(self: Variable, dtype: Any) -> Variable:
 
 
 _END = 10_000_000  # what Fluid writes for "to the end"
+Place = int | Variable
 
 
 def _getitem(self: Variable, item: Any) -> Variable:
-    """Return a part, by numbers and slices; a number drops its dimension."""
+    """Return a part, by integers and slices of them; one that is no slice drops its dimension.
+
+    In place of integers there may be Variables of one integer each, but for steps.
+    """
     axes: list[int] = []
-    bounds: list[tuple[int, int, int]] = []
+    bounds: list[tuple[Place, Place, int]] = []
     dropped: list[int] = []
     turned: list[int] = []
     for axis, index in enumerate(item if isinstance(item, tuple) else (item,)):
-        if isinstance(index, Integral):
+        if isinstance(index, Variable):
+            bounds.append((index, index + 1, 1))
+            dropped.append(axis)
+        elif isinstance(index, Integral):
             start = int(index)
             bounds.append((start, _END if start == -1 else start + 1, 1))
             dropped.append(axis)
-        elif not isinstance(index, slice) or not _whole(index):
+        elif not isinstance(index, slice) or not _is_of_places(index):
             raise GraphTypeError(
                 f"{self.name}[...]: an index is a number or a slice of numbers, got {index!r}"
             )
-        elif index == slice(None):
+        elif (index.start, index.stop, index.step) == (None, None, None):
             continue
-        elif index == slice(None, None, -1):
+        elif (index.start, index.stop, index.step) == (None, None, -1):
             turned.append(axis)
             continue
         else:
             step = 1 if index.step is None else int(index.step)
             first, last = (0, _END) if step > 0 else (_END, -_END)
-            start = first if index.start is None else int(index.start)
-            bounds.append((start, last if index.stop is None else int(index.stop), step))
+            bounds.append((_place(index.start, first), _place(index.stop, last), step))
         axes.append(axis)
     found = self
     if axes:
-        starts, ends, strides = (list(facts) for facts in zip(*bounds))
-        attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped}
-        attrs["infer_flags"] = [1] * len(axes)
-        type = "slice" if strides == [1] * len(axes) else "strided_slice"
+        starts, ends, strides = zip(*bounds)
+        type = "slice" if set(strides) == {1} else "strided_slice"
+        key = f"{self.name}_{type}"
+        helper = LayerHelper(type, key)
+        at, begins = extents(helper, starts, "StartsTensor", "StartsTensorList")
+        to, limits = extents(helper, ends, "EndsTensor", "EndsTensorList")
+        attrs = {"axes": axes, "starts": begins, "ends": limits, "decrease_axis": dropped}
+        attrs["infer_flags"] = [-1 if _in_values(*pair) else 1 for *pair, _ in bounds]
         if type == "strided_slice":
-            attrs["strides"] = strides
-        found = _append(
-            _block(self), type, self.dtype, {"Input": self}, attrs, f"{self.name}_{type}"
-        )
+            attrs["strides"] = list(strides)
+        inputs = {"Input": self, **at, **to}
+        found = _append(_block(self), type, self.dtype, inputs, attrs, key)
     if turned:
         key = f"{self.name}_slice_reverse"
         found = _append(_block(self), "reverse", self.dtype, {"X": found}, {"axis": turned}, key)
     return found
 
 
-def _whole(index: slice) -> bool:
-    """Tell whether a slice is of numbers alone."""
-    parts = (index.start, index.stop, index.step)
-    return all(part is None or isinstance(part, Integral) for part in parts)
+def _place(given: Any, default: int) -> Place:
+    if isinstance(given, Variable):
+        return given
+    return default if given is None else int(given)
+
+
+def _in_values(*places: Place) -> bool:
+    return any(isinstance(place, Variable) for place in places)
+
+
+def _is_of_places(index: slice) -> bool:
+    """Tell whether a slice is of integers, or of Variables, by a number."""
+    places = all(p is None or isinstance(p, Integral | Variable) for p in (index.start, index.stop))
+    return places and (index.step is None or isinstance(index.step, Integral))
 
 
 _add = _binary("elementwise_add", with_number=lambda var, c: _scaled(var, 1.0, c))

@@ -46,8 +46,8 @@ def _slice_infer(
     infer_flags: Any,
     strides: Any = (),
 ) -> Meta:
-    begins = _known_numbers(starts, starts_tensor, starts_list, len(axes))
-    limits = _known_numbers(ends, ends_tensor, ends_list, len(axes))
+    begins = _known_numbers(starts, starts_tensor, starts_list, len(axes), infer_flags)
+    limits = _known_numbers(ends, ends_tensor, ends_list, len(axes), infer_flags)
     open_ = {
         resolve_axis(a, len(x.shape)) for a, *pair in zip(axes, begins, limits) if None in pair
     }
@@ -67,14 +67,22 @@ def _slice_infer(
 
 
 def _known_numbers(
-    given: Sequence[int], tensor: Meta | None, listed: Sequence[Meta], count: int
+    given: Sequence[int],
+    tensor: Meta | None,
+    listed: Sequence[Meta],
+    count: int,
+    flags: Sequence[int],
 ) -> list[int | None]:
-    """Return starts or ends that may be in values; None where not known yet."""
+    """Return starts or ends that may be in values; None where not known yet.
+
+    Where a flag is 1, what is given is what is in the values.
+    """
     if tensor is not None:
         return list(tensor.numbers or [None] * count)
     if not listed:
         return list(given)
-    return [of.numbers[0] if of.numbers else None for of in listed]
+    certain = [n if flag == 1 else None for n, flag in zip(given, flags)] or [None] * count
+    return [of.numbers[0] if of.numbers else n for of, n in zip(listed, certain)]
 
 
 def _numbers(given: Sequence[int], tensor: Any, listed: Sequence[Any]) -> list[int]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdist import layers
+from hpcdist.backward import gradients
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
@@ -137,14 +138,54 @@ def test_one_element_has_a_shape_as_in_fluid(programs):
     assert run(programs, {"x": CUBE}, [found])[0][0].tolist() == [7.0]
 
 
+@pytest.mark.parametrize(
+    ("part", "type"),
+    [
+        (lambda a, b: np.s_[:, a:b, :], "slice"),
+        (lambda a, b: np.s_[a], "slice"),
+        (lambda a, b: np.s_[0, b, a:], "slice"),
+        (lambda a, b: np.s_[1:, -2:b], "slice"),
+        (lambda a, b: np.s_[:b, :, 4:a:-2], "strided_slice"),
+    ],
+)
+def test_parts_by_variables(programs, part, type):
+    x = data("x", [-1, 4, 5])
+    a = layers.fill_constant([1], "int32", 0) + 1
+    b = layers.shape(x)[1] - 1
+    found = x[part(a, b)]
+    assert found.name == f"x_{type}_0"
+    ((got,),) = run(programs, {"x": CUBE}, [found])
+    np.testing.assert_array_equal(got.reshape(CUBE[part(1, 3)].shape), CUBE[part(1, 3)])
+
+
+def test_an_index_may_be_fed(programs):
+    found = data("x", [-1, 4, 5])[data("at", [1], "int64"), 1:]
+    assert found.shape == (3, 5)
+    exe, scope = Executor(), Scope()
+    for at in (2, 0):
+        feed = {"x": CUBE, "at": np.array([at])}
+        (got,) = exe.run(programs[0], feed=feed, fetch_list=[found], scope=scope)
+        np.testing.assert_array_equal(got, CUBE[at, 1:])
+
+
+def test_parts_by_variables_have_gradients(programs):
+    x = layers.create_parameter([3, 4], "float32", "w")
+    a = layers.fill_constant([1], "int32", 1)
+    (grad,) = gradients(layers.reduce_sum(x[:, a:3]), x)
+    ((got,),) = run(programs, {}, [grad])
+    assert got.tolist() == [[0, 1, 1, 0]] * 3
+
+
 def test_parts_that_cannot_be(programs):
     x = data("x", [3, 4, 5])
-    for part in (..., None, "a", [0, 1], np.s_["a":], x):
+    for part in (..., None, "a", [0, 1], np.s_["a":], np.s_[:: x[0, 0, 0]]):
         with pytest.raises(TypeError, match=r"x\[...\]: an index is a number or a slice"):
             x[part]
     for part in (3, np.s_[2:1], np.s_[0, 0, 0, 0]):
         with pytest.raises(GraphError):
             x[part]
+    with pytest.raises(TypeError, match="'x' is float32, expected int32 or int64"):
+        x[x]
     with pytest.raises(TypeError, match="not iterable"):
         list(x)
 
