@@ -1,13 +1,13 @@
-"""top_k and accuracy."""
+"""top_k, accuracy and precision_recall."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
-from hpcdist.graph.rows import Applied, How, OfRows, by_row, common_rows, of_matrices
+from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.labels import Call
 
@@ -96,4 +96,108 @@ define(
     rows=_counted_rows,
     infer=_accuracy_infer,
     bind=_accuracy_bind,
+)
+
+
+# -- precision_recall ------------------------------------------------------------------------------
+def _precision_recall_infer(
+    max_probs: Meta,
+    indices: Meta,
+    labels: Meta,
+    weights: Meta | None,
+    states: Meta | None,
+    class_number: int,
+) -> Any:
+    of_rows = (("Indices", indices), ("Labels", labels), ("Weights", weights))
+    for slot, meta in of_rows:
+        if meta is None:
+            continue
+        rows = {meta.shape[0], max_probs.shape[0], -1}
+        if len(rows) > 2 or len(meta.shape) != 2 or meta.shape[1] not in (1, -1):
+            raise GraphError(
+                f"precision_recall: MaxProbs is {max_probs.shape}, so {slot} must be "
+                f"({max_probs.shape[0]}, 1), got {meta.shape}"
+            )
+    counts = (class_number, 4)
+    if class_number < 1 or (states is not None and states.shape != counts):
+        got = None if states is None else states.shape
+        raise GraphError(
+            f"precision_recall: {class_number} classes need StatesInfo of shape {counts}, got {got}"
+        )
+    metrics = Meta((6,), "float64")
+    return metrics, metrics, Meta(counts, max_probs.dtype)
+
+
+def _precision_recall_bind(
+    xp: Any,
+    max_probs: Any,
+    indices: Any,
+    labels: Any,
+    weights: Any,
+    states: Any,
+    of_batch: Any,
+    of_all: Any,
+    counted: Any,
+    class_number: int,
+) -> Call:
+    """Count by class true and false positives, true and false negatives; weights count so much."""
+    found, wanted = indices.reshape(-1), labels.reshape(-1)
+
+    def count() -> Any:
+        for what, classes in (("index", found), ("label", wanted)):
+            if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < class_number:
+                raise FeedError(
+                    f"precision_recall: expected each {what} to be in 0..{class_number - 1}, "
+                    f"got {int(classes.min())}..{int(classes.max())}"
+                )
+        each = xp.ones(len(found)) if weights is None else weights.reshape(-1).astype("float64")
+        hit = found == wanted
+        tp, found_in, wanted_in = (
+            xp.bincount(classes, weight, class_number)
+            for classes, weight in ((found, each * hit), (found, each), (wanted, each))
+        )
+        fp, fn = found_in - tp, wanted_in - tp
+        return xp.stack([tp, fp, each.sum() - tp - fp - fn, fn], 1).astype(counted.dtype)
+
+    def run() -> None:
+        now = count()
+        of_batch[...] = _metrics(xp, now)
+        counted[...] = now if states is None else now + states
+        of_all[...] = _metrics(xp, counted)
+
+    return run
+
+
+def _metrics(xp: Any, counts: Any) -> Any:
+    """Return precision, recall and F1 of counts [classes, 4]: a mean over classes, and of all."""
+    tp, fp, _, fn = counts.T
+    found = []
+    for precision, recall in (
+        (_share(xp, tp, fp).mean(), _share(xp, tp, fn).mean()),
+        (_share(xp, tp.sum(), fp.sum()), _share(xp, tp.sum(), fn.sum())),
+    ):
+        both = precision + recall
+        f1 = xp.where(both > 0, 2 * precision * recall / xp.where(both > 0, both, 1), 0)
+        found += [precision, recall, f1]
+    return xp.stack([xp.asarray(one) for one in found])
+
+
+def _share(xp: Any, hits: Any, others: Any) -> Any:
+    """Return which share of all are hits; 1 where there are none."""
+    there = (hits > 0) | (others > 0)
+    return xp.where(there, hits / xp.where(there, hits + others, 1), 1)
+
+
+def _of_all_rows(op: Applied) -> OfRows:
+    raise MixesRows("precision and recall of a batch are no mean of those of its parts")
+
+
+define(
+    "precision_recall",
+    "MaxProbs, Indices, Labels, Weights?, StatesInfo? -> "
+    "BatchMetrics, AccumMetrics, AccumStatesInfo",
+    rows=_of_all_rows,
+    attrs={"class_number": 0},
+    infer=_precision_recall_infer,
+    bind=_precision_recall_bind,
 )

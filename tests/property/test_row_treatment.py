@@ -107,6 +107,13 @@ def _accuracy(draw: Seeded) -> Case:
     return Case({"Out": draw.floats((rows, k)), "Indices": indices, "Label": labels})
 
 
+def _classes(draw: Seeded) -> Case:
+    shape = draw.int(1, 5), 1
+    found = draw.rng.integers(0, 3, shape), draw.rng.integers(0, 3, shape)
+    inputs = {"MaxProbs": draw.floats(shape), "Indices": found[0], "Labels": found[1]}
+    return Case(inputs, {"class_number": 3})
+
+
 def _like_batch(draw: Seeded) -> Case:
     x = draw.floats(draw.shape(1, 3))
     shape = draw.shape(1, 3)
@@ -209,6 +216,7 @@ WITHOUT_GRADIENT = {
     "round_to_float16": lambda draw: Case({"X": draw.floats(draw.shape())}),
     "top_k": _top_k,
     "accuracy": _accuracy,
+    "precision_recall": _classes,
     "fill_constant_batch_size_like": _like_batch,
     "sequence_enumerate": _enumerated,
     "sequence_mask": _mask,
@@ -237,7 +245,7 @@ ELSEWHERE |= {"ctc_align"}  # tests/unit/test_tagging.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone
 ELSEWHERE |= {"torch_module"}  # what its module does: tests/torch/test_torch_module.py
 # One number of all rows, whatever is divided.
-ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "spectral_norm"}
+ALWAYS_MIXED = {"data_norm", "dist", "meshgrid", "precision_recall", "spectral_norm"}
 ALWAYS_MIXED |= {"psroi_pool", "roi_align", "roi_pool"}  # regions are not divided as images are
 ALWAYS_MIXED |= {"prroi_pool", "deformable_psroi_pooling", "roi_perspective_transform"}
 

@@ -5,6 +5,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import fleet, layers, metrics
+from hpcdist.compat.layer_helper import LayerHelper
 from hpcdist.errors import FeedError, FleetError, GraphError, HpcdistError
 from hpcdist.ops.auc import area
 
@@ -54,6 +55,104 @@ def test_precision_over_recall():
     # Called one by one from the best: hit, miss, hit: precision 1, 1/2, 2/3 at recall 1/2, 1/2, 1.
     found = area(np.array([1, 0, 1]), np.array([0, 1, 0]), "PR")
     assert found == pytest.approx(0.5 * 1 + 0.5 * (1 / 2 + 2 / 3) / 2)
+
+
+# -- precision and recall --------------------------------------------------------------------------
+BATCHES = [
+    {
+        "found": [0, 1, 1, 2, 3, 1, 0],
+        "wanted": [0, 1, 2, 2, 0, 1, 1],
+        "w": [1, 0.5, 2, 1, 0.25, 1, 4],
+    },
+    {"found": [2, 2, 3], "wanted": [2, 1, 3], "w": [2, 0.5, 1]},
+]
+# Of each batch, and of both: what Fluid 1.8.5 computes of them.
+OF_FLUID = {
+    False: [
+        ([0.5416667, 0.6666667, 0.5977012, *[0.5714286] * 3],) * 2,
+        ([0.875, 0.75, 0.8076923, *[0.6666667] * 3], [0.5833334, 0.6666667, 0.6222223, *[0.6] * 3]),
+    ],
+    True: [
+        ([0.4071429, 0.6015152, 0.4856009, *[0.3589744] * 3],) * 2,
+        (
+            [0.95, 0.75, 0.8382353, *[0.8571429] * 3],
+            [0.5714286, 0.6625, 0.6136035, *[0.490566] * 3],
+        ),
+    ],
+}
+COUNTED = {
+    False: [[1, 1, 7, 1], [2, 1, 5, 2], [2, 1, 6, 1], [1, 1, 8, 0]],
+    True: [[1, 4, 8, 0.25], [1.5, 2, 5.25, 4.5], [3, 0.5, 7.75, 2], [1, 0.25, 12, 0]],
+}
+
+
+def append_precision_recall(weighted, classes=4):
+    """Append the operator as scripts do; return (of a batch, of all, counts)."""
+    helper = LayerHelper("precision_recall")
+    kinds = {"found": "int32", "wanted": "int32", "w": "float32"}
+    data = {name: fluid.data(name, [None, 1], kind) for name, kind in kinds.items()}
+    facts = {"dtype": "float32", "shape": [classes, 4]}
+    counts, _ = helper.create_or_get_global_variable("counts", persistable=True, **facts)
+    helper.set_variable_initializer(counts, fluid.initializer.Constant(0.0))
+    outs = [helper.create_variable_for_type_inference("float32") for _ in range(3)]
+    inputs = {"MaxProbs": data["w"], "Indices": data["found"], "Labels": data["wanted"]}
+    weights = {"Weights": data["w"]} if weighted else {}
+    helper.append_op(
+        type="precision_recall",
+        inputs={**inputs, **weights, "StatesInfo": counts},
+        outputs=dict(zip(["BatchMetrics", "AccumMetrics", "AccumStatesInfo"], outs)),
+        attrs={"class_number": classes},
+    )
+    layers.assign(outs[2], counts)
+    return outs
+
+
+def columns(batch):
+    kinds = {"found": "int32", "wanted": "int32", "w": "float32"}
+    return {name: np.array(batch[name], kind).reshape(-1, 1) for name, kind in kinds.items()}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_precision_and_recall_are_those_of_fluid(weighted):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        outs = append_precision_recall(weighted)
+        exe = fluid.Executor()
+        exe.run(startup)
+        for batch, wanted in zip(BATCHES, OF_FLUID[weighted], strict=True):
+            *metrics, counts = exe.run(main, columns(batch), outs)
+            assert [m.dtype for m in metrics] == ["float64"] * 2
+            np.testing.assert_allclose(metrics, wanted, rtol=5e-7)
+        np.testing.assert_array_equal(counts, COUNTED[weighted])
+
+
+def test_counts_may_be_added_in_place():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.scope_guard(fluid.Scope()):
+        counts = append_precision_recall(False)[2].block.var("counts")
+        op = next(op for op in main.global_block().ops if op.type == "precision_recall")
+        op.outputs["AccumStatesInfo"] = ["counts"]
+        main.global_block().ops = [op]
+        main.touch()
+        exe = fluid.Executor()
+        exe.run(startup)
+        for batch in BATCHES:
+            (found,) = exe.run(main, columns(batch), [counts])
+        np.testing.assert_array_equal(found, COUNTED[False])
+
+
+def test_classes_that_there_are_not_are_refused():
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        outs = append_precision_recall(False, classes=3)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        with pytest.raises(FeedError, match=r"each index to be in 0\.\.2, got 0\.\.3"):
+            exe.run(feed=columns(BATCHES[0]), fetch_list=outs)
+        with pytest.raises(FeedError, match=r"each label to be in 0\.\.2, got -1\.\.2"):
+            exe.run(
+                feed=columns({**BATCHES[1], "found": [0] * 3, "wanted": [-1, 0, 2]}),
+                fetch_list=outs,
+            )
 
 
 # -- the layer -------------------------------------------------------------------------------------
