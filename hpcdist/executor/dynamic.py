@@ -97,6 +97,7 @@ class Dynamic:
         measured = [name for slot in definition.measures for name in op.input(slot)]
         computed = any(name in metas and metas[name].lengths is None for name in measured)
         if mixed or computed or definition.values is not None:
+            _refuse_sparse(op)
             self.ops.add(id(op))
             return True
         return False
@@ -122,6 +123,16 @@ class Dynamic:
         for name, base in self.derived.get(id(op), ()):
             if base in new:
                 new[name] = replace(new[base], lengths=None)
+
+
+def _refuse_sparse(op: Operator) -> None:
+    """A gradient of some rows has as many as there are ids, and optimizers are compiled for it."""
+    if op.type.endswith("_grad") and op.attrs.get("is_sparse"):
+        raise GraphError(
+            f"{op.place} {op}: how many rows this gradient has only the step knows, for so it is "
+            "with the ids: take is_sparse=False, or let sequence_unpad follow the embedding, not "
+            "the ids"
+        )
 
 
 def _is_sized(var: Variable) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.compat.core import LoDTensor
-from hpcdist.errors import FeedError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.compile import Compiler
 from hpcdist.graph.lod import Lod
 
@@ -231,6 +231,37 @@ def test_lengths_of_sequences_may_be_computed():
         np.testing.assert_array_equal(out, wanted)
         there = np.arange(3)[None, :] <= np.array(n)[:, None]
         np.testing.assert_array_equal(gradient, 2 * wanted[:, None] * there[:, :, None])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_lengths_may_be_the_sum_of_a_mask(sparse):
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        ids = fluid.data("ids", [None, 3], "int64")
+        lengths = layers.reduce_sum(fluid.data("mask", [None, 3]), dim=1)
+        table = fluid.ParamAttr("t", initializer=fluid.initializer.Constant(1.0))
+        rows = fluid.embedding(ids, [9, 2], is_sparse=sparse, param_attr=table)
+        pooled = layers.sequence_pool(layers.sequence_unpad(rows, lengths), "sum")
+        fluid.optimizer.SGD(1.0).minimize(layers.reduce_sum(pooled))
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        mask = np.array([[1, 0, 0], [1, 1, 1]], "float32")
+        feed = {"ids": np.array([[0, 1, 2], [3, 3, 4]]), "mask": mask}
+        found, after = exe.run(feed=feed, fetch_list=[pooled, "t"])
+    assert found.tolist() == [[1, 1], [3, 3]]
+    assert after[:, 0].tolist() == [0, 1, 1, -1, 0, 1, 1, 1, 1]
+
+
+def test_sparse_gradients_of_ids_of_computed_lengths_are_refused():
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        lengths = layers.reduce_sum(fluid.data("mask", [None, 3]), dim=1)
+        ids = layers.sequence_unpad(fluid.data("ids", [None, 3], "int64"), lengths)
+        rows = layers.embedding(ids, [9, 2], is_sparse=True)
+        fluid.optimizer.SGD(1.0).minimize(layers.reduce_sum(rows))
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        feed = {"ids": np.zeros((2, 3), "int64"), "mask": np.ones((2, 3), "float32")}
+        with pytest.raises(GraphError, match=r"lookup_table_grad.* let sequence_unpad follow the"):
+            exe.run(feed=feed)
 
 
 def test_rows_are_grouped_by_offsets_that_are_fed():
