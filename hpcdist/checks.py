@@ -6,13 +6,14 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 from hpcdist.errors import (
     FleetError,
     FleetTypeError,
     GraphError,
     GraphTypeError,
+    MissingNameError,
     PlanAttributeError,
     PlanError,
     PlanTypeError,
@@ -79,3 +80,19 @@ class Fields:
         if name not in known:
             raise PlanAttributeError(no_field(type(self).__name__, name, known))
         super().__setattr__(name, value)
+
+
+class Refused:
+    """A name that objects of Fluid's have, and which says what to use instead.
+
+    Reading it raises MissingNameError, an AttributeError: for ``hasattr`` it is not there.
+    """
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        raise MissingNameError(f"{self._name} of Fluid 1.8.5 is not in hpcdist: {self._instead}")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcdist.checks import Refused
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import DataError, EOFException, FeedError
 from hpcdist.graph import names as unique_name
@@ -213,6 +214,10 @@ def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]
 
 class PyReader(GeneratorLoader):
     """The same under Fluid's older names."""
+
+    queue = Refused(
+        "decorate_batch_generator or decorate_paddle_reader says what to read, and start() begins"
+    )
 
     decorate_sample_generator = GeneratorLoader.set_sample_generator
     decorate_sample_list_generator = GeneratorLoader.set_sample_list_generator

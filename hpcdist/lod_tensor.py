@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import FeedError
+from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.lod import Lod
 
 __all__ = [
@@ -61,6 +62,10 @@ class LoDTensor:
     def shape(self) -> list[int]:
         """Return the shape of the rows."""
         return list(np.shape(self._array()))
+
+    def _dtype(self) -> str:
+        """Return the element type of the rows; Fluid's scripts ask it under this name."""
+        return canonical(self._array().dtype)
 
     @property
     def samples(self) -> int:

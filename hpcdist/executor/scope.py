@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checks import Refused
 from hpcdist.device import assign, on_host
 from hpcdist.errors import FeedError
+from hpcdist.graph.dtypes import canonical
 
 
 class ScopeVariable:
     """A named value of a scope: an array, a SelectedRows, or None before it is initialized."""
+
+    set_int = Refused("a variable holds an array: get_tensor().set(np.array([3]), place)")
+    get_int = Refused("a variable holds an array: np.array(get_tensor())")
 
     def __init__(self, scope: Scope, name: str) -> None:
         self.scope = scope
@@ -50,6 +55,10 @@ class ScopeTensor:
     def shape(self) -> list[int]:
         """Return the shape."""
         return list(self._array().shape)
+
+    def _dtype(self) -> str:
+        """Return the element type; Fluid's scripts ask it under this name."""
+        return canonical(self._array().dtype)
 
     def _array(self) -> Any:
         if self._variable.value is None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcdist.checks import Refused
+from hpcdist.errors import MissingNameError
 from hpcdist.graph.roles import ROLE_ATTR, Role
 
 if TYPE_CHECKING:
     from hpcdist.graph.block import Block
 
 Slots = dict[str, list[str]]
+NAMESCOPE = "op_namescope"  # an attribute of all of Fluid's operators
 BLOCKS = "optimize_blocks"  # the attribute that is a list of blocks, kept as their indices
 
 
@@ -25,6 +28,9 @@ def as_names(value: Any) -> list[str]:
 
 class Operator:
     """One operator of a block. ``attrs["sub_block"]`` is the index of a nested block."""
+
+    desc = Refused("the operator itself has type, input, output, attr and set_attr")
+    attr_type = Refused("type(op.attr(name)) is the type of an attribute")
 
     def __init__(
         self,
@@ -86,6 +92,11 @@ class Operator:
 
     def attr(self, name: str) -> Any:
         """Return one attribute, of blocks these themselves; KeyError if there is none."""
+        if name == NAMESCOPE and name not in self.attrs:
+            raise MissingNameError(
+                f"{self.place} {self.type}: {name!r} is not kept, for name_scope does not mark "
+                "operators: op.idx and the names of their variables tell them apart"
+            )
         return self._blocks_attr(name) if name == BLOCKS else self.attrs[name]
 
     def _block_attr_id(self, name: str) -> int:

@@ -93,6 +93,11 @@ class Optimizer(Minimizer):
     type = ""
     accumulators: tuple[str, ...] = ()  # kinds of the operator's state, slot for slot
 
+    def __init_subclass__(cls) -> None:
+        """Give the accumulators' kinds the names that Fluid's classes have for them."""
+        for kind in cls.accumulators:
+            setattr(cls, f"_{kind.strip('_').removesuffix('_acc')}_acc_str", kind)
+
     def __init__(
         self,
         learning_rate: float | Variable,
@@ -215,6 +220,16 @@ class Optimizer(Minimizer):
         for (_, slot, param), var in self._held.items():
             found.setdefault(kinds[slot], {})[param] = var
         return found
+
+    def _get_accumulator(self, name: str, param: Parameter) -> Variable:
+        """Return the state of a kind that `minimize` has made for a parameter."""
+        held = self._accumulators.get(name, {})
+        if param.name not in held:
+            raise GraphError(
+                f"{type(self).__name__}: there is no {name!r} of {param.name!r}; it keeps "
+                f"{', '.join(self.accumulators) or 'nothing'}, from minimize on"
+            )
+        return held[param.name]
 
     def _rate_of(self, param: Parameter) -> Variable:
         """Return the rate of one parameter: the global one, times its multiplier."""

@@ -38,6 +38,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
     """
 
     accumulators = ("_dgc_u_",)
+    _u_velocity_acc_str = "_dgc_u_"
 
     def __init__(
         self,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 
+import numpy as np
 import pytest
 
 import hpcdist as fluid
 import hpcdist.fleet  # a submodule is a name of the package once it is imported
 from hpcdist.compat import aspaddle, fluid_names, refused_names
-from hpcdist.errors import MissingModuleError, MissingNameError
+from hpcdist.errors import GraphError, MissingModuleError, MissingNameError
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,75 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
             with pytest.raises(MissingModuleError, match=re.escape(str(error))):
                 exec(f"from {module} import {name}", {})
     assert not any(hasattr(held, name) for name in refused)
+
+
+REFUSED = {
+    "desc": (lambda: op(), "type, input, output, attr and set_attr"),
+    "attr_type": (lambda: op(), r"type\(op.attr\(name\)\)"),
+    "set_int": (lambda: fluid.Scope().var("a"), r"get_tensor\(\).set"),
+    "get_int": (lambda: fluid.Scope().var("a"), r"np.array\(get_tensor\(\)\)"),
+    "queue": (lambda: py_reader(), "decorate_batch_generator"),
+}
+
+
+def op():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        fluid.layers.fill_constant([1], "float32", 1.0)
+        return fluid.default_main_program().global_block().ops[0]
+
+
+def py_reader():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        return fluid.layers.py_reader(2, [[-1, 1]], ["float32"])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_names_of_objects_are_refused_with_what_to_use_instead(name):
+    make, instead = REFUSED[name]
+    with pytest.raises(MissingNameError, match=rf"{name} of Fluid 1.8.5 is not in .*{instead}"):
+        getattr(make(), name)
+    assert not hasattr(make(), name)
+
+
+def test_scopes_of_names_are_not_kept():
+    assert not op().has_attr("op_namescope")
+    with pytest.raises(MissingNameError, match="op #0 fill_constant: 'op_namescope' is not kept"):
+        op().attr("op_namescope")
+
+
+def test_tensors_tell_their_element_type():
+    scope = fluid.Scope()
+    for tensor in (fluid.LoDTensor(), scope.var("a").get_tensor()):
+        tensor.set(np.zeros(3, "float32"), fluid.CPUPlace())
+        assert tensor._dtype() == fluid.core.VarDesc.VarType.FP32
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "names"),
+    [
+        ("Momentum", {"_velocity_acc_str": "velocity"}),
+        ("LarsMomentum", {"_velocity_acc_str": "velocity"}),
+        ("Adagrad", {"_moment_acc_str": "moment"}),
+        ("Adamax", {"_inf_norm_acc_str": "inf_norm", "_beta1_pow_acc_str": "beta1_pow_acc"}),
+        ("Adadelta", {"_avg_squared_grad_acc_str": "_avg_squared_grad"}),
+        ("RMSProp", {"_momentum_acc_str": "momentum", "_mean_square_acc_str": "mean_square"}),
+        ("Ftrl", {"_squared_acc_str": "squared", "_linear_acc_str": "linear"}),
+        ("DGCMomentumOptimizer", {"_u_velocity_acc_str": "_dgc_u_"}),
+    ],
+)
+def test_optimizers_name_their_state_as_fluids_do(optimizer, names):
+    made = getattr(fluid.optimizer, optimizer)
+    assert {name: getattr(made, name) for name in names} == names
+
+
+def test_the_state_of_an_optimizer_can_be_asked_for():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        w = fluid.layers.create_parameter([2], "float32", "w")
+        adam = fluid.optimizer.Adam(0.1)
+        with pytest.raises(GraphError, match="no 'moment1' of 'w'; it keeps moment1, moment2, "):
+            adam._get_accumulator(adam._moment1_acc_str, w)
+        adam.minimize(fluid.layers.mean(w))
+        assert adam._get_accumulator(adam._moment1_acc_str, w).name.startswith("w_moment1")
 
 
 def test_names_are_refused_in_modules_that_fluid_has_elsewhere():
