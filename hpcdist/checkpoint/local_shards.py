@@ -89,9 +89,9 @@ def roles_of(program: Program) -> dict[str, str]:
 def individual(program: Program) -> set[str]:
     """Return the variables of which every trainer has a value of its own.
 
-    Such as moving averages, which follow the rows that each trainer sees, gradients that are
-    merged over steps, and what compression has not sent of them; with GEO and local SGD, where
-    trainers update by themselves, also parameters and optimizer state.
+    Such as moving averages, which follow the rows that each trainer sees, and averages of these;
+    gradients that are merged over steps, and what compression has not sent of them; with GEO and
+    local SGD, where trainers update by themselves, also parameters and optimizer state.
     """
     plan, group = trainer_plan(program), group_of(program)
     updates = (plan is not None and plan.mode.geo) or (
@@ -105,10 +105,22 @@ def individual(program: Program) -> set[str]:
         for name in op.output_arg_names
         if not name.endswith(SNAPSHOT)
     }
+    kept = {var.name for var in persistables(program)}
+    written |= _follow(program, written & kept)
     written |= merged_gradients(program)
     for op in compressed_updates(program):
         written |= {*op.input("Velocity"), *op.input("Residual")}
-    return {var.name for var in persistables(program) if var.name in written}
+    return kept & written
+
+
+def _follow(program: Program, names: set[str]) -> set[str]:
+    """Return what is computed from these behind the updates, as averages over steps are."""
+    found: set[str] = set()
+    for op in program.global_block().ops:
+        read = (names | found).intersection(op.input_arg_names)
+        if read and op.role & Role.OPTIMIZE and not op.input("Grad"):
+            found.update(op.output_arg_names)
+    return found
 
 
 def individually(held: Held, trainer: int) -> Held:

@@ -141,9 +141,9 @@ def _check_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> No
 
 
 def _check_compressed(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
-    """Refuse what other trainers have not sent yet of their gradients."""
+    """Refuse what other trainers have not sent yet of their gradients; one alone sends none."""
     saved, updates = len(checkpoint.facts.trainers), compressed_updates(program)
-    if not updates or trainers == saved or not checkpoint.has(COUNTER):
+    if not updates or saved in (1, trainers) or not checkpoint.has(COUNTER):
         return
     begin = int(updates[0].attrs["rampup_begin_step"])
     if int(checkpoint.read(COUNTER)[0]) >= begin:

@@ -25,6 +25,7 @@ from hpcdist.columnar.images import Images
 from hpcdist.columnar.windows import Batch
 from hpcdist.errors import DataError
 
+_LARGEST = np.iinfo(np.int64).max
 _CHUNKS = 4  # of a batch, for each process: rows take unequal times
 
 
@@ -61,6 +62,8 @@ class Texts:
                 f"decode: {self.encode!r:.80} must return a list of whole numbers for a text, got "
                 f"shape {ids.shape} of {ids.dtype}"
             )
+        if ids.size and ids.max() > _LARGEST:
+            raise DataError(f"decode: {self.encode!r:.80} returned {ids.max()}, which is no int64")
         return ids.astype(np.int64)
 
     def refuse(self, target: Target) -> None:
@@ -184,6 +187,24 @@ def _decode(
 
 
 # -- processes -------------------------------------------------------------------------------------
+# Ends of pipes of this process's pools. Whatever is forked lets go of them, other pools' processes
+# and the script's own too: one that kept an end would keep that pool's processes alive.
+_ends: set[int] = set()
+_changing = threading.RLock()  # of the set; nothing is forked meanwhile
+
+
+def _let_go() -> None:
+    for end in _ends:
+        os.close(end)
+    _ends.clear()
+    _changing.release()
+
+
+os.register_at_fork(
+    before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_let_go
+)
+
+
 class _Pool:
     """Processes that decode; where there are none, the caller does."""
 
@@ -192,15 +213,16 @@ class _Pool:
         self._processes: ProcessPoolExecutor | None = None
         if workers:
             # Only this process holds the end to write into: when it is gone, the others read it.
-            life, self._held = os.pipe()
+            with _changing:
+                self._life, self._held = os.pipe()
+                _ends.add(self._held)
             self._processes = ProcessPoolExecutor(
                 workers,
                 # Functions of the script's cannot be sent to a process that is started afresh.
                 multiprocessing.get_context("fork"),
                 _begin,
-                (decoders, life, self._held),
+                (decoders, self._life),
             )
-            self._life = life
 
     def decoded(
         self, name: str, raw: Ragged, epoch: int, numbers: np.ndarray
@@ -226,19 +248,20 @@ class _Pool:
 
     def close(self) -> None:
         """End the processes, whatever they do."""
-        if self._processes is not None:
+        if self._processes is not None and self._held in _ends:  # not a copy in a forked process
             self._processes.shutdown(wait=False, cancel_futures=True)
-            os.close(self._held)
+            with _changing:
+                _ends.remove(self._held)
+                os.close(self._held)
             os.close(self._life)
 
 
 _here: Mapping[str, Decoder] = {}  # in a process of a pool: its decoders
 
 
-def _begin(decoders: Mapping[str, Decoder], life: int, held: int) -> None:
+def _begin(decoders: Mapping[str, Decoder], life: int) -> None:
     global _here
     _here = decoders
-    os.close(held)
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()
 
 

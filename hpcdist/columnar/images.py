@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hpcdist.columnar.columns import Target  # needs pyarrow, an extra
 
 _MODES = {1: "L", 3: "RGB"}
-_DEEP = ("I", "F")  # more than 8 bits; converting would cut them off
+_DEEP = ("I", "F")  # modes of more than 8 bits; converting would cut them off
 _STRETCH = math.log(4 / 3)  # of a random crop, in either direction
 
 
@@ -64,18 +65,22 @@ class Images:
             raise DataError(f"Images: channels must be 3 (RGB) or 1 (grey), got {self.channels!r}")
         if self.layout not in ("CHW", "HWC"):
             raise DataError(f"Images: layout must be 'CHW' or 'HWC', got {self.layout!r}")
-        if self.crop is not None and not 0 < self.crop <= 1:
+        if self.crop is not None and not (_is_number(self.crop) and 0 < self.crop <= 1):
             raise DataError(f"Images: crop must be a share of the area, 0..1, got {self.crop!r}")
-        if not 0 <= self.color <= 1:
+        if not (_is_number(self.color) and 0 <= self.color <= 1):
             raise DataError(f"Images: color must be 0..1, got {self.color!r}")
         if (self.mean is None) != (self.std is None):
             raise DataError("Images: give both mean and std, or neither")
         for what, values in (("mean", self.mean), ("std", self.std)):
-            if values is not None and len(values) != self.channels:
+            if values is not None and np.shape(values) != (self.channels,):
                 raise DataError(
                     f"Images: {what} must be {self.channels} numbers, one for each channel, got "
                     f"{values!r:.80}"
                 )
+        if self.apply is not None and not callable(self.apply):
+            raise DataError(f"Images: apply must be a function, got {self.apply!r:.80}")
+        if type(self.seed) is not int:
+            raise DataError(f"Images: seed must be a whole number, got {self.seed!r:.80}")
         if self.std is not None and not all(value > 0 for value in self.std):
             raise DataError(f"Images: std must be > 0, got {self.std!r:.80}")
 
@@ -107,7 +112,7 @@ class Images:
 
         where = io.BytesIO(value) if self.folder is None else Path(self.folder, value.decode())
         with Image.open(where) as opened:
-            if opened.mode.startswith(_DEEP):
+            if opened.mode.startswith(_DEEP) or _is_cut(opened):
                 raise ValueError(f"an image of mode {opened.mode}: more than 8 bits for a channel")
             image = ImageOps.exif_transpose(opened).convert(_MODES[self.channels])
         image = self._varied(image, [key_of(self.seed, epoch, number, k) for k in range(9)])
@@ -148,3 +153,19 @@ class Images:
             for enhancer, drawn in zip(enhancers, draws[5:8]):
                 image = enhancer(image).enhance(1 + self.color * (2 * drawn - 1))
         return image if self.apply is None else self.apply(image, np.random.default_rng(keys[8]))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_cut(opened: Any) -> bool:
+    """Whether Pillow, which has no colors of more than 8 bits, will cut a file's to 8."""
+    for tile in opened.tile:
+        codec, args = tile[0], tile[3]
+        raw, *more = args if isinstance(args, tuple) else (args,)
+        if isinstance(raw, str) and ";16" in raw and raw != "BGR;16":  # PNG, TIFF; 5, 6 and 5 bits
+            return True
+        if codec.startswith("ppm") and more and more[0] > 255:
+            return True
+    return False

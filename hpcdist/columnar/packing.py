@@ -25,8 +25,18 @@ def packed(texts: LoDTensor, length: int, pad: int = 0) -> Packed:
     The longest come first, each into the fullest row that has room. Empty ones take no place;
     ``pad`` fills what is left. DataError if one is longer than a row.
     """
-    if texts.value is None or texts.sequences is None or len(texts.sequences.offsets) != 1:
-        raise DataError("packed: expected a batch's ragged column, a LoDTensor of one level")
+    if type(length) is not int or length < 1:
+        raise DataError(f"packed: length must be a whole number >= 1, got {length!r:.80}")
+    if (
+        not isinstance(texts, LoDTensor)
+        or texts.value is None
+        or texts.sequences is None
+        or len(texts.sequences.offsets) != 1
+    ):
+        raise DataError(
+            "packed: expected a batch's ragged column, a LoDTensor of one level, got "
+            f"{type(texts).__name__}"
+        )
     values = texts.value.reshape(-1)
     if values.dtype.kind not in "iu" or len(values) != len(texts.value):
         raise DataError(f"packed: expected ids, got {texts.value.dtype}{texts.value.shape}")

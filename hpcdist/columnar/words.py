@@ -67,6 +67,8 @@ class Vocabulary:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the words, one in each line, UTF-8; the file is there whole, or not at all."""
+        if not self.words:
+            raise DataError(f"Vocabulary: there is no word to write to {path}")
         bad = [word for word in self.words if not word or "\n" in word or "\r" in word]
         if bad:
             raise DataError(f"Vocabulary: the word {bad[0]!r:.80} cannot be a line of a file")

@@ -98,14 +98,17 @@ def root_of(views: Mapping[str, View], name: str) -> str:
 
 
 def find_views(
-    ops: Sequence[Operator], metas: Mapping[str, Meta], interpreted: Collection[int] = ()
+    ops: Sequence[Operator],
+    metas: Mapping[str, Meta],
+    interpreted: Collection[int] = (),
+    keeps: Callable[[str], bool] = lambda name: False,
 ) -> dict[str, View]:
     """Find the names that need no buffer: reshapes, pieces to be sent, pieces received.
 
     The pieces of ``split_byref`` are rows of what it splits; when ``concat`` joins only pieces
     that ``recv`` brings, those are rows of the joined value, so nothing is copied. What is
     overwritten later has no view: that shows the value of its own time; nor has what operators
-    give that are ``interpreted`` (their ids).
+    give that are ``interpreted`` (their ids), nor what a scope ``keeps``, in an array of its own.
     """
     written: dict[str, list[int]] = {}
     received: set[str] = set()
@@ -123,6 +126,8 @@ def find_views(
         alias = {} if id(op) in interpreted else lookup(op.type).alias
         for out_slot, in_slot in alias.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
+                if keeps(out):
+                    continue
                 if written[out] == [index] and all(i < index for i in written.get(source, ())):
                     views[out] = View(source)
     return views

@@ -108,9 +108,11 @@ class Compiled:
                     end = now()
                     record(Kind.OPERATOR, names[i], begin, end, step=here.step)
                     begin = end
-                return
-            for i, call in enumerate(steps):  # noqa: B007  (told by errors)
-                call()
+            else:
+                for i, call in enumerate(steps):  # noqa: B007  (told by errors)
+                    call()
+            if self.interpreter is not None:
+                self.interpreter.keep(self.scope)
         except HpcdistError:
             here.doing = here.doing or self._describe(self.ops[i])
             raise
@@ -179,7 +181,7 @@ class Compiler:
                 "loops, branches of open shapes and tensor arrays run on CPUPlace() only, not on a "
                 "GPU: make the Executor with CPUPlace()"
             )
-        views = find_views(ops, metas, dynamic.ops)
+        views = find_views(ops, metas, dynamic.ops, self._keeps)
         sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
         if network is not None:
@@ -206,7 +208,8 @@ class Compiler:
         interpreter = None
         if dynamic.ops:
             recorded = {op.attrs["sub_block"] for op in ops if op.type in GRADIENTS}
-            interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded)
+            kept = sorted(filter(self._keeps, dynamic.names))
+            interpreter = Interpreter(self.block, self.arrays, metas, self.states, recorded, kept)
         flat_calls = flat.bind(self.arrays, self.backend)
         steps, bound_ops = self._bind(
             layout.ops, metas, views, controls, fits, fetches, flat_calls, dynamic.ops, interpreter

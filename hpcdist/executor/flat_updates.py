@@ -116,8 +116,13 @@ def _candidates(
         else:
             parts = _side_by_side(same, grads, backend)
         for part in parts:
-            if len(part) > 1 and len({op.input("Param")[0] for op in part}) == len(part):
-                yield Run(tuple(part), grads[0] is None)
+            run = Run(tuple(part), grads[0] is None)
+            if len(part) > 1 and all(_differ(run.names(slot)) for slot in ("Param", "Grad")):
+                yield run
+
+
+def _differ(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
 
 
 def _side_by_side(

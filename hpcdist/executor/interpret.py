@@ -16,6 +16,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.executor.analysis import nested_ops
 from hpcdist.executor.dynamic import GRADIENTS, outer_reads
+from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.executor.tape import SAME_VALUE, Recorder, Tape, seeds_of, stacked, unstacked
 from hpcdist.graph.block import Block
@@ -42,11 +43,12 @@ class Interpreter:
         metas: Mapping[str, Meta],
         states: OperatorStates,
         recorded: set[int],
+        kept: Sequence[str] = (),
     ) -> None:
-        """``recorded``: blocks whose computations gradients are wanted of."""
+        """``recorded``: blocks whose computations gradients are wanted of; ``kept``: see `keep`."""
         self._block = block
         self._arrays, self._metas = arrays, metas
-        self._states, self._recorded = states, recorded
+        self._states, self._recorded, self._kept = states, recorded, kept
         self._recorder = Recorder(self._execute)
         self.begin()
 
@@ -60,6 +62,13 @@ class Interpreter:
         self._places: dict[
             tuple[str, str, str], list[Any]
         ] = {}  # in arrays, of what gradients seek
+
+    def keep(self, scope: Scope) -> None:
+        """Put what is to outlive the step, and has no planned place, into the scope."""
+        for name in self._kept:
+            value = self._values.get(name)
+            if isinstance(value, Value):
+                scope.var_or_new(name).get_tensor().set(value.array)
 
     def bind(self, op: Operator) -> Callable[[], None]:
         """Return what to call at every step."""

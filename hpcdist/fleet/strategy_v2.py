@@ -223,9 +223,9 @@ class DistributedStrategy:
             raise FleetError(
                 "lars, lamb and dgc exclude each other: they stand for other optimizers"
             )
-        if local and self.sharding:
+        if mode == "local_sgd" and self.sharding:
             raise FleetError(
-                "sharding and localsgd exclude each other: workers that update by themselves need "
+                "sharding and local SGD exclude each other: workers that update by themselves need "
                 "all of the optimizer's state"
             )
         build = self.build_strategy or BuildStrategy()

@@ -82,6 +82,10 @@ class Program:
             if self not in startup.mains:
                 startup.mains.append(self)
 
+    def initialize_as(self, startup: Program) -> None:
+        """Be a startup Program of the same Programs: this one was made from it."""
+        self.main, self.mains = startup.main, [*startup.mains]
+
     # -- blocks ------------------------------------------------------------------------------
     def global_block(self) -> Block:
         """Return block 0."""

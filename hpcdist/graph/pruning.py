@@ -31,11 +31,14 @@ def cut_to(
     """Keep of block 0 what computes ``targets`` and ``wanted`` operators; return what is read.
 
     Nothing that computes ``feeds`` is kept, and no update of a parameter that is not wanted itself.
-    The names that are returned are those that no kept operator writes before they are read.
+    All that writes a variable is: an operator may leave parts of it as they were (a branch that is
+    not taken, the other places of an array). The names that are returned are those that no kept
+    operator writes before they are read.
     """
     given = set(feeds)
     block = program.global_block()
-    needed = set(targets) - given
+    asked = set(targets) - given
+    needed = set(asked)
     kept: list[Operator] = []
     used = given | set(targets)
     for op in reversed(block.ops):
@@ -44,14 +47,20 @@ def cut_to(
             kept.append(op)
             reads = names_read(op)
             used.update(reads, op.output_arg_names)
-            needed = (needed - set(op.output_arg_names)) | (set(reads) - given)
+            needed |= set(reads) - given
     block.ops = kept[::-1]
+    lacking: set[str] = set()
+    written = set(given)
+    for op in block.ops:
+        lacking |= set(names_read(op)) - written
+        written.update(op.output_arg_names)
+    lacking |= asked - written
     for inner in program.blocks[1:]:
         used.update(n for op in inner.ops for n in (*op.input_arg_names, *op.output_arg_names))
     for name in [name for name in block.vars if name not in used]:
         block.remove_var(name)
     program.touch()
-    return needed
+    return lacking
 
 
 def pruned(program: Program, feeds: Iterable[str], targets: Target | Sequence[Target]) -> Program:

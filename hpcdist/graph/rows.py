@@ -41,7 +41,8 @@ class OfRows:
     ``sequences``: the data variable whose rows these are (RAGGED, or a MEAN over them), or the
     value that regrouped them; "" for the samples. ``per_sample``: rows that ROWS have of each
     sample, 0 if not known. ``why`` tells of a MIXED value which operator mixed it, and
-    ``of_gradient`` that it follows from a trainer's own gradient.
+    ``of_gradient`` that it follows from a trainer's own gradient. ``spare``: RAGGED rows may have
+    one beside them that says that a trainer has found nothing.
     """
 
     how: How
@@ -49,6 +50,7 @@ class OfRows:
     per_sample: int = 1
     why: str = ""
     of_gradient: bool = False
+    spare: bool = False
 
 
 SAME = OfRows(How.SAME)
@@ -301,6 +303,8 @@ def reduces(how: How | None, along: Apart | None = None) -> Treatment:
             return of
         if how is None:
             raise MixesRows("it works along dimension 0")
+        if of.spare:
+            raise MixesRows(f"a trainer that finds nothing has a row of {x.name!r} for that")
         if how is not How.MEAN:
             return OfRows(how)
         _expect_fractions(x)

@@ -31,6 +31,7 @@ from hpcdist.io.variables import (
     load_vars,
     save_vars,
 )
+from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 logger = logging.getLogger("hpcdist.io")
@@ -44,8 +45,9 @@ def save(program: Program, model_path: str) -> None:
     only they have.
     """
     directory, name = _split(model_path)
-    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS)
+    # The optimizer's first: what is refused of it leaves nothing half saved.
     save_vars(None, str(directory), program, _of_optimizer(program), None, name + OPTIMIZER)
+    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS)
 
     def save_model() -> None:
         extra = {"program": to_data(program)}
@@ -93,7 +95,9 @@ def _load(
             load_vars(executor, directory, program, kept, None, optimizer.name)
         return
     state = load_program_state(str(prefix))
+    elsewhere = not_here(program)
     wanted = [*(var for var in program.list_vars() if is_parameter(var)), *kept]
+    wanted = [var for var in wanted if var.name not in elsewhere]
     for var in wanted:
         if var.name not in state:
             raise CheckpointError(f"{prefix}: has no variable {var.name!r}")
@@ -120,15 +124,17 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
     """Give the variables that a Program keeps their values in ``state_dict``, arrays by name.
 
     After the startup program. Raises GraphAssertionError, and nothing has changed, if one has
-    another shape or dtype. Warns of values that no variable takes.
+    another shape or dtype. Warns of values that no variable takes. What other trainers hold of the
+    optimizer's state is left to them.
     """
     names = {var.name for var in program.list_vars() if is_persistable(var)}
-    names -= tables_looked_up(program) | state_of_tables(program)
+    elsewhere = not_here(program)
+    names -= tables_looked_up(program) | state_of_tables(program) | elsewhere
     for name in sorted(names):
         if array_of(global_scope(), name) is None:
             raise GraphAssertionError(f"variable {name!r} has no value: run the startup program")
     _assign({n: np.asarray(a) for n, a in state_dict.items() if n in names}, "state_dict")
-    unused = sorted(set(state_dict) - names)
+    unused = sorted(set(state_dict) - names - elsewhere)
     if unused:
         warnings.warn(
             f"the program keeps none of these variables: {', '.join(unused)}", stacklevel=2

@@ -7,6 +7,7 @@ is seen, on a login node too, and opens no port.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
@@ -91,8 +92,9 @@ def find(job: str) -> Path:
     looked = [Path(), *([] if folder is None else [folder])]
     for parent in looked:
         for found in sorted(parent.glob(f"*/{status.JOB}")):
-            if status.read_job(found.parent).job == number:
-                return found.parent
+            with contextlib.suppress(TraceError):  # other programs have files of this name, too
+                if status.read_job(found.parent).job == number:
+                    return found.parent
     places = " and ".join(sorted({str(place.absolute()) for place in looked}))
     raise TraceError(
         f"no directory in {places} is that of job {job}: name the one that the job was given "

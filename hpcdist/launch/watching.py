@@ -82,11 +82,17 @@ class Watch:
         self._step = self._logged = self._noted = 0
 
     def prepare(self, first_of_host: bool) -> None:
-        """Clear away what earlier jobs have left. Before any rank of the job begins."""
-        if self._directory is not None and self._of.rank == 0:
-            status.begin_job(self._directory, self._facts)
-        if self._scraped is not None and first_of_host and sees_all():
-            prometheus.remove_dead(self._scraped)
+        """Clear away what earlier jobs have left. Before any rank of the job begins.
+
+        LaunchError if that cannot be.
+        """
+        try:
+            if self._directory is not None and self._of.rank == 0:
+                status.begin_job(self._directory, self._facts)
+            if self._scraped is not None and first_of_host and sees_all():
+                prometheus.remove_dead(self._scraped)
+        except OSError as error:
+            raise LaunchError(f"{self._of} cannot begin to tell how far it is: {error}") from error
 
     def begin(self) -> None:
         """Open the files, and write from now on; LaunchError if that cannot be."""

@@ -274,7 +274,8 @@ def multiclass_nms(
 ) -> Variable:
     """Return (class, score, box) of boxes [N, M, 4] that no better one of their class overlaps.
 
-    scores: [N, classes, M]. Rows are in sequences, one for each image.
+    scores: [N, classes, M]. Rows are in sequences, one for each image. Boxes that single classes
+    have are [M, classes, 4], their scores [M, classes], and both come in such sequences.
     """
     how = score_threshold, nms_top_k, keep_top_k, nms_threshold, normalized, nms_eta
     return suppressed("multiclass_nms", name, bboxes, scores, *how, background_label)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError
+from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
@@ -128,6 +128,20 @@ def _nms(
     return Value(np.array(rows, dtype), lod), Value(places, lod)
 
 
+def _nms_infer(boxes: Meta, scores: Meta) -> Meta:
+    of_boxes, of_scores = boxes.shape, scores.shape
+    among = of_scores[2:] or of_scores[1:]  # of [images, classes, boxes], or of [boxes, classes]
+    pairs = zip(of_boxes, (*of_scores[:1], *among))
+    fits = len(of_boxes) == 3 and len(of_scores) in (2, 3)
+    if not fits or any(a != b and -1 not in (a, b) for a, b in pairs):
+        raise GraphError(
+            "multiclass_nms: expected boxes [images, boxes, 4] and scores [images, classes, boxes] "
+            f"or, in sequences, [boxes, classes, 4] and [boxes, classes], got {list(of_boxes)} and "
+            f"{list(of_scores)}"
+        )
+    return Meta((-1, 6), boxes.dtype, lod=Lod(1))
+
+
 _NMS = {
     "background_label": 0,
     "score_threshold": 0.0,
@@ -142,7 +156,7 @@ define(
     "BBoxes, Scores -> Out",
     rows=not_on_rows,
     attrs=_NMS,
-    infer=lambda boxes, scores, **_: Meta((-1, 6), boxes.dtype, lod=Lod(1)),
+    infer=lambda boxes, scores, **_: _nms_infer(boxes, scores),
     values=lambda boxes, scores, **how: _nms(boxes, scores, **how)[0],
 )
 define(
@@ -151,7 +165,7 @@ define(
     rows=not_on_rows,
     attrs=_NMS,
     infer=lambda boxes, scores, **_: (
-        Meta((-1, 6), boxes.dtype, lod=Lod(1)),
+        _nms_infer(boxes, scores),
         Meta((-1, 1), "int32", lod=Lod(1)),
     ),
     values=_nms,

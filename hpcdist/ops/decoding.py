@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -218,11 +219,11 @@ def _aligned_infer(x: Meta, lengths: Any, **_: Any) -> Any:
 
 
 def _aligned_rows(op: Applied) -> Any:
-    """Tokens of a sequence follow from its own rows."""
+    """Tokens of a sequence follow from its own rows; if no sequence has any, a row says so."""
     (x,) = op.inputs["Input"]
     if op.inputs.get("InputLength") or x.of.how is not How.RAGGED:
         raise MixesRows("the rows are not in sequences")
-    return {"Output": grouped(op.outputs["Output"][0])}
+    return {"Output": replace(grouped(op.outputs["Output"][0]), spare=True)}
 
 
 define(

@@ -40,7 +40,7 @@ def sent(size: int, steps: int, rampup_step: int, sparsity: Sequence[float]) -> 
     return max(int(np.float32(size) * ratio), 1)
 
 
-def most_sent(size: int, rampup_step: int, sparsity: Sequence[float]) -> int:
+def most_sent(size: int, sparsity: Sequence[float]) -> int:
     """Return the largest number of elements that are sent in a step."""
     return max(sent(size, 0, 1, [s]) for s in sparsity)
 
@@ -136,9 +136,9 @@ def compress(
 
 
 def _infer_choice(
-    u: Meta, v: Meta, grad: Meta, param: Meta, step: Meta, rampup_step: int, sparsity: Any, **_: Any
+    u: Meta, v: Meta, grad: Meta, param: Meta, step: Meta, sparsity: Sequence[float], **_: Any
 ) -> Any:
-    most = most_sent(param.size, rampup_step, sparsity)
+    most = most_sent(param.size, sparsity)
     return u, v, Meta((most,), grad.dtype), Meta((most,), "int64"), Meta((1,), "int64")
 
 

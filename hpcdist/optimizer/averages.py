@@ -93,8 +93,8 @@ class ExponentialMovingAverage(_Exchanged):
     """ema = decay ema + (1 - decay) parameter, in every step; `apply` divides by 1 - decay^steps.
 
     Make it behind ``minimize`` and call `update` once. thres_steps: a step counter (Variable);
-    the decay then is at most (1 + steps) / (10 + steps). Every rank keeps the same averages; with
-    parameter servers it is refused.
+    the decay then is at most (1 + steps) / (10 + steps). Every rank keeps the same averages, of
+    running means those of its own; with parameter servers it is refused.
     """
 
     def __init__(

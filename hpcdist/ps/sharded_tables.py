@@ -49,6 +49,7 @@ class ShardedTables:
         self._deadline_s = deadline_s
         self._mean = mean
         self._met = 0  # how often all trainers have
+        self._names = ", ".join(spec.name for spec in self._specs)
         self._others = [k for k in range(transport.size) if k != transport.rank]
         self._answers = [line_aligned(0) for _ in range(transport.size)]  # kept, and grown
         self._ids = [np.empty(0, np.int64) for _ in range(transport.size)]
@@ -116,12 +117,13 @@ class ShardedTables:
         """Return the ids of each table that each trainer has for this one."""
         own = self._transport.rank
         self._met += 1
+        of = zlib.crc32(self._names.encode())
         said = zlib.crc32(np.array(rates, np.float64).tobytes())
         sizes = [
-            np.array([len(message), _WHAT.index(what), self._met, said], np.int64)
+            np.array([len(message), _WHAT.index(what), self._met, of, said], np.int64)
             for message in batch.messages
         ]
-        heads = np.empty((len(sizes), 4), np.int64)
+        heads = np.empty((len(sizes), 5), np.int64)
         heads[own] = sizes[own]
         self._exchange(
             HEAD_TAG,
@@ -158,6 +160,12 @@ class ShardedTables:
                     "up and step equally often, in the same order"
                 )
             if heads[k, 3] != heads[own, 3]:
+                raise CommError(
+                    f"tables that live on trainers: trainer {own} is to {_WHAT[heads[own, 1]]} "
+                    f"({self._names}), but trainer {k} runs a program of other tables; every "
+                    "trainer must run the same programs, in the same order"
+                )
+            if heads[k, 4] != heads[own, 4]:
                 raise CommError(
                     f"trainers {own} and {k} push with different learning rates in one step: "
                     f"trainer {own} has {list(rates)}, by table; set them alike on all trainers"

@@ -8,13 +8,13 @@ packet to its receipt goes a flow (``s``, ``f``).
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcdist.trace.events import Kind
-from hpcdist.trace.files import RankRecording
+from hpcdist.trace.files import RankRecording, replacing
 
 CATEGORIES = {
     Kind.STEP: "step",
@@ -51,8 +51,7 @@ def trace_events(ranks: Sequence[RankRecording]) -> Iterator[Event]:
 def write(path: str | Path, ranks: Sequence[RankRecording]) -> Path:
     """Write the trace of a job, whole or not at all."""
     path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')
         json.dump(_facts(ranks), file)
         file.write(', "traceEvents": [\n')
@@ -61,7 +60,6 @@ def write(path: str | Path, ranks: Sequence[RankRecording]) -> Path:
             file.write(separator + json.dumps(event))
             separator = ",\n"
         file.write("\n]}\n")
-    temporary.replace(path)
     return path
 
 
@@ -124,6 +122,9 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
         kind, text = Kind(code), names[name]
         start = (begin + shift) / 1000
         common: Event = {"pid": of.rank, "tid": threads[thread], "ts": start}
+        if kind == Kind.VALUE and not math.isfinite(value):  # no number of JSON's
+            yield common | {"ph": "i", "s": "t", "name": f"{text} is {value}"}
+            continue
         if kind == Kind.VALUE:
             yield common | {"ph": "C", "name": text, "args": {"value": value}}
             continue

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -52,6 +53,18 @@ class RankRecording:
     recording: Recording
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the name of a file to write, which then takes the place of ``path``, whole."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # as on a full disk
+        raise
+
+
 def path_of(directory: str | Path, rank: int) -> Path:
     """Return where the recording of a rank lies."""
     return Path(directory, f"events.{rank}.npz")
@@ -67,10 +80,8 @@ def write(directory: str | Path, found: RankRecording) -> Path:
         "noted": found.recording.noted,
     }
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, about=text, events=found.recording.events)
-    temporary.replace(path)
     return path
 
 
@@ -84,8 +95,8 @@ def read(path: str | Path) -> RankRecording:
             raise ValueError(f"expected format {FORMAT}")
         recording = Recording(events, tuple(about.pop("names")), about.pop("noted"))
         return RankRecording(RankOfJob(**about), recording)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
-        raise TraceError(f"{path} is no recording of a rank: {error}") from error
+    except Exception as error:  # zipfile, zlib and numpy raise all kinds for a damaged file
+        raise TraceError(f"{path} is no recording of a rank: {error!r}") from error
 
 
 def write_failure(directory: str | Path, rank: int, text: str) -> None:
@@ -106,7 +117,7 @@ def failures(directory: str | Path) -> dict[int, str]:
 
 def remove_all(directory: str | Path) -> None:
     """Remove what an earlier job has written: the next one may have other ranks."""
-    for pattern in ("events.*.npz", "failure.*.txt"):
+    for pattern in ("events.*.npz", "events.*.tmp", "trace.json.*.tmp", "failure.*.txt"):
         for path in Path(directory).glob(pattern):
             path.unlink(missing_ok=True)
 

@@ -127,7 +127,7 @@ def read_all(directory: str | Path) -> dict[str, dict[int, Points]]:
         latest: dict[str, int] = {}
         for line in read_lines(path):
             for name, value in line.items():
-                if name in (*RESERVED, "step"):
+                if name in RESERVED:
                     continue
                 points = curves.setdefault(name, {}).setdefault(int(match[1]), [])
                 while line["start"] > latest.get(name, 0) and points:
@@ -156,7 +156,7 @@ def _parsed(line: str, path: Path, number: int | None = None) -> dict[str, Any]:
             raise ValueError("start and step must be integers")
         for name in found:
             float(found[name])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         where = "its last line" if number is None else f"line {number}"
         raise MetricError(f"{path}: {where} is no line of metrics: {error!r}") from error
     return found

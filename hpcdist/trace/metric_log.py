@@ -15,8 +15,9 @@ import numpy as np
 
 from hpcdist.errors import MetricError, MetricTypeError
 
-RESERVED = ("start", "unix_s")  # what a line says beside the metrics; a step cannot be one
+RESERVED = ("start", "step", "unix_s")  # what a line says beside the metrics
 FETCHED = 200  # steps whose fetched values are noted from one writing to the next, about
+LONG = 2**17  # steps noted, after which only half of the following are
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class MetricLog:
         self.on = self.fetches = False
         self.mask = 0
         self.step = 0  # the latest that the script has named
+        self._taken = 0
         self._owner = 0
         self._held: deque[Noted] = deque()
 
     def begin(self, *, fetches: bool) -> None:
         """Note from now on, in this process and in none that it forks."""
         self.on, self.fetches, self.mask, self._owner = True, fetches, 0, os.getpid()
+        self._taken = 0
         self._held.clear()
 
     def end(self) -> None:
@@ -64,11 +67,15 @@ class MetricLog:
         self._held.append(Noted(step, time.time(), values))
 
     def fetched(self, step: int, names: Sequence[str], values: Sequence[Any]) -> None:
-        """Note those fetched values of a step that are one number; the mean over devices."""
+        """Note those fetched values of a step that are one number; the mean over devices.
+
+        A variable with a reserved name, such as ``step``, has a ``_`` behind it.
+        """
         numbers: dict[str, list[float]] = {}
         for name, value in zip(names, values):
             if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "fiu":
-                numbers.setdefault(name, []).append(float(value.item()))
+                free = f"{name}_" if name in RESERVED else name
+                numbers.setdefault(free, []).append(float(value.item()))
         if not numbers or os.getpid() != self._owner:
             return
         means = {name: sum(own) / len(own) for name, own in numbers.items()}
@@ -77,15 +84,21 @@ class MetricLog:
             self.mask = 2 * self.mask + 1  # until the next taking, which sets it by the pace
 
     def taken(self) -> list[Noted]:
-        """Return what has been noted since the last call, and set how many steps are noted."""
+        """Return what has been noted since the last call, and set how many steps are noted.
+
+        Of the next ones ever fewer, so that files grow as the logarithm of the number of steps.
+        """
         found = []
         while self._held:
             found.append(self._held.popleft())
+        self._taken += len(found)
+        least = 2 ** (self._taken // LONG) - 1
         steps = len(found) * (self.mask + 1)
         while self.mask and steps / (self.mask + 1) < FETCHED / 4:
             self.mask //= 2
         while steps / (self.mask + 1) > FETCHED:
             self.mask = 2 * self.mask + 1
+        self.mask = max(self.mask, least)
         return found
 
 
@@ -98,13 +111,13 @@ def log_metrics(step: int, **values: Any) -> None:
     They go where ``python -m hpcdist --metrics DIR`` says, within two seconds, and nowhere without
     it. Every rank that calls this writes files of its own; `is_first` tells whether to, where the
     values are the same on all. ``values``: numbers, or arrays and tensors of one element.
-    MetricTypeError (a TypeError) for what is none, MetricError (a ValueError) for a step below 0 or
-    a name that cannot be; so also without ``--metrics``.
+    MetricTypeError (a TypeError) for what is none, MetricError (a ValueError) for a step or a name
+    that cannot be; so also without ``--metrics``.
     """
     if not isinstance(step, Integral) or isinstance(step, bool):
         raise MetricTypeError(f"log_metrics: expected an integer as step, got {step!r}")
-    if step < 0:
-        raise MetricError(f"log_metrics: expected a step of 0 or more, got {step}")
+    if not 0 <= step < 2**63:  # what event files can hold
+        raise MetricError(f"log_metrics: expected a step of 0 or more, below 2**63, got {step}")
     if not values:
         raise MetricError(f"log_metrics: step {step} has no metrics; expected name=value")
     metric_log.note(int(step), {_name(n): _number(n, v) for n, v in values.items()})
@@ -113,7 +126,7 @@ def log_metrics(step: int, **values: Any) -> None:
 def _name(name: str) -> str:
     if name in RESERVED or not name or not name.isprintable():
         raise MetricError(
-            f"log_metrics: a metric cannot be called {name!r}; {' and '.join(RESERVED)} stand for "
+            f"log_metrics: a metric cannot be called {name!r}; {', '.join(RESERVED)} stand for "
             "other things in its files"
         )
     return name

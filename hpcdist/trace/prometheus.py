@@ -6,14 +6,16 @@ each node, and says how old they are. A rank removes its file when it ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcdist.trace.files import replacing
 from hpcdist.trace.status import RankStatus
 
-_NAME = re.compile(r"hpcdist\.(\d+)\.prom")
+_NAME = re.compile(r"hpcdist\.(\d+)\.prom(\.\d+\.tmp)?")
 
 
 def text(status: RankStatus, job: str) -> str:
@@ -41,10 +43,8 @@ def text(status: RankStatus, job: str) -> str:
 
 def write(directory: str | Path, status: RankStatus, job: str) -> None:
     """Write this rank's file, whole or not at all."""
-    path = path_of(directory, status.pid)
-    temporary = path.with_suffix(".tmp")  # the collector reads *.prom only
-    temporary.write_text(text(status, job), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path_of(directory, status.pid)) as temporary:  # which is no *.prom
+        temporary.write_text(text(status, job), encoding="utf-8")
 
 
 def path_of(directory: str | Path, pid: int) -> Path:
@@ -55,12 +55,13 @@ def path_of(directory: str | Path, pid: int) -> Path:
 def remove_dead(directory: str | Path) -> None:
     """Remove files of this user whose process is no more. Where processes cannot be seen: none."""
     for path, pid in _files(directory):
-        if path.stat().st_uid == os.getuid() and not Path(f"/proc/{pid}").exists():
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # its rank has just ended
+            if path.stat().st_uid == os.getuid() and not Path(f"/proc/{pid}").exists():
+                path.unlink()
 
 
 def _files(directory: str | Path) -> Iterator[tuple[Path, int]]:
-    for path in Path(directory).glob("hpcdist.*.prom"):
+    for path in Path(directory).glob("hpcdist.*.prom*"):
         if match := _NAME.fullmatch(path.name):
             yield path, int(match[1])
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 from hpcdist.errors import TraceError
 from hpcdist.trace.events import Kind
-from hpcdist.trace.files import RankOfJob
+from hpcdist.trace.files import RankOfJob, replacing
 from hpcdist.trace.metric_files import plain
 from hpcdist.trace.recorder import Recording
 
@@ -24,6 +23,7 @@ RUNS, ENDED, FAILED = "runs", "ended", "failed"
 PER_SECOND = 50  # files that all ranks of a job write together
 JOB = "job.json"
 _NAME = re.compile(r"status\.(\d+)\.json")
+_LEFT = re.compile(r"status\.\d+\.json(\.\d+\.tmp)?")  # the latter by ranks that were killed
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def pace(every_s: float, ranks: int) -> float:
 # -- files -----------------------------------------------------------------------------------------
 def begin_job(directory: str | Path, facts: JobFacts) -> None:
     """Say which job this is; what an earlier one, with other ranks, has left is removed."""
-    for path in Path(directory).glob("status.*.json"):
-        if _NAME.fullmatch(path.name):
+    for path in Path(directory).glob("status.*.json*"):
+        if _LEFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
     _write(Path(directory, JOB), asdict(facts))
 
@@ -126,12 +126,17 @@ def read_job(directory: str | Path) -> JobFacts:
 
 
 def read_all(directory: str | Path) -> list[RankStatus]:
-    """Return the status of all ranks that have written one, by rank."""
+    """Return the status of all ranks that have written one, by rank; TraceError for other files."""
     found = []
     for path in Path(directory).glob("status.*.json"):
-        if _NAME.fullmatch(path.name):
-            with contextlib.suppress(FileNotFoundError):  # a new job has begun
-                found.append(_read(path, _status))
+        if not _NAME.fullmatch(path.name):
+            continue
+        try:
+            found.append(_read(path, _status))
+        except OSError as error:
+            # A new job has begun; or, on NFS, it was replaced while it was read.
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise TraceError(f"{path} cannot be read: {error.strerror}") from error
     return sorted(found, key=lambda status: status.rank)
 
 
@@ -141,15 +146,13 @@ def _status(found: dict[str, Any]) -> RankStatus:
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(facts | {"format": FORMAT}), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(facts | {"format": FORMAT}), encoding="utf-8")
 
 
 def _read(path: Path, made: Callable[[dict[str, Any]], T]) -> T:
-    text = path.read_text(encoding="utf-8")
     try:
-        found = json.loads(text)
+        found = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
         return made(found)

@@ -61,6 +61,12 @@ def compression_of(program: Program, trainers: int) -> Compression:
 
 def _check(program: Program) -> None:
     block = program.global_block()
+    begins = sorted({op.attrs["rampup_begin_step"] for op in compressed_updates(program)})
+    if len(begins) > 1:
+        raise PlanError(
+            "DGCMomentum begins to compress all gradients of a program in one step, but its "
+            f"optimizers have rampup_begin_step {' and '.join(map(str, begins))}: give all the same"
+        )
     if any(MERGED_STEPS in op.attrs for op in block.ops):
         raise PlanError(
             "DGCMomentum sends a part of each step's gradient, and gradient merge sends in some "

@@ -105,9 +105,11 @@ def all_devices_startup(startup: Program) -> Program:
 
 def _parameters(block: Block, main: Program) -> list[str]:
     known = {parameter.name for parameter in main.all_parameters()}
-    found = [v.name for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
-    tables = tables_looked_up(main)
-    return [name for name in found if name not in tables]
+    found = [v for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
+    tables = tables_looked_up(main) | {  # and those of other Programs that the startup is for
+        v.name for v in found if isinstance(v, Parameter) and v.is_distributed
+    }
+    return [v.name for v in found if v.name not in tables]
 
 
 # -- main: sums of gradients -------------------------------------------------------------------
@@ -347,6 +349,7 @@ def rewritten(startup: Program, main: Program, group: Group) -> tuple[Program, P
         new_startup = collective_startup(startup, main, group)
         new = allreduce_gradients(main, group)
     new_startup.distribution = new.distribution = group
+    new_startup.initialize_as(startup)
     new_startup.main = new
     return new_startup, new
 

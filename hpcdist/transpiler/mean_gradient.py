@@ -16,30 +16,11 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
-from hpcdist.transpiler.program_roles import ON_SERVERS, program_roles
+from hpcdist.transpiler.program_roles import BY_ROWS, ON_SERVERS, program_roles
 
 STAGE = "stage"  # attribute: how many sums over servers come before this operator
 SCALARS = "of_scalars"  # attribute: computed from such sums alone, by every server
 SUMMED = "summed_over_servers"  # attribute: what it adds up is a part of the sum
-
-# Operators on gradients that compute each row, or element, from the same one.
-_BY_ROWS = {
-    "assign",
-    "cast",
-    "clip",
-    "elementwise_add",
-    "elementwise_div",
-    "elementwise_max",
-    "elementwise_min",
-    "elementwise_mul",
-    "elementwise_sub",
-    "get_tensor_from_selected_rows",
-    "merge_selected_rows",
-    "scale",
-    "sign",
-    "square",
-    "sum",
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,7 @@ def of_mean_gradient(main: Program, servers: int) -> Program:
     for i in roles.clip:
         flow.place(block.ops[i])
     for update in roles.updates:
-        for i in update.ops:
+        for i in update.on_server:
             flow.place_update(block.ops[i])
     for i in (*roles.clip, *(i for update in roles.updates for i in update.ops)):
         op = block.ops[i]
@@ -139,7 +120,7 @@ class _Flow:
             if self.servers > 1:
                 op.attrs[SUMMED] = True
                 stage += 1
-        elif op.type not in _BY_ROWS:
+        elif op.type not in BY_ROWS:
             raise PlanError(
                 f"{op.place} {op}: servers that hold parts of gradients cannot compute this; train "
                 "without servers, or clip by value or norms"
@@ -150,16 +131,17 @@ class _Flow:
                 self.owner[name] = parameter
 
     def place_update(self, op: Operator) -> None:
-        """Find the stage of a regularizer, an optimizer or what follows it."""
+        """Find the stage of a regularizer, an optimizer, what they read or what follows it."""
         stage = self._stage_of(op)
         op.attrs[STAGE] = stage
         if op.type == "lars_momentum" and self.servers > 1:
             op.attrs[SUMMED] = True
             stage += 1
-        parameter = op.attrs[ROLE_VAR_ATTR][0]
+        owners = op.attrs.get(ROLE_VAR_ATTR)  # a copy has none: several updates may read it
         for name in op.output_arg_names:
             self.stage[name] = stage
-            self.owner.setdefault(name, parameter)
+            if owners:
+                self.owner.setdefault(name, owners[0])
 
     def _stage_of(self, op: Operator) -> int:
         return max((self.stage.get(name, 0) for name in op.input_arg_names), default=0)

@@ -21,7 +21,7 @@ from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
 from hpcdist.transpiler.counters import step_counter
 from hpcdist.transpiler.mode import Mode
-from hpcdist.transpiler.program_roles import program_roles, refuse_unsupported_optimizers
+from hpcdist.transpiler.program_roles import program_roles, refuse_uncut, refuse_unserved
 from hpcdist.transpiler.slicing import Slice, slice_variables
 from hpcdist.transpiler.table_metadata import (
     LOOKUPS,
@@ -197,7 +197,7 @@ def make_plan(
     """Cut the parameters of a training program and hand their blocks to the servers."""
     roles = program_roles(program)
     if not mode.geo:
-        refuse_unsupported_optimizers(program, roles)
+        refuse_unserved(program, roles)
     block = program.global_block()
     remote = _remote_tables(program)
     servers = len(participants.endpoints) if config.slice_var_up else 1
@@ -214,6 +214,8 @@ def make_plan(
                 "cannot be compensated; use is_sparse=False for this table"
             )
         slices = slice_variables([var], servers, config.min_block_size)
+        if len(slices) > 1 and not mode.geo:
+            refuse_uncut(block, update)
         routes.append(
             Route(
                 var.name,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_VAR_ATTR, WITHOUT_SERVERS, Role
+from hpcdist.graph.variable import Parameter
 
 # Optimizers that a server can run on a block of rows: none looks across elements, except that
 # lars_momentum takes its norms over the block (where trainers share batches, over the parameter).
@@ -23,6 +26,25 @@ OPTIMIZERS = (
     "rmsprop",
     "sgd",
 )
+# Operators on gradients and parameters that compute each row, or element, from the same one.
+BY_ROWS = {
+    "assign",
+    "cast",
+    "clip",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_sub",
+    "get_tensor_from_selected_rows",
+    "merge_selected_rows",
+    "scale",
+    "sign",
+    "square",
+    "sum",
+}
+ELEMENTWISE = BY_ROWS | {"fill_constant"}
 ON_SERVERS = "of_mean_gradient"  # attribute of what clips, if servers are to do it
 _SCHEDULE_ROLES = (Role.LR_SCHED, Role.LR_SCHED | Role.OPTIMIZE)
 
@@ -32,13 +54,21 @@ class ParameterUpdate:
     """How one parameter is moved.
 
     ``gradient`` is what a trainer sends: the parameter's gradient, after clipping. ``ops`` are the
-    positions in block 0 of the regularizer, the optimizer and what follows it.
+    positions in block 0 of the regularizer, the optimizer and what follows it; ``copies`` those of
+    forward operators whose results they read, such as a copy of the parameter before its update:
+    servers compute these, too.
     """
 
     parameter: str
     gradient: str
     optimizer: int
     ops: tuple[int, ...]
+    copies: tuple[int, ...] = ()
+
+    @property
+    def on_server(self) -> tuple[int, ...]:
+        """All that a server runs for this parameter, in the order of the Program."""
+        return tuple(sorted((*self.copies, *self.ops)))
 
 
 @dataclass(frozen=True)
@@ -78,7 +108,8 @@ def program_roles(program: Program) -> ProgramRoles:
             )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
     optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE]
-    clip = _clip_ops(program, optimizing)
+    copyable, kept = _copyable(program.global_block())
+    clip = _clip_ops(program, optimizing, kept)
     by_parameter: dict[str, list[int]] = {}
     gradients: dict[str, str] = {}
     for i in optimizing:
@@ -87,7 +118,9 @@ def program_roles(program: Program) -> ProgramRoles:
             by_parameter.setdefault(parameter, []).append(i)
             gradients.setdefault(parameter, gradient)
     updates = tuple(
-        ParameterUpdate(p, gradients[p], _optimizer(ops, p, found), tuple(found))
+        ParameterUpdate(
+            p, gradients[p], _optimizer(ops, p, found), tuple(found), _copies(ops, found, copyable)
+        )
         for p, found in by_parameter.items()
     )
     if not updates:
@@ -98,34 +131,167 @@ def program_roles(program: Program) -> ProgramRoles:
     return ProgramRoles(schedule, tuple(clip), updates)
 
 
-def refuse_unsupported_optimizers(program: Program, roles: ProgramRoles) -> None:
-    """Refuse optimizers that servers cannot run."""
+def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
+    """Refuse optimizers that servers cannot run, and updates that read what only trainers have."""
+    block = program.global_block()
     for update in roles.updates:
-        kind = program.global_block().ops[update.optimizer].type
+        kind = block.ops[update.optimizer].type
         if kind not in OPTIMIZERS:
             raise PlanError(f"Not supported optimizer for distributed training: {kind}")
+    served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
+    trainers = [op for i, op in enumerate(block.ops) if i not in served]
+    moved = {name for op in _nested(trainers) for name in op.output_arg_names}
+    schedule = [block.ops[i] for i in roles.schedule]
+    made = {name for op in _nested(schedule) for name in op.output_arg_names}
+    for op in schedule:
+        _refuse_what_trainers_have(op, made, moved)
+    made.update(n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names)
+    for update in roles.updates:
+        own = {update.parameter, update.gradient}
+        for i in update.on_server:
+            _refuse_what_trainers_have(block.ops[i], made | own, moved)
+            own.update(block.ops[i].output_arg_names)
 
 
-def _clip_ops(program: Program, optimizing: list[int]) -> list[int]:
+def _refuse_what_trainers_have(op: Operator, made: set[str], moved: set[str]) -> None:
+    """Refuse an operator for servers that reads what is neither ``made`` nor kept there."""
+    inner = {name for i in _nested([op]) for name in i.output_arg_names}
+    for name in dict.fromkeys(name for i in _nested([op]) for name in i.input_arg_names):
+        var = op.block.find_var(name)
+        if name in made or name in inner or var is None:
+            continue
+        if var.is_data:
+            why = "is fed"
+        elif isinstance(var, Parameter):
+            why = "is another parameter, maybe on another server"
+        elif name in moved or not var.persistable:
+            why = "trainers compute"
+        else:
+            continue
+        raise PlanError(
+            f"{op.place} {op} would run on parameter servers, but reads {name!r}, which {why}: "
+            "they have a parameter, its gradient, constants, what element-wise operators make of "
+            "these, and learning rates of layers.learning_rate_scheduler; change this, or train "
+            "without servers (no --pservers)"
+        )
+
+
+def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
+    """Refuse what follows the optimizer of a parameter and cannot be computed on a part of it."""
+    shape, ops = block.var(update.parameter).shape, [block.ops[i] for i in update.on_server]
+    own = {update.parameter, update.gradient, *(n for op in ops for n in op.output_arg_names)}
+    for i in update.on_server:
+        op = block.ops[i]
+        why = ""
+        if i > update.optimizer and op.type not in ELEMENTWISE:
+            why = "computes with the whole of it"
+        if op.type == "fill_constant" and block.var(op.output("Out")[0]).shape == shape:
+            why = "fills as many rows as the whole has"
+        for name in op.input_arg_names:
+            var = block.find_var(name)
+            if name not in own and var is not None and var.shape == shape:
+                why = f"reads {name!r}, which is not cut with it"
+        if why:
+            raise PlanError(
+                f"{op.place} {op}: servers hold parts of {update.parameter!r}, but this {why}; use "
+                "one server, config.slice_var_up = False, or no servers"
+            )
+
+
+def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
+    """Return what servers can compute as well as trainers, by the position of its operator.
+
+    It is made of parameters, of other values that only servers move, or of constants, element by
+    element; the second value has the names of what is not made of constants alone.
+    """
+    written = Counter(name for op in _nested(block.ops) for name in op.output_arg_names)
+    served = Role.OPTIMIZE | Role.LR_SCHED
+    trainers = [op for op in block.ops if not op.role & served]
+    moved = {name for op in _nested(trainers) for name in op.output_arg_names}
+    schedule = [op for op in block.ops if op.role in _SCHEDULE_ROLES]
+    to_come = {name for op in _nested(schedule) for name in op.output_arg_names}
+    scheduled: set[str] = set()
+    found: dict[str, int] = {}
+    kept: set[str] = set()
+    for i, op in enumerate(block.ops):
+        if op.role in _SCHEDULE_ROLES:
+            scheduled.update(n for inner in _nested([op]) for n in inner.output_arg_names)
+        if op.role != Role.FORWARD or op.type not in ELEMENTWISE:
+            continue
+        if any(written[n] > 1 or _persistable(block, n) for n in op.output_arg_names):
+            continue
+        held = [
+            n in scheduled or (_persistable(block, n) and n not in moved | to_come)
+            for n in op.input_arg_names
+        ]
+        if all(at or n in found for at, n in zip(held, op.input_arg_names)):
+            found.update(dict.fromkeys(op.output_arg_names, i))
+            if any(held) or not kept.isdisjoint(op.input_arg_names):
+                kept.update(op.output_arg_names)
+    return found, kept
+
+
+def _copies(
+    ops: Sequence[Operator], found: Sequence[int], copyable: dict[str, int]
+) -> tuple[int, ...]:
+    """Return the forward operators that an update needs the results of, in order."""
+    copies: set[int] = set()
+    wanted = [name for i in found for name in ops[i].input_arg_names]
+    while wanted:
+        i = copyable.get(wanted.pop())
+        if i is not None and i not in copies:
+            copies.add(i)
+            wanted += ops[i].input_arg_names
+    return tuple(sorted(copies))
+
+
+def _nested(ops: Sequence[Operator]) -> Iterator[Operator]:
+    """Yield operators, each with those of its sub-blocks."""
+    for op in ops:
+        yield op
+        if "sub_block" in op.attrs:
+            yield from _nested(op.block.program.block(op.attrs["sub_block"]).ops)
+
+
+def _clip_ops(program: Program, optimizing: list[int], kept: set[str]) -> list[int]:
     """Return the operators that only turn gradients into other gradients.
 
-    Nothing persistable (no parameter, no accumulator) flows into them, so trainers can run them.
+    Nothing persistable (no parameter, no accumulator), nor what is made of such, flows into them,
+    so trainers can run them.
     """
     block = program.global_block()
-    at_server: set[str] = set()  # names computed from what only servers have
+    at_server = set(kept)  # names computed from what only servers have
     clip = []
     for i in optimizing:
         op = block.ops[i]
-        kept = any(n in at_server or _persistable(program, n) for n in op.input_arg_names)
-        if kept or op.attrs.get(ON_SERVERS):
+        stays = any(n in at_server or _persistable(block, n) for n in op.input_arg_names)
+        if stays or op.attrs.get(ON_SERVERS):
             at_server.update(op.output_arg_names)
         else:
             clip.append(i)
-    return clip
+    behind = _constants_behind(block.ops, optimizing, clip)
+    return [i for i in clip if i not in behind]
 
 
-def _persistable(program: Program, name: str) -> bool:
-    var = program.global_block().find_var(name)
+def _constants_behind(ops: Sequence[Operator], optimizing: list[int], clip: list[int]) -> set[int]:
+    """Return operators that give constants to what servers run, not to what clips."""
+    found: set[int] = set()
+    constants: set[str] = set()
+    for i in optimizing:
+        op = ops[i]
+        if op.type in ELEMENTWISE and constants.issuperset(op.input_arg_names):
+            constants.update(op.output_arg_names)
+    for i in reversed(clip):
+        outputs = set(ops[i].output_arg_names)
+        if outputs <= constants:
+            readers = {j for j in optimizing if not outputs.isdisjoint(ops[j].input_arg_names)}
+            if readers and readers.isdisjoint(set(clip) - found):
+                found.add(i)
+    return found
+
+
+def _persistable(block: Block, name: str) -> bool:
+    var = block.find_var(name)
     return var is not None and var.persistable
 
 

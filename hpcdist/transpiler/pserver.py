@@ -124,7 +124,7 @@ def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) 
             continue
         route = routes[update.parameter]
         pieces = route.on(endpoint)
-        moved = [ops[i] for i in update.ops if is_local(ops[i])]
+        moved = [ops[i] for i in update.on_server if is_local(ops[i])]
         written = {name for op in moved for name in op.output_arg_names}
         own = frozenset({route.parameter, route.gradient, *written})
         shards += [Shard(update, route, piece, len(pieces) == 1, own) for piece in pieces]
@@ -256,7 +256,7 @@ def _add_update(
         mean = {"scale": 1.0 / plan.trainers, "bias": 0.0, "bias_after_scale": True, **forward}
         block.add_op(Operator(block, "sum", {"X": received}, {"Out": merged}, forward))
         block.add_op(Operator(block, "scale", {"X": merged}, {"Out": merged}, mean))
-    for i in shard.update.ops:
+    for i in shard.update.on_server:
         if origin.ops[i].attrs.get(SCALARS):
             continue
         op = origin.ops[i].copied_to(block)

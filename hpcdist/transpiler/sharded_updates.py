@@ -128,6 +128,7 @@ def _broadcasts(block: Block, shards: Shards) -> list[Operator]:
 def _startup(startup: Program, main: Program, group: Group) -> Program:
     state = shards_of(main, len(group.endpoints)).state
     new = startup.clone()
+    new.initialize_as(startup)
     block = new.global_block()
     others = {name for name, owner in state.items() if owner != group.trainer_id}
     block.ops = [op for op in block.ops if not others & {*op.output_arg_names}]

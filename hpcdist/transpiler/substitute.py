@@ -48,6 +48,8 @@ def in_group(program: Program) -> Program:
     Rows of distributed tables are shared out over the trainers.
     """
     group = group_of(program)
+    if group is not None and len(group.endpoints) > 1 and program.trains:
+        read_tables(program)  # refuses tables whose rows cannot be shared out
     if group is not None and group.mode == "nccl2" and program.trains:
         program = data_parallel(program).program
     if group is not None and group.adapts_to:
@@ -68,11 +70,13 @@ def _tables_of(program: Program) -> tuple[Table, ...]:
     if program.trains:
         return _trained(program)
     filled = untrained_tables(program)
-    if not filled or program.main is None:
-        return filled
-    trained = with_startup(_trained(program.main), program)
-    names = {table.parameter for table in trained}
-    return (*trained, *(table for table in filled if table.parameter not in names))
+    mains = [main for main in (*program.mains, program.main) if main and main.trains]
+    trained = {table.parameter: table for main in mains if filled for table in _trained(main)}
+    names = trained.keys()
+    return (
+        *with_startup(tuple(trained.values()), program),
+        *(table for table in filled if table.parameter not in names),
+    )
 
 
 def _trained(program: Program) -> tuple[Table, ...]:

@@ -140,6 +140,7 @@ def _fuse_updates(block: Block, tables: Sequence[Table], updates: Sequence[Opera
         absent |= names
     push = _push(block, pushed)
     push.inputs["LearningRate"] = [table.learning_rate for table in trained]
+    push.attrs["tables"] = tuple(trained)
     _insert(block, push, max(updates, key=block.ops.index))
     _drop(block, [*updates, *(op for op in block.ops if _writes(op, absent))])
 

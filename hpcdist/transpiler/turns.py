@@ -18,7 +18,7 @@ from hpcdist.transpiler.mean_gradient import SUMMED, of_mean_gradient
 from hpcdist.transpiler.program_roles import (
     ProgramRoles,
     program_roles,
-    refuse_unsupported_optimizers,
+    refuse_unserved,
 )
 from hpcdist.transpiler.table_metadata import LOOKUPS
 
@@ -55,7 +55,7 @@ def _conflict(mains: Sequence[Program]) -> str | None:
     for main in mains:
         block = main.global_block()
         roles = program_roles(main)
-        refuse_unsupported_optimizers(main, roles)
+        refuse_unserved(main, roles)
         if both := sorted(moved & _moved(main)):
             return f"{both[0]!r} is updated by two of them; see parameter_list of minimize"
         moved |= _moved(main)
@@ -130,5 +130,5 @@ def _optimizers(main: Program) -> list[Operator]:
 
 
 def _at_server(block: Block, roles: ProgramRoles) -> list[Operator]:
-    positions = [*roles.schedule, *(i for update in roles.updates for i in update.ops)]
+    positions = [*roles.schedule, *(i for update in roles.updates for i in update.on_server)]
     return [block.ops[i] for i in positions]

@@ -156,6 +156,7 @@ def without_servers(role, monkeypatch, root, begin=0, save=False, *, k_steps=Non
             strategy.localsgd_configs = {"k_steps": k_steps, "begin_step": 2}
         adam = fleet.distributed_optimizer(fluid.optimizer.Adam(0.01), strategy)
         loss = build(adam, sparse=False, normalized=True)
+        fluid.optimizer.ExponentialMovingAverage(0.9).update()
         exe = fluid.Executor()
         exe.run(fluid.default_startup_program())
         main = fluid.default_main_program()
@@ -164,7 +165,7 @@ def without_servers(role, monkeypatch, root, begin=0, save=False, *, k_steps=Non
 
 @pytest.mark.parametrize("k_steps", [None, 1, 3, "adaptive"])
 def test_trainers_that_differ_go_on_each_with_its_own_bits(mpi_tmp_path, monkeypatch, k_steps):
-    """Between two averages of local SGD, and in the moving averages of batch_norm."""
+    """Between averages of local SGD, in moving averages of batch_norm, and averages of these."""
 
     def job(**how):
         return values(
@@ -185,8 +186,10 @@ def test_trainers_that_differ_go_on_each_with_its_own_bits(mpi_tmp_path, monkeyp
         assert kept == kept_before
     with Checkpoint(mpi_tmp_path / f"step-{SAVED:06d}") as saved:
         moving = [name for name in saved.variables if name.startswith("batch_norm_0.w_1")]
-        assert sorted(moving) == ["batch_norm_0.w_1", "batch_norm_0.w_1@trainer_1"]
-        assert (saved.read(moving[0]) != saved.read(moving[1])).any()
+        means = "batch_norm_0.w_1", "batch_norm_0.w_1_ema_0"
+        assert sorted(moving) == sorted(n + own for n in means for own in ("", "@trainer_1"))
+        for name in means:
+            assert (saved.read(name) != saved.read(f"{name}@trainer_1")).any()
         differ = saved.has("fc_0.w_0@trainer_1")
         assert differ == (k_steps is not None)
         if k_steps in (3, "adaptive"):  # step 4 is between the averages of steps 2 and 5

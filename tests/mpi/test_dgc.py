@@ -236,6 +236,12 @@ def test_a_job_goes_on_with_what_was_not_sent(mpi_tmp_path, monkeypatch):
             fluid.checkpoint.restore(exe, mpi_tmp_path, main_program=main)
 
 
+def test_a_job_goes_on_from_one_process_which_sends_all(mpi_tmp_path, monkeypatch):
+    ((losses, *_),) = values(run_job(1, 0, script(monkeypatch, 1, of_strategy, mpi_tmp_path)))
+    rest = values(run_job(2, 0, script(monkeypatch, 2, of_strategy, mpi_tmp_path, begin=4)))
+    assert rest[0][0][0] == losses[4]
+
+
 def plain(role: Any) -> Any:
     """A script that knows nothing of ranks."""
     main, startup, loss = network(optimizer().minimize)

@@ -264,6 +264,25 @@ def test_trainers_that_sum_gradients_share_tables_out(mode: str) -> None:
     assert here + there == len(used) and here and there
 
 
+def test_a_trainer_that_tests_when_others_have_ended_is_told_so() -> None:
+    def run(role: Any) -> None:
+        main, startup, test, fetch = build("sgd")
+        config = fluid.DistributeTranspilerConfig()
+        config.mode = "nccl2"
+        fluid.DistributeTranspiler(config).transpile(
+            role.index, main, trainers="t0:1,t1:1", startup_program=startup, current_endpoint="t0:1"
+        )
+        exe = fluid.Executor()
+        exe.run(startup)
+        exe.run(main, feed=batch(0), fetch_list=fetch[:1])
+        if role.index == 0:
+            exe.run(test, feed=batch(1), fetch_list=fetch[1:])
+        exe.close()
+
+    error = first_error(run_job(2, 0, run))
+    assert "trainer 1 has ended its script after 1 steps" in error and "to test too" in error
+
+
 # -- looking ahead ---------------------------------------------------------------------------------
 def looking_ahead(feeds: list[dict[str, Any]], told: list[dict[str, Any]], *, sync_mode: bool):
     """Return a script that trains on ``feeds``, and says that they would be those ``told``."""

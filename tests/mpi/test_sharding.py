@@ -187,6 +187,11 @@ def test_what_sharding_refuses(mpi_tmp_path, monkeypatch):
             fluid.io.save_persistables(exe, str(mpi_tmp_path), main)
         fluid.io.save_params(exe, str(mpi_tmp_path), main)
         fluid.io.load_params(exe, str(mpi_tmp_path), main)
+        own = held(main)
+        kept = fluid.io.get_program_persistable_vars(main)
+        fluid.set_program_state(main, {v.name: np.ones(v.shape, v.dtype) for v in kept})
+        assert held(main) == own
+        assert all((value == 1).all() for value in parameters(main).values())
 
     values(run_job(2, 0, saving))
     twice = lambda role: twice_minimized(role, monkeypatch)  # noqa: E731

@@ -248,6 +248,7 @@ def test_the_doctor_looks_at_an_allocation(lab, tmp_path, mpi, level, said):
         timeout=400,
         check=False,
     )
+    assert done.stdout, done
     found = json.loads(done.stdout)  # of one rank only
     launcher, *_ = found["findings"]
     assert launcher["check"] == "launcher"

@@ -195,6 +195,28 @@ def test_each_parameter_has_its_own_powers_of_beta():
         np.testing.assert_allclose(values[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
+def test_parameters_that_share_a_gradient_move_one_by_one():
+    def moved(place):
+        main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            a, b, c = (fluid.layers.create_parameter([5], "float32", name=n) for n in "abc")
+            loss = fluid.layers.mean(fluid.layers.square(a + b * c))
+            (pair, *_) = fluid.backward.append_backward(loss, parameter_list=["a", "b"])
+            both = [(p, pair[1]) for p in (a, b)]
+            fluid.optimizer.SGD(0.1).apply_gradients(both)
+        exe = fluid.Executor(place)
+        exe.run(startup, scope=scope)
+        for seed, name in enumerate("abc"):
+            values = np.random.default_rng(seed).normal(size=5).astype(np.float32)
+            scope.find_var(name).get_tensor().set(values)
+        for _ in range(2):
+            exe.run(main, scope=scope)
+        return [np.array(scope.find_var(n).get_tensor()) for n in "ab"]
+
+    for found, expected in zip(moved(fluid.CUDAPlace(0)), moved(fluid.CPUPlace())):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_two_programs_that_share_parameters_do_not_move_them_in_turns():
     exe, scope, compiled = fluid.Executor(fluid.CUDAPlace(0)), fluid.Scope(), []
     feed = {"x": np.ones((2, 5), np.float32)}

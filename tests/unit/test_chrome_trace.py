@@ -129,6 +129,15 @@ def test_ranks_without_events_make_a_trace_too(tmp_path):
     assert {e["ph"] for e in trace["traceEvents"]} == {"M"}
 
 
+def test_a_loss_that_is_no_number_leaves_the_trace_readable(tmp_path):
+    found = events_of(*((Kind.VALUE, "loss", 1, 1, v, -1, 1, MAIN) for v in (np.nan, -np.inf, 2.0)))
+    rank = RankRecording(RankOfJob(0, "TRAINER", 0, "a", 1), Recording(found, NAMES, 3))
+    text = chrome.write(tmp_path / "trace.json", [rank]).read_text()
+    trace = json.loads(text, parse_constant=pytest.fail)
+    told = [event["name"] for event in trace["traceEvents"] if event["ph"] in "iC"]
+    assert told == ["loss is nan", "loss is -inf", "loss"]
+
+
 def test_perfettos_own_trace_processor_reads_it(tmp_path, ranks):
     api = pytest.importorskip("perfetto.trace_processor", reason="python -m pip install perfetto")
     cache = Path.home() / ".local/share/perfetto/prebuilts"

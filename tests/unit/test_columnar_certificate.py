@@ -98,6 +98,17 @@ def test_a_job_that_goes_on_from_a_checkpoint_with_others_is_proved(monkeypatch,
     assert [(e.used, e.whole) for e in verdict.epochs] == [(132, True)]
 
 
+def test_a_job_may_seem_to_have_started_behind_the_one_that_went_on(monkeypatch, files, tmp_path):
+    folder = tmp_path / "log"
+    with monkeypatch.context() as patch:
+        patch.setattr(certificate.time, "time", lambda: 2e9)  # on a host whose clock is ahead
+        first = Job(monkeypatch, files, folder, "a")
+        first.step()
+    Job(monkeypatch, files, folder, "b", state=first.rows[0].state()).finish()
+    (verdict,) = verify(folder)
+    assert verdict.exact and verdict.runs == 2
+
+
 def test_rows_of_a_trainer_that_died_are_named(monkeypatch, files, tmp_path, capsys):
     folder = tmp_path / "log"
     job = Job(monkeypatch, files, folder, "a", 2)

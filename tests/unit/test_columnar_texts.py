@@ -64,6 +64,8 @@ def test_a_vocabulary_is_saved_whole(tmp_path):
         fluid.data.Vocabulary.load(tmp_path / "missing")
     with pytest.raises(DataError, match=r"the word 'a\\n' cannot be a line"):
         fluid.data.Vocabulary(["a\n"]).save(tmp_path / "words.txt")
+    with pytest.raises(DataError, match="there is no word to write to .*words.txt"):
+        fluid.data.Vocabulary([]).save(tmp_path / "words.txt")
     with pytest.raises(DataError, match="the word 'a' is there twice"):
         fluid.data.Vocabulary(["b", "a", "a"])
 
@@ -161,6 +163,8 @@ def test_a_mistake_of_the_function_is_no_bad_row(path):
     for wrong in (lambda text: [0.5], lambda text: 5, lambda text: [[1]]):
         with pytest.raises(DataError, match="must return a list of whole numbers for a text"):
             list(fluid.data.read(path, batch=4, decode={"text": wrong}, on_bad="skip"))
+    with pytest.raises(DataError, match="returned 9223372036854775808, which is no int64"):
+        list(fluid.data.read(path, batch=4, decode={"text": lambda text: [2**63]}))
 
 
 @pytest.mark.parametrize(
@@ -216,5 +220,9 @@ def test_what_cannot_be_packed_is_refused():
         fluid.data.packed(wide, 9)
     with pytest.raises(DataError, match="expected a batch's ragged column"):
         fluid.data.packed(fluid.LoDTensor(np.zeros(3, np.int64)), 4)
+    with pytest.raises(DataError, match="a LoDTensor of one level, got ndarray"):
+        fluid.data.packed(np.zeros(3, np.int64), 4)
+    with pytest.raises(DataError, match=r"length must be a whole number >= 1, got 4\.5"):
+        fluid.data.packed(long, 4.5)
     none = fluid.create_lod_tensor(np.zeros((0, 1), np.int64), [[0, 0]], place)
     assert fluid.data.packed(none, 4).ids.shape == (0, 4)

@@ -7,9 +7,10 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import FleetError, GraphError, GraphTypeError
+from hpcdist.errors import FleetError, GraphError, GraphTypeError, PlanError
 from hpcdist.fleet import DistributedStrategy
 from hpcdist.ops.dgc import compress, most_sent, sent
+from hpcdist.transpiler.compressed import compression_of
 
 DGC = fluid.optimizer.DGCMomentumOptimizer
 
@@ -17,7 +18,7 @@ DGC = fluid.optimizer.DGCMomentumOptimizer
 def test_sparsity_rises_in_equal_parts_of_the_ramp():
     counts = [sent(1000, steps, 4, [0.75, 0.9]) for steps in range(6)]
     assert counts == [250, 250, 100, 100, 100, 100]
-    assert most_sent(1000, 4, [0.75, 0.9]) == 250
+    assert most_sent(1000, [0.75, 0.9]) == 250
     assert sent(100, 0, 1, [0.999]) == 1
 
 
@@ -65,6 +66,16 @@ def test_small_parameters_and_sparse_gradients_take_momentum():
 def test_arguments_that_make_no_sense(kind, how, words):
     with pytest.raises(kind, match=words):
         DGC(**{"learning_rate": 0.1, "momentum": 0.9, "rampup_begin_step": 0, **how})
+
+
+def test_a_program_compresses_from_one_step_on():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        hidden = layers.fc(layers.fc(layers.data("x", [128]), 128), 128)
+        for begin, name in ((2, "fc_0.w_0"), (5, "fc_1.w_0")):
+            DGC(0.1, 0.9, begin).minimize(layers.mean(hidden), parameter_list=[name])
+    with pytest.raises(PlanError, match="rampup_begin_step 2 and 5: give all the same"):
+        compression_of(main, 2)
 
 
 @pytest.mark.parametrize(

@@ -176,3 +176,16 @@ def test_an_operator_may_write_what_it_reads():
         program, feed={"x": np.ones((2, 2), np.float32)}, fetch_list=["y"], scope=Scope()
     )
     np.testing.assert_array_equal(y, np.full((2, 2), 6, np.float32))
+
+
+def test_a_result_that_is_kept_has_memory_of_its_own():
+    main, startup = linear()
+    block = main.global_block()
+    block.create_var("turned", shape=(1, -1), persistable=True)
+    block.append_op("reshape2", {"X": "squared"}, {"Out": "turned"}, {"shape": [1, -1]})
+    scope, exe = Scope(), Executor(CPUPlace())
+    exe.run(startup, scope=scope)
+    for rows in (2, 3, 2):
+        (squared,) = exe.run(main, {"x": x_of(rows)}, ["squared"], scope=scope)
+        kept = np.array(scope.find_var("turned").get_tensor())
+        np.testing.assert_array_equal(kept, squared.reshape(1, rows))

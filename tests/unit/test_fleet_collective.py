@@ -8,6 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import fleet as fleet2
 from hpcdist.comm.bucket import Fusing
+from hpcdist.errors import FleetError
 from hpcdist.fleet import Fleet, UserDefinedCollectiveRoleMaker
 from hpcdist.fleet import collective as fleet1
 from hpcdist.fleet.strategy_v2 import _REFUSED
@@ -152,6 +153,22 @@ def test_lars_and_lamb_take_the_place_of_others():
     for strategy in (lars, lamb):
         with pytest.raises(ValueError, match="takes the place of"):
             started().distributed_optimizer(fluid.optimizer.SGD(0.1), strategy)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"localsgd": True},
+        {"adaptive_localsgd": True},
+        {"mode": "collective", "collective_mode": "local_sgd"},
+    ],
+)
+def test_workers_that_update_by_themselves_do_not_divide_state(fields):
+    strategy = fleet2.DistributedStrategy()
+    for name, value in {"sharding": True, **fields}.items():
+        setattr(strategy, name, value)
+    with pytest.raises(FleetError, match="sharding and local SGD exclude each other"):
+        strategy.collective()
 
 
 def test_a_strategy_given_to_init_counts():

@@ -282,6 +282,11 @@ OF_SEQUENCES = {
     "a sum": (lambda x, y: layers.reduce_sum(x), SUM),
     "a maximum": (lambda x, y: layers.reduce_max(x), MAX),
     "a mean over all rows of sequences": (lambda x, y: layers.mean(x), MEAN),
+    "decoded": (lambda x, y: layers.ctc_greedy_decoder(x, 3), RAGGED),
+    "a sum over what was decoded": (
+        lambda x, y: layers.reduce_sum(layers.ctc_greedy_decoder(x, 3)),
+        MIXED,
+    ),
     "a mean over rows that were repeated": (
         lambda x, y: layers.mean(layers.sequence_expand(y, x)),
         MIXED,

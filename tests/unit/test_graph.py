@@ -421,6 +421,23 @@ def test_a_part_may_be_asked_for_by_operators(programs):
     assert update.type == "sgd" and types(copies._prune([update]))[-1] == "sgd"
 
 
+def test_all_that_writes_a_variable_is_part_of_what_reads_it(programs):
+    """The other places of an array, and what is there if a branch is not taken."""
+    main, _ = programs
+    layers, x = fluid.layers, fluid.data("x", [2])
+    zero, one = (layers.fill_constant([1], "int64", i) for i in (0, 1))
+    held = layers.array_write(x, zero)
+    layers.array_write(layers.scale(x, 2.0), one, held)
+    first = layers.array_read(held, zero)
+    chosen = layers.fill_constant([1], "float32", 3.0)
+    with layers.Switch() as switch, switch.case(layers.less_than(one, zero)):
+        layers.assign(layers.fill_constant([1], "float32", 4.0), chosen)
+    targets = [first, layers.scale(chosen, 2.0)]
+    feed = {"x": np.array([5, 6], "float32")}
+    found = fluid.Executor().run(main._prune(targets), feed, targets)
+    assert [value.tolist() for value in found] == [[5, 6], [6]]
+
+
 def test_variables_are_renamed_where_they_stand(programs):
     main, _ = programs
     x = fluid.layers.data("x", [3])

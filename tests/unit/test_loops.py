@@ -8,6 +8,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import FeedError, GraphError, GraphTypeError, HpcdistError
+from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.layers.nested import conditional_block
 from tests.fluid_ops import loops
 
@@ -227,3 +228,27 @@ def test_a_function_of_the_user_computes_a_value_and_its_gradient():
     value, found = run([out, gradient], {"x": given})
     np.testing.assert_allclose(value, given**3, rtol=1e-6)
     np.testing.assert_allclose(found, 6 * given**2, rtol=1e-5)
+
+
+def test_what_is_computed_of_a_loop_is_kept_if_that_is_said(tmp_path):
+    steps = layers.transpose(layers.data("x", [4, 3]), [1, 0, 2])
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        step = rnn.step_input(steps)
+        before = rnn.memory(shape=[-1, 3], batch_ref=steps)
+        after = before + step
+        rnn.update_memory(before, after)
+        rnn.step_output(after)
+    last = layers.concat([layers.slice(rnn(), [0], [3], [4])] * 2, axis=0)
+    last.persistable = True
+    exe, scope = fluid.Executor(), Scope()
+    with scope_guard(scope):
+        for rows in (2, 2, 5):
+            fed = np.random.default_rng(rows).normal(size=(rows, 4, 3)).astype(np.float32)
+            exe.run(feed={"x": fed})
+            kept = np.array(scope.find_var(last.name).get_tensor())
+            np.testing.assert_allclose(kept, [fed.sum(1)] * 2, rtol=1e-5, atol=1e-6)
+        fluid.save(fluid.default_main_program(), str(tmp_path / "model"))
+        scope.find_var(last.name).get_tensor().set(np.zeros_like(kept), fluid.CPUPlace())
+        fluid.load(fluid.default_main_program(), str(tmp_path / "model"))
+        np.testing.assert_array_equal(np.array(scope.find_var(last.name).get_tensor()), kept)

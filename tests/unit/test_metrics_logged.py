@@ -15,6 +15,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import MetricError
 from hpcdist.trace import metric_files, tensorboard
+from hpcdist.trace import metric_log as module
 from hpcdist.trace.metric_files import CsvLines, JsonLines, LineFile, json_path
 from hpcdist.trace.metric_log import FETCHED, MetricLog, Noted, metric_log
 
@@ -46,7 +47,8 @@ def test_numbers_and_arrays_of_one_element_are_logged(log):
     [
         (1.0, {"loss": 1}, TypeError, "expected an integer as step, got 1.0"),
         (True, {"loss": 1}, TypeError, "expected an integer as step"),
-        (-1, {"loss": 1}, ValueError, "expected a step of 0 or more, got -1"),
+        (-1, {"loss": 1}, ValueError, r"a step of 0 or more, below 2\*\*63, got -1"),
+        (2**63, {"loss": 1}, ValueError, r"a step of 0 or more, below 2\*\*63, got 92"),
         (1, {}, ValueError, "has no metrics"),
         (1, {"loss": "1"}, TypeError, "loss: expected a number, got '1'"),
         (1, {"loss": None}, TypeError, "loss: expected a number, got None"),
@@ -87,6 +89,24 @@ def test_fetched_numbers_are_noted_with_the_mean_over_devices(log):
     assert [(n.step, n.values) for n in log.taken()] == [(7, {"loss": 2.0})]
 
 
+def test_variables_may_have_names_that_lines_have_too(log, tmp_path):
+    names, values = ["step", "loss", "start", "unix_s"], [np.full(1, v) for v in (7.5, 0.5, 1, 2)]
+    log.fetched(3, names, values)
+    lines = JsonLines(tmp_path, 0)
+    lines.write(log.taken())
+    lines.close()
+    found = metric_files.read_all(tmp_path)
+    assert {name: by_rank[0] for name, by_rank in found.items()} == {
+        "loss": [(3, 0.5)],
+        "start_": [(3, 1.0)],
+        "step_": [(3, 7.5)],
+        "unix_s_": [(3, 2.0)],
+    }
+    again = JsonLines(tmp_path, 0)  # the job goes on
+    again.close()
+    assert again.start == 1
+
+
 def test_an_executor_notes_what_its_training_steps_fetch(log):
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = fluid.data(name="x", shape=[None, 2], dtype="float32")
@@ -117,6 +137,21 @@ def test_of_fast_steps_some_are_noted_and_of_slower_ones_all_again():
     assert all(FETCHED / 4 <= count <= FETCHED for count in counts[1:4])
     assert counts[0] < 20 * FETCHED
     assert counts[-1] == 30 and log.mask == 0
+
+
+def test_of_many_steps_ever_fewer_are_noted(monkeypatch):
+    monkeypatch.setattr(module, "LONG", 1000)
+    log = MetricLog()
+    log.begin(fetches=True)
+    steps = []
+    for step in range(1, 32_001):
+        if not step & log.mask:
+            log.fetched(step, ["loss"], [np.ones(1)])
+        if not step % 40:
+            steps += [noted.step for noted in log.taken()]
+    assert steps[:1000] == list(range(1, 1001))
+    assert len(steps) < 6000  # of 1000, 2000, 4000, 8000 and 16,000 steps a thousand each
+    assert steps[-1] > 31_900 and steps[-1] - steps[-2] == 32
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -184,6 +219,7 @@ def test_ranks_have_files_of_their_own_and_metrics_curves_by_rank(tmp_path):
         '{"step": 1}',
         '{"start": 0, "step": 1.5}',
         '{"start": 0, "step": 1, "a": []}',
+        '{"start": 0, "step": 1, "a": 1' + 400 * "0" + "}",
     ],
 )
 def test_other_files_are_refused_by_name_and_line(tmp_path, line):

@@ -251,6 +251,17 @@ def test_a_detector_in_a_job_learns_what_one_process_learns() -> None:
                 np.testing.assert_allclose(losses, alone, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("boxes", "scores"),
+    [([None, 5, 4], [None, 3, 6]), ([None, 3, 4], [None, 5]), ([None, 4], [None, 3])],
+)
+def test_boxes_and_scores_that_do_not_fit_are_refused(boxes: Any, scores: Any) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        given = fluid.data("boxes", boxes), fluid.data("scores", scores)
+        with pytest.raises(GraphError, match="multiclass_nms: expected boxes"):
+            fluid.layers.multiclass_nms(*given, 0.1, 4, 5)
+
+
 def test_boxes_of_single_classes_are_chosen_as_boxes_that_all_classes_share() -> None:
     random = np.random.default_rng(3)
     corners = random.uniform(0, 9, (2, 5, 2)).astype("float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 import time
@@ -199,6 +200,35 @@ def test_what_is_no_recording_is_refused(tmp_path):
         path.write_bytes(data)
         with pytest.raises(TraceError, match="events.0.npz is no recording"):
             files.read_all(tmp_path)
+
+
+def test_a_damaged_recording_is_refused_wherever_the_damage_is(tmp_path):
+    path = files.write(tmp_path, RankRecording(replace(OF, rank=0), Recorder(4096).taken()))
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            files.read(path)  # some bytes do not matter
+        except TraceError as error:
+            assert "events.0.npz is no recording" in str(error)
+    np.savez(path, about=np.frombuffer(b"1", np.uint8), events=np.zeros(1))
+    with pytest.raises(TraceError, match=r"events.0.npz is no recording"):
+        files.read(path)
+
+
+def test_what_was_written_in_part_is_removed(tmp_path, monkeypatch):
+    def full(file, **_):
+        file.write(b"PK")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write(tmp_path, RankRecording(OF, Recorder(4096).taken()))
+    assert not list(tmp_path.iterdir())
+    for name in ("events.0.npz.77.tmp", "trace.json.77.tmp"):  # of one killed while it wrote
+        (tmp_path / name).touch()
+    files.remove_all(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_garbage_collector_is_noted_if_it_takes_long(recorder):

@@ -133,3 +133,17 @@ def test_trainers_that_do_different_things_are_refused():
             tables.push(batch) if me else tables.pull(batch)
 
     run_threads([lambda k=k: train(k) for k in range(2)])
+
+
+def test_trainers_that_look_up_other_tables_are_refused():
+    world = loopback.world(2)
+
+    def train(me):
+        specs = SPECS[me : me + 1]
+        tables = ShardedTables(world[me], specs, new_tables(specs), lambda: [0.1], DEADLINE_S)
+        batch = Batch(specs, 2)
+        batch.index([np.arange(4)])
+        with pytest.raises(CommError, match=r"look rows up \((deep|wide)\).* of other tables"):
+            tables.pull(batch)
+
+    run_threads([lambda k=k: train(k) for k in range(2)])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.errors import PlanError
 from hpcdist.runtime.collective.broadcasts import TOGETHER, sent_together
+from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.grad_allreduce import rewritten
 from hpcdist.transpiler.sharded_updates import shards_of
+from hpcdist.transpiler.substitute import in_group
 
 
 def network(minimize):
@@ -33,6 +38,49 @@ def test_owners_have_about_as_many_bytes():
 def test_tables_of_sparse_gradients_and_what_keeps_nothing_have_no_owner():
     assert "embedding_0.w_0" not in shards_of(network(fluid.optimizer.Adam(0.1).minimize), 2).state
     assert not shards_of(network(fluid.optimizer.SGD(0.1).minimize), 2).parameters
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_distributed_table_is_made_with_the_optimizer_that_moves_it(sharded):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        ids = layers.data("ids", [1], dtype="int64")
+        found = layers.embedding(ids, [50, 8], is_sparse=True, is_distributed=True)
+        fluid.optimizer.Adam(0.1, lazy_mode=True).minimize(layers.mean(layers.fc(found, 4)))
+    group = Group("grad_allreduce", ("a:1", "b:1"), 0, "a:1", sharded=sharded)
+    first, _ = rewritten(startup, main, group)
+    ops = in_group(first).global_block().ops
+    assert [op.attrs["table"].optimizer for op in ops if op.type == "make_table"] == ["adam"]
+    assert not any("embedding_0.w_0_moment" in name for op in ops for name in op.output_arg_names)
+
+
+def test_a_distributed_table_with_dense_gradients_is_refused():
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        ids = layers.data("ids", [1], dtype="int64")
+        found = layers.embedding(ids, [50, 8], is_distributed=True)
+        fluid.optimizer.SGD(0.1).minimize(layers.mean(found))
+    for mode in ("grad_allreduce", "nccl2"):
+        _, trained = rewritten(startup, main, Group(mode, ("a:1", "b:1"), 0, "a:1"))
+        with pytest.raises(PlanError, match="must be trained, with is_sparse=True"):
+            in_group(trained)
+
+
+def test_programs_of_one_startup_broadcast_no_table():
+    startup = fluid.Program()
+    with fluid.unique_name.guard():
+        for _ in range(2):
+            main = fluid.Program()
+            with fluid.program_guard(main, startup):
+                ids = layers.data("ids", [1], dtype="int64")
+                found = layers.embedding(ids, [50, 8], is_sparse=True, is_distributed=True)
+                loss = layers.mean(layers.fc(found, 4))
+                fluid.optimizer.Adam(0.1, lazy_mode=True).minimize(loss)
+    first, _ = rewritten(startup, main, Group("grad_allreduce", ("a:1", "b:1"), 0, "a:1"))
+    ops = in_group(first).global_block().ops
+    assert [op.attrs["table"].optimizer for op in ops if op.type == "make_table"] == ["adam"] * 2
+    sent = [op.input("X")[0] for op in ops if op.type == "c_broadcast"]
+    assert sent == ["fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0"]
 
 
 def test_small_values_of_a_type_are_sent_as_one():

@@ -255,3 +255,52 @@ def test_padding_is_an_id_or_counts_from_the_end(alone: fluid.Scope, padding: in
 def test_padding_from_the_end_of_what_has_none_is_refused() -> None:
     with pytest.raises(GraphError, match="would count from the end"):
         built(lambda: table(ids_input(), "t", rows=-1, padding_idx=-1))
+
+
+def test_one_trainer_of_a_group_trains_as_a_process_alone(alone: fluid.Scope) -> None:
+    """Its startup lacks the ring; the table begins with the state that its optimizer wants."""
+    told = []
+    for in_a_group in (False, True):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            loss = two_tables(optimizer.Adam(0.1, lazy_mode=True))()
+        if in_a_group:
+            config = fluid.DistributeTranspilerConfig()
+            config.mode = "nccl2"
+            fluid.DistributeTranspiler(config).transpile(
+                0, main, trainers="t0:1", startup_program=startup, current_endpoint="t0:1"
+            )
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        told.append([exe.run(main, feed=feed_of(1, 2), fetch_list=[loss])[0] for _ in range(2)])
+    assert told[0] == told[1]
+
+
+def test_a_table_that_was_made_for_another_optimizer_is_refused(alone: fluid.Scope) -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        loss = layers.mean(table(ids_input("a"), "t", rows=9))
+        optimizer.Adam(0.1, lazy_mode=True).minimize(loss)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(startup.clone())  # knows no Program that trains
+    with pytest.raises(GraphError, match="was made for sgd, and this program moves it by adam"):
+        exe.run(main, feed={"a": np.array([[1]])})
+
+
+def test_programs_of_one_startup_have_tables_of_their_own(alone: fluid.Scope) -> None:
+    """As one that has no other beside it."""
+
+    def trained(count: int) -> list[np.ndarray]:
+        startup, mains = fluid.Program(), []
+        with fluid.unique_name.guard():
+            for k in range(count):
+                with fluid.program_guard(fluid.Program(), startup):
+                    loss = layers.mean(table(ids_input("a"), f"t{k}", rows=9))
+                    optimizer.Adam(0.1 + 0.1 * k, lazy_mode=True).minimize(loss)
+                    mains.append((fluid.default_main_program(), loss))
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        feed = {"a": np.array([[1], [1], [2]])}
+        return [exe.run(main, feed, [loss])[0] for _ in range(3) for main, loss in mains]
+
+    assert trained(2)[::2] == trained(1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,9 +111,12 @@ def test_a_status_is_read_as_it_was_written(tmp_path):
     assert status.read_job(tmp_path) == JOB
     assert status.read_all(tmp_path) == [told, HEALTHY[2]]
     json.loads((tmp_path / "status.0.json").read_text(), parse_constant=pytest.fail)
-    # Another job, with fewer ranks, is not taken for this one.
+    # Another job, with fewer ranks, is not taken for this one; files of others stay.
+    (tmp_path / "status.0.json.77.tmp").touch()
+    (tmp_path / "status.mine.json").touch()
     status.begin_job(tmp_path, replace(JOB, ranks=1))
     assert status.read_all(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"job.json", "status.mine.json"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 0}', '{"format": 1, "ranks": 2}'])
@@ -142,6 +147,33 @@ def test_a_directory_without_a_job_is_refused_with_what_to_do(tmp_path, capsys):
     assert "start it with `python -m hpcdist --metrics DIR`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"[1]", b'{"format": 1}', None])
+@pytest.mark.parametrize("name", ["job.json", "status.1.json"])
+def test_files_of_others_end_the_command_by_name(tmp_path, capsys, name, data):
+    status.begin_job(tmp_path, JOB)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    path.mkdir() if data is None else path.write_bytes(data)
+    with pytest.raises(SystemExit) as end:
+        top.main([str(tmp_path)])
+    assert end.value.code == 1
+    assert name in capsys.readouterr().err
+
+
+def test_a_status_that_is_replaced_while_it_is_read_is_for_the_next_look(tmp_path, monkeypatch):
+    status.write(tmp_path, HEALTHY[0])
+    read = Path.read_text
+
+    def stale(path, **how):
+        if path.name == "status.1.json":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(path, **how)
+
+    (tmp_path / "status.1.json").touch()
+    monkeypatch.setattr(Path, "read_text", stale)
+    assert status.read_all(tmp_path) == [HEALTHY[0]]
+
+
 def test_a_job_of_slurms_is_found_by_its_number(tmp_path, monkeypatch, capsys):
     here, work, bin_ = (tmp_path / name for name in ("here", "work", "bin"))
     for folder in (here, work / "logs-4711", work / "logs-4714", bin_):
@@ -153,6 +185,8 @@ def test_a_job_of_slurms_is_found_by_its_number(tmp_path, monkeypatch, capsys):
         "exit 1\n"
     )
     (bin_ / "scontrol").chmod(0o755)
+    (work / "another").mkdir()
+    (work / "another" / "job.json").write_text('{"name": "of another program"}')
     for number in ("4711", "4714"):
         status.begin_job(work / f"logs-{number}", replace(JOB, job=number))
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
@@ -245,6 +279,15 @@ def test_files_of_others_are_refused_at_the_start(tmp_path):
         watch(str(tmp_path)).begin()
 
 
+def test_a_directory_that_is_full_is_refused_at_the_start(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(status, "begin_job", full)
+    with pytest.raises(LaunchError, match="rank 0 .* cannot begin to tell .*No space left"):
+        watch(str(tmp_path)).prepare(first_of_host=True)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -305,14 +348,13 @@ def test_prometheus_reads_what_is_written_for_it(tmp_path):
 
 def test_files_of_dead_processes_are_removed_and_no_others(tmp_path):
     dead = 2**22 + 1  # more than there can be
-    for name in (f"hpcdist.{dead}.prom", f"hpcdist.{os.getpid()}.prom", "hpcdist.x.prom", "a.prom"):
+    gone = f"hpcdist.{dead + 1}.prom"
+    (tmp_path / gone).symlink_to("nothing")  # as if another job had removed it meanwhile
+    kept = [f"hpcdist.{os.getpid()}.prom", "hpcdist.x.prom", "a.prom"]
+    for name in (f"hpcdist.{dead}.prom", f"hpcdist.{dead}.prom.{dead}.tmp", *kept):
         (tmp_path / name).touch()
     prometheus.remove_dead(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"hpcdist.{os.getpid()}.prom",
-        "hpcdist.x.prom",
-        "a.prom",
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {gone, *kept}
 
 
 def test_causes_are_words_that_a_row_has_room_for():

@@ -51,6 +51,8 @@ logger = logging.getLogger("hpcdist")
 PLAIN = Fusing(memory_mb=32.0)  # for scripts that say nothing: fleet 2.0's default
 LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
 AVERAGED = "averaged in local step"
+# Programs with one of these are run by all trainers together.
+_TOGETHER = ("c_allreduce_sum", "c_sparse_sum", "pull_sparse", "push_sparse")
 _LEAVING = 1  # the tag of what a trainer says when its script has ended
 
 
@@ -244,7 +246,7 @@ class CollectiveLink(Link):
         others = [op for op in ops if id(op) not in tables]
         summing = iter(self._bind_sums(others, binding))
         calls = [tables[id(op)] if id(op) in tables else next(summing) for op in ops]
-        if any(op.type in ("c_allreduce_sum", "c_sparse_sum", "push_sparse") for op in ops):
+        if any(op.type in _TOGETHER for op in ops):
             calls[0] = in_order(self._begin_step, calls[0])
             calls[-1] = in_order(calls[-1], self._end_step)
         return calls
@@ -347,9 +349,11 @@ class CollectiveLink(Link):
         if early and self._summing:
             self._stop_watching()
             raise CommError(
-                f"trainer {self._trainers.rank} sums gradients of step {here.step}, but trainer "
-                f"{early[0]} has ended its script after {self._left[early[0]]} steps: give all "
-                "trainers equally many batches, or read them through hpcdist.even_batches"
+                f"trainer {self._trainers.rank} is in step {here.step}, which all trainers make "
+                f"together, but trainer {early[0]} has ended its script after "
+                f"{self._left[early[0]]} steps: give all trainers equally many batches, or read "
+                "them through hpcdist.even_batches; programs that look rows of distributed tables "
+                "up run on all of them, to test too"
             )
 
 

@@ -99,6 +99,8 @@ class Job(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
+        if self.cluster.servers and not self._serves:
+            _refuse_what_servers_hold(program, found, feed)
         self._link.begin(found, scope)
         if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
@@ -306,6 +308,18 @@ class Job(Control):
             self._trainers.allgather_living(b"", None, "the others' end")
             self._batches.end()
         self._link.end()
+
+
+def _refuse_what_servers_hold(program: Program, found: Program, feed: Feed) -> None:
+    """Refuse to feed what is gone from the Program that a trainer runs, such as a learning rate."""
+    own, left = program.global_block().vars, found.global_block().vars
+    for name in feed:
+        if name in own and name not in left:
+            raise FeedError(
+                f"feed {name!r}: only the parameter servers hold and read it, and they are fed "
+                "nothing; let a schedule of layers.learning_rate_scheduler compute it, or train "
+                "without servers (no --pservers)"
+            )
 
 
 def _is_startup(program: Program) -> bool:

@@ -65,6 +65,7 @@ def _without_rings(program: Program) -> Program:
     if group is None or len(group.endpoints) > 1:
         return program
     new = program.clone()
+    new.initialize_as(program)
     block = new.global_block()
     block.ops = [op for op in block.ops if op.type not in RING_OPS]
     return new

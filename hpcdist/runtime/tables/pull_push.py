@@ -176,6 +176,9 @@ def bind_held(
         return calls
     names = sorted({look_up.table for op in steps for look_up in op.attrs["lookups"]})
     tables = [held_table(binding, name) for name in names]
+    for op in steps:
+        for table in op.attrs.get("tables", ()):
+            _check_moves(held_table(binding, table.parameter), table)
     rates = {
         name: binding.arrays[rate]
         for op in steps
@@ -184,6 +187,17 @@ def bind_held(
     exchange = exchange_of(tables, rates)
     specs = [TableSpec(table.name, table.dim, table.dict_size) for table in tables]
     return calls | bind_steps(steps, binding, specs, owners, lambda: exchange)
+
+
+def _check_moves(held: SparseTable, table: Table) -> None:
+    """Refuse a table whose startup Program did not know what moves it, such as a copy of one."""
+    made, moved = (replace(o, initial_moment=0.0) for o in (held.optimizer, _optimizer(table)))
+    if made != moved:
+        raise GraphError(
+            f"table {held.name!r} was made for {made.kind}, and this program moves it by "
+            f"{moved.kind}, or with other numbers: run the startup program that this one was built "
+            "with, not a copy"
+        )
 
 
 def _tables_in(op: Operator) -> list[str]:
