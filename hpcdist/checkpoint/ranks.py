@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import logging
 from collections import Counter
@@ -123,8 +124,8 @@ def agreed(gather: Callable[[bytes], list[bytes]], what: Callable[[], T], who: s
 
 
 # -- what trainer 0 does alone ---------------------------------------------------------------------
-_outcomes: dict[str, list[str]] = {}  # of all that trainer 0 has done, of every time
-_calls: Counter[str] = Counter()  # how often this trainer has waited for it
+_outcomes: dict[str, list[str]] = {}  # of all that trainer 0 has done, by what it was, and where
+_calls: Counter[str] = Counter()  # how often this trainer has done so
 
 
 def saved_by_first(
@@ -132,26 +133,37 @@ def saved_by_first(
 ) -> None:
     """Have trainer 0 ``save`` into a directory; return when it has, on every trainer that calls.
 
-    ``name`` is that of a file in it.
+    ``name`` is that of a file in it. A trainer with a directory of its own saves there itself.
     """
 
     def save_locked() -> None:
         with held(directory):
             save()
 
-    done_by_first(peers, f"save {directory / (name or '')}", save_locked)
+    done_by_first(peers, "save", directory, name, save_locked, save_locked)
 
 
-def done_by_first(peers: Peers, what: str, do: Callable[[], None]) -> None:
-    """Have trainer 0 ``do`` something; return when it has, on every trainer that calls.
+def done_by_first(
+    peers: Peers,
+    verb: str,
+    directory: Path,
+    name: str | None,
+    do: Callable[[], None],
+    in_own: Callable[[], None],
+) -> None:
+    """Have trainer 0 ``do`` something in a directory; return when it has, on all that call this.
 
     Trainers need not call this: scripts may save on trainer 0 alone. Its CheckpointError is raised
-    on all that do.
+    on all that do. Trainers that come here as often as trainer 0 from the same place in the script,
+    but with another directory, each have one of their own: what they do there is ``in_own``.
     """
     if peers.trainers == 1:
         do()
         return
-    key = xxhash.xxh3_128_hexdigest(what.encode())
+    what = f"{verb} {directory / (name or '')}"
+    place = f"{verb} {name or ''} {_place_in_script()}"
+    named, placed = _key(what), _key(f"{place} {_calls[place]}")
+    _calls[place] += 1
     if peers.trainer == 0:
         outcome = ""
         try:
@@ -160,16 +172,36 @@ def done_by_first(peers: Peers, what: str, do: Callable[[], None]) -> None:
             outcome = str(error) or repr(error)
             raise
         finally:
-            peers.announce(f"{key} {outcome}".encode()[:ANNOUNCED])
+            peers.announce(f"{named} {placed} {outcome}".encode()[:ANNOUNCED])
         return
-    call, heard = _calls[key], _outcomes.setdefault(key, [])
-    _calls[key] += 1
-    while len(heard) <= call:
+    call, heard = _calls[what], _outcomes.setdefault(named, [])
+    _calls[what] += 1
+    while len(heard) <= call and placed not in _outcomes:
         said = peers.hear(f"trainer 0 to {what}")
         if said is None:
             logger.warning("trainer 0 died before it could %s", what)
             return
-        other, _, outcome = said.decode(errors="replace").partition(" ")
-        _outcomes.setdefault(other, []).append(outcome)
-    if heard[call]:
-        raise CheckpointError(f"trainer 0: {heard[call]}")
+        *keys, outcome = said.decode(errors="replace").split(" ", 2)
+        for key in keys:
+            _outcomes.setdefault(key, []).append(outcome)
+    here = len(heard) > call
+    outcome = heard[call] if here else _outcomes[placed][0]
+    if outcome:
+        raise CheckpointError(f"trainer 0: {outcome}")
+    if not here:
+        in_own()
+
+
+def _key(what: str) -> str:
+    return xxhash.xxh3_128_hexdigest(what.encode())
+
+
+def _place_in_script() -> str:
+    """Return the lines that are being run, but for those of this package, innermost first."""
+    package = __name__.partition(".")[0]
+    lines, frame = [], inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] != package:
+            lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " ".join(lines)

@@ -363,7 +363,7 @@ def _load_on_servers(
         peers.ask({"do": CHECK, "data": here.step > 0, **where})
         peers.ask({"do": LOAD, **where})
 
-    done_by_first(peers, f"load {directory / (filename or '')}", ask)
+    done_by_first(peers, "load", directory, filename, ask, in_own=lambda: None)
 
 
 def load_params(

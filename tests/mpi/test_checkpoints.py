@@ -285,6 +285,52 @@ def test_what_all_trainers_save_they_can_load_next(mpi_tmp_path, trainers, serve
     values(run_job(trainers, servers, train(0, 2, save=saves_often)))
 
 
+@pytest.mark.parametrize("kind", ["persistables", "inference", "fluid", "state"])
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1), (2, 2)])
+def test_each_trainer_may_save_into_a_directory_of_its_own(mpi_tmp_path, trainers, servers, kind):
+    def script(role):
+        number = iter(range(9))
+
+        def save(exe):
+            folder = str(mpi_tmp_path / f"{role.index}-{next(number)}")
+            main = fluid.default_main_program()
+            if kind == "inference":
+                out = main.global_block().var("fc_1.tmp_1")
+                fluid.io.save_inference_model(folder, ["x"], [out], exe)
+                with fluid.scope_guard(fluid.Scope()):
+                    fluid.io.load_inference_model(folder, exe)
+            elif kind == "state":
+                fluid.save(main, f"{folder}/net")
+                fluid.load(main, f"{folder}/net", exe)
+            else:
+                how = "fluid" if kind == "fluid" else "hdf5"
+                fluid.io.save_persistables(exe, folder, format=how)
+                fluid.io.load_persistables(exe, folder)
+
+        def saves(exe):
+            save(exe)
+            if role.index == 0:
+                fluid.io.save_params(exe, str(mpi_tmp_path / "alone"))
+            for _ in range(2):
+                save(exe)
+            fluid.io.save_params(exe, str(mpi_tmp_path / "all"))
+            fluid.io.load_params(exe, str(mpi_tmp_path / "all"))
+
+        return train(0, 2, save=saves)(role)
+
+    values(run_job(trainers, servers, script))
+    folders = {path.name for path in mpi_tmp_path.iterdir()}
+    assert folders == {"alone", "all", *(f"{k}-{n}" for k in range(trainers) for n in range(3))}
+    for number in range(3):
+        first, other = (str(mpi_tmp_path / f"{k}-{number}") for k in (0, 1))
+        name = "/net" if kind == "state" else ""
+        if kind != "inference":
+            wanted, found = map(fluid.load_program_state, (first + name, other + name))
+            assert wanted.keys() == found.keys()
+            for variable, value in wanted.items():
+                np.testing.assert_array_equal(found[variable], value, variable)
+
+
 def test_trainer_0_may_save_alone(mpi_tmp_path):
     def script(role):
         with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
