@@ -199,7 +199,7 @@ def test_parameters_that_share_a_gradient_move_one_by_one():
     def moved(place):
         main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
         with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-            a, b, c = (fluid.layers.create_parameter([5], "float32", name=n) for n in "abc")
+            a, b, c = (fluid.layers.create_parameter([40], "float32", name=n) for n in "abc")
             loss = fluid.layers.mean(fluid.layers.square(a + b * c))
             (pair, *_) = fluid.backward.append_backward(loss, parameter_list=["a", "b"])
             both = [(p, pair[1]) for p in (a, b)]
@@ -207,7 +207,7 @@ def test_parameters_that_share_a_gradient_move_one_by_one():
         exe = fluid.Executor(place)
         exe.run(startup, scope=scope)
         for seed, name in enumerate("abc"):
-            values = np.random.default_rng(seed).normal(size=5).astype(np.float32)
+            values = np.random.default_rng(seed).normal(size=40).astype(np.float32)
             scope.find_var(name).get_tensor().set(values)
         for _ in range(2):
             exe.run(main, scope=scope)
