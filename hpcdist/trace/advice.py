@@ -13,6 +13,7 @@ from hpcdist.trace.files import RankRecording
 from hpcdist.trace.summary import RankSummary, transits
 
 STRAGGLES = 1.5  # times what the other trainers are busy in a step
+LEAST_S = 1e-3  # more in a step: ranks that share cores differ by less from one run to the next
 LEAST_SHARE = 0.2  # of the time, below which nothing is worth a word
 SKEWED = 1.6  # times a server's fair share
 LARGE_BYTES = 2**16  # of a packet: smaller ones are applied in no time
@@ -43,7 +44,8 @@ def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
             continue
         usual, step_s = statistics.median(others), rank.seconds / rank.steps
         # Not only now and then, as on a host that is busy with other things too.
-        if rank.steadily > STRAGGLES * usual and rank.steadily - usual > LEAST_SHARE * step_s:
+        longer = rank.steadily - usual
+        if rank.steadily > STRAGGLES * usual and longer > max(LEAST_S, LEAST_SHARE * step_s):
             found.append(rank)
     return found
 

@@ -509,7 +509,7 @@ CASES = [
     _case("healthy, with a loader", "", **SERVED, loader=True),
     _case("healthy, with own rows", "", **SUMS, options="--feed local"),
     _case("healthy, with a sparse table", "", **SERVED, sparse=True),
-    _case("healthy, with some checkpoints", "", **SERVED, every=75),
+    _case("healthy, with some checkpoints", "", **SERVED, every=300, steps=600),
     _case("healthy, many layers", "", **SUMS, layers=6),
     _case("healthy, long", "", **SERVED, steps=600),
 ]
