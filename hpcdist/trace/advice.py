@@ -13,7 +13,8 @@ from hpcdist.trace.files import RankRecording
 from hpcdist.trace.summary import RankSummary, transits
 
 STRAGGLES = 1.5  # times what the other trainers are busy in a step
-LEAST_S = 1e-3  # more in a step: ranks that share cores differ by less from one run to the next
+LEAST_S = 5e-4  # more in a step: ranks that share cores differ by less from one run to the next
+ALIKE = 0.8  # of the most: no less in any way that matters
 LEAST_SHARE = 0.2  # of the time, below which nothing is worth a word
 SKEWED = 1.6  # times a server's fair share
 LARGE_BYTES = 2**16  # of a packet: smaller ones are applied in no time
@@ -205,9 +206,11 @@ def _garbage(ranks: Sequence[RankSummary]) -> list[Advice]:
 
 
 def _checkpoints(ranks: Sequence[RankSummary]) -> list[Advice]:
-    worst = max(ranks, key=lambda rank: rank.share(rank.checkpoints), default=None)
-    if worst is None or worst.share(worst.checkpoints) < LEAST_SHARE:
+    most = max((rank.share(rank.checkpoints) for rank in ranks), default=0.0)
+    if most < LEAST_SHARE:
         return []
+    # All trainers save together: the first one of those that take as long, not who waits longest.
+    worst = next(rank for rank in ranks if rank.share(rank.checkpoints) > ALIKE * most)
     return [
         Advice(
             "checkpoints",
