@@ -163,7 +163,7 @@ def take_up(checkpoint: Source, held: Sequence[Held], scope: Scope) -> None:
     run(jobs)
     for h, target in uploads:
         shape = None if (found := array_of(scope, h.local)) is None else found.shape
-        scope.var(h.local).get_tensor().set(target if shape is None else target.reshape(shape))
+        scope.var(h.local).take(target if shape is None else target.reshape(shape))
 
 
 def _jobs_for(checkpoint: Source, piece: Piece, out: np.ndarray) -> Any:

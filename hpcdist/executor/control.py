@@ -16,7 +16,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
 
 if TYPE_CHECKING:
-    from hpcdist.executor.scope import Scope
+    from hpcdist.executor.scope import Scope, ScopeVariable
 
 
 Feed = Mapping[str, Any]
@@ -140,6 +140,9 @@ class Control(NetworkOperators):
         None: what is fetched here needs no turning.
         """
         return names, None
+
+    def note_set(self, variable: ScopeVariable) -> None:
+        """Note that the script sets a variable by hand, before the next step."""
 
     def peers(self) -> Peers | None:
         """Return the other ranks; None on a server, and in a process that trains alone."""

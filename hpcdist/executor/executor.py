@@ -133,7 +133,9 @@ class Executor:
         turn: Callable[[control.Fetched], list[Any]] | None = None
         if job is not None:
             fetches, turn = job.shared_fetch(origin, asked)
-        values = {n: v if type(v) is np.ndarray else _host(n, v, program) for n, v in feed.items()}
+        values = {
+            n: v if type(v) is np.ndarray else as_host(n, v, program) for n, v in feed.items()
+        }
         lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
         shapes = [
             (n, v.shape, v.dtype) if n not in lods else _ragged_key(n, v, lods[n])
@@ -300,7 +302,7 @@ def _names(fetch_list: Any) -> tuple[str, ...]:
         raise FeedError(f"fetch_list: expected Variables or names, got {fetch_list!r}") from None
 
 
-def _host(name: str, value: Any, program: Program) -> np.ndarray:
+def as_host(name: str, value: Any, program: Program) -> np.ndarray:
     """Turn a list, a number or a tensor into an array of the variable's dtype."""
     var = program.global_block().vars.get(name)
     if isinstance(value, (bool, int, float, np.generic)):

@@ -68,7 +68,7 @@ class Interpreter:
         for name in self._kept:
             value = self._values.get(name)
             if isinstance(value, Value):
-                scope.var_or_new(name).get_tensor().set(value.array)
+                scope.var_or_new(name).take(np.asarray(value.array))
 
     def bind(self, op: Operator) -> Callable[[], None]:
         """Return what to call at every step."""

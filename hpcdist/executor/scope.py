@@ -11,6 +11,7 @@ import numpy as np
 from hpcdist.checks import Refused
 from hpcdist.device import assign, on_host
 from hpcdist.errors import FeedError
+from hpcdist.executor import control
 from hpcdist.graph.dtypes import canonical
 
 
@@ -30,6 +31,14 @@ class ScopeVariable:
         """Return a handle for reading and setting the array."""
         return ScopeTensor(self)
 
+    def take(self, array: Any) -> None:
+        """Take over the value of a host array; the same shape and dtype are written in place."""
+        held = self.value
+        if held is not None and held.shape == array.shape and held.dtype == array.dtype:
+            assign(held, array)
+        else:
+            self.hold(array.copy())
+
     def hold(self, value: Any) -> None:
         """Take another array: compiled programs must bind anew."""
         self.value = value
@@ -44,13 +53,14 @@ class ScopeTensor:
         self._variable = variable
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Set the value; the same shape and dtype are written in place."""
-        value = np.asarray(array)
-        held = self._variable.value
-        if held is not None and held.shape == value.shape and held.dtype == value.dtype:
-            assign(held, value)
-        else:
-            self._variable.hold(value.copy())
+        """Set the value; the same shape and dtype are written in place.
+
+        A job looks at it before its next step: other ranks must have it, too.
+        """
+        job = control.installed()
+        if job is not None:
+            job.note_set(self._variable)
+        self._variable.take(np.asarray(array))
 
     def shape(self) -> list[int]:
         """Return the shape."""

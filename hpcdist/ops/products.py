@@ -160,7 +160,8 @@ def _cross_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, dim: int) 
 
 
 def _cross_apart(op: Applied) -> bool:
-    return 3 in op.operands[0].shape and _cross_axis(op.operands[0].shape, op.attrs["dim"]) > 0
+    dim = op.attrs["dim"]  # if it is not given, it is dimension 0 in batches of three rows
+    return dim != NO_DIM and _cross_axis(op.operands[0].shape, dim) > 0
 
 
 define_with_grad(

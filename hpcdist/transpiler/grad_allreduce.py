@@ -141,6 +141,9 @@ def _scale_loss_gradients(block: Block, factor: float) -> None:
         op = block.ops[i]
         if op.role & Role.BACKWARD and op.role & Role.LOSS:
             name = op.output_arg_names[0]
+            if op.type == "scale" and name not in op.input_arg_names and not op.attrs["bias"]:
+                op.attrs["scale"] *= factor  # of a plain script, whose rows have a weight
+                continue
             facts = {"scale": factor, "bias": 0.0, "bias_after_scale": True}
             block.add_op(_op(block, "scale", name, name, Role.BACKWARD, **facts), i + 1)
 

@@ -84,6 +84,23 @@ def test_ranks_find_what_one_process_finds(tmp_path, data, script, options, rank
     assert found[0][-1] > least
 
 
+def test_the_first_page_prints_the_same_loss_however_it_is_started(tmp_path):
+    source = re.search(r"```python\n(# train.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert source is not None
+    paddle = source[1].replace("import hpcdist as fluid", "import paddle.fluid as fluid")
+    losses = []
+    for ranks, options, script in (
+        (1, ["--as-paddle"], paddle),
+        (4, ["--pservers", "2"], source[1]),
+        (4, [], source[1]),
+    ):
+        ended = Job(tmp_path, script, *options, ranks=ranks, mpirun=ranks > 1).end()
+        assert ended.code == 0, ended.err
+        assert re.fullmatch(rf"loss {NUMBER.pattern}\n", ended.out)
+        losses.append(float(ended.out.split()[1]))
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+
+
 def test_servers_report_their_tables(tmp_path):
     """What the documentation of tables shows: five batches of 64 ids, none of them twice."""
     source = re.search(

@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import xxhash
+from xxhash import xxh3_64_intdigest
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import FeedError
 from hpcdist.executor.position import here
 from hpcdist.lod_tensor import LoDTensor
 
-WORDS = 64  # of a record: rows, digest of the names, then a digest for each variable by name
-HEAD = 2
+# Of a record: rows, digests of what was set and of the names, then one for each variable by name.
+WORDS = 64
+HEAD = 3
 ENDED = 2**64 - 1  # a key, or in place of the rows: this trainer's script feeds no more
 RECORD_BYTES = 8 * WORDS
-KNOWN_SHAPES = 4096
 
 CAUSES = (
     "trainers share every batch, each takes its rows of it, so all must feed the same one. Usual "
@@ -39,7 +39,7 @@ def record_of(feed: Mapping[str, Any], rows: int) -> Array:
     """
     record = np.zeros(WORDS, np.uint64)
     names = sorted(feed)
-    record[0], record[1] = rows, xxhash.xxh3_64_intdigest("\n".join(names).encode())
+    record[0], record[2] = rows, xxh3_64_intdigest("\n".join(names).encode())
     for place, name in enumerate(names, HEAD):
         last = min(place, WORDS - 1)
         record[last] ^= np.uint64(_digest(feed[name], seed=place))
@@ -49,42 +49,38 @@ def record_of(feed: Mapping[str, Any], rows: int) -> Array:
 def _digest(value: Any, seed: int) -> int:
     lod = value.lod() if isinstance(value, LoDTensor) else []
     array = np.asarray(value.value if isinstance(value, LoDTensor) else value)
-    head = xxhash.xxh3_64_intdigest(f"{array.dtype.str}{array.shape}{lod}".encode(), seed)
+    head = xxh3_64_intdigest(f"{array.dtype.str}{array.shape}{lod}".encode(), seed)
     if array.dtype.hasobject:  # which the executor refuses
         return head
-    return xxhash.xxh3_64_intdigest(
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, head
-    )
+    return xxh3_64_intdigest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, head)
 
 
 class _Keys:
     """Makes one number of all that is fed, whatever the order in which it is named."""
 
     def __init__(self) -> None:
-        self._seeds: dict[Any, int] = {}  # by name, dtype and shape
+        self._known: dict[str, tuple[Any, Any, int]] = {}  # of the last: dtype, shape, seed
 
     def of(self, feed: Mapping[str, Any]) -> int:
-        key, seeds = 0, self._seeds
+        key, known = 0, self._known
         for name, value in feed.items():
             if type(value) is not np.ndarray:
-                key ^= _digest(value, xxhash.xxh3_64_intdigest(name.encode()))
+                key ^= _digest(value, xxh3_64_intdigest(name.encode()))
                 continue
-            seed = seeds.get((name, value.dtype, value.shape))
-            if seed is None:
-                seed = self._noted(name, value)
+            found = known.get(name)
+            # Most batches are like the one before; comparing is faster than looking shapes up.
+            if found is None or found[0] is not value.dtype or found[1] != value.shape:
+                found = known[name] = value.dtype, value.shape, _seed(name, value)
             data: Any = value
             try:
-                key ^= xxhash.xxh3_64_intdigest(data, seed)
+                key ^= xxh3_64_intdigest(data, found[2])
             except (ValueError, BufferError):  # not in one piece, or of no type that buffers have
-                key ^= _digest(value, seed)
+                key ^= _digest(value, found[2])
         return key
 
-    def _noted(self, name: str, array: Array) -> int:
-        if len(self._seeds) >= KNOWN_SHAPES:
-            self._seeds.clear()
-        seed = xxhash.xxh3_64_intdigest(f"{name} {array.dtype.str}{array.shape}".encode())
-        self._seeds[name, array.dtype, array.shape] = seed
-        return seed
+
+def _seed(name: str, array: Array) -> int:
+    return xxh3_64_intdigest(f"{name} {array.dtype.str}{array.shape}".encode())
 
 
 class BatchCheck:
@@ -99,18 +95,32 @@ class BatchCheck:
         self._feed: Mapping[str, Any] = {}
         self._rows = 0
         self._keys = _Keys()
+        self._set: Sequence[str] = ()  # what the script has set by hand before this step
+        self._set_key = 0
+        self._noted: tuple[Sequence[str], int] = ((), 0)  # for the next step
+
+    def note_set(self, values: Mapping[str, Any]) -> None:
+        """Note what the script has set by hand, by name, since the last step."""
+        self._noted = tuple(values), self._keys.of(values)
 
     def begin(self, feed: Mapping[str, Any], rows: int) -> None:
         """Note what is fed in this step, before it is computed."""
         self._feed, self._rows = feed, rows
+        self._set, self._set_key = self._noted
+        self._noted = (), 0
 
     def key(self) -> int:
-        """Return a number that differs where what is fed does."""
-        return self._keys.of(self._feed)
+        """Return a number that differs where what is fed, or was set, does."""
+        return self._keys.of(self._feed) ^ self._set_key
 
     def record(self) -> bytes:
         """Return what tells others in which variables theirs differ."""
-        return record_of(self._feed, self._rows).tobytes()
+        return self._record().tobytes()
+
+    def _record(self) -> Array:
+        record = record_of(self._feed, self._rows)
+        record[1] = self._set_key
+        return record
 
     def compare(self, trainer: int, record: bytes) -> None:
         """Raise FeedError if this is not the record of the batch that was fed here.
@@ -119,7 +129,14 @@ class BatchCheck:
         """
         if not record:
             self.refuse_ended(trainer)
-        mine = record_of(self._feed, self._rows)
+        mine = self._record()
+        if mine[1] != np.frombuffer(record, np.uint64)[1]:
+            names = ", ".join(map(repr, self._set)) or "nothing"
+            raise FeedError(
+                f"step {here.step}: before this step {self.name(self._trainer)} has set {names} by "
+                f"hand, {self.name(trainer)} other values, or other variables: trainers must all "
+                "begin a step with the same ones; give random numbers a seed"
+            )
         if found := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
             raise FeedError(
                 f"step {here.step}: {self.name(trainer)} {found} than "
@@ -144,7 +161,7 @@ def _difference(mine: Array, other: Array, feed: Mapping[str, Any]) -> str:
     if np.array_equal(mine, other):
         return ""
     names = sorted(feed)
-    if other[1] != mine[1]:
+    if other[2] != mine[2]:
         return f"feeds other variables than {', '.join(names)}"
     differing = np.flatnonzero(mine[HEAD:] != other[HEAD:])
     known = [name for k, name in enumerate(names) if min(k, WORDS - HEAD - 1) in differing]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from hpcdist.device import assign, on_host
+from hpcdist.executor.control import Fetched
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ops.auc import area, counted
 from hpcdist.runtime.batches.gather_batch import Value
+from hpcdist.runtime.job.membership import Membership
 
 
 class DistributedAuc:
@@ -21,6 +25,11 @@ class DistributedAuc:
         self._by_area = {op.output("AUC")[0]: op for op in ops}
         slots = "StatPos", "StatNeg"
         self._by_counts = {name: op for op in ops for slot in slots for name in op.input(slot)}
+
+    @property
+    def states(self) -> frozenset[str]:
+        """The variables of their counts."""
+        return frozenset(self._by_counts)
 
     def counts(self, name: str) -> bool:
         """Tell whether a value is made of the counts of an `auc` operator."""
@@ -44,6 +53,45 @@ class DistributedAuc:
         if op is not None and op.attrs["slide_steps"]:
             joined[-1] = np.asarray(own)[-1]  # the number of batches
         return joined
+
+
+class CountsOfAll:
+    """Counts that a Program such as a test goes on from, which every trainer runs whole.
+
+    Before it runs each trainer takes those of all; afterwards only the first one keeps them, for
+    they add up.
+    """
+
+    def __init__(self, program: Program, known: frozenset[str], membership: Membership) -> None:
+        self._areas = DistributedAuc(program)
+        self._names = sorted(self._areas.states & known)
+        self._membership = membership
+        self._scope: Scope | None = None
+
+    def gather(self, scope: Scope) -> None:
+        """Take the counts of all trainers. Collective."""
+        self._scope = scope
+        for name in self._names:
+            held = scope.find_var(name)
+            if held is None or held.value is None:
+                continue  # not initialized: compiling says so
+            own = on_host(held.value)
+            told = self._membership.join(own.tobytes(), f"the other trainers' {name!r}")
+            came = [np.frombuffer(t, own.dtype).reshape(own.shape) for t in told if t is not None]
+            assign(held.value, self._areas.whole(name, np.sum(came, axis=0), own))
+
+    def handing_back(self) -> Callable[[Fetched], list[Any]] | None:
+        """Return what ends such a run; None if it counts nothing."""
+        return self._hand_back if self._names else None
+
+    def _hand_back(self, fetched: Fetched) -> list[Any]:
+        assert self._scope is not None
+        for name in () if self._membership.is_first else self._names:
+            held = self._scope.find_var(name)
+            if held is not None and held.value is not None:
+                empty = np.zeros_like(on_host(held.value))
+                assign(held.value, self._areas.whole(name, empty, on_host(held.value)))
+        return [value for _, value in fetched]
 
 
 def _sizes(op: Operator) -> tuple[int, int]:

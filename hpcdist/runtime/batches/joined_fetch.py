@@ -46,11 +46,15 @@ class _Notes:
             self.everyones.append(views)
         # Of numbers, such as losses, all trainers' as one vector.
         self.numbers = [[_as_numbers(view) for view in views] for views in self.everyones]
-        self._own = [[view[rank : rank + 1] for view in views] for views in self.everyones]
+        self._rank = rank
 
     def write(self, arrays: Sequence[Any]) -> None:
-        for own, array in zip(self._own[self._rounds.at], arrays):
-            np.copyto(own, array)
+        rank, at = self._rank, self._rounds.at
+        for array, numbers, everyones in zip(arrays, self.numbers[at], self.everyones[at]):
+            if numbers is None:
+                everyones[rank] = array
+            else:
+                numbers[rank] = array.item()
 
 
 class JoinedFetch:
@@ -140,8 +144,7 @@ class JoinedFetch:
             for trainer, count in weights:
                 total += told[trainer] * count
                 rows += count
-            values[k] = joined = np.empty(notes.shapes[i], numbers.dtype)
-            joined.fill(total / rows)
+            values[k].fill(total / rows)  # what is fetched here is a copy of this step's own
         return values
 
     def pack(self, fetched: Fetched, division: Division, scope: Scope) -> bytes:

@@ -14,20 +14,22 @@ import numpy as np
 from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import Group
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
+from hpcdist.device import on_host
 from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.control import Binding, Feed, Fetched
+from hpcdist.executor.executor import as_host
 from hpcdist.executor.position import here
-from hpcdist.executor.scope import Scope
+from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.lod_tensor import LoDTensor
 from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
-from hpcdist.runtime.batches.distributed_auc import DistributedAuc
+from hpcdist.runtime.batches.distributed_auc import CountsOfAll, DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
     COUNTED,
     WEIGHT,
     Division,
-    as_arrays,
     cut_feed,
     row_counts,
     rows_of_arrays,
@@ -124,6 +126,10 @@ class Batches:
         self._run_as: ProgramCache[_Shared] = ProgramCache()  # by what runs in their place
         self._numbers = itertools.count()
         self._met: ProgramCache[SharedProgram] = ProgramCache()
+        self._area_counts: frozenset[str] = (
+            frozenset()
+        )  # of `auc`: each trainer's own
+        self._counting: ProgramCache[CountsOfAll] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
         self._division: Division | None = None  # of the last batch
         self._scope: Scope | None = None  # where the last batch is computed
@@ -139,6 +145,8 @@ class Batches:
         if self._local:
             _expect_divided(rows)
         shared = _Shared(rows, DistributedAuc(program), next(self._numbers))
+        if trainers > 1:
+            self._area_counts |= shared.areas.states
         self._shared.put(program, shared)
         self._membership.watch()
         new = of_whole_batch(program, rows, trainers)
@@ -188,11 +196,14 @@ class Batches:
         """
         shared = self._shared.get(program)
         if shared is None:
+            if self._area_counts:
+                self._counting_of(program).gather(scope)
             return feed
         whole = self._joined_of(shared, fetches).whole if self._trainers.size > 1 else ""
         if whole and self._local:
             raise FeedError(f"trainers feed rows of their own, but {whole}: fetch it elsewhere")
-        among = self._membership.begin_batch()
+        membership = self._membership
+        among = membership.begin_batch() if membership.settles else membership.among
         self._started = None
         batched = shared.rows.batched
         # Most batches have as many rows as the one before.
@@ -204,13 +215,21 @@ class Batches:
             part = part or self._part(shared, feed, total, among, whole)
             shared.last, rows = part, part.rows(feed, batched)
         if rows is None:
-            rows, part = self._looked_at(shared, as_arrays(feed), among, whole)
+            arrays = {
+                n: v if isinstance(v, LoDTensor) else as_host(n, v, program)
+                for n, v in feed.items()
+            }
+            rows, part = self._looked_at(shared, arrays, among, whole)
             rows.update(part.told)
         else:
             assert part is not None
             self._check.begin(feed, part.total)
         self._division, self._scope = part.division, scope
         return rows
+
+    def note_set(self, variables: Sequence[ScopeVariable]) -> None:
+        """Note what the script has set by hand: the next step compares it, too."""
+        self._check.note_set({v.name: on_host(v.value) for v in variables if v.value is not None})
 
     def _part(
         self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...], whole: str
@@ -250,7 +269,8 @@ class Batches:
         """Return a part with what its rows count."""
         weight, counted = 1.0, True
         if division is not None and division.whole:
-            counted = bool(division.share.weight)
+            weight = division.share.weight  # so batch_norm counts these rows once, too
+            counted = bool(weight)
             self._tell_whole(shared, division.whole)
         elif division is not None:
             if none := division.mean_over_none():
@@ -332,6 +352,8 @@ class Batches:
         Raises FeedError if they cannot be joined.
         """
         shared = self._shared.get(program)
+        if shared is None and self._area_counts:
+            return self._counting_of(program).handing_back()
         if shared is None or self._trainers.size == 1:
             return None
         joins = shared.joins.get(names)
@@ -339,6 +361,12 @@ class Batches:
             joins = functools.partial(self._join, self._joined_of(shared, names))
             shared.joins[names] = joins
         return joins
+
+    def _counting_of(self, program: Program) -> CountsOfAll:
+        """Return how a Program that every trainer runs whole goes on from counts of them all."""
+        return self._counting.of(
+            program, lambda: CountsOfAll(program, self._area_counts, self._membership)
+        )
 
     def _joined_of(self, shared: _Shared, names: Sequence[str]) -> JoinedFetch:
         joined = shared.joined.get(names)

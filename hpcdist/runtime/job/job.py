@@ -12,7 +12,7 @@ from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import FeedError, HpcdistError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Fetched
-from hpcdist.executor.scope import Scope
+from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
@@ -27,6 +27,7 @@ from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import TrainerLink
@@ -79,7 +80,9 @@ class Job(Control):
         self._substitutes: ProgramCache[Program] = ProgramCache()
         self._on_servers: frozenset[str] = frozenset()  # what servers compute of a plain script
         self._explicit = False
+        self._has_trained = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
+        self._set = SetValues()
         self._gone: set[int] = set()  # trainers that had died when all made a checkpoint
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self.closed = False
@@ -101,15 +104,36 @@ class Job(Control):
         found = self._substitute_of(program)
         if self.cluster.servers and not self._serves:
             _refuse_what_servers_hold(program, found, feed)
+            self._note_run(program, found, scope)
         self._link.begin(found, scope)
         if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
+        if self._set.some and program.trains and not self._explicit:
+            by_hand, everything = self._set.take(scope)
+            self._link.expect_held(everything)
+            self._batches.note_set(by_hand)
         if found.trains and self._batches.counts_rows(program):
             with_rows, without = self._link.variants(found)
             rows, some = self._batches.meet(found, feed)
             return with_rows if some else without, rows
         rows = self._batches.cut(program, feed, scope, fetches)
         return self._link.of_this_step(found, scope), rows
+
+    def note_set(self, variable: ScopeVariable) -> None:
+        self._set.note(variable)
+
+    def _note_run(self, program: Program, found: Program, scope: Scope) -> None:
+        """Where servers have the parameters: notice what changes them here only."""
+        if program.trains:
+            self._has_trained = True
+        elif program.main is None and not _is_startup(found):
+            self._set.note_run(program, scope)
+        elif self._has_trained and not self._explicit:
+            raise PlanError(
+                "the startup program is run again after the first step: servers go on with their "
+                "parameters, which one process would begin anew; run it once, start a job for "
+                "each training, or train without servers (no --pservers)"
+            )
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""

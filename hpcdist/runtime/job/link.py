@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcdist.executor.control import NetworkOperators
-from hpcdist.executor.scope import Scope
+from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.program import Program
 from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 
@@ -30,6 +30,9 @@ class Link(NetworkOperators):
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
+
+    def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
+        """Raise PlanError if others hold another value of these, and would go on with it."""
 
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return what a Program is in its next step."""

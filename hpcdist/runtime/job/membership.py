@@ -50,6 +50,11 @@ class Membership:
         """Whether the job goes on without trainers that die."""
         return self._settle is not None
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first of the trainers that share this batch."""
+        return self.among[0] == self._me
+
     def begin_batch(self) -> tuple[int, ...]:
         """Count one batch more; return the trainers that share it."""
         self.look()

@@ -8,9 +8,11 @@ import numpy as np
 
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import Cluster
+from hpcdist.device import on_host
 from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
+from hpcdist.executor.scope import ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, ProgramCache
@@ -154,6 +156,27 @@ class TrainerLink(Link):
         for protocol in self._protocols.values():
             protocol.flush()
         self.current_client().close()
+
+    def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
+        """Compare parameters that were changed here with those of the servers."""
+        routes = {} if self._plan is None else {r.parameter: r for r in self._plan.routes}
+        for variable in variables:
+            route = routes.get(variable.name)
+            if route is None or route.remote or variable.value is None:
+                continue
+            here = on_host(variable.value)
+            for piece, endpoint in zip(route.slices, route.endpoints):
+                held = np.empty(piece.shape, route.dtype)
+                self.current_client().read(endpoint, {piece.name: held})
+                mine = here[piece.begin : piece.end] if route.cut else here
+                if held.tobytes() != mine.tobytes():
+                    raise PlanError(
+                        f"trainer {self._trainer_id}: {route.parameter!r} was changed on the "
+                        "trainer, by tensor.set or by a program that writes it, but the parameter "
+                        "servers hold it and would go on with theirs: let an initializer set it "
+                        "(initializer.NumpyArrayInitializer), fluid.io.load_params, or train "
+                        "without servers (no --pservers)"
+                    )
 
     # -- checkpoints -------------------------------------------------------------------------
     def settle(self, program: Program) -> dict[str, int]:

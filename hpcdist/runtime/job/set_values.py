@@ -1,0 +1,53 @@
+"""What a plain script changes between steps, by hand or by a Program: all ranks must have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakSet
+
+from hpcdist.executor.scope import Scope, ScopeVariable
+from hpcdist.graph.program import Program, ProgramCache
+
+
+class SetValues:
+    """The variables that were changed since the last step; ``some``: whether there are any."""
+
+    def __init__(self) -> None:
+        self.some = False
+        self._by_hand: WeakSet[ScopeVariable] = WeakSet()
+        self._by_programs: WeakSet[ScopeVariable] = WeakSet()
+        self._kept: ProgramCache[list[str]] = ProgramCache()
+
+    def note(self, variable: ScopeVariable) -> None:
+        """Note that the script has set a variable."""
+        self.some = True
+        self._by_hand.add(variable)
+
+    def note_run(self, program: Program, scope: Scope) -> None:
+        """Note what a Program that does not train changes of what is kept from step to step."""
+        for name in self._kept.of(program, lambda: _kept_by(program)):
+            variable = scope.find_var(name)
+            if variable is not None:
+                self.some = True
+                self._by_programs.add(variable)
+
+    def take(self, scope: Scope) -> tuple[Sequence[ScopeVariable], Sequence[ScopeVariable]]:
+        """Return, by name, those of a scope: set by hand, and all; forget them."""
+        by_hand = _of_scope(self._by_hand, scope)
+        everything = _of_scope(self._by_hand | self._by_programs, scope)
+        for variable in everything:
+            self._by_hand.discard(variable)
+            self._by_programs.discard(variable)
+        self.some = bool(self._by_hand or self._by_programs)
+        return by_hand, everything
+
+
+def _of_scope(variables: WeakSet[ScopeVariable], scope: Scope) -> list[ScopeVariable]:
+    found = [variable for variable in variables if scope.find_var(variable.name) is variable]
+    return sorted(found, key=lambda variable: variable.name)
+
+
+def _kept_by(program: Program) -> list[str]:
+    block = program.global_block()
+    written = {name for op in block.ops for name in op.output_arg_names}
+    return sorted(n for n in written if n in block.vars and block.vars[n].persistable)

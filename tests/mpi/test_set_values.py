@@ -1,0 +1,129 @@
+"""What a plain script changes between steps: a job goes on with it, or refuses to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from tests.support_job import alone, run_job, values
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+SHAPES = [(2, 0), (3, 0), (2, 1), (2, 2)]  # trainers, servers
+STEPS = 3
+
+
+class Training:
+    """A plain script that trains, does ``between``, and trains on."""
+
+    def __init__(self, between: Callable[[Training], None], before: int = STEPS) -> None:
+        self.between, self.before = between, before
+        self.trainer = 0
+
+    def __call__(self, role: Any = None) -> list[np.ndarray]:
+        self.trainer = 0 if role is None else role.index
+        self.main, self.startup = fluid.Program(), fluid.Program()
+        self.startup.random_seed = 3
+        with fluid.unique_name.guard(), fluid.program_guard(self.main, self.startup):
+            x, y = layers.data("x", [4]), layers.data("y", [1])
+            loss = layers.mean(layers.square_error_cost(layers.fc(x, 1, param_attr="w"), y))
+            test = self.main.clone(for_test=True)
+            fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+        self.exe = fluid.Executor(fluid.CPUPlace())
+        self.exe.run(self.startup)
+        losses = [
+            self.exe.run(self.main, feed=batch(s), fetch_list=[loss]) for s in range(self.before)
+        ]
+        self.between(self)
+        losses += [self.exe.run(self.main, feed=batch(s), fetch_list=[loss]) for s in range(STEPS)]
+        losses.append(self.exe.run(test, feed=batch(9), fetch_list=[loss, "w"]))
+        return [np.array(value) for fetched in losses for value in fetched]
+
+
+def batch(step: int, rows: int = 7) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(step)
+    return {
+        "x": rng.uniform(-1, 1, (rows, 4)).astype(np.float32),
+        "y": rng.uniform(-1, 1, (rows, 1)).astype(np.float32),
+    }
+
+
+def by_hand(training: Training) -> None:
+    tensor = fluid.global_scope().find_var("w").get_tensor()
+    tensor.set(np.full((4, 1), 0.25, np.float32), fluid.CPUPlace())
+
+
+def by_a_program(training: Training) -> None:
+    """Clip the weights, as a critic's are."""
+    clip = fluid.Program()
+    with fluid.program_guard(clip, fluid.Program()):
+        w = clip.global_block().create_var("w", shape=(4, 1), dtype="float32", persistable=True)
+        layers.assign(layers.clip(w, -0.01, 0.01), w)
+    training.exe.run(clip)
+
+
+def to_what_it_was(training: Training) -> None:
+    tensor = fluid.global_scope().find_var("w").get_tensor()
+    tensor.set(np.array(tensor))
+
+
+def anew(training: Training) -> None:
+    training.exe.run(training.startup)
+
+
+def check_equal(training: Training, trainers: int, servers: int) -> None:
+    with alone():
+        wanted = training()
+    for got in values(run_job(trainers, servers, training)):
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+@pytest.mark.parametrize(
+    ("between", "before"),
+    [(by_hand, 0), (by_hand, STEPS), (by_a_program, STEPS)],
+)
+def test_a_changed_parameter_is_gone_on_with_or_refused(between, before, trainers, servers):
+    training = Training(between, before)
+    if not servers:
+        check_equal(training, trainers, servers)
+        return
+    errors = [o.error for o in run_job(trainers, servers, training) if "PlanError" in o.error_types]
+    assert errors and all("'w' was changed on the trainer" in error for error in errors)
+    assert all("NumpyArrayInitializer" in error and "no --pservers" in error for error in errors)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+def test_a_parameter_that_is_set_to_what_it_was_is_gone_on_with(trainers, servers):
+    check_equal(Training(to_what_it_was), trainers, servers)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES)
+def test_a_second_startup_begins_anew_or_is_refused(trainers, servers):
+    training = Training(anew)
+    if not servers:
+        check_equal(training, trainers, servers)
+        return
+    errors = [o.error for o in run_job(trainers, servers, training) if "PlanError" in o.error_types]
+    assert errors and all("startup program is run again" in error for error in errors)
+
+
+@pytest.mark.parametrize("before", [0, STEPS])
+@pytest.mark.parametrize("trainers", [2, 3])
+def test_other_values_on_one_trainer_are_named(trainers, before):
+    def between(training: Training) -> None:
+        value = np.full((4, 1), float(training.trainer == 1), np.float32)
+        fluid.global_scope().find_var("w").get_tensor().set(value)
+
+    outcomes = run_job(trainers, 0, Training(between, before))
+    errors = [o.error for o in outcomes if "FeedError" in o.error_types]
+    assert errors
+    for error in errors:
+        assert error.startswith(f"step {before + 1}: before this step trainer ")
+        assert "has set 'w' by hand" in error and "(rank 1)" in error

@@ -1,0 +1,95 @@
+"""Steps on batches that trainers share are those of one process; ranks are threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.executor.executor import Executor
+from hpcdist.executor.scope import Scope, scope_guard
+from tests.thread_jobs import ranks_as_threads
+
+SHAPES = [(2, 0), (3, 0), (2, 1)]  # trainers, servers
+ROWS = [7, 6, 1, 3]  # in each step: parts of three rows, and of none
+
+Net = Callable[[Any, Any], list[Any]]
+
+
+def batch(step: int, rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(step)
+    x = rng.uniform(-1, 1, (rows, 3)).astype(np.float32)
+    return {"x": x, "label": rng.integers(0, 2, (rows, 1))}
+
+
+def training(net: Net, fed: Callable[[Any], Any] = lambda value: value) -> Callable[[], Any]:
+    """Return what trains a network, and runs its test program after each step."""
+    main, startup = fluid.Program(), fluid.Program()
+    startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x, label = layers.data("x", [3]), layers.data("label", [1], dtype="int64")
+        loss, *others = net(x, label)
+        test = main.clone(for_test=True)
+        fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+
+    def script() -> list[np.ndarray]:
+        exe = Executor()
+        exe.run(startup)
+        found: list[np.ndarray] = []
+        for step, rows in enumerate(ROWS):
+            feed = {name: fed(value) for name, value in batch(step, rows).items()}
+            for program in (main, test):
+                found += exe.run(program, feed=feed, fetch_list=[loss, *others])
+        return [np.array(value) for value in found]
+
+    return script
+
+
+def check(make: Callable[[], Callable[[], Any]]) -> None:
+    with scope_guard(Scope()):
+        wanted = make()()
+    with ranks_as_threads() as run:
+        for trainers, servers in SHAPES:
+            scripts = [make() for _ in range(trainers + servers)]
+            for results in run(trainers, servers, scripts):
+                for got, value in zip(results, wanted, strict=True):
+                    where = f"{trainers} trainers, {servers} servers"
+                    np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=where)
+
+
+def crossed(x: Any, label: Any) -> list[Any]:
+    """Along the first dimension of three: that of the rows, in a batch of three."""
+    return [layers.mean(layers.square(layers.cross(layers.fc(x, 3), x)))]
+
+
+def normed(x: Any, label: Any) -> list[Any]:
+    """With the moments of batches that are computed whole."""
+    y = layers.batch_norm(layers.fc(x, 4))
+    return [layers.mean(layers.square(layers.tanh(layers.reverse(y, [0])))), y]
+
+
+def counted(slide_steps: int) -> Net:
+    """The test program goes on from the counts of training, and training from the test's."""
+
+    def net(x: Any, label: Any) -> list[Any]:
+        chance = layers.fc(x, 2, act="softmax")
+        area, of_batch, _ = layers.auc(chance, label, slide_steps=slide_steps)
+        return [layers.mean(layers.cross_entropy(chance, label)), area, of_batch]
+
+    return net
+
+
+@pytest.mark.parametrize("net", [crossed, normed, counted(1), counted(2)])
+def test_a_job_finds_what_one_process_finds(net):
+    check(lambda: training(net))
+
+
+def test_lists_may_be_fed():
+    def net(x: Any, label: Any) -> list[Any]:
+        return [layers.mean(layers.cross_entropy(layers.fc(x, 2, act="softmax"), label))]
+
+    check(lambda: training(net, np.ndarray.tolist))
