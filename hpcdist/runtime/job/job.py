@@ -104,7 +104,7 @@ class Job(Control):
         found = self._substitute_of(program)
         if self.cluster.servers and not self._serves:
             _refuse_what_servers_hold(program, found, feed)
-            self._note_run(program, found, scope)
+            self._note_run(program, scope)
         self._link.begin(found, scope)
         if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
@@ -122,11 +122,11 @@ class Job(Control):
     def note_set(self, variable: ScopeVariable) -> None:
         self._set.note(variable)
 
-    def _note_run(self, program: Program, found: Program, scope: Scope) -> None:
+    def _note_run(self, program: Program, scope: Scope) -> None:
         """Where servers have the parameters: notice what changes them here only."""
         if program.trains:
             self._has_trained = True
-        elif program.main is None and not _is_startup(found):
+        elif program.main is None:
             self._set.note_run(program, scope)
         elif self._has_trained and not self._explicit:
             raise PlanError(
