@@ -13,9 +13,9 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import DataError, DataNotImplementedError, FeedError
-from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator
+from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator, exchange
 from hpcdist.multi_slot.exchange import shuffled_among
-from hpcdist.multi_slot.samples import Slot, batches, concatenated, shuffled
+from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.support_job import alone
 from tests.threads import run_in_world
@@ -223,8 +223,12 @@ def test_shuffles_keep_samples_whole_and_follow_from_the_seed(tmp_path, shuffle,
     assert shuffled() != first
 
 
+@pytest.mark.parametrize("round_bytes", [1, 200, exchange.ROUND_BYTES])
 @pytest.mark.parametrize("sizes", [[7, 0, 12], [40], [1, 1, 1, 1], [0, 0], [3, 50]])
-def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(sizes):
+def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(
+    sizes, round_bytes, monkeypatch
+):
+    monkeypatch.setattr(exchange, "ROUND_BYTES", round_bytes)
     rng = np.random.default_rng(5)
     total = sum(sizes)
     lines = []
@@ -249,6 +253,17 @@ def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(sizes):
     for got, wanted in zip(concatenated(parts).columns, expected.columns):
         np.testing.assert_array_equal(got.values, wanted.values)
         np.testing.assert_array_equal(got.offsets, wanted.offsets)
+
+
+def test_trainers_with_different_slots_are_told_so():
+    def shuffle(transport):
+        (own,) = parsed("1 5 2 1 0.5 1 3\n")
+        slots = own.slots[:2] + own.slots[2:] * (1 + transport.rank)
+        columns = own.columns[:2] + own.columns[2:] * (1 + transport.rank)
+        with pytest.raises(DataError, match="have different slots"):
+            shuffled_among(transport, Samples(slots, columns), np.random.default_rng(1), 60)
+
+    run_in_world(2, shuffle)
 
 
 def test_what_a_dataset_refuses(tmp_path, files):
