@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from gzip import GzipFile
@@ -34,7 +35,11 @@ def _piped(file: IO[bytes], path: str, command: str) -> Iterator[bytes]:
     if path.endswith(".gz"):
         command = f"gzip -dc | {{ {command}\n}}"
     with subprocess.Popen(
-        ["bash", "-c", f"set -o pipefail; {command}"], stdin=file, stdout=subprocess.PIPE
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        stdin=file,
+        stdout=subprocess.PIPE,
+        # Or hash("text") would be another number for each file, and on each trainer.
+        env={"PYTHONHASHSEED": "0", **os.environ},
     ) as process:
         assert process.stdout is not None
         try:

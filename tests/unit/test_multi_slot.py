@@ -12,7 +12,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import DataError, DataNotImplementedError, FeedError
+from hpcdist.errors import DataError, DataNotImplementedError, FeedError, MissingNameError
 from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator, exchange
 from hpcdist.multi_slot.exchange import shuffled_among
 from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, shuffled
@@ -171,6 +171,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path, files, command):
         labels_of(dataset("QueueDataset", [*files, tmp_path / "gone"], command))
 
 
+def test_pipe_commands_hash_texts_alike(files, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
+    words = [b["words"] for b in dataset("QueueDataset", files, hashed, size=1).batches()]
+    assert len({int(np.ravel(w)[0]) for w in words}) == 1 < len(words)
+
+
 def test_a_pass_that_is_left_ends_its_command(tmp_path, files):
     made = dataset("QueueDataset", files, "yes '1 1 2 1 1 1 1'")
     passed = made.batches()
@@ -221,6 +228,21 @@ def test_shuffles_keep_samples_whole_and_follow_from_the_seed(tmp_path, shuffle,
     assert shuffled() == first
     monkeypatch.setenv("HPCDIST_SEED", "7")
     assert shuffled() != first
+
+
+def test_a_slot_is_shuffled_alone_to_see_what_it_tells(tmp_path):
+    made = dataset("InMemoryDataset", [write(tmp_path / "a", range(50))], size=50)
+    made.load_into_memory()
+    with pytest.raises(DataError, match="call set_fea_eval"):
+        made.slots_shuffle(["z"])
+    made.set_fea_eval(1000, True)
+    with pytest.raises(DataError, match=r"expected a list of slots, of \['label', 'words', 'z'\]"):
+        made.slots_shuffle(["y"])
+    made.slots_shuffle(["z"])
+    (batch,) = made.batches()
+    assert np.ravel(batch["label"]).tolist() == list(range(50))
+    others = np.asarray(batch["z"])[:, 1].tolist()
+    assert others != list(range(50)) and sorted(others) == list(range(50))
 
 
 @pytest.mark.parametrize("round_bytes", [1, 200, exchange.ROUND_BYTES])
@@ -281,9 +303,20 @@ def test_what_a_dataset_refuses(tmp_path, files):
     ]:
         with pytest.raises(DataError, match=message):
             call()
-    for refused in (queue.local_shuffle, queue.global_shuffle):
+    for refused in (queue.local_shuffle, queue.global_shuffle, lambda: queue.slots_shuffle(["a"])):
         with pytest.raises(DataNotImplementedError, match="use InMemoryDataset"):
             refused()
+    memory = fluid.DatasetFactory().create_dataset("InMemoryDataset")
+    for name in ("parse_ins_id", "parse_content", "parse_logkey", "enable_pv_merge"):
+        getattr(memory, f"set_{name}")(False)
+        with pytest.raises(DataNotImplementedError, match=f"set_{name}: .*in the pipe command"):
+            getattr(memory, f"set_{name}")(True)
+    memory.set_feed_type("MultiSlotInMemoryDataFeed")
+    with pytest.raises(DataNotImplementedError, match="write multi-slot text"):
+        memory.set_feed_type("PaddleBoxDataFeed")
+    for name in ("set_rank_offset", "get_pv_data_size", "generate_local_tables_unlock"):
+        with pytest.raises(MissingNameError, match=rf"Dataset.*\.{name} of Fluid"):
+            getattr(memory, name)
     with pytest.raises(DataNotImplementedError, match="mount the file system"):
         queue.set_hdfs_config("hdfs://x", "u,p")
     with pytest.raises(DataNotImplementedError, match="in the pipe command"):
@@ -357,6 +390,28 @@ def test_inference_from_a_dataset_updates_nothing(files, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def test_a_fetch_handler_is_told_values(files):
+    variables, loss = net()
+    made = dataset("QueueDataset", files, variables=variables)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    losses = [exe.run(feed=batch, fetch_list=[loss])[0] for batch in made.batches()]
+    exe.run(fluid.default_startup_program())
+    told = []
+
+    class Told(fluid.executor.FetchHandler):
+        def handler(self, res_dict):
+            told.append(res_dict["the loss"])
+
+    exe.train_from_dataset(dataset=made, fetch_handler=Told({"the loss": loss}, period_secs=0))
+    assert told == losses
+    exe.train_from_dataset(dataset=made, fetch_handler=Told({"the loss": loss}))
+    assert told == losses
+    for wrong in (lambda: Told(), lambda: exe.train_from_dataset(dataset=made, fetch_handler=5)):
+        with pytest.raises(FeedError, match="var_dict must be|expected a FetchHandler"):
+            wrong()
+
+
 def test_a_failing_file_ends_training(files):
     variables, loss = net()
     files[1].write_text("1 1 2 1 1 1 1\nbroken\n")
@@ -392,6 +447,14 @@ def test_a_data_generator_writes_multi_slot_text(monkeypatch, capsys):
     assert written(Words(), "1 5 6 7\n0 3\n", monkeypatch, capsys) == "3 5 6 7 1 1\n1 3 1 0\n"
     Words().run_from_memory()
     assert capsys.readouterr().out == "1 2 1 1\n"
+
+
+def test_a_sample_may_be_what_zip_gives_of_numpys_numbers(monkeypatch, capsys):
+    class Zipped(MultiSlotDataGenerator):
+        def generate_sample(self, line):
+            return lambda: iter([zip(["a", "b"], [[np.int64(5)], [np.float32(0.5), 1]])])
+
+    assert written(Zipped(), "x\n" * 2, monkeypatch, capsys) == "1 5 2 0.5 1\n" * 2
 
 
 def test_a_data_generator_may_make_samples_of_batches(monkeypatch, capsys):
