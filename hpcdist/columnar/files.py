@@ -7,7 +7,7 @@ import glob
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
@@ -133,8 +133,13 @@ class Index:
 
 def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return the files that paths and patterns name; those of a pattern in order of their names."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    one = isinstance(paths, (str, os.PathLike))
+    given: Any = [paths] if one else paths
     files: list[str] = []
+    if not isinstance(given, Iterable) or not all(
+        isinstance(name, (str, os.PathLike)) for name in given
+    ):
+        raise DataError(f"data.read: expected the name of a file, or a list, got {paths!r:.80}")
     for name in given:
         path = os.fspath(name)
         found = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]

@@ -13,7 +13,9 @@ from hpcdist import settings
 from hpcdist.columnar.arguments import (
     Columns,
     at_least,
+    by_column,
     format_of,
+    is_whole,
     refuse_unread,
     rules_of,
     targets_of,
@@ -292,13 +294,11 @@ _FACTS = {"data": "files", "shuffle": "seed, window, lanes and their chunk"}
 
 
 def _is_position(state: Any) -> bool:
-    """Return whether this is what `Rows.state` returned."""
-    if not isinstance(state, Mapping) or "run" not in state:
+    """Return whether this is what `Rows.state` may have returned."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("rows", {}), Mapping):
         return False
     numbers = (state.get("epoch"), state.get("position"))
-    return isinstance(state.get("rows"), Mapping) and all(
-        type(number) is int and number >= 0 for number in numbers
-    )
+    return "run" in state and all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _fed(column: Column) -> Any:
@@ -373,7 +373,7 @@ def read(
         raise DataError(f"data.read: lanes must divide the batch of {size} rows, got {lanes}")
     if on_bad not in ("error", "skip"):
         raise DataError(f"data.read: on_bad must be 'error' or 'skip', got {on_bad!r}")
-    if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int)):
+    if shuffle is not None and not is_whole(shuffle):
         raise DataError(f"data.read: shuffle must be a seed, a whole number, got {shuffle!r}")
     files = expanded(paths)
     kind = format_of(files)
@@ -383,9 +383,10 @@ def read(
     decoders = decoders_of(decode or {}, targets)
     rules = rules_of(nulls, buckets, decoders)
     needed |= dict.fromkeys(only.columns if only else ())
-    refuse_unread(needed, rules, types or {})
+    said = by_column("types", types)
+    refuse_unread(needed, rules, said)
     texts = [*rules.buckets, *decoders]
-    opened = typed(kind, files[0], list(needed), types or {}, targets, texts)
+    opened = typed(kind, files, list(needed), said, targets, texts)
     policy = Policy(on_bad == "skip", at_least(0, "retries", retries))
     index = look_into(files, opened, list(needed), only, policy.retries)
     directory = settings.CERTIFICATE.read() if certificate is None else os.fspath(certificate)

@@ -43,6 +43,8 @@ class DatasetBase:
     how many files are read at once where that changes nothing.
     """
 
+    _feed = "MultiSlotDataFeed"  # Fluid's name for what reads the text
+
     set_download_cmd = Refused(
         "mount the file system, or read with a pipe command, of files that say what to download"
     )
@@ -111,7 +113,7 @@ class DatasetBase:
 
     def desc(self) -> str:
         """Return the settings as Fluid's text."""
-        lines = ['name: "MultiSlotDataFeed"', f"batch_size: {self._batch_size}"]
+        lines = [f'name: "{self._feed}"', f"batch_size: {self._batch_size}"]
         lines.append("multi_slot_desc {")
         for slot in self._slots:
             kind = "uint64" if slot.dtype == "int64" else "float"
@@ -164,6 +166,8 @@ class InMemoryDataset(DatasetBase):
     Shuffles follow from HPCDIST_SEED and how many there have been.
     """
 
+    _feed = "MultiSlotInMemoryDataFeed"
+
     set_current_phase = Refused(_PAGE_VIEWS)
     preprocess_instance = Refused(_PAGE_VIEWS)
     postprocess_instance = Refused(_PAGE_VIEWS)
@@ -214,7 +218,7 @@ class InMemoryDataset(DatasetBase):
 
     def set_feed_type(self, data_feed_type: str) -> None:
         """Accept Fluid's name for multi-slot text, and refuse others."""
-        if data_feed_type != "MultiSlotInMemoryDataFeed":
+        if data_feed_type != self._feed:
             _refuse("set_feed_type", "write multi-slot text, in the pipe command")
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
