@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -29,6 +30,8 @@ from hpcdist.multi_slot.samples import (
 from hpcdist.multi_slot.text import samples_of
 from hpcdist.reader import buffered, xmap_readers
 
+logger = logging.getLogger("hpcdist.multi_slot")
+
 AHEAD = 8  # batches
 
 # What to use instead of what Fluid's packages have for programs that are not in them.
@@ -52,7 +55,7 @@ class DatasetBase:
     set_pv_batch_size = Refused(_PAGE_VIEWS)
 
     def __init__(self) -> None:
-        self._files: list[str] = []
+        self._files: list[str] | None = None
         self._command = "cat"
         self._batch_size = 1
         self._threads = 1
@@ -61,8 +64,10 @@ class DatasetBase:
 
     # -- settings ------------------------------------------------------------------------------
     def set_filelist(self, filelist: Sequence[str]) -> None:
-        """Set the files; in a fleet those of this worker (``fleet.split_files``)."""
-        if isinstance(filelist, str) or not all(isinstance(name, str) for name in filelist):
+        """Set the files; in a fleet those of this worker (``fleet.split_files``), perhaps none."""
+        if not isinstance(filelist, (list, tuple)) or not all(
+            isinstance(name, str) for name in filelist
+        ):
             raise DataError(f"set_filelist: expected a list of files, got {filelist!r:.80}")
         self._files = list(filelist)
 
@@ -136,9 +141,12 @@ class DatasetBase:
 
     def _read(self) -> tuple[list[str], str, list[Slot]]:
         """Return what to read; DataError if it is not said."""
-        for what, said in (("set_filelist", self._files), ("set_use_var", self._slots)):
-            if not said:
-                raise DataError(f"{type(self).__name__}: call {what} first, with at least one")
+        if self._files is None:
+            raise DataError(f"{type(self).__name__}: call set_filelist first")
+        if not self._slots:
+            raise DataError(f"{type(self).__name__}: call set_use_var first, with at least one")
+        if not self._files:
+            logger.warning("%s: there is no file for this process", type(self).__name__)
         return self._files, self._command, self._slots
 
 

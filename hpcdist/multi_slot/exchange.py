@@ -102,18 +102,16 @@ def _moved(slot: Slot, column: Column, moves: _Moves, most: int, swap: Swap) -> 
         lengths[:] = slot.width
     else:
         for some in moves.rounds(most):
-            sent = [column.offsets[s + 1] - column.offsets[s] for s in some.sent]
-            received = [np.empty(len(p), np.int64) for p in some.places]
-            swap(sent, received)
-            for places, arrived in zip(some.places, received):
-                lengths[places] = arrived
+            counts = [np.empty(len(p), np.int64) for p in some.places]
+            swap([column.offsets[s + 1] - column.offsets[s] for s in some.sent], counts)
+            for places, count in zip(some.places, counts):
+                lengths[places] = count
     np.cumsum(lengths, out=lengths)
     values = np.empty(offsets[-1], column.values.dtype)
     for some in moves.rounds(most):
-        sent = [taken(column, s).values for s in some.sent]
         totals = [int((offsets[p + 1] - offsets[p]).sum()) for p in some.places]
         received = [np.empty(total, values.dtype) for total in totals]
-        swap(sent, received)
+        swap([taken(column, s).values for s in some.sent], received)
         for places, arrived in zip(some.places, received):
             put_values(arrived, places, values, offsets)
     return Column(values, offsets)

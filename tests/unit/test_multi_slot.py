@@ -195,6 +195,15 @@ def test_memory_leaves_out_zeros_of_ragged_slots_as_fluid_does(tmp_path):
         assert np.asarray(batch["z"]).tolist() == [[0, 0.25], [0, 0]]
 
 
+@pytest.mark.parametrize("kind", ["QueueDataset", "InMemoryDataset"])
+def test_a_worker_may_have_no_file(kind, caplog):
+    made = dataset(kind, [])
+    if kind == "InMemoryDataset":
+        made.load_into_memory()
+        made.global_shuffle()
+    assert list(made.batches()) == [] and "there is no file for this process" in caplog.text
+
+
 def test_preloading_sizes_and_release(files):
     made = dataset("InMemoryDataset", files)
     assert made.get_memory_data_size() == 0
