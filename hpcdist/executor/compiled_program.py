@@ -275,7 +275,7 @@ def _begin_alike(scope: Scope, first: str, others: Sequence[str]) -> None:
 
 # -- feeding -----------------------------------------------------------------------------------
 def only_feed(feed: Any) -> Mapping[str, Any]:
-    """Return the feed of the only device; none is also an empty list, as `even_batches` gives it."""
+    """Return the feed of the only device. An empty list is none, as `even_batches` gives it."""
     if isinstance(feed, (list, tuple)):
         if not feed:
             return {}
