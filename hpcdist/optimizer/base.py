@@ -16,6 +16,7 @@ from hpcdist.graph.program import (
     default_main_program,
     default_startup_program,
     program_guard,
+    program_of,
 )
 from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
@@ -50,7 +51,7 @@ class Minimizer:
         if not pairs:
             raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
         ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
-        loss.block.program.startup = startup_program or default_startup_program()
+        program_of(loss).startup = startup_program or default_startup_program()
         return ops, pairs
 
     def backward(
@@ -78,7 +79,7 @@ class Minimizer:
         grad_clip: GradientClipBase | None = None,
     ) -> list[Operator]:
         """Append what follows backward, into the loss's program."""
-        with program_guard(loss.block.program, startup_program):
+        with program_guard(program_of(loss), startup_program):
             return self.apply_gradients(params_grads, grad_clip)
 
 
@@ -164,7 +165,7 @@ class Optimizer(Minimizer):
             self._add_accumulators(param)
         self._global_rate()
         for param, grad in pairs:
-            with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+            with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
                 self._append_update(block, param, grad)
         self._finish(block, pairs)
         return block.ops[start:]
@@ -176,7 +177,7 @@ class Optimizer(Minimizer):
             inputs["LearningRate"] = self._rate_of(param)
         outputs: dict[str, Variable] = {"ParamOut": param}
         for slot, out in update.state.items():
-            inputs[slot] = self._held[param.block.program, slot, param.name]
+            inputs[slot] = self._held[program_of(param), slot, param.name]
             if out is not None:
                 outputs[out] = inputs[slot]
         attrs = self._attrs_for(param)
@@ -250,14 +251,14 @@ class Optimizer(Minimizer):
     def _add_accumulators(self, param: Parameter) -> None:
         for slot, kind in zip(UPDATES[self.type].state, self.accumulators):
             kind = kind if self.name is None else f"{self.name}_{kind}"
-            if (param.block.program, slot, param.name) in self._held:
+            if (program_of(param), slot, param.name) in self._held:
                 raise GraphError(
                     f"{type(self).__name__}: {param.name!r} is already optimized by this object; "
                     "make another for a second minimize"
                 )
             name = names.generate(f"{param.name}_{kind}")
             shape, value = self._start_of(slot, param)
-            self._held[param.block.program, slot, param.name] = create_persistable(
+            self._held[program_of(param), slot, param.name] = create_persistable(
                 name, shape, value, param.dtype
             )
 

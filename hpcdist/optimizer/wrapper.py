@@ -9,7 +9,7 @@ from hpcdist.backward import check_loss
 from hpcdist.clip import GradientClipBase
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, program_guard
+from hpcdist.graph.program import Program, program_guard, program_of
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Minimizer, Optimizer, ParamGrads
 
@@ -42,7 +42,7 @@ class OptimizerWrapper(Minimizer):
     ) -> ParamGrads:
         """Append the backward operators; return parameters with what their updates are to read."""
         check_loss(loss)
-        with program_guard(loss.block.program, startup_program):
+        with program_guard(program_of(loss), startup_program):
             return self._backward(loss, parameter_list, no_grad_set, callbacks)
 
     def _backward(
