@@ -25,7 +25,7 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.ranks import done_by_first, peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table, wanted
-from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
+from hpcdist.checkpoint.save_alone import refuse_averages, save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
 from hpcdist.device import on_host
@@ -183,6 +183,7 @@ def save_persistables(
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
     _check_format(format, compression, program, tables_looked_up(program))
+    refuse_averages(peers, global_scope())
 
     def save() -> None:
         if format == "hdf5":
