@@ -49,7 +49,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
 from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
@@ -235,7 +235,7 @@ class Compiler:
                 interpreted=dynamic if dynamic.ops else None,
             )
         return Compiled(
-            program=self.block.program,
+            program=program_of(self.block),
             scope=self.scope,
             layout=self.scope.layout,
             arrays=self.arrays,
@@ -306,7 +306,7 @@ class Compiler:
         fixed: Collection[str],
     ) -> FlatUpdates:
         """Lay what updates of one rule move side by side; gradients in ``fixed`` have a place."""
-        saves = self.block.program.memory_saving is not None  # moves updates, to free gradients
+        saves = program_of(self.block).memory_saving is not None  # moves updates, to free gradients
         if saves or self.given:
             return NO_FLAT_UPDATES
 
@@ -342,7 +342,7 @@ class Compiler:
         """Decide where temporaries lie and, if that is wished, in which order operators run."""
         needed = Needed(views, sizes, list(feeds), fetches)
         free = self.block.idx == 0 and not in_order
-        return lay_out(ops, needed, self.block.program.memory_saving if free else None)
+        return lay_out(ops, needed, program_of(self.block).memory_saving if free else None)
 
     def _allocate(self, memory: Any, layout: Layout, metas: Mapping[str, Meta]) -> dict[str, Place]:
         """Make the arrays of temporaries, and return where each lies in the memory."""
@@ -388,7 +388,7 @@ class Compiler:
         interpreter: Interpreter | None,
     ) -> tuple[list[Step], list[Operator]]:
         if controls:
-            owner = (self.block.program, self.scope, self.backend)
+            owner = (program_of(self.block), self.scope, self.backend)
             binding = control.Binding(*owner, self.arrays, fits, fetches)
             calls = control.required(controls[0]).bind(controls, binding)
             acting.update((id(op), call) for op, call in zip(controls, calls))
@@ -462,7 +462,7 @@ def steps_of(
     given: Mapping[str, Any] | None = None,
 ) -> list[Step]:
     """Return the calls of some operators of a block, by themselves; ``given``: see `compile`."""
-    part = Block(block.program, block.idx, block.parent_idx)
+    part = Block(program_of(block), block.idx, block.parent_idx)
     part.vars, part.ops = block.vars, list(ops)
     compiler = Compiler(part, binding.scope, binding.backend, Pool(binding.backend))
     return compiler.compile({}, [], given).steps

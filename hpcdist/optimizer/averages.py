@@ -16,6 +16,7 @@ from hpcdist.graph.program import (
     default_main_program,
     default_startup_program,
     program_guard,
+    program_of,
 )
 from hpcdist.graph.roles import WITHOUT_SERVERS, Role
 from hpcdist.graph.variable import Parameter, Variable
@@ -216,13 +217,13 @@ class LookaheadOptimizer:
         """Append a training step of the inner optimizer, and what the slow copies do."""
         made = self.inner_optimizer.minimize(loss, startup_program)
         startup = startup_program or default_startup_program()
-        with program_guard(loss.block.program, startup), _marked("LookaheadOptimizer"):
+        with program_guard(program_of(loss), startup), _marked("LookaheadOptimizer"):
             steps = layers.create_global_var([1], 0, "int32", True, name="lookahead_step")
             every = layers.create_global_var([1], self.k, "int32", True, name="lookahead_k")
             layers.increment(steps, 1.0, True)
             turn = layers.elementwise_mod(steps, every)
             now = layers.cast(layers.equal(turn, layers.zeros([1], "int32")), "float32")
-            for fast in _averaged(loss.block.program):
+            for fast in _averaged(program_of(loss)):
                 slow = self._slow(fast, startup)
                 # A new value where it is their turn, else the old ones: the same bits.
                 met = fast * self.alpha + slow * (1.0 - self.alpha)

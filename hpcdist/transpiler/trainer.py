@@ -251,6 +251,13 @@ def _look_up_remotely(block: Block, plan: Plan) -> bool:
         if not lookups:
             continue
         first = lookups[0]
+        paddings = {op.attrs.get("padding_idx", -1) for op in lookups}
+        if len(paddings) > 1:
+            raise PlanError(
+                f"table {route.parameter!r} has is_sparse=True: its look-ups have different "
+                f"padding_idx, got {sorted(paddings)} (-1: none); use one for all of them, or "
+                "is_sparse=False"
+            )
         kept = [op for op in block.ops if op not in lookups]
         ids = [op.input("Ids")[0] for op in lookups]
         outputs = [op.output("Out")[0] for op in lookups]

@@ -13,7 +13,7 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
-from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Meta
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
@@ -103,7 +103,7 @@ class TrainerLink(Link):
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
         """Return the names that must lie side by side because they travel in one message."""
-        plan = trainer_plan(ops[0].block.program)
+        plan = trainer_plan(program_of(ops[0]))
         if backend.xp is not np or plan is None or not _trains(ops, plan):
             return []  # from a device, messages leave from host copies
         refuse_unpushed(plan)
@@ -204,7 +204,7 @@ def _trains(ops: Sequence[Operator], plan: Plan) -> bool:
 
 def _plan_of(op: Operator) -> Plan:
     """Return the plan of the Program of a network operator; CommError if it carries none."""
-    plan = trainer_plan(op.block.program)
+    plan = trainer_plan(program_of(op))
     if plan is None:
         raise CommError(
             f"operator {op.type!r} talks to parameter servers, but its program was not made by "
