@@ -11,6 +11,7 @@ import random
 import runpy
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -189,6 +190,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         found |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
     os.environ.update(found)
     settings.RANK.write(transport.rank)
+    settings.RUN.write(f"{ranks[0].host}-{ranks[0].pid}-{ranks[0].begun_ns}")
     if transport.rank == 0:
         _warn_of_misspelt()
         if not asked.quiet:
@@ -295,6 +297,7 @@ def _own_facts(asked: Options) -> RankFacts:
         pservers=asked.pservers,
         role_map=asked.role_map,
         env=given,
+        begun_ns=time.time_ns(),
         problem=problem,
     )
 
