@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpcdist.backward import append_backward
+from hpcdist.backward import append_backward, check_loss
 from hpcdist.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.graph import names
@@ -63,6 +63,18 @@ class Minimizer:
         callbacks: Sequence[Any] | None = None,
     ) -> ParamGrads:
         """Append the backward operators; return parameters with what their updates are to read."""
+        check_loss(loss)
+        with program_guard(program_of(loss), startup_program):
+            return self._backward(loss, parameter_list, no_grad_set, callbacks)
+
+    def _backward(
+        self,
+        loss: Variable,
+        parameter_list: Sequence[Parameter | str] | None,
+        no_grad_set: Iterable[Variable | str] | None,
+        callbacks: Sequence[Any] | None,
+    ) -> ParamGrads:
+        """Do the same; the default programs are those to append to."""
         raise NotImplementedError
 
     def apply_gradients(
@@ -125,15 +137,13 @@ class Optimizer(Minimizer):
         self._held: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
 
     # -- in steps ----------------------------------------------------------------------------
-    def backward(
+    def _backward(
         self,
         loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Parameter | str] | None = None,
-        no_grad_set: Iterable[Variable | str] | None = None,
-        callbacks: Sequence[Any] | None = None,
+        parameter_list: Sequence[Parameter | str] | None,
+        no_grad_set: Iterable[Variable | str] | None,
+        callbacks: Sequence[Any] | None,
     ) -> ParamGrads:
-        """Append the backward operators and return (parameter, gradient) pairs."""
         chosen = parameter_list or self.parameter_list
         if callbacks is None:
             callbacks = [error_clip_callback]
