@@ -19,7 +19,6 @@ from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
 from hpcdist.checkpoint.resume_state import Reading, own_state
-from hpcdist.checkpoint.save_alone import refuse_averages
 from hpcdist.checkpoint.serving import FINITE, write_or_say
 from hpcdist.checkpoint.trainer_shares import shares_of
 from hpcdist.errors import CheckpointError, HpcdistError, NotFiniteError
@@ -73,7 +72,6 @@ def save(
     scope = scope if scope is not None else global_scope()
     if step < 0:
         raise CheckpointError(f"step: expected a number of at least 0, got {step}")
-    refuse_averages(peers, scope)
     if single_file:
         check_possible(peers.group, asynchronous=asynchronous, compression=compression)
     note(dirname)

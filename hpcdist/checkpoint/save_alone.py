@@ -14,7 +14,7 @@ from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.trainer_shares import own_variables
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
-from hpcdist.executor.scope import Scope, global_scope, holds_averages
+from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.table import SparseTable
 
@@ -90,13 +90,3 @@ def _table(name: str) -> SparseTable:
             f"table {name!r} has no rows in this scope: run the startup program first"
         )
     return found.value
-
-
-def refuse_averages(peers: Peers, scope: Scope) -> None:
-    """Refuse to save what servers hold while trainers have averages in place of it."""
-    if peers.servers and holds_averages(scope):
-        raise CheckpointError(
-            "parameters have their averages here (apply), but servers would save the parameters' "
-            "own values: save_params and save_inference_model save the averages, anything else "
-            "save outside the `with`"
-        )

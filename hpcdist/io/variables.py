@@ -25,9 +25,10 @@ from hpcdist.checkpoint.local_shards import (
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.ranks import done_by_first, peers_here, saved_by_first
 from hpcdist.checkpoint.restore import is_table, wanted
-from hpcdist.checkpoint.save_alone import refuse_averages, save_alone, save_by_servers, save_rows
+from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
+from hpcdist.checkpoint.trainer_shares import refuse_averages
 from hpcdist.device import on_host
 from hpcdist.errors import CheckpointError, GraphTypeError
 from hpcdist.executor.compiled_program import CompiledProgram
