@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,6 +13,7 @@ from pyarrow.fs import LocalFileSystem
 
 from hpcdist.columnar.files import Block, RawBlock, pieces_of
 from hpcdist.errors import DataError
+from hpcdist.hdf5 import h5py
 
 ROWS = 1 << 16  # of a block, where the format has none of its own
 

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from hpcdist import runtime, settings
+from hpcdist import hdf5, runtime, settings
 from hpcdist.checkpoint import preemption
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
@@ -288,6 +288,8 @@ def _own_facts(asked: Options) -> RankFacts:
     if not problem and asked.trace is not None:
         problem = logs.problem_with("directory of the trace", asked.trace)
     problem = problem or watching.problem_with(asked)
+    if not problem and (trouble := hdf5.problem()):
+        problem = f"h5py {trouble}: {hdf5.ADVICE}"
     given = settings.role_variables() | _role_of(asked)
     return RankFacts(
         host=socket.gethostname(),

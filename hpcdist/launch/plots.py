@@ -34,7 +34,13 @@ def curve(xs: Sequence[float], ys: Sequence[float], across: str, up: str) -> str
     return curves({"": list(zip(xs, ys))}, across, up)
 
 
-def curves(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str) -> str:
+def curves(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    across: str,
+    up: str,
+    *,
+    from_zero: bool = False,
+) -> str:
     """Return lines through points, by name; those points that are not finite are left out.
 
     Of lines with more than `MOST_POINTS` points every n-th is drawn, and the last.
@@ -49,6 +55,7 @@ def curves(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: 
     points = [point for line in drawn.values() for point in line]
     left, right = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
+    low = min(low, 0.0) if from_zero else low
     width, height = WIDTH - 2 * MARGIN, CURVE_HEIGHT - 40
     parts = []
     for number, (name, line) in enumerate(drawn.items()):
