@@ -13,6 +13,7 @@ from hpcdist.device import assign, on_host
 from hpcdist.errors import FeedError
 from hpcdist.executor import control
 from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.names import AVERAGED
 
 
 class ScopeVariable:
@@ -128,6 +129,12 @@ class Scope:
         for name in names:
             self._variables.pop(name, None)
         self.layout += 1
+
+
+def holds_averages(scope: Scope) -> bool:
+    """Tell whether parameters have their averages in a scope, in place of their own values."""
+    found = scope.find_var(AVERAGED)
+    return found is not None and found.value is not None and bool(on_host(found.value)[0])
 
 
 _global = Scope()

@@ -126,9 +126,7 @@ class Batches:
         self._run_as: ProgramCache[_Shared] = ProgramCache()  # by what runs in their place
         self._numbers = itertools.count()
         self._met: ProgramCache[SharedProgram] = ProgramCache()
-        self._area_counts: frozenset[str] = (
-            frozenset()
-        )  # of `auc`: each trainer's own
+        self._area_counts: frozenset[str] = frozenset()  # of `auc`: each trainer's own
         self._counting: ProgramCache[CountsOfAll] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
         self._division: Division | None = None  # of the last batch
