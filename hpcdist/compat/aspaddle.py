@@ -11,7 +11,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-import hpcdist
 from hpcdist import settings
 from hpcdist.compat import fluid_names, paddle2, version
 from hpcdist.compat.fluid_names import FLUID, ROOT
@@ -81,7 +80,7 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         if spec.name != ROOT:
             return spec.loader_state[0]
-        paddle = _Package(ROOT, paddle2, hpcdist)
+        paddle = _Package(ROOT, paddle2, sys.modules["hpcdist"])
         vars(paddle)["__version__"] = version.full_version
         return paddle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from gzip import GzipFile
@@ -10,6 +11,9 @@ from typing import IO, Any
 from hpcdist.errors import DataError
 
 CHUNK_BYTES = 1 << 20  # at once: enough that the work around a chunk does not count
+# Without a seed hash("text") is another number for each file, and on each trainer.
+_BEFORE = "set -o pipefail; export PYTHONHASHSEED=${PYTHONHASHSEED:-0}"
+_STOPPED = 128 + signal.SIGPIPE  # what comes behind has read enough, and has not failed
 _END_S = 5.0  # for a command that is told to end
 
 
@@ -34,7 +38,7 @@ def _piped(file: IO[bytes], path: str, command: str) -> Iterator[bytes]:
     if path.endswith(".gz"):
         command = f"gzip -dc | {{ {command}\n}}"
     with subprocess.Popen(
-        ["bash", "-c", f"set -o pipefail; {command}"], stdin=file, stdout=subprocess.PIPE
+        ["bash", "-c", f"{_BEFORE}; {command}"], stdin=file, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         try:
@@ -47,7 +51,7 @@ def _piped(file: IO[bytes], path: str, command: str) -> Iterator[bytes]:
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
-    if process.returncode:
+    if process.returncode not in (0, _STOPPED):
         raise DataError(
             f"{path}: the pipe command {command!r} ended with exit code {process.returncode}; "
             "what it says is in the log of this rank"
