@@ -26,18 +26,13 @@ class Block:
         self.vars: dict[str, Variable] = {}
 
     # -- variables ---------------------------------------------------------------------------
-    def create_var(
-        self,
-        name: str | None = None,
-        *,
-        initializer: Callable[..., Any] | None = None,
-        **facts: Any,
-    ) -> Variable:
+    def create_var(self, name: str | None = None, **facts: Any) -> Variable:
         """Add a variable; an existing one of that name is returned unchanged.
 
-        ``initializer`` appends its operator to this block. GraphError if the variable that is
+        ``initializer=`` appends its operator to this block. GraphError if the variable that is
         there has another shape than is given.
         """
+        initializer = facts.pop("initializer", None)
         name = name or names.generate("_generated_var")
         if name not in self.vars:
             made = self.add_var(Variable(self, name, **facts))
