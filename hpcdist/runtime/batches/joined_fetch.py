@@ -144,7 +144,8 @@ class JoinedFetch:
             for trainer, count in weights:
                 total += told[trainer] * count
                 rows += count
-            values[k].fill(total / rows)  # what is fetched here is a copy of this step's own
+            values[k] = joined = np.empty(notes.shapes[i], numbers.dtype)
+            joined.fill(total / rows)
         return values
 
     def pack(self, fetched: Fetched, division: Division, scope: Scope) -> bytes:

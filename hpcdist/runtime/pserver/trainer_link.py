@@ -174,6 +174,7 @@ class TrainerLink(Link):
                 self.current_client().read(endpoint, {piece.name: held})
                 mine = here[piece.begin : piece.end] if route.cut else here
                 if held.tobytes() != mine.tobytes():
+                    _refuse_averages(variable.scope)
                     raise PlanError(
                         f"trainer {self._trainer_id}: {route.parameter!r} was changed on the "
                         "trainer, by tensor.set or by a program that writes it, but the parameter "
