@@ -56,6 +56,10 @@ class ScopeTensor:
         """Return the shape."""
         return list(self._array().shape)
 
+    def _is_initialized(self) -> bool:
+        """Tell whether there is a value; Fluid's scripts ask it under this name."""
+        return self._variable.value is not None
+
     def _dtype(self) -> str:
         """Return the element type; Fluid's scripts ask it under this name."""
         return canonical(self._array().dtype)
@@ -112,6 +116,9 @@ class Scope:
     def new_scope(self) -> Scope:
         """Return a child."""
         return Scope(self)
+
+    def drop_kids(self) -> None:
+        """Forget the children: a child lives as long as somebody holds it, so there are none."""
 
     def erase(self, names: list[str]) -> None:
         """Drop variables."""
