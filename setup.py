@@ -16,7 +16,10 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
-    package_data={"hpcdist.compat": ["fluid_names.txt"], "hpcdist.launch": ["job_report.html"]},
+    package_data={
+        "hpcdist.compat": ["fluid_names.txt"],
+        "hpcdist.launch": ["job_report.html", "job_report.js"],
+    },
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds
     # this package and not the checkout's folder, which has its name.
     package_dir={"": "."},

@@ -10,27 +10,25 @@ must agree. PyTorch may be in another Python (default: this one); if it fails it
 
 from __future__ import annotations
 
-import argparse
-import functools
 import sys
 from typing import Any
 
 from cases import CASES
-from rich.console import Console
 from rounds import (
     FROM_CHECKOUT,
     HERE,
-    Contender,
+    LIMIT_S,
     Failed,
     Target,
+    arguments,
     check_losses,
+    command,
+    finish,
     interleave,
     report,
     run_child,
-    say,
 )
 
-LIMIT_S = 300.0
 TOLERANCE = 1e-3  # float32 sums in different orders, over many steps
 TITLES = {
     "resnet50": "161 gradients of ResNet-50, 25.6 M floats, {} ranks",
@@ -59,9 +57,7 @@ def sums(case: str, ranks: int, rounds: int) -> dict[str, list[dict[str, Any]]]:
     return results
 
 
-def trainings(
-    python: str, rounds: int, scale: float, console: Console
-) -> dict[str, list[dict[str, Any]]]:
+def trainings(python: str, rounds: int, scale: float) -> dict[str, list[dict[str, Any]]]:
     """Return the results of both trainings of the same network, 2 ranks, one thread each."""
     steps = max(10, round(100 * scale))
     counts = ["--case", "mlp", "--warmup", "10", "--steps", str(steps)]
@@ -70,30 +66,23 @@ def trainings(
         "torch": [python, str(HERE / "torch_ddp.py"), "--ranks", "2", *counts],
         "hpcdist": [*ours, str(HERE / "train_sums.py"), *counts],
     }
-    contenders = [
-        Contender(name, functools.partial(run_child, command, FROM_CHECKOUT, LIMIT_S))
-        for name, command in commands.items()
-    ]
-    return interleave(CASES["mlp"].title, contenders, rounds, console)
+    contenders = [command(name, words, FROM_CHECKOUT) for name, words in commands.items()]
+    return interleave(CASES["mlp"].title, contenders, rounds)
 
 
 def main() -> None:
     """Race the cases asked for; exit 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 5)
     parser.add_argument("--torch-python", default=sys.executable, help="the Python with torch")
     parser.add_argument("--case", choices=sorted(TARGETS), action="append", help="default: all")
     parser.add_argument("--ranks", type=int, default=2, help="of the sums; trainings have 2")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
     options = parser.parse_args()
-    console = Console(stderr=True)
     rows = []
     for case in options.case or list(TARGETS):
         if case == "mlp":
             title = f"{CASES[case].title}, 2 ranks, one thread each"
-            results = trainings(options.torch_python, options.rounds, options.scale, console)
+            results = trainings(options.torch_python, options.rounds, options.scale)
             check_losses(results, TOLERANCE)
         else:
             title = TITLES[case].format(options.ranks)
@@ -101,9 +90,8 @@ def main() -> None:
                 results = sums(case, options.ranks, options.rounds)
             except Failed as reason:
                 raise SystemExit(f"{title}: {reason}") from None
-        rows.append(report(case, title, results, TARGETS[case], console))
-    say(rows)
-    sys.exit(any(v["ratio"] < v["target"] for row in rows for v in row["ratios"].values()))
+        rows.append(report(case, title, results, TARGETS[case]))
+    finish(rows)
 
 
 if __name__ == "__main__":

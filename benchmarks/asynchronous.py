@@ -9,7 +9,6 @@ hpcdist with itself, asynchronous against synchronous, where every step waits fo
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import subprocess
@@ -18,18 +17,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rounds import (
     FROM_CHECKOUT,
     HERE,
     Contender,
     Failed,
     Target,
+    arguments,
     environment,
-    interleave,
-    report,
+    finish,
+    race,
     run_child,
-    say,
 )
 from vs_fluid import LIMIT_S, MPI_ENVIRONMENT, SERVERS, TRAINERS, free_port, mpirun, run_roles
 
@@ -106,14 +104,10 @@ def run_fluid(python: str | None, scale: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run both races; exit 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 5)
     parser.add_argument("--fluid-python", help="the Python that has paddlepaddle==1.8.5")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
     options = parser.parse_args()
-    console = Console(stderr=True)
     scale = options.scale
     contenders = [
         Contender("fluid", functools.partial(run_fluid, options.fluid_python, scale)),
@@ -121,11 +115,7 @@ def main() -> None:
         Contender("bare mpi4py", functools.partial(run_bare, scale)),
     ]
     title = "asynchronous linear regression, both trainers"
-    rows = [
-        report(
-            CASE, title, interleave(title, contenders, options.rounds, console), TARGETS, console
-        )
-    ]
+    rows = [race(CASE, title, contenders, options.rounds, TARGETS)]
     slow = ["--warmup", "50", "--steps", str(10**9), "--slow-ms", str(SLOW_MS)]
     slow += ["--seconds", str(SLOW_S * scale)]
     modes = [
@@ -133,14 +123,8 @@ def main() -> None:
         for mode in ("async", "sync")
     ]
     title = f"one trainer sleeps {SLOW_MS:g} ms in each step, both trainers"
-    rows.append(
-        report(
-            "slow", title, interleave(title, modes, options.rounds, console), SLOW_TARGETS, console
-        )
-    )
-    say(rows)
-    ratios = [value for row in rows for value in row["ratios"].values()]
-    sys.exit(any(value["ratio"] < value["target"] for value in ratios))
+    rows.append(race("slow", title, modes, options.rounds, SLOW_TARGETS))
+    finish(rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ status is 1 if a target is missed. One thread trains. About 2 minutes, 5 GiB of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -25,9 +24,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
-from rounds import HERE, json_object, run_text
+from rounds import CONSOLE, HERE, arguments, json_object, run_text
 from threadpoolctl import threadpool_limits
 
 import hpcdist as fluid
@@ -206,15 +204,11 @@ def ratios(
 
 def main() -> None:
     """Print a table of seconds, one of ratios, and one JSON line; exit 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 6)
     parser.add_argument("--gib", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--directory", type=Path, help="on the disk to be measured")
     parser.add_argument("--torch-python", help="a Python that has torch")
     options = parser.parse_args()
-    console = Console(stderr=True)
     times: Times = {}
     torch = None
     root = Path(tempfile.mkdtemp(dir=options.directory))
@@ -256,7 +250,7 @@ def main() -> None:
         missed += not good
         goal = "" if target is None else f"{side} {target:g}"
         report.add_row(what, f"{ratio:.2f}", goal, goal and ("reached" if good else "MISSED"))
-    console.print(seconds, report)
+    CONSOLE.print(seconds, report)
     told = {what: ratio for what, ratio, _, _ in lines}
     print(json.dumps({"ratios": told, "seconds": times | torchs, "beside": beside}), flush=True)
     sys.exit(missed > 0)

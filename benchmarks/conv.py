@@ -9,31 +9,24 @@ together, is below the target.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rounds import FROM_CHECKOUT, HERE, environment, say
+from rounds import CONSOLE, FROM_CHECKOUT, HERE, LIMIT_S, arguments, environment, say
 
-LIMIT_S = 300.0
 TARGET = 0.5
 TARGETED = ("resnet 3x3", "resnet 1x1")
 
 
 def main() -> None:
     """Print milliseconds and ratios of each layer."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 3)
     parser.add_argument("--torch-python", default=sys.executable, help="the Python with torch")
-    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    console = Console(stderr=True)
     contenders = {
         "hpcdist": [sys.executable, HERE / "conv_hpcdist.py"],
         "torch": [options.torch_python, HERE / "conv_torch.py"],
@@ -42,7 +35,7 @@ def main() -> None:
     for index in range(options.rounds):
         found = {}
         for name, command in contenders.items():
-            with console.status(f"round {index + 1} of {options.rounds}, {name}"):
+            with CONSOLE.status(f"round {index + 1} of {options.rounds}, {name}"):
                 found[name] = _measured(command)
         rounds.append(found)
     rows = [_row(layer, rounds) for layer in rounds[0]["hpcdist"]]
@@ -51,7 +44,7 @@ def main() -> None:
         ms = ["{:.2f} + {:.2f}".format(*(1e3 * s for s in row[name])) for name in contenders]
         ratios = [f"{row[name]:.2f}" for name in ("forward", "backward", "both")]
         table.add_row(row["layer"], *ms, *ratios)
-    console.print(table)
+    CONSOLE.print(table)
     say(rows)
     slow = [r for r in rows if r["layer"].startswith(TARGETED) and r["both"] < TARGET]
     sys.exit(bool(slow))

@@ -10,23 +10,21 @@ alike, so the losses must agree. Without --fluid-python that column is left out.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 from typing import Any
 
 import ctr_train
 import vs_fluid
-from rich.console import Console
 from rounds import (
+    CONSOLE,
     FROM_CHECKOUT,
     HERE,
     Contender,
     Target,
-    check_losses,
-    interleave,
+    arguments,
     json_line,
-    report,
+    race,
     run_child,
     say,
 )
@@ -58,24 +56,19 @@ def run_fluid(python: str | None, scale: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run the race; exit 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 3)
     parser.add_argument("--fluid-python", help="the Python that has paddlepaddle==1.8.5")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
     options = parser.parse_args()
-    console = Console(stderr=True)
     contenders = [Contender("hpcdist", functools.partial(run_hpcdist, options.scale))]
     if options.fluid_python is None:
-        console.print("no --fluid-python given: hpcdist runs alone")
+        CONSOLE.print("no --fluid-python given: hpcdist runs alone")
     else:
         fluid = functools.partial(run_fluid, options.fluid_python, options.scale)
         contenders.insert(0, Contender("fluid", fluid))
     title = "wide and deep, 26 slots, 16 columns, 512 examples per step and trainer"
-    results = interleave(title, contenders, options.rounds, console)
-    check_losses(results, TOLERANCE)
-    row = report("ctr", title, results, [Target("hpcdist", "fluid", 2.0)], console)
+    targets = [Target("hpcdist", "fluid", 2.0)]
+    row = race("ctr", title, contenders, options.rounds, targets, TOLERANCE)
     if "hpcdist" not in row["steps_per_s"]:
         sys.exit(1)
     row["examples_per_s"] = {
@@ -84,8 +77,8 @@ def main() -> None:
     }
     reached = row["examples_per_s"]["hpcdist"] >= LEAST
     for name, found in row["examples_per_s"].items():
-        console.print(f"{name}: {found:,.0f} examples/s")
-    console.print(f"target {LEAST:,} examples/s: {'reached' if reached else 'MISSED'}")
+        CONSOLE.print(f"{name}: {found:,.0f} examples/s")
+    CONSOLE.print(f"target {LEAST:,} examples/s: {'reached' if reached else 'MISSED'}")
     say([row])
     missed = any(value["ratio"] < value["target"] for value in row["ratios"].values())
     sys.exit(missed or not reached)

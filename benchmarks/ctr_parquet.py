@@ -8,7 +8,6 @@ so the losses are the same. The one fed from memory reads the whole file before 
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 import tempfile
@@ -17,18 +16,7 @@ from typing import Any
 
 import ctr_train
 import vs_fluid
-from rich.console import Console
-from rounds import (
-    FROM_CHECKOUT,
-    HERE,
-    Contender,
-    Target,
-    check_losses,
-    interleave,
-    report,
-    run_child,
-    say,
-)
+from rounds import FROM_CHECKOUT, HERE, Contender, Target, arguments, finish, race, run_child
 
 WARMUP = 20
 TARGET = Target("parquet", "memory", 0.95)
@@ -45,13 +33,9 @@ def run(path: str, steps: int, *more: str) -> dict[str, Any]:
 
 def main() -> None:
     """Race; exit 1 if the target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = arguments(__doc__, 5)
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
-    console = Console(stderr=True)
     with tempfile.TemporaryDirectory() as directory:
         path = str(Path(directory, "clicks.parquet"))
         ctr_train.written(path, WARMUP + options.steps)
@@ -60,11 +44,8 @@ def main() -> None:
             Contender("parquet", functools.partial(run, path, options.steps)),
         ]
         title = "wide and deep, 26 slots, 512 rows per step and trainer, from Parquet"
-        results = interleave(title, contenders, options.rounds, console)
-        check_losses(results, 1e-6)
-    row = report("ctr_parquet", title, results, [TARGET], console)
-    say([row])
-    sys.exit(any(v["ratio"] < v["target"] for v in row["ratios"].values()))
+        row = race("ctr_parquet", title, contenders, options.rounds, [TARGET], 1e-6)
+    finish([row])
 
 
 if __name__ == "__main__":

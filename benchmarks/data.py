@@ -8,27 +8,13 @@ A pass over two files of Criteo's shape (26 words, 13 numbers and a label a line
 
 from __future__ import annotations
 
-import argparse
-import functools
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rounds import (
-    FROM_CHECKOUT,
-    HERE,
-    Contender,
-    Target,
-    check_losses,
-    interleave,
-    report,
-    run_child,
-    say,
-)
+from rounds import CONSOLE, FROM_CHECKOUT, HERE, Target, arguments, command, finish, race
 
-LIMIT_S = 300.0
 TOLERANCE = 1e-6
 WORDS, NUMBERS = 26, 13
 TARGET = Target("hpcdist", "fluid", 5.0)
@@ -50,32 +36,22 @@ def write(path: Path, lines: int, seed: int) -> Path:
 
 def main() -> None:
     """Race; exit 1 if the target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 5)
     parser.add_argument("--fluid-python", help="a Python that has paddlepaddle==1.8.5")
     parser.add_argument("--lines", type=int, default=40_000, help="of each file")
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    console = Console(stderr=True)
     script = str(HERE / "data_pass.py")
     with tempfile.TemporaryDirectory() as directory:
         files = [str(write(Path(directory) / f"part-{k}", options.lines, k)) for k in range(2)]
-        command = [sys.executable, "-m", "hpcdist", "--quiet", "--as-paddle", script, *files]
-        run = functools.partial(run_child, command, FROM_CHECKOUT, LIMIT_S)
-        contenders = [Contender("hpcdist", run)]
+        words = [sys.executable, "-m", "hpcdist", "--quiet", "--as-paddle", script, *files]
+        contenders = [command("hpcdist", words, FROM_CHECKOUT)]
         if options.fluid_python:
-            command = [options.fluid_python, script, *files]
-            run = functools.partial(run_child, command, None, LIMIT_S)
-            contenders.append(Contender("fluid", run))
+            contenders.append(command("fluid", [options.fluid_python, script, *files], None))
         else:
-            console.print("without --fluid-python hpcdist runs alone")
+            CONSOLE.print("without --fluid-python hpcdist runs alone")
         title = f"QueueDataset, batches of 512, {2 * options.lines} lines"
-        results = interleave(title, contenders, options.rounds, console)
-        check_losses(results, TOLERANCE)
-    row = report("multi-slot", title, results, [TARGET], console)
-    say([row])
-    sys.exit(any(v["ratio"] < v["target"] for v in row["ratios"].values()))
+        row = race("multi-slot", title, contenders, options.rounds, [TARGET], TOLERANCE)
+    finish([row])
 
 
 if __name__ == "__main__":

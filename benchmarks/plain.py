@@ -10,14 +10,12 @@ trainer its own part, and fetches that part's loss. The gradients are those of t
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 from typing import Any
 
 from cases import CASES
-from rich.console import Console
-from rounds import FROM_CHECKOUT, HERE, Contender, Target, interleave, report, run_child, say
+from rounds import FROM_CHECKOUT, HERE, Contender, Target, arguments, finish, race, run_child
 from vs_fluid import LIMIT_S, MPI_ENVIRONMENT, TRAINERS, mpirun
 
 STEPS = {"linreg": (2000, 20000), "mlp": (10, 100)}  # (warm-up, timed)
@@ -34,15 +32,11 @@ def run(servers: int, options: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Race with servers and without; exit 1 if the target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 7)
     parser.add_argument("--case", choices=sorted(CASES), default="linreg")
     parser.add_argument("--servers", type=int, action="append", help="default: 2, then 0")
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
     options = parser.parse_args()
-    console = Console(stderr=True)
     warmup, steps = (max(10, round(n * options.scale)) for n in STEPS[options.case])
     counts = ["--case", options.case, "--warmup", str(warmup), "--steps", str(steps)]
     rows = []
@@ -53,10 +47,9 @@ def main() -> None:
         ]
         where = f"{servers} servers" if servers else "no servers"
         title = f"{CASES[options.case].title}, {TRAINERS} trainers, {where}"
-        results = interleave(title, contenders, options.rounds, console)
-        rows.append(report(f"{options.case}, {where}", title, results, [TARGET], console))
-    say(rows)
-    sys.exit(any(v["ratio"] < v["target"] for row in rows for v in row["ratios"].values()))
+        case = f"{options.case}, {where}"
+        rows.append(race(case, title, contenders, options.rounds, [TARGET]))
+    finish(rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ what the writing thread needs every two seconds, in three forms of files, as a s
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import statistics
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rounds import FROM_CHECKOUT, ONE_THREAD, say
+from rounds import FROM_CHECKOUT, ONE_THREAD, arguments, say
 
 os.environ.update(ONE_THREAD)
 sys.path.insert(0, FROM_CHECKOUT["PYTHONPATH"])
@@ -136,11 +135,8 @@ def race(case: str, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Race the cases; exit 1 if recording takes more than it may."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 60)
     parser.add_argument("--case", choices=sorted(BLOCK), action="append", help="default: both")
-    parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
     cost = event_ns()
     print(f"one event: {cost:.0f} ns", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import json
 import os
 import statistics
@@ -21,6 +23,9 @@ FROM_CHECKOUT = {"PYTHONPATH": str(HERE.parent)}  # hpcdist need not be installe
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
+
+CONSOLE = Console(stderr=True)
+LIMIT_S = 300.0  # of one measurement
 
 
 class Failed(Exception):
@@ -99,8 +104,37 @@ def json_object(text: str) -> dict[str, Any]:
     raise Failed("no result among its output:\n" + text[-2000:])
 
 
+def arguments(doc: str | None, rounds: int) -> argparse.ArgumentParser:
+    """Return a parser that shows a script's docstring, with ``--rounds``."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def command(name: str, words: Sequence[str | Path], extra: Mapping[str, str] | None) -> Contender:
+    """Return the contender that runs a command, which prints its result."""
+    return Contender(name, functools.partial(run_child, words, extra, LIMIT_S))
+
+
+def race(
+    case: str,
+    title: str,
+    contenders: Sequence[Contender],
+    rounds: int,
+    targets: Sequence[Target],
+    tolerance: float | None = None,
+) -> dict[str, Any]:
+    """Run contenders in turn, compare their losses if a tolerance is given, and report."""
+    results = interleave(title, contenders, rounds)
+    if tolerance is not None:
+        check_losses(results, tolerance)
+    return report(case, title, results, targets)
+
+
 def interleave(
-    title: str, contenders: Sequence[Contender], rounds: int, console: Console
+    title: str, contenders: Sequence[Contender], rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Run all contenders in turn, ``rounds`` times; one that fails is left out from then on."""
     results: dict[str, list[dict[str, Any]]] = {c.name: [] for c in contenders}
@@ -109,12 +143,12 @@ def interleave(
         for contender in contenders:
             if contender.name in failed:
                 continue
-            with console.status(f"{title}: round {index + 1} of {rounds}, {contender.name}"):
+            with CONSOLE.status(f"{title}: round {index + 1} of {rounds}, {contender.name}"):
                 try:
                     results[contender.name].append(contender.run())
                 except Failed as reason:
                     failed.add(contender.name)
-                    console.print(f"{title}: {contender.name} is left out: {reason}", markup=False)
+                    CONSOLE.print(f"{title}: {contender.name} is left out: {reason}", markup=False)
     return {name: found for name, found in results.items() if name not in failed}
 
 
@@ -138,7 +172,6 @@ def report(
     title: str,
     results: Mapping[str, Sequence[dict[str, Any]]],
     targets: Sequence[Target],
-    console: Console,
 ) -> dict[str, Any]:
     """Print the table of one case; return its numbers: steps/s, ratios, targets."""
     speeds = {name: [run["steps_per_s"] for run in found] for name, found in results.items()}
@@ -148,7 +181,7 @@ def report(
         table.add_column(heading, justify="right")
     for name, found in speeds.items():
         table.add_row(name, *(f"{v:,.4g}" for v in (medians[name], min(found), max(found))))
-    console.print(table)
+    CONSOLE.print(table)
     ratios = {}
     for target in targets:
         if target.name not in medians or target.over not in medians:
@@ -157,7 +190,7 @@ def report(
         ratio = statistics.median(a / b for a, b in zip(speeds[target.name], speeds[target.over]))
         reached = "reached" if ratio >= target.least else "MISSED"
         ratios[f"{target.name}/{target.over}"] = {"ratio": ratio, "target": target.least}
-        console.print(
+        CONSOLE.print(
             f"{target.name} / {target.over}: {ratio:.3g} (target {target.least:g}: {reached})"
         )
     return {"case": case, "steps_per_s": medians, "rounds": speeds, "ratios": ratios}
@@ -166,3 +199,9 @@ def report(
 def say(rows: Sequence[dict[str, Any]]) -> None:
     """Print the results as one JSON line on standard output."""
     print(json.dumps({"results": list(rows)}), file=sys.stdout, flush=True)
+
+
+def finish(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the results, and exit: with 1 if a target is missed."""
+    say(rows)
+    sys.exit(any(v["ratio"] < v["target"] for row in rows for v in row["ratios"].values()))

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import table_bare as bare
-from rich.console import Console
 from rich.table import Table
-from rounds import FROM_CHECKOUT, HERE, Failed, json_object, run_text
+from rounds import CONSOLE, FROM_CHECKOUT, HERE, Failed, arguments, json_object, run_text
 from vs_fluid import MPI_ENVIRONMENT, mpirun
 
 from hpcdist.ps import index_kernels as kernels
@@ -265,13 +264,10 @@ def against(name: str, python: str | None, options: argparse.Namespace, times: d
 
 def main() -> None:
     """Print one table of ratios and one JSON line; exit 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 5)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--ids", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch-python", help="a Python that has torch")
     parser.add_argument("--fluid-python", help="a Python that has paddlepaddle==1.8.5")
     parser.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
@@ -280,7 +276,6 @@ def main() -> None:
     if options.trainer:
         as_trainer(ids, options.ids, options.rounds, options.dim)
         return
-    console = Console(stderr=True)
     lines, told = inserts(ids, options.dim, min(3, options.rounds))
     times = {}
     for kind in ("adagrad", "adam"):
@@ -301,7 +296,7 @@ def main() -> None:
         try:
             lines += contender()
         except Failed as reason:
-            console.print(f"left out: {reason}", markup=False)
+            CONSOLE.print(f"left out: {reason}", markup=False)
     report = Table("what", title=f"{options.ids:,} of {options.rows:,} rows, dim {options.dim}")
     for heading in ("ratio", "target", ""):
         report.add_column(heading, justify="right")
@@ -313,7 +308,7 @@ def main() -> None:
             goal = "" if target is None else f"{bound} {target:g}"
             word = "" if target is None else "reached" if good else "MISSED"
             report.add_row(what, f"{ratio:.2f}", goal, word)
-    console.print(report)
+    CONSOLE.print(report)
     ratios = {what: ratio for what, ratio, _ in lines + memory}
     print(json.dumps({"ratios": ratios, "told": told}), flush=True)
     sys.exit(missed > 0)

@@ -13,7 +13,6 @@ Without --fluid-python that column is left out. Run it with the Python that has 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import shutil
@@ -27,20 +26,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from cases import CASES
-from rich.console import Console
 from rounds import (
     FROM_CHECKOUT,
     HERE,
     Contender,
     Failed,
     Target,
-    check_losses,
+    arguments,
     environment,
-    interleave,
+    finish,
     json_line,
-    report,
+    race,
     run_child,
-    say,
 )
 
 SERVERS, TRAINERS = 2, 2
@@ -188,15 +185,11 @@ def wait_for(
 
 def main() -> None:
     """Race the cases asked for; exit 1 if a target is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__, 5)
     parser.add_argument("--fluid-python", help="the Python that has paddlepaddle==1.8.5")
     parser.add_argument("--case", choices=sorted(CASES), action="append", help="default: all")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
     options = parser.parse_args()
-    console = Console(stderr=True)
     rows = []
     for case in options.case or list(CASES):
         contenders = [
@@ -207,12 +200,8 @@ def main() -> None:
             Contender("bare mpi4py", functools.partial(run_bare, case, options.scale)),
         ]
         title = CASES[case].title
-        results = interleave(title, contenders, options.rounds, console)
-        check_losses(results, TOLERANCE)
-        rows.append(report(case, title, results, TARGETS[case], console))
-    say(rows)
-    ratios = [value for row in rows for value in row["ratios"].values()]
-    sys.exit(any(value["ratio"] < value["target"] for value in ratios))
+        rows.append(race(case, title, contenders, options.rounds, TARGETS[case], TOLERANCE))
+    finish(rows)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator, Slots, as_names
+from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
@@ -64,8 +65,8 @@ def append_backward(
     a loss of another shape.
     """
     check_loss(loss)
-    block = loss.block
-    program = block.program
+    block = block_of(loss)
+    program = program_of(block)
     maker = loss.op
     if maker is None:
         raise GraphError(f"append_backward: no operator computes the loss {loss.name!r}")
@@ -112,7 +113,7 @@ def gradients(
     weights = _as_list(target_gradients) or [None] * len(targets)
     if len(weights) != len(targets):
         raise GraphError(f"gradients: {len(targets)} targets, but {len(weights)} target_gradients")
-    block = targets[0].block
+    block = block_of(targets[0])
     stopped = _stopped(block, no_grad_set) - {v.name for v in inputs}
     starts = []
     for target, weight in zip(targets, weights):
@@ -163,7 +164,7 @@ def _stopped(block: Block, no_grad_set: Iterable[Variable | str] | None) -> set[
         if not isinstance(entry, (Variable, str)):
             raise GraphTypeError(f"no_grad_set holds {entry!r}: expected a Variable or a name")
     stopped = set(as_names(list(no_grad_set or ())))
-    for var in block.program.list_vars():
+    for var in program_of(block).list_vars():
         if var.stop_gradient or not is_float(var.dtype):
             stopped.add(var.name)
     return stopped

@@ -10,7 +10,7 @@ from hpcdist import layers
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.program import Program, default_main_program, program_of
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
 
@@ -218,7 +218,7 @@ def append_gradient_clip_ops(params_grads: ParamGrads) -> ParamGrads:
 
 def _as_optimizer(param: Parameter, grad: Variable, build: Callable[..., Any], *args: Any) -> Any:
     """Call ``build`` so that its operators have the optimizer's role, for this pair."""
-    with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+    with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
         return build(*args)
 
 

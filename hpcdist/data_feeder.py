@@ -94,7 +94,10 @@ def _column(position: int, variable: Any) -> _Column:
 def _transposed(samples: list[Sequence[Any]], names: list[str]) -> list[tuple[Any, ...]]:
     """Return the samples' fields by column."""
     if not samples:
-        raise FeedError(f"DataFeeder: the batch for {names} is empty")
+        raise FeedError(
+            f"DataFeeder: the batch for {names} is empty (where even_batches(how='join') gives "
+            "none, feed {})"
+        )
     for number, sample in enumerate(samples):
         if not hasattr(sample, "__len__") or isinstance(sample, (str, bytes)):
             got = type(sample).__name__

@@ -14,7 +14,7 @@ from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import MemorySaving
+from hpcdist.graph.program import MemorySaving, program_of
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.graph.variable import Variable
@@ -60,7 +60,7 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
         index = block.ops.index(readers[0])
         block.ops[index:index] = copies
     # Values of which gradients only need the shape are to be gone, too.
-    block.program.memory_saving = block.program.memory_saving or MemorySaving()
+    program_of(block).memory_saving = program_of(block).memory_saving or MemorySaving()
     block.program.touch()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.errors import GraphTypeError
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.program import program_of
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
@@ -86,8 +87,8 @@ def _regularized(param: Parameter, grad: Variable, regularizer: Any) -> Variable
         return grad
     if not isinstance(regularizer, WeightDecayRegularizer):
         raise _unknown(param, regularizer)
-    block = grad.block
-    with block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+    block = block_of(grad)
+    with program_of(block).role_guard(Role.OPTIMIZE, (param, grad)):
         term = regularizer.append_to(param, block)
         out = grad
         if grad.type == VarType.SELECTED_ROWS:

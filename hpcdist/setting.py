@@ -196,6 +196,10 @@ class Setting(Generic[T]):
         """Set the variable, for this process and those that it starts."""
         os.environ[self.name] = self.text(value)
 
+    def forget(self) -> None:
+        """Remove the variable, for this process and those that it starts."""
+        os.environ.pop(self.name, None)
+
     def text(self, value: Any) -> str:
         """Return a value as the environment has it; SettingTypeError, SettingError for a bad one.
 

@@ -276,6 +276,9 @@ PROMETHEUS: Setting[str | None] = Setting(
 RANK: Setting[int | None] = Setting(
     "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
 )
+RUN: Setting[str] = Setting(
+    "HPCDIST_RUN", Text(), "", "what names this run of a job; the launcher sets it, in a job"
+)
 SITE_FILE = Setting(
     "HPCDIST_ENV", Text(), "", "file that the batch scripts source first; read by them only"
 )

@@ -93,6 +93,10 @@ def _nce(draw: Draw) -> Case:
         "is_sparse": draw.bool(),
         "custom_neg_classes": [4, 1, 2],
     }
+    if draw.bool():
+        drawn = np.broadcast_to([4, 1, 2], (rows, 3))
+        inputs["Classes"] = np.concatenate([inputs["Label"], drawn], 1)
+        inputs |= {slot: inputs[slot][inputs["Classes"]] for slot in ("Weight", "Bias")}
     return Case(inputs, attrs, wrt=["Input", "Weight", "Bias"], targets=["Cost"])
 
 
@@ -110,6 +114,9 @@ def _hierarchical_sigmoid(draw: Draw) -> Case:
     else:
         inputs |= {"W": draw.floats((classes - 1, 3)), "Bias": draw.floats((classes - 1, 1))}
         attrs = {"num_classes": classes, "is_sparse": False}
+    if draw.bool():  # as many rows as a path is long
+        long = inputs["PathTable"].shape[1] if "PathTable" in inputs else (classes - 1).bit_length()
+        inputs |= {"W": draw.floats((rows, long, 3)), "Bias": draw.floats((rows, long, 1))}
     return Case(inputs, attrs, targets=["Out"])
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import h5py
 import numpy as np
 
 from hpcdist.errors import CheckpointError
+from hpcdist.hdf5 import h5py
 
 FILTERS = ("lz4", "zstd")
 _ZSTD = b"\x28\xb5\x2f\xfd"  # what a chunk of zstd begins with; one of lz4 with its size

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from hpcdist.checkpoint.layout import MANIFEST, conflict, path_of
@@ -17,6 +16,7 @@ from hpcdist.checkpoint.metadata import Manifest, Part, PartFile, Piece, TablePa
 from hpcdist.checkpoint.plan import Saved, variables_of
 from hpcdist.checkpoint.write import add_facts, finish, new_file
 from hpcdist.errors import CheckpointError
+from hpcdist.hdf5 import h5py
 
 
 def joined(

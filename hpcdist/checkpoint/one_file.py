@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES
@@ -22,6 +21,7 @@ from hpcdist.checkpoint.ranks import agreed
 from hpcdist.checkpoint.write import TEMPORARY, finish, stored_at, sync_directory
 from hpcdist.comm.base import Transport
 from hpcdist.errors import CheckpointError
+from hpcdist.hdf5 import h5py
 
 PIECE_BYTES = 256 << 20  # of one call: MPI counts bytes in 32 bits
 WHAT = "the others' part of a file that all write"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import h5py
 import numpy as np
 import xxhash
 
@@ -18,6 +17,7 @@ from hpcdist.checkpoint.compressed import filters
 from hpcdist.checkpoint.layout import FACTS, HEAD_BYTES, Head, corner, cut, digest
 from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
+from hpcdist.hdf5 import h5py
 
 TEMPORARY = ".tmp"  # behind the name of a file that is not whole yet
 ALIGNMENT = 64  # bytes, of where data begins: it may be used where it lies, mapped into memory

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from hpcdist.columnar.columns import Rules, Target
 from hpcdist.columnar.files import naming
-from hpcdist.columnar.tables import TABLES
+from hpcdist.columnar.tables import TABLES, H5Source
 from hpcdist.columnar.text import TEXT, text_schema
 from hpcdist.errors import DataError
 
@@ -20,8 +20,22 @@ Columns = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 def at_least(least: int, what: str, value: Any) -> int:
     """Return a whole number that is not less than ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value) or value < least:
         raise DataError(f"data.read: {what} must be a whole number >= {least}, got {value!r}")
+    return int(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether this is a whole number, Python's or numpy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def by_column(what: str, value: Any) -> Mapping[str, Any]:
+    """Return a dict by column; none is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DataError(f"data.read: {what} must be a dict by column, got {value!r:.80}")
     return value
 
 
@@ -46,7 +60,7 @@ def format_of(files: Sequence[str]) -> Any:
 
 def typed(
     kind: Any,
-    file: str,
+    files: Sequence[str],
     needed: Sequence[str],
     types: Mapping[str, Any],
     targets: Sequence[Target],
@@ -58,10 +72,10 @@ def typed(
     """
     if kind in TEXT.values():
         assumed = _assumed(targets) | dict.fromkeys(texts, "string")
-        return partial(kind, schema=text_schema(kind, file, needed, types, assumed))
+        return partial(kind, schema=text_schema(kind, files, needed, types, assumed))
     if types:
         raise DataError("data.read: types= is for CSV and JSON; other files say their types")
-    return kind
+    return partial(kind, columns=needed) if kind is H5Source else kind
 
 
 def _assumed(targets: Sequence[Target]) -> dict[str, str]:
@@ -82,10 +96,17 @@ def targets_of(
     if columns is None and feed_list is None:
         with naming(file), closing(kind(file)) as source:
             columns = list(source.names())
+        if kind in TEXT.values() and all(map(_is_number, columns)):
+            raise DataError(
+                f"data.read: the first line of {file} names the columns {', '.join(columns)[:80]}: "
+                "are these values? Give the file a line with names; or if these are names, "
+                "columns="
+            )
     if columns is None:
         columns = []
     if isinstance(columns, str):
         columns = [columns]
+    _expect_columns(columns, feed_list)
     given = columns if isinstance(columns, Mapping) else {name: name for name in columns}
     if feed_list is None:
         return [_target(name, chosen) for name, chosen in given.items()]
@@ -101,6 +122,29 @@ def targets_of(
     if unused:
         raise DataError(f"data.read: columns names {unused[0]!r}, which is not in feed_list")
     return targets
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _expect_columns(columns: Any, feed_list: Any) -> None:
+    """Raise DataError if ``columns`` are not what `read` says."""
+    fits = isinstance(columns, Sequence) and all(isinstance(name, str) for name in columns)
+    if isinstance(columns, Mapping):
+        fits = all(
+            isinstance(chosen, Sequence) and all(isinstance(name, str) for name in chosen)
+            for chosen in columns.values()
+        )
+    if not fits or not (columns or feed_list):
+        raise DataError(
+            "data.read: columns must be names of columns; or a dict: name of a variable -> name of "
+            f"its column, or a list of columns; got {columns!r:.80}"
+        )
 
 
 def _target(name: str, chosen: str | Sequence[str]) -> Target:
@@ -122,7 +166,7 @@ def rules_of(nulls: Any, buckets: Mapping[str, int] | None, encoded: Collection[
                 "data.read: nulls must be 'error', a number, or a dict of numbers by column, "
                 f"got {nulls!r:.200}"
             )
-    rules = Rules(dict(fills), dict(buckets or {}), frozenset(encoded))
+    rules = Rules(dict(fills), dict(by_column("buckets", buckets)), frozenset(encoded))
     for name, count in rules.buckets.items():
         at_least(1, f"buckets[{name!r}]", count)
         if name in rules.encoded:

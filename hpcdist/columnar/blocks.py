@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -22,13 +21,13 @@ from hpcdist.columnar.columns import (
     part,
     taken,
 )
-from hpcdist.columnar.files import Faults, FileFacts, Filter, Index, RawBlock, Source, worded
+from hpcdist.columnar.files import Faults, FileFacts, Filter, Index, RawBlock, Source, tried, worded
 from hpcdist.errors import DataError
 
 logger = logging.getLogger("hpcdist.columnar")
 
 OPEN = 16  # files that stay open
-FIRST_PAUSE_S = 0.1  # before a read is tried again; doubled each time
+TOLD = 100  # places that are left out, each with a warning; then the 128th, 256th, ...
 _UNREADABLE = (OSError, pa.ArrowException, ValueError, KeyError)  # what damaged files raise
 
 
@@ -77,7 +76,6 @@ class Policy:
 
     skip: bool = False
     retries: int = 3
-    pause: Callable[[float], None] = time.sleep
 
 
 class BlockReader:
@@ -98,6 +96,7 @@ class BlockReader:
         self._sources: OrderedDict[str, Source] = OrderedDict()
         self.doing = ""  # what is being read, for those who wait too long
         self.skipped: deque[Skip] = deque()  # threads that read add to it
+        self._told = 0
         self._is_text: dict[str, tuple[bool, str]] = {}  # by column, and by which file
 
     def read(self, number: int) -> Loaded:
@@ -158,26 +157,25 @@ class BlockReader:
                 f"{skips[0]}{more}; mend the file, or leave such rows out with on_bad='skip'"
             ) from cause
         for skip in skips:
-            logger.warning("left out: %s", skip)
+            self._told += 1
+            if self._told <= TOLD or not self._told & (self._told - 1):
+                logger.warning("left out: %s", skip)
+            if self._told == TOLD:
+                logger.warning("more is told from time to time; see Rows.skipped, the certificate")
         self.skipped.extend(skips)
 
     # -- one file ------------------------------------------------------------------------------
     def _tried(self, file: FileFacts, within: int) -> tuple[RawBlock, np.ndarray | None]:
         """Read a block, again if the file system fails for a time."""
-        attempt = 0
-        while True:
+
+        def read() -> tuple[RawBlock, np.ndarray | None]:
             try:
                 return self._raw(file, within, self._columns)
-            except FileNotFoundError:
+            except OSError:
                 self._forget(file.path)
                 raise
-            except OSError as error:
-                self._forget(file.path)
-                if attempt == self._policy.retries:
-                    raise
-                logger.warning("%s: %s; trying again", file.name(within), worded(error))
-                self._policy.pause(FIRST_PAUSE_S * 2**attempt)
-                attempt += 1
+
+        return tried(read, file.name(within), self._policy.retries)
 
     def _raw(
         self, file: FileFacts, within: int, columns: Sequence[str]

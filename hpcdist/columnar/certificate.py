@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 import xxhash
 
+from hpcdist import settings
 from hpcdist.columnar.order import Shuffle
 from hpcdist.comm.process_manager import run_words
 from hpcdist.errors import DataError
@@ -38,11 +39,15 @@ if TYPE_CHECKING:  # these need pyarrow, which whoever verifies may not have
     from hpcdist.columnar.windows import Batch
 
 VERSION = 1
+_BEGUN = time.time_ns()  # numbers of processes come again
 
 
 def run_name() -> str:
     """Return what names this run of a job: the same on all of its ranks, if a launcher says it."""
-    words = run_words() or (socket.gethostname(), str(os.getpid()))
+    said = settings.RUN.read()
+    words = (
+        (said,) if said else run_words() or (socket.gethostname(), str(os.getpid()), str(_BEGUN))
+    )
     return xxhash.xxh3_64_hexdigest(repr(words).encode())
 
 

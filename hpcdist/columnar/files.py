@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +21,12 @@ import xxhash
 
 from hpcdist.errors import DataError
 
+T = TypeVar("T")
+logger = logging.getLogger("hpcdist.columnar")
+
 Faults = dict[int, tuple[str, str]]  # row that cannot be used -> column, reason
 
+FIRST_PAUSE_S = 0.1  # before a read is tried again; doubled each time
 _OPENERS = 8  # files that are looked into at once: on network file systems it is a wait, not work
 
 
@@ -126,8 +133,13 @@ class Index:
 
 def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return the files that paths and patterns name; those of a pattern in order of their names."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    one = isinstance(paths, (str, os.PathLike))
+    given: Any = [paths] if one else paths
     files: list[str] = []
+    if not isinstance(given, Iterable) or not all(
+        isinstance(name, (str, os.PathLike)) for name in given
+    ):
+        raise DataError(f"data.read: expected the name of a file, or a list, got {paths!r:.80}")
     for name in given:
         path = os.fspath(name)
         found = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else [path]
@@ -170,23 +182,38 @@ def look_into(
     opened: Callable[[str], Source],
     columns: Sequence[str],
     only: Filter | None = None,
+    retries: int = 0,
 ) -> Index:
     """Return the blocks of all files, which must have ``columns``; rows that pass ``only``."""
 
     def look(path: str) -> FileFacts:
         with naming(path):
-            before = os.stat(path)
-            with contextlib.closing(opened(path)) as source:
-                require(path, source.names(), columns)
-                blocks = list(source.blocks())
-                if only is not None:
-                    blocks = [replace(b, rows=only.count(source, b)) for b in blocks]
-                return FileFacts(
-                    path, before.st_size, before.st_mtime_ns, tuple(blocks), source.unit
-                )
+            return tried(lambda: facts(path), path, retries)
+
+    def facts(path: str) -> FileFacts:
+        before = os.stat(path)
+        with contextlib.closing(opened(path)) as source:
+            require(path, source.names(), columns)
+            blocks = list(source.blocks())
+            if only is not None:
+                blocks = [replace(b, rows=only.count(source, b)) for b in blocks]
+            return FileFacts(path, before.st_size, before.st_mtime_ns, tuple(blocks), source.unit)
 
     with ThreadPoolExecutor(_OPENERS, "hpcdist-index") as pool:
         return Index(tuple(pool.map(look, paths)))
+
+
+def tried(read: Callable[[], T], name: str, retries: int) -> T:
+    """Return what ``read`` returns, called again if the file system fails for a time."""
+    for attempt in count():
+        try:
+            return read()
+        except OSError as error:
+            if attempt == retries or isinstance(error, FileNotFoundError):
+                raise
+            logger.warning("%s: %s; trying again", name, worded(error))
+            time.sleep(FIRST_PAUSE_S * 2**attempt)
+    raise AssertionError("count() has no end")
 
 
 def worded(error: BaseException) -> str:

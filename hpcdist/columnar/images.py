@@ -108,10 +108,14 @@ class Images:
 
     def row(self, value: bytes, epoch: int, number: int) -> np.ndarray:
         """Return one image as an array; any error if it cannot be decoded."""
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
 
         where = io.BytesIO(value) if self.folder is None else Path(self.folder, value.decode())
-        with Image.open(where) as opened:
+        try:
+            begun = Image.open(where)
+        except UnidentifiedImageError:  # its words hold an address
+            raise ValueError("not an image that Pillow knows") from None
+        with begun as opened:
             if opened.mode.startswith(_DEEP) or _is_cut(opened):
                 raise ValueError(f"an image of mode {opened.mode}: more than 8 bits for a channel")
             image = ImageOps.exif_transpose(opened).convert(_MODES[self.channels])

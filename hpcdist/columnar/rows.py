@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from hpcdist import settings
 from hpcdist.columnar.arguments import (
     Columns,
     at_least,
+    by_column,
     format_of,
+    is_whole,
     refuse_unread,
     rules_of,
     targets_of,
@@ -26,7 +29,7 @@ from hpcdist.columnar.decoding import Decoding, decoders_of
 from hpcdist.columnar.files import Filter, Index, expanded, filter_of, look_into
 from hpcdist.columnar.images import Images
 from hpcdist.columnar.order import Order, Shuffle
-from hpcdist.columnar.windows import Batch, batches
+from hpcdist.columnar.windows import Batch, batches, windows
 from hpcdist.errors import CheckpointError, DataError
 from hpcdist.graph.lod import Lod
 from hpcdist.lod_tensor import LoDTensor
@@ -141,23 +144,28 @@ class Rows:
         patience_s = settings.RPC_DEADLINE.read() / 1000 * _PATIENCE
         late = partial(_late, reader, self._decoding)
         order = Order(self._index.sizes, self._shuffle, self.epoch)
+        which = (order, self.position, self._end, self._size)
+        whose = (self._trainer, self._trainers)
+        # Windows are handed over, not batches: threads that wake each other for each batch take
+        # more time than to cut it.
         ahead = buffered(
-            partial(
-                batches, order, self.position, self._end, self._size, reader.read,
-                self._trainer, self._trainers,
-            ),
-            max(2, self._shuffle.window // self._size),
-            patience_s,
-            late,
-        )  # fmt: skip
+            partial(windows, *which, reader.read, *whose), self._shuffle.lanes, patience_s, late
+        )
+
+        def cut() -> Generator[Batch, None, None]:
+            with closing(ahead()) as loaded:
+                yield from batches(*which, loaded, *whose)
+
+        given = cut()
         if self._decoding is not None:
-            decoded = partial(self._decoding.batches, ahead, self.epoch, reader.refuse_or_note)
-            ahead = buffered(decoded, _DECODED_AHEAD, patience_s, late)
-        given = ahead()
+            decoded = partial(self._decoding.batches, cut, self.epoch, reader.refuse_or_note)
+            given = buffered(decoded, _DECODED_AHEAD, patience_s, late)()
+        whole, used, before = self.position == 0, 0, len(self.skipped)
         try:
             for batch in given:
                 self._refuse_older(loop)
                 self._count(batch, reader)
+                used += len(batch.numbers)
                 if len(batch.numbers):
                     yield {name: _fed(column) for name, column in batch.columns.items()}
                 elif self._trainers > 1:
@@ -167,6 +175,11 @@ class Rows:
                         "larger"
                     )
             self._refuse_older(loop)
+            if whole and not used:  # a script that counts steps would never end
+                raise DataError(
+                    f"not one of the {self._end} rows of epoch {self.epoch} can be used; the first "
+                    f"to be left out was {self.skipped[before]}"
+                )
             self.epoch, self.position = self.epoch + 1, 0
             if self._certificate is not None:
                 self._certificate.end()
@@ -227,9 +240,13 @@ class Rows:
     def check(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Raise CheckpointError if these, of all trainers, are no position of this data."""
         for number, state in enumerate(states):
-            if "rows" not in state:
+            if isinstance(state, Mapping) and "rows" not in state:
                 raise CheckpointError(
                     "the checkpoint was saved with resumable() as its reader, not with data.read"
+                )
+            if not _is_position(state):
+                raise CheckpointError(
+                    f"expected a position, as data.read tells it, got {state!r:.80}"
                 )
             if (state["epoch"], state["position"]) != (states[0]["epoch"], states[0]["position"]):
                 raise CheckpointError(
@@ -252,9 +269,9 @@ class Rows:
 
     def resume(self, state: Mapping[str, Any], current: Any) -> None:
         """Go on from a position."""
+        if not _is_position(state):
+            raise ValueError(f"no position: {state!r:.80}")
         epoch, position = state["epoch"], state["position"]
-        if type(epoch) is not int or type(position) is not int or epoch < 0 or position < 0:
-            raise ValueError(f"row {position!r:.80} of epoch {epoch!r:.80}")
         if state["run"] is not None:
             self._parent = [str(state["run"]), epoch, position]
         if self._certificate is not None:
@@ -278,6 +295,14 @@ class Rows:
 
 
 _FACTS = {"data": "files", "shuffle": "seed, window, lanes and their chunk"}
+
+
+def _is_position(state: Any) -> bool:
+    """Return whether this is what `Rows.state` may have returned."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("rows", {}), Mapping):
+        return False
+    numbers = (state.get("epoch"), state.get("position"))
+    return "run" in state and all(type(number) is int and number >= 0 for number in numbers)
 
 
 def _fed(column: Column) -> Any:
@@ -352,7 +377,7 @@ def read(
         raise DataError(f"data.read: lanes must divide the batch of {size} rows, got {lanes}")
     if on_bad not in ("error", "skip"):
         raise DataError(f"data.read: on_bad must be 'error' or 'skip', got {on_bad!r}")
-    if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int)):
+    if shuffle is not None and not is_whole(shuffle):
         raise DataError(f"data.read: shuffle must be a seed, a whole number, got {shuffle!r}")
     files = expanded(paths)
     kind = format_of(files)
@@ -362,10 +387,12 @@ def read(
     decoders = decoders_of(decode or {}, targets)
     rules = rules_of(nulls, buckets, decoders)
     needed |= dict.fromkeys(only.columns if only else ())
-    refuse_unread(needed, rules, types or {})
+    said = by_column("types", types)
+    refuse_unread(needed, rules, said)
     texts = [*rules.buckets, *decoders]
-    opened = typed(kind, files[0], list(needed), types or {}, targets, texts)
-    index = look_into(files, opened, list(needed), only)
+    opened = typed(kind, files, list(needed), said, targets, texts)
+    policy = Policy(on_bad == "skip", at_least(0, "retries", retries))
+    index = look_into(files, opened, list(needed), only, policy.retries)
     directory = settings.CERTIFICATE.read() if certificate is None else os.fspath(certificate)
     rows = Rows(
         index,
@@ -381,7 +408,7 @@ def read(
         ),
         size,
         drop_last,
-        Policy(on_bad == "skip", at_least(0, "retries", retries)),
+        policy,
         Path(directory) if directory else None,
         Decoding(decoders, targets, index, at_least(0, "workers", workers)) if decoders else None,
     )

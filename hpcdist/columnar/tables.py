@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -14,6 +13,7 @@ from pyarrow.fs import LocalFileSystem
 
 from hpcdist.columnar.files import Block, RawBlock, pieces_of
 from hpcdist.errors import DataError
+from hpcdist.hdf5 import h5py
 
 ROWS = 1 << 16  # of a block, where the format has none of its own
 
@@ -89,9 +89,11 @@ class H5Source:
 
     unit = "block"
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, columns: Sequence[str] | None = None) -> None:
+        """``columns``: those that will be read; the lengths of others do not matter."""
         self._file = h5py.File(path, "r")
         self._path = path
+        self._columns = columns
 
     def names(self) -> Sequence[str]:
         """Return the paths of the datasets."""
@@ -106,7 +108,8 @@ class H5Source:
 
     def blocks(self) -> Sequence[Block]:
         """Cut the rows."""
-        lengths = {name: self._file[name].shape[0] for name in self.names()}
+        names = self.names() if self._columns is None else self._columns
+        lengths = {name: self._file[name].shape[0] for name in names}
         if len(set(lengths.values())) != 1:
             raise DataError(
                 f"data.read: {self._path}: expected datasets of one length, got {lengths}"
@@ -138,7 +141,7 @@ class NpySource:
         if not array.ndim or not array.flags.c_contiguous:
             raise DataError(
                 f"data.read: {path}: expected an array whose rows lie one behind the other, got "
-                f"shape {array.shape}, Fortran's order"
+                f"shape {array.shape}" + (", Fortran's order" if array.ndim else "")
             )
         self._dtype, self._shape, self._offset = array.dtype, array.shape, array.offset
         self._file = open(path, "rb")  # noqa: SIM115  # closed by close()

@@ -65,6 +65,11 @@ class _TextSource:
                 "mend the file, or say them: types="
             ) from None
 
+    def has_rows(self) -> bool:
+        """Return whether the beginning shows a row."""
+        self._file.seek(self._first)
+        return any(True for _ in self._rows(_whole_lines(self._file, BLOCK_BYTES)))
+
     def _types(self, lines: list[bytes]) -> pa.Schema:
         raise NotImplementedError
 
@@ -334,19 +339,25 @@ TEXT = {".csv": CsvSource, ".tsv": CsvSource, ".jsonl": JsonSource, ".ndjson": J
 
 def text_schema(
     kind: Any,
-    path: str,
+    paths: Sequence[str],
     needed: Sequence[str],
     types: Mapping[str, Any],
     assumed: Mapping[str, str],
 ) -> pa.Schema:
     """Return the types of the columns that are needed: as given, else as a file's beginning shows.
 
-    ``assumed`` are those that variables want, for columns that are empty there, or hold numbers and
-    text; and for whole numbers, where the variable takes fractions. DataError if a type is unknown.
+    That file is the first one with rows. ``assumed`` are those that variables want, for columns
+    that are empty there, or hold numbers and text; and for whole numbers, where the variable takes
+    fractions. DataError if a type is unknown.
     """
     given = {name: _type_of(name, wanted) for name, wanted in types.items()}
+    path = paths[0]
     shown = pa.schema([])
     if not given.keys() >= set(needed):
+        for path in paths:
+            with naming(path), closing(kind(path)) as source:
+                if source.has_rows():
+                    break
         with naming(path), closing(kind(path)) as source:
             shown = source.schema
             require(path, [*shown.names, *given], needed)

@@ -19,7 +19,7 @@ def texts_of(
 ) -> Iterator[str]:
     """Give the texts that are not null; DataError, with the file's name, if it cannot be read."""
     files = expanded(paths)
-    opened = typed(format_of(files), files[0], [column], {}, [], [column])
+    opened = typed(format_of(files), files, [column], {}, [], [column])
     for path in files:
         with naming(path), closing(opened(path)) as source:
             require(path, source.names(), [column])

@@ -68,6 +68,7 @@ class Verdict:
     data: str
     files: Sequence[tuple[str, Sequence[int]]]
     runs: int
+    others: int  # runs that do not count: none of them led here
     rolled_back: int  # rows whose use a restore has undone
     epochs: list[Epoch]
     left_out: list[str]
@@ -157,9 +158,10 @@ def _judge(
     runs: dict[str, list[Record]] = {}
     for record in records:
         runs.setdefault(record.head["run"], []).append(record)
-    for last in _last(runs):
-        lineage = _lineage(runs, last)
-        verdict = Verdict(data, files, len(lineage), 0, [], [], [*damage])
+    lineages = [_lineage(runs, last) for last in _last(runs)]
+    others = len(runs.keys() - {run for lineage in lineages for run, _ in lineage})
+    for lineage in lineages:
+        verdict = Verdict(data, files, len(lineage), others, 0, [], [], [*damage])
         kept: dict[int, list[tuple[Taken, Numbers]]] = {}
         heads: dict[int, Mapping[str, Any]] = {}
         for run, until in lineage:

@@ -22,6 +22,11 @@ class Vocabulary:
 
     def __init__(self, words: Iterable[str], split: Split = str.split) -> None:
         self.words = tuple(words)
+        for word in self.words:
+            if not isinstance(word, str):
+                raise DataError(f"Vocabulary: a word must be text, got {word!r:.80}")
+        if not callable(split):
+            raise DataError(f"Vocabulary: split must be a function of a text, got {split!r:.80}")
         self._ids = {word: number for number, word in enumerate(self.words)}
         self._split = split
         if len(self._ids) < len(self.words):

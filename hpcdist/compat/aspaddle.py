@@ -11,14 +11,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-import hpcdist
 from hpcdist import settings
-from hpcdist.compat import fluid_names, paddle2, version
+from hpcdist.compat import fluid_names, modules, paddle2, version
 from hpcdist.compat.fluid_names import FLUID, ROOT
 from hpcdist.errors import LaunchError, MissingModuleError, MissingNameError
 from hpcdist.io import variables
 
 PADDLE2 = "hpcdist.compat.paddle2"
+DATASET = "paddle.dataset"
+DATASETS = "hpcdist.compat.datasets"
 CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets
 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
@@ -26,6 +27,20 @@ ELSEWHERE = {
     "paddle.compat": "hpcdist.compat.python_versions",
     "paddle.metric": "hpcdist.layers.metric",
     "paddle.version": "hpcdist.compat.version",
+    "paddle.dataset": "hpcdist.dataset",
+    **{
+        f"{DATASET}.{name}": f"{DATASETS}.{name}"
+        for name in (
+            "cifar",
+            "common",
+            "conll05",
+            "imdb",
+            "imikolov",
+            "movielens",
+            "wmt14",
+            "wmt16",
+        )
+    },
     "paddle.nn": PADDLE2 + ".nn",
     "paddle.nn.functional": PADDLE2 + ".nn.functional",
     "paddle.optimizer": PADDLE2 + ".optimizer",
@@ -70,8 +85,10 @@ class _Finder(MetaPathFinder, Loader):
             return None
         alias = _alias(fullname)
         module = _module(alias) if alias else _Package(fullname)
-        if module is not None and alias.startswith(PADDLE2):
+        if module is not None and (alias.startswith(PADDLE2) or fullname == DATASET):
             module = _Package(fullname, module)
+        if module is not None and alias.startswith(DATASETS):
+            modules.guard(module, "hpcdist" + fullname.removeprefix(ROOT))
         if module is None:
             above, _, name = fullname.rpartition(".")
             raise MissingModuleError(fluid_names.told(above, name, ()))
@@ -82,7 +99,7 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         if spec.name != ROOT:
             return spec.loader_state[0]
-        paddle = _Package(ROOT, paddle2, hpcdist)
+        paddle = _Package(ROOT, paddle2, sys.modules["hpcdist"])
         vars(paddle)["__version__"] = version.full_version
         return paddle
 

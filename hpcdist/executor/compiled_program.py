@@ -275,8 +275,10 @@ def _begin_alike(scope: Scope, first: str, others: Sequence[str]) -> None:
 
 # -- feeding -----------------------------------------------------------------------------------
 def only_feed(feed: Any) -> Mapping[str, Any]:
-    """Return the feed of the only device."""
+    """Return the feed of the only device. An empty list is none, as `even_batches` gives it."""
     if isinstance(feed, (list, tuple)):
+        if not feed:
+            return {}
         if len(feed) != 1:
             raise FeedError(f"feed: expected one dict, or a list of one, got {len(feed)} dicts")
         feed = feed[0]

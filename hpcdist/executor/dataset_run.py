@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
-from hpcdist.errors import DataError, DataNotImplementedError, FeedError
+import numpy as np
+
+from hpcdist.errors import DataError, FeedError
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import as_names
@@ -16,6 +18,34 @@ from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.recorder import recorder
 
 _for_test: ProgramCache[Program] = ProgramCache()
+
+
+class FetchHandler:
+    """Is told values of variables while a Dataset is trained from; subclasses say what to do.
+
+    ``var_dict``: names for the handler, and their variables. They are fetched in every step;
+    `handler` is called behind the first step that ends ``period_secs`` seconds after the last call.
+    """
+
+    def __init__(self, var_dict: Mapping[str, Any] | None = None, period_secs: float = 60) -> None:
+        if not isinstance(var_dict, Mapping) or not var_dict:
+            raise FeedError(f"FetchHandler: var_dict must be a dict of variables, got {var_dict!r}")
+        self.var_dict = var_dict
+        self.period_secs = period_secs
+
+    def handler(self, res_dict: Mapping[str, Any]) -> None:
+        """Print the first element of each value; ``res_dict``: name -> array."""
+        told = (f"{name}[0]: {value[0]}" for name, value in res_dict.items() if np.ndim(value))
+        print(" ".join(told), flush=True)
+
+    @staticmethod
+    def help() -> None:
+        """Print how to use it."""
+        print(
+            "class Told(FetchHandler):\n    def handler(self, res_dict):\n"
+            "        print(res_dict['auc'])\n\n"
+            "exe.train_from_dataset(..., fetch_handler=Told({'auc': auc}, period_secs=60))"
+        )
 
 
 class Batched(Protocol):
@@ -37,14 +67,15 @@ def run_dataset(
 ) -> None:
     """Call ``run(program, feed, fetches)`` for each batch; print values every ``print_period``.
 
-    Values are fetched in the steps that print them, and in no others. With ``debug`` the number
-    of batches and the time are printed at the end.
+    Values are fetched in the steps that print them, and in no others; those of a ``fetch_handler``
+    in all. With ``debug`` the number of batches and the time are printed at the end.
     """
     if dataset is None or not hasattr(dataset, "batches"):
         raise DataError(f"dataset: expected one of DatasetFactory's, got {dataset!r:.80}")
-    if fetch_handler is not None:
-        raise DataNotImplementedError("fetch_handler: use fetch_list, fetch_info and print_period")
+    if fetch_handler is not None and not isinstance(fetch_handler, FetchHandler):
+        raise FeedError(f"fetch_handler: expected a FetchHandler, got {fetch_handler!r:.80}")
     names = as_names(list(fetch_list or ()))
+    watched = as_names(list(fetch_handler.var_dict.values())) if fetch_handler else []
     labels = list(fetch_info or names)
     if len(labels) != len(names):
         raise FeedError(
@@ -53,6 +84,7 @@ def run_dataset(
     if int(print_period) < 1:
         raise FeedError(f"print_period: expected at least 1, got {print_period}")
     began, count = time.perf_counter(), 0
+    handled = began
     with closing(dataset.batches()) as batches:
         while True:
             here.doing = "waiting for a batch of the dataset"
@@ -63,10 +95,16 @@ def run_dataset(
                 break
             count += 1
             prints = bool(names) and count % int(print_period) == 0
-            values = run(program, feed, names if prints else [])
+            # When it is time to call a handler is another step on every trainer; what is fetched
+            # must not be.
+            values = run(program, feed, (names if prints else []) + watched)
             if prints:
                 told = ", ".join(f"{label}: {value}" for label, value in zip(labels, values))
                 print(f"batch {count}: {told}", flush=True)
+            if fetch_handler and time.perf_counter() - handled >= fetch_handler.period_secs:
+                found = values[len(values) - len(watched) :]
+                fetch_handler.handler(dict(zip(fetch_handler.var_dict, found)))
+                handled = time.perf_counter()
     if debug:
         print(f"{count} batches in {time.perf_counter() - began:.3f} s", flush=True)
 

@@ -16,9 +16,11 @@ from hpcdist.errors import FeedError, GraphError, GraphTypeError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import lengths_read
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
-from hpcdist.executor.compile import Compiled, Compiler
+from hpcdist.executor.compile import Compiler
+from hpcdist.executor.compiled_form import Compiled
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
+from hpcdist.executor.described import described
 from hpcdist.executor.fetched import as_fetched
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
@@ -246,6 +248,7 @@ class Executor:
         forms = self._forms.get(program)
         if forms is None:
             forms = self._forms.put(program, {})
+            recorder.ran(lambda: described(program))
         entry = forms[key] = _Entry(compiled, list(values), fetches)
         self._drop_least_used()
         return entry

@@ -19,7 +19,7 @@ from hpcdist.executor.dynamic import GRADIENTS, outer_reads
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.executor.tape import SAME_VALUE, Recorder, Tape, seeds_of, stacked, unstacked
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
@@ -196,7 +196,7 @@ class Interpreter:
             if op.type == "write_to_array":
                 own["held"] = self.get(op.output("Out")[0])
             if op.type == "array_to_lod_tensor":
-                own["like"] = op.block._var_recursive(op.output("Out")[0]).meta
+                own["like"] = block_of(op)._var_recursive(op.output("Out")[0]).meta
             found = definition.values(*arguments(definition.inputs, ins), **own)
             per_slot = found if type(found) is tuple else (found,)
             return {

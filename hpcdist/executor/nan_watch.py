@@ -54,12 +54,38 @@ def with_checks(
                     continue
                 if not np.isfinite(array).all():
                     what = "NaN" if np.isnan(array).any() else "infinity"
-                    raise NotFiniteError(f"{_where()}, {op.place} {op}: {name!r} holds {what}")
+                    raise NotFiniteError(
+                        f"{_where()}, {op.place} {op}: {name!r} holds {what}{_inputs(op, arrays)}"
+                    )
 
         return run
 
     # What fake_init leaves are no values: those of the table are the servers'.
     return [call if op.type == "fake_init" else checked(call, op) for call, op in zip(steps, ops)]
+
+
+def _inputs(op: Operator, arrays: Mapping[str, Any]) -> str:
+    """Return what an operator has read, as words: the range of each input; "" if it reads none."""
+    written = [_array(arrays.get(name)) for name in op.output_arg_names]
+    told = []
+    for name in dict.fromkeys(op.input_arg_names):
+        array = _array(arrays.get(name))
+        if not hasattr(array, "dtype"):
+            continue
+        if any(np.may_share_memory(array, other) for other in written if hasattr(other, "dtype")):
+            told.append(f"{name} overwritten")
+        else:
+            told.append(f"{name} {_range(array)}")
+    return f"; read: {', '.join(told)}" if told else ""
+
+
+def _range(array: Any) -> str:
+    """Return the least and the greatest finite value of an array, and what else it holds."""
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array.reshape(-1)
+    told = f"in [{finite.min():.6g}, {finite.max():.6g}]" if finite.size else "without numbers"
+    if array.dtype.kind == "f" and finite.size < array.size:
+        told += " with NaN" if np.isnan(array).any() else " with infinity"
+    return told
 
 
 def _where() -> str:

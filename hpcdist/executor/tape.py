@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import lookup
@@ -110,7 +110,7 @@ class _Differentiated:
         execute: Execute,
     ) -> None:
         self._execute = execute
-        self._block = op.block
+        self._block = block_of(op)
         attrs = {**op.attrs, "is_sparse": False} if "is_sparse" in op.attrs else op.attrs
         ins, outs = _named(inputs, "in"), _named(outputs, "out")
         self._copy = Operator(op.block, op.type, ins, outs, attrs)
@@ -119,7 +119,7 @@ class _Differentiated:
             new
             for slot, names in ins.items()
             for new, name in zip(names, op.input(slot))
-            if _is_stopped(op.block, name)
+            if _is_stopped(block_of(op), name)
         }
         self._steps: dict[frozenset[str], list[Operator]] = {}
 

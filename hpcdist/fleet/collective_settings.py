@@ -13,7 +13,7 @@ from hpcdist.executor import control
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fleet.role_maker import RoleMakerBase
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer import AnyOptimizer, RecomputeOptimizer
 from hpcdist.runtime.job.job import Job
@@ -61,7 +61,7 @@ def plan_collective(
 
     A worker alone trains alone.
     """
-    main = loss.block.program
+    main = program_of(loss)
     if who.worker_num() > 1:
         config = _config(_on_one_node(settings, who))
         if settings.build_strategy.sync_batch_norm and settings.mode != "nccl2":

@@ -21,7 +21,7 @@ from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
 from hpcdist.fleet.strategy import DistributedStrategy, SyncStrategy, strategy_of
 from hpcdist.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
 from hpcdist.runtime.job.job import Job
@@ -185,10 +185,10 @@ class Fleet:
         chosen = strategy_given(strategy)
         if isinstance(strategy, DistributedStrategyV2):
             optimizer = strategy.wrapped(optimizer)
-        return DistributedOptimizer(optimizer, lambda loss: self._plan(loss.block.program, chosen))
+        return DistributedOptimizer(optimizer, lambda loss: self._plan(program_of(loss), chosen))
 
     def _plan_collective(self, loss: Variable, settings: CollectiveSettings) -> None:
-        origin = loss.block.program
+        origin = program_of(loss)
         startup = origin.startup
         assert startup is not None, "minimize sets it"
         untouched = origin.clone()

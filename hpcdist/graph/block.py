@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import names
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
 from hpcdist.graph.registry import infer_outputs, lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
 
-if TYPE_CHECKING:
-    from hpcdist.graph.program import Program
-
 
 class Block:
     """A list of operators with a dict of variables; block 0 of a Program is global."""
 
-    def __init__(self, program: Program, idx: int, parent_idx: int = -1) -> None:
+    def __init__(self, program: OwningProgram, idx: int, parent_idx: int = -1) -> None:
         self.program = program
         self.idx = idx
         self.parent_idx = parent_idx
@@ -222,3 +220,9 @@ class Block:
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self.ops)
+
+
+def block_of(member: Variable | Operator) -> Block:
+    """Return the block that a variable or an operator stands in."""
+    assert isinstance(member.block, Block)
+    return member.block

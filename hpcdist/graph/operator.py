@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcdist.checks import Refused
 from hpcdist.errors import MissingNameError
+from hpcdist.graph.owner import OwningBlock
 from hpcdist.graph.roles import ROLE_ATTR, Role
-
-if TYPE_CHECKING:
-    from hpcdist.graph.block import Block
 
 Slots = dict[str, list[str]]
 NAMESCOPE = "op_namescope"  # an attribute of all of Fluid's operators
@@ -34,7 +32,7 @@ class Operator:
 
     def __init__(
         self,
-        block: Block,
+        block: OwningBlock,
         type: str,
         inputs: Mapping[str, Any],
         outputs: Mapping[str, Any],
@@ -103,14 +101,15 @@ class Operator:
         """Return the index of the block that an attribute names."""
         return int(self.attrs[name])
 
-    def _block_attr(self, name: str) -> Block:
-        return self.block.program.block(self._block_attr_id(name))
+    def _block_attr(self, name: str) -> OwningBlock:
+        block: OwningBlock = self.block.program.block(self._block_attr_id(name))
+        return block
 
     def _blocks_attr_ids(self, name: str) -> list[int]:
         """Return the indices of the blocks that an attribute names."""
         return list(self.attrs[name])
 
-    def _blocks_attr(self, name: str) -> list[Block]:
+    def _blocks_attr(self, name: str) -> list[OwningBlock]:
         return [self.block.program.block(index) for index in self._blocks_attr_ids(name)]
 
     @property
@@ -153,7 +152,7 @@ class Operator:
             slots[slot] = [new if name == old else name for name in names]
         self.block.program.touch()
 
-    def copied_to(self, block: Block) -> Operator:
+    def copied_to(self, block: OwningBlock) -> Operator:
         """Return the same operator as a member of ``block`` (not added to it)."""
         return Operator(block, self.type, self.inputs, self.outputs, self.attrs)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.owner import OwningBlock, OwningProgram
 from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
-
-if TYPE_CHECKING:
-    from hpcdist.graph.block import Block
-    from hpcdist.graph.operator import Operator
-    from hpcdist.graph.program import Program
 
 _ROLE_WORDS = {
     Role.BACKWARD: "backward",
@@ -56,7 +53,7 @@ def op_text(op: Operator, with_details: bool = False) -> str:
     return f"{op}" + (f" {{{', '.join(attrs)}}}" if attrs else "") + (f"  # {role}" if role else "")
 
 
-def program_text(program: Program, with_details: bool = False) -> str:
+def program_text(program: OwningProgram, with_details: bool = False) -> str:
     """Return a Program as text: of each block the variables, then the operators by number.
 
     The block of a ``conditional_block`` stands below that operator. ``with_details`` shows all
@@ -71,12 +68,12 @@ def program_text(program: Program, with_details: bool = False) -> str:
     )
 
 
-def block_text(block: Block, with_details: bool = False) -> str:
+def block_text(block: OwningBlock, with_details: bool = False) -> str:
     """Return one block as it stands in the text of its Program."""
     return "\n".join(_block_lines(block, with_details))
 
 
-def _block_lines(block: Block, with_details: bool) -> Iterator[str]:
+def _block_lines(block: OwningBlock, with_details: bool) -> Iterator[str]:
     parent = "" if block.parent_idx < 0 else f" in block {block.parent_idx}"
     yield f"block {block.idx}{parent}: {len(block.vars)} variables, {len(block.ops)} operators"
     names = max((len(name) for name in block.vars), default=0)
@@ -119,7 +116,7 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def exact_text(program: Program) -> str:
+def exact_text(program: OwningProgram) -> str:
     """Return all that a Program computes, nothing shortened: equal text, equal Programs."""
     lines = [f"random_seed {program.random_seed}"]
     for block in program.blocks:

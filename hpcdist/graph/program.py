@@ -11,9 +11,9 @@ from weakref import WeakSet
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
-from hpcdist.graph.operator import as_names
+from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.printing import program_text
-from hpcdist.graph.pruning import Target, pruned
+from hpcdist.graph.pruning import Target, prune
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 
@@ -192,13 +192,15 @@ class Program:
 
     def _prune(self, targets: Target | Sequence[Target]) -> Program:
         """Return a copy with just what computes these variables, or these operators."""
-        return pruned(self, (), targets)
+        return self._prune_with_input((), targets)
 
     def _prune_with_input(
         self, feeded_var_names: Sequence[str], targets: Target | Sequence[Target]
     ) -> Program:
         """Return the same, of what computes them from variables that are fed."""
-        return pruned(self, feeded_var_names, targets)
+        copy = self.clone()
+        prune(copy, feeded_var_names, targets)
+        return copy
 
     def _inference_optimize(self, prune_read_op: bool = True) -> Program:
         """Return the Program as it is used, not trained; readers are no operators here."""
@@ -245,6 +247,13 @@ class Program:
 
     def __str__(self) -> str:
         return program_text(self)
+
+
+def program_of(part: Variable | Operator | Block) -> Program:
+    """Return the Program that a block is part of, or the block of a variable or an operator."""
+    program = part.program if isinstance(part, Block) else part.block.program
+    assert isinstance(program, Program)
+    return program
 
 
 class ProgramCache(Generic[T]):

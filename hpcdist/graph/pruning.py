@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
-
-if TYPE_CHECKING:
-    from hpcdist.graph.program import Program
 
 Target = Variable | Operator | str
 
@@ -26,7 +23,10 @@ def names_read(op: Operator) -> list[str]:
 
 
 def cut_to(
-    program: Program, targets: Iterable[str], feeds: Iterable[str], wanted: Sequence[Operator] = ()
+    program: OwningProgram,
+    targets: Iterable[str],
+    feeds: Iterable[str],
+    wanted: Sequence[Operator] = (),
 ) -> set[str]:
     """Keep of block 0 what computes ``targets`` and ``wanted`` operators; return what is read.
 
@@ -63,19 +63,18 @@ def cut_to(
     return lacking
 
 
-def pruned(program: Program, feeds: Iterable[str], targets: Target | Sequence[Target]) -> Program:
-    """Return a copy of a Program with just what computes the targets from what is fed.
+def prune(program: OwningProgram, feeds: Iterable[str], targets: Target | Sequence[Target]) -> None:
+    """Keep of a Program just what computes the targets from what is fed.
 
     Targets are variables, their names, or operators. GraphTypeError for anything else, GraphError
     for a variable that nothing computes.
     """
     asked = list(targets) if isinstance(targets, (list, tuple)) else [targets]
-    copy = program.clone()
     names: list[str] = []
     wanted: list[Operator] = []
     for target in asked:
         if isinstance(target, Operator):
-            wanted.append(copy.block(target.block.idx).ops[target.idx])
+            wanted.append(program.block(target.block.idx).ops[target.idx])
         elif isinstance(target, (str, Variable)):
             names.append(target if isinstance(target, str) else target.name)
         else:
@@ -83,9 +82,8 @@ def pruned(program: Program, feeds: Iterable[str], targets: Target | Sequence[Ta
                 f"prune: expected Variables, names or Operators, got {type(target).__name__}"
             )
     fed = set(feeds)
-    made = {name for op in copy.global_block().ops for name in op.output_arg_names}
+    made = {name for op in program.global_block().ops for name in op.output_arg_names}
     for name in names:
         if name not in made | fed:
             raise GraphError(f"prune: no operator computes the target {name!r}")
-    cut_to(copy, names, fed, wanted)
-    return copy
+    cut_to(program, names, fed, wanted)

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.owner import OwningBlock
 from hpcdist.graph.registry import Meta
-
-if TYPE_CHECKING:
-    from hpcdist.graph.block import Block
 
 
 class BatchSource(Protocol):
@@ -32,7 +30,7 @@ class Variable:
 
     def __init__(
         self,
-        block: Block,
+        block: OwningBlock,
         name: str,
         *,
         shape: Sequence[int] = (),
@@ -99,7 +97,7 @@ class Variable:
         def __neg__(self) -> Variable: ...
         def astype(self, dtype: Any) -> Variable: ...
 
-    def copied_to(self, block: Block) -> Variable:
+    def copied_to(self, block: OwningBlock) -> Variable:
         """Return the same variable as a member of ``block`` (not added to it)."""
         new = object.__new__(self.__class__)
         new.__dict__.update(self.__dict__)
@@ -128,7 +126,7 @@ class Parameter(Variable):
 
     def __init__(
         self,
-        block: Block,
+        block: OwningBlock,
         name: str,
         *,
         trainable: bool = True,

@@ -42,6 +42,11 @@ def _verify(directory: Path) -> bool:
             f"{len(verdict.files)} files, {total} rows; runs that led here: {verdict.runs}; "
             f"rows whose use a restore has undone: {verdict.rolled_back}"
         )
+        if verdict.others:
+            print(
+                f"  of other jobs, or of this one and undone as a whole: {verdict.others} runs, "
+                "which are not looked at"
+            )
         for epoch in verdict.epochs:
             way = "" if epoch.whole else ", under way"
             said = "each row once" if epoch.exact else "NOT each row once"

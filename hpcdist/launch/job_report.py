@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import MetricError, TraceError
-from hpcdist.launch import plots
+from hpcdist.launch import graphs, plots
 from hpcdist.launch.words import counted
-from hpcdist.trace import critical_path, failure, files, metric_files, summary
+from hpcdist.trace import critical_path, failure, files, metric_files, programs, summary
 from hpcdist.trace.advice import Advice, advise
 from hpcdist.trace.events import Cause, Kind
-from hpcdist.trace.files import RankRecording
+from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.metric_files import Points
 from hpcdist.trace.operator_times import operator_times
 from hpcdist.trace.recorder import Recording
@@ -29,7 +29,15 @@ of a job that failed, beside its logs; and the metrics of --metrics DIR. The pag
 It needs jinja2: hpcdist[report]."""
 MOST_RANKS = 8  # whose curves of one metric are drawn
 MOST_OPERATORS = 40
+MOST_PIECES = 20  # of parameters, that are listed for a server
+WORDS = {
+    programs.TRAINS: "the Program that trains",
+    programs.SERVES: "the Program that serves",
+    programs.STARTS: "the startup Program",
+    programs.RUNS: "another Program",
+}
 TEMPLATE = Path(__file__).with_name("job_report.html")
+SCRIPT = Path(__file__).with_name("job_report.js")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -103,11 +111,15 @@ def page(
         traffic=_matrix(found),
         step=step,
         time_line="" if step is None else plots.time_line(step, path, [r.of for r in ranks]),
-        path=_along(path, ranks),
+        path=[] if step is None else _along(step, path, ranks),
         losses=_curves(metrics) if metrics else _losses(found),
         throughput=_throughput(found),
         advice=advice,
         lost=sum(rank.recording.noted - len(rank.recording.events) for rank in found),
+        placement=_placement(found),
+        programs=_programs(found),
+        roles=graphs.COLOURS,
+        script=SCRIPT.read_text(encoding="utf-8"),
         clocks_us=max((rank.of.error_ns for rank in found), default=0) / 1000,
     )
 
@@ -134,11 +146,13 @@ def _silent(found: Sequence[RankRecording]) -> str:
 
 
 def _operators(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
-    """Return the operators of all trainers together, the longest first."""
+    """Return the operators of all trainers together since they train, the longest first."""
     rows: dict[str, list[Any]] = defaultdict(list)
     for rank in found:
         if rank.of.role != "PSERVER":
-            for row in operator_times(rank.recording):
+            steps = rank.recording.events["kind"] == Kind.STEP
+            first = int(rank.recording.events["begin"][steps].min()) if steps.any() else 0
+            for row in operator_times(rank.recording.since(first)):
                 rows[row.name].append(row)
     total = sum(row.total for same in rows.values() for row in same) or 1
     told = [
@@ -168,14 +182,66 @@ def _matrix(found: Sequence[RankRecording]) -> list[list[str]]:
     return rows
 
 
-def _along(path: Iterable[critical_path.Segment], ranks: Sequence[RankSummary]) -> list[str]:
-    """Return how long the path is on each rank, in words."""
+def _placement(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
+    """Return what each server holds of the parameters, as its Program declares them."""
+    served = [
+        (rank.of, program.parameters)
+        for rank in found
+        for program in rank.recording.programs
+        if program.kind == programs.SERVES
+    ]
+    total = sum(one.nbytes for _, parameters in served for one in parameters)
+    return [
+        {
+            "server": str(of),
+            "count": len(parameters),
+            "mib": (nbytes := sum(one.nbytes for one in parameters)) / 2**20,
+            "share": nbytes / (total or 1),
+            "largest": sorted(parameters, key=lambda one: -one.nbytes)[:MOST_PIECES],
+        }
+        for of, parameters in served
+    ]
+
+
+def _programs(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
+    """Return the Programs by role, each once however many ranks have run it."""
+    alike: dict[Any, dict[str, Any]] = {}
+    for rank in found:
+        role = "server" if rank.of.role == "PSERVER" else "trainer"
+        for program in rank.recording.programs:
+            key = role, program.kind, tuple(one.type for one in program.operators)
+            alike.setdefault(key, {"role": role, "program": program, "of": []})
+            alike[key]["of"].append(rank.of)
+    told = [
+        {
+            "title": f"{counted(len(same['of']), same['role'])}: {WORDS[same['program'].kind]}, "
+            f"{counted(len(same['program'].operators), 'operator')}",
+            "as_on": str(same["of"][0]),
+            "several": len(same["of"]) > 1,
+            "main": same["program"].kind in (programs.TRAINS, programs.SERVES),
+            "left_out": same["program"].left_out
+            + max(0, len(same["program"].operators) - graphs.MOST_DRAWN),
+            "graph": graphs.graph(same["program"]),
+        }
+        for same in alike.values()
+    ]
+    return sorted(told, key=lambda one: not one["main"])
+
+
+def _along(
+    step: critical_path.StepTimes,
+    path: Iterable[critical_path.Segment],
+    ranks: Sequence[RankSummary],
+) -> list[str]:
+    """Return how long the path is on each rank, in words, and how much of the step is on none."""
     spent: Counter[int] = Counter()
     for segment in path:
         spent[segment.rank] += segment.end - segment.begin
-    total = sum(spent.values()) or 1
+    total = max(step.end - step.begin, 1)
     names = {rank.of.rank: str(rank.of) for rank in ranks}
-    return [f"{names[k]}: {ns / 1e6:.3f} ms ({ns / total:.0%})" for k, ns in spent.most_common()]
+    told = [(names[rank], ns) for rank, ns in spent.most_common()]
+    told.append(("from rank to rank", total - sum(spent.values())))
+    return [f"{name}: {ns / 1e6:.3f} ms ({ns / total:.0%})" for name, ns in told]
 
 
 def _curves(metrics: Mapping[str, Mapping[int, Points]]) -> list[tuple[str, str]]:
@@ -207,16 +273,19 @@ def _values(recording: Recording, name: str) -> tuple[list[float], list[float], 
     return own["step"].tolist(), own["value"].tolist(), "step", name
 
 
-def _memory(found: Sequence[RankRecording]) -> list[tuple[str, str]]:
-    """Return a curve of the memory of every rank."""
-    curves = []
-    for rank in found:
-        events = rank.recording.events
-        own = events[events["kind"] == Kind.MEMORY]
-        times = (own["end"] - own["end"][:1]) / 1e9
-        curve = plots.curve(times.tolist(), (own["value"] / 2**20).tolist(), "seconds", "MiB")
-        curves.append((str(rank.of), curve))
-    return curves
+def _memory(found: Sequence[RankRecording]) -> str:
+    """Return curves of the memory of every rank, the first of many ones."""
+    lines = {}
+    starts = [of.offset_ns + int(own["end"][0]) for of, own in map(_looks, found) if len(own)]
+    for of, own in map(_looks, found[:MOST_RANKS]):
+        times = (own["end"] + of.offset_ns - min(starts, default=0)) / 1e9
+        lines[f"rank {of.rank}"] = list(zip(times.tolist(), (own["value"] / 2**20).tolist()))
+    return plots.curves(lines, "seconds", "MiB", from_zero=True)
+
+
+def _looks(rank: RankRecording) -> tuple[RankOfJob, Any]:
+    events = rank.recording.events
+    return rank.of, events[events["kind"] == Kind.MEMORY]
 
 
 def _throughput(found: Sequence[RankRecording]) -> str:
@@ -229,5 +298,6 @@ def _throughput(found: Sequence[RankRecording]) -> str:
             counts, _ = np.histogram(ends, edges)
             widths = np.diff(edges) / 1e9
             times = (edges[1:] - edges[0]) / 1e9
-            return plots.curve(times.tolist(), (counts / widths).tolist(), "seconds", "steps/s")
+            points = list(zip(times.tolist(), (counts / widths).tolist()))
+            return plots.curves({"": points}, "seconds", "steps/s", from_zero=True)
     return ""

@@ -11,6 +11,7 @@ import random
 import runpy
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from hpcdist import runtime, settings
+from hpcdist import hdf5, runtime, settings
 from hpcdist.checkpoint import preemption
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
@@ -189,6 +190,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         found |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
     os.environ.update(found)
     settings.RANK.write(transport.rank)
+    settings.RUN.write(f"{ranks[0].host}-{ranks[0].pid}-{ranks[0].begun_ns}")
     if transport.rank == 0:
         _warn_of_misspelt()
         if not asked.quiet:
@@ -286,6 +288,8 @@ def _own_facts(asked: Options) -> RankFacts:
     if not problem and asked.trace is not None:
         problem = logs.problem_with("directory of the trace", asked.trace)
     problem = problem or watching.problem_with(asked)
+    if not problem and (trouble := hdf5.problem()):
+        problem = f"h5py {trouble}: {hdf5.ADVICE}"
     given = settings.role_variables() | _role_of(asked)
     return RankFacts(
         host=socket.gethostname(),
@@ -293,6 +297,7 @@ def _own_facts(asked: Options) -> RankFacts:
         pservers=asked.pservers,
         role_map=asked.role_map,
         env=given,
+        begun_ns=time.time_ns(),
         problem=problem,
     )
 

@@ -10,7 +10,7 @@ from hpcdist.trace.events import Kind
 from hpcdist.trace.files import RankOfJob
 
 WIDTH, ROW, LABEL = 900, 26, 210
-CURVE_HEIGHT, MARGIN = 160, 50
+CURVE_HEIGHT, MARGIN = 160, 70
 MOST_POINTS = 2000  # of a line
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#eeca3b", "#9d755d")
 OF_KIND = {
@@ -34,7 +34,13 @@ def curve(xs: Sequence[float], ys: Sequence[float], across: str, up: str) -> str
     return curves({"": list(zip(xs, ys))}, across, up)
 
 
-def curves(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str) -> str:
+def curves(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    across: str,
+    up: str,
+    *,
+    from_zero: bool = False,
+) -> str:
     """Return lines through points, by name; those points that are not finite are left out.
 
     Of lines with more than `MOST_POINTS` points every n-th is drawn, and the last.
@@ -49,6 +55,7 @@ def curves(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: 
     points = [point for line in drawn.values() for point in line]
     left, right = min(x for x, _ in points), max(x for x, _ in points)
     low, high = min(y for _, y in points), max(y for _, y in points)
+    low = min(low, 0.0) if from_zero else low
     width, height = WIDTH - 2 * MARGIN, CURVE_HEIGHT - 40
     parts = []
     for number, (name, line) in enumerate(drawn.items()):
@@ -64,8 +71,8 @@ def curves(lines: Mapping[str, Sequence[tuple[float, float]]], across: str, up: 
             "</polyline>"
         )
     texts = [
-        _text(4, 18, f"{high:.4g}"),
-        _text(4, 10 + height, f"{low:.4g}"),
+        _text(MARGIN - 6, 18, f"{high:.4g}", "end"),
+        _text(MARGIN - 6, 10 + height, f"{low:.4g}", "end"),
         _text(MARGIN, CURVE_HEIGHT - 12, f"{left:.4g}"),
         _text(WIDTH - MARGIN, CURVE_HEIGHT - 12, f"{right:.4g}", "end"),
         _text(WIDTH / 2, CURVE_HEIGHT - 12, f"{up} by {across}", "middle"),

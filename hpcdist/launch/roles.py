@@ -24,6 +24,7 @@ class RankFacts:
     pservers: int | None
     role_map: str | None
     env: Mapping[str, str]  # its settings.role_variables()
+    begun_ns: int = 0  # since 1970: with host and process it names this run, as no other
     problem: str = ""  # why this rank cannot run the script
 
     def encode(self) -> bytes:

@@ -48,7 +48,12 @@ def problem_with(asked: Options) -> str:
 
 
 def of_rank(asked: Options, of: RankOfJob, ranks: int, job: str) -> Watch | None:
-    """Return what tells of this rank, if anything is to; ``job`` is told of where Slurm is not."""
+    """Return what tells of this rank, if anything is to; ``job`` is told of where Slurm is not.
+
+    A job that the script starts is another one: it does not write into this one's directories.
+    """
+    for setting in (settings.METRICS, settings.METRICS_ALSO, settings.PROMETHEUS):
+        setting.forget()
     if asked.metrics is None and asked.prometheus is None:
         return None
     every_s = status.pace(settings.METRICS_EVERY.read(), ranks)
@@ -89,8 +94,8 @@ class Watch:
         try:
             if self._directory is not None and self._of.rank == 0:
                 status.begin_job(self._directory, self._facts)
-            if self._scraped is not None and first_of_host and sees_all():
-                prometheus.remove_dead(self._scraped)
+            if self._scraped is not None and first_of_host:
+                prometheus.remove_dead(self._scraped, sees_all())
         except OSError as error:
             raise LaunchError(f"{self._of} cannot begin to tell how far it is: {error}") from error
 

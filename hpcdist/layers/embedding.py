@@ -68,13 +68,26 @@ def _embedding(
     table = helper.create_parameter(param_attr, size, dtype, is_distributed=any_id)
     if table is None:
         raise GraphError(f"embedding {helper.name!r} needs a table: param_attr must not be False")
+    return looked_up(helper, op_type, table, ids, is_sparse, is_distributed, padding)
+
+
+def looked_up(
+    helper: LayerHelper,
+    op_type: str,
+    table: Variable,
+    ids: Variable,
+    is_sparse: bool,
+    is_distributed: bool,
+    padding: int = NO_PADDING,
+) -> Variable:
+    """Append a look-up of the rows ``ids`` of a table."""
     attrs = {
         "is_sparse": is_sparse,
         "is_distributed": is_distributed,
         "remote_prefetch": is_sparse and not is_distributed,
         "padding_idx": padding,
     }
-    return helper.apply(op_type, {"Ids": ids, "W": table}, attrs, dtype=dtype)
+    return helper.apply(op_type, {"Ids": ids, "W": table}, attrs, dtype=table.dtype)
 
 
 def _padding(name: str, padding_idx: int | None, rows: int, *, any_id: bool) -> int:

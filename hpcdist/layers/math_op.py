@@ -10,6 +10,7 @@ from hpcdist.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import canonical, is_float
+from hpcdist.graph.program import program_of
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper
@@ -30,7 +31,7 @@ def _append(
 
 
 def _block(var: Variable) -> Block:
-    return var.block.program.current_block()
+    return program_of(var).current_block()
 
 
 def _scaled(var: Variable, scale: float, bias: float) -> Variable:

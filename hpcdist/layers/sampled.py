@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import NumpyArrayInitializer
+from hpcdist.layers.embedding import looked_up
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.loss import softmax_with_cross_entropy
 from hpcdist.layers.param_attr import ParamAttr
@@ -36,17 +37,22 @@ def nce(
     custom_dist: Sequence[float] | None = None,
     seed: int = 0,
     is_sparse: bool = False,
+    is_distributed: bool = False,
 ) -> Variable:
     """Return the mean cost of telling each row's label from ``num_neg_samples`` (10) drawn classes.
 
-    sampler: how classes are drawn; custom_dist: with which probabilities.
+    sampler: how classes are drawn; custom_dist: with which probabilities. is_sparse: the weights of
+    labels and drawn classes are looked up, and only these get gradients; with is_distributed, which
+    Fluid does not have here, weights and biases are distributed tables, as those of `embedding`.
     """
     if sampler not in _SAMPLERS:
         raise GraphError(f"layers.nce: sampler must be one of {_SAMPLERS}, got {sampler!r}")
     helper = LayerHelper("nce", name)
-    width, dtype = input.shape[1], input.dtype
-    weight = helper.create_parameter(param_attr, [num_total_classes, width], dtype)
-    bias = helper.create_parameter(bias_attr, [num_total_classes, 1], dtype, is_bias=True)
+    is_distributed = is_sparse and is_distributed
+    shape, dtype = [num_total_classes, input.shape[1]], input.dtype
+    shared = {"is_distributed": is_distributed}
+    weight = helper.create_parameter(param_attr, shape, dtype, **shared)
+    bias = helper.create_parameter(bias_attr, [shape[0], 1], dtype, is_bias=True, **shared)
     inputs = {"Input": input, "Label": label, "Weight": weight, "Bias": bias}
     inputs["SampleWeight"] = sample_weight
     if sampler == "custom_dist":
@@ -65,11 +71,35 @@ def nce(
         "num_neg_samples": negatives,
         "seed": seed,
         "sampler": _SAMPLERS.index(sampler),
-        "is_sparse": is_sparse,
     }
     given = {slot: var for slot, var in inputs.items() if var is not None}
+    if is_sparse:
+        read = {slot: given[slot] for slot in ("Label", *_ALIAS_SLOTS) if slot in given}
+        drawn = {**attrs, "stream": f"nce:{cost.name}"}  # the classes that it would draw itself
+        given["Classes"] = helper.apply(
+            "nce_classes", read, drawn, dtype="int64", stop_gradient=True
+        )
+        given |= _rows(helper, given, ("Weight", "Bias"), given["Classes"], is_distributed)
     helper.append_op("nce", given, outputs, attrs)
     return cost / (negatives + 1)
+
+
+_ALIAS_SLOTS = ("CustomDistProbs", "CustomDistAlias", "CustomDistAliasProbs")
+
+
+def _rows(
+    helper: LayerHelper,
+    given: dict[str, Any],
+    tables: Sequence[str],
+    classes: Variable,
+    is_distributed: bool,
+) -> dict[str, Variable]:
+    """Look the rows of ``classes`` up in tables, by slot: so they may lie on servers."""
+    return {
+        slot: looked_up(helper, "lookup_table_v2", given[slot], classes, True, is_distributed)
+        for slot in tables
+        if slot in given
+    }
 
 
 def _alias_tables(helper: LayerHelper, chances: Sequence[float]) -> dict[str, Any]:
@@ -86,13 +116,8 @@ def _alias_tables(helper: LayerHelper, chances: Sequence[float]) -> dict[str, An
             large.append(high)
         elif scaled[high] < 1:
             small.append(high)
-    tables = {
-        "CustomDistProbs": np.array(chances, np.float32),
-        "CustomDistAlias": alias,
-        "CustomDistAliasProbs": keep,
-    }
     made = {}
-    for slot, table in tables.items():
+    for slot, table in zip(_ALIAS_SLOTS, (np.array(chances, np.float32), alias, keep)):
         initializer = NumpyArrayInitializer(table)
         attr = ParamAttr(initializer=initializer, trainable=False)
         held = helper.create_parameter(attr, table.shape, table.dtype.name)
@@ -113,11 +138,13 @@ def hsigmoid(
     path_code: Variable | None = None,
     is_custom: bool = False,
     is_sparse: bool = False,
+    is_distributed: bool = False,
 ) -> Variable:
     """Return the cost of the decisions that lead down a tree to each row's label.
 
     The tree is a heap of ``num_classes`` leaves, or, with is_custom, each row's own path: rows of
     the weights in ``path_table``, left or right in ``path_code``, filled up with -1.
+    is_sparse (with is_custom) and is_distributed: as in `nce`, of the decisions on the paths.
     """
     if is_custom and (path_table is None or path_code is None):
         raise GraphError("layers.hsigmoid: a custom tree needs path_table and path_code")
@@ -126,14 +153,21 @@ def hsigmoid(
     if not is_custom and num_classes < 2:
         raise GraphError(f"layers.hsigmoid: a tree needs 2 classes or more, got {num_classes}")
     helper = LayerHelper("hierarchical_sigmoid", name)
-    decisions = num_classes if is_custom else num_classes - 1
-    weight = helper.create_parameter(param_attr, [decisions, input.shape[1]], input.dtype)
-    bias = helper.create_parameter(bias_attr, [decisions, 1], input.dtype, is_bias=True)
+    is_distributed = is_sparse and is_distributed
+    shape = [num_classes if is_custom else num_classes - 1, input.shape[1]]
+    shared = {"is_distributed": is_distributed}
+    weight = helper.create_parameter(param_attr, shape, input.dtype, **shared)
+    bias = helper.create_parameter(bias_attr, [shape[0], 1], input.dtype, is_bias=True, **shared)
     inputs = {"X": input, "W": weight, "Label": label, "Bias": bias}
     inputs |= {"PathTable": path_table, "PathCode": path_code}
     out, pre = helper.new_var(input.dtype), helper.new_var(input.dtype, stop_gradient=True)
-    attrs = {"num_classes": num_classes, "is_sparse": is_sparse and is_custom}
+    attrs = {"num_classes": num_classes}
     given = {slot: var for slot, var in inputs.items() if var is not None}
+    if is_distributed or (is_sparse and is_custom):
+        read = {slot: given[slot] for slot in ("Label", "PathTable") if slot in given}
+        kind = "hierarchical_sigmoid_path"
+        path = helper.apply(kind, read, attrs, dtype="int64", stop_gradient=True)
+        given |= _rows(helper, given, ("W", "Bias"), path, is_distributed)
     helper.append_op("hierarchical_sigmoid", given, {"Out": out, "PreOut": pre}, attrs)
     return out
 

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import program_guard
+from hpcdist.graph.program import program_guard, program_of
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Initializer
 from hpcdist.layers.activation import sqrt, square
@@ -64,7 +64,7 @@ class _NormsOf(Initializer):
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         """Append what computes the norms to the startup program, behind all initializers."""
-        with program_guard(block.program, block.program):
+        with program_guard(program_of(block), program_of(block)):
             norms = _norms(block.var(self._source), self._dim, var.shape)
             assign(norms, output=var)
         return block.ops[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from numbers import Real
 from typing import Any
 
 from hpcdist.errors import DataError
@@ -60,7 +61,7 @@ class DataGenerator:
 class MultiSlotDataGenerator(DataGenerator):
     """Slots of numbers; every sample has the same slots, and some numbers in each."""
 
-    _kinds: tuple[type, ...] = (int, float)
+    _kinds: tuple[type, ...] = (Real,)  # Python's, and numpy's
     _said = "numbers"
 
     def __init__(self) -> None:
@@ -68,6 +69,8 @@ class MultiSlotDataGenerator(DataGenerator):
         self._names: list[str] | None = None
 
     def _gen_str(self, line: Sample) -> str:
+        if isinstance(line, Iterator):  # zip(names, values) was a list in Python 2
+            line = list(line)
         if not isinstance(line, (list, tuple)):
             raise DataError(
                 "generate_sample must yield lists of slots, "

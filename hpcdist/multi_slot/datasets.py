@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from hpcdist import settings
+from hpcdist.checks import Refused
 from hpcdist.errors import DataError, DataNotImplementedError
 from hpcdist.executor import control
 from hpcdist.graph.variable import Variable
@@ -23,11 +25,18 @@ from hpcdist.multi_slot.samples import (
     no_samples,
     shuffled,
     slot_of,
+    slots_shuffled,
 )
 from hpcdist.multi_slot.text import samples_of
 from hpcdist.reader import buffered, xmap_readers
 
+logger = logging.getLogger("hpcdist.multi_slot")
+
 AHEAD = 8  # batches
+
+# What to use instead of what Fluid's packages have for programs that are not in them.
+_PAGE_VIEWS = "samples are not joined to page views: join them before, or in the pipe command"
+_TABLES = "embedding(is_sparse=True, is_distributed=True) takes any id"
 
 
 class DatasetBase:
@@ -37,17 +46,28 @@ class DatasetBase:
     how many files are read at once where that changes nothing.
     """
 
+    _feed = "MultiSlotDataFeed"  # Fluid's name for what reads the text
+
+    set_download_cmd = Refused(
+        "mount the file system, or read with a pipe command, of files that say what to download"
+    )
+    set_rank_offset = Refused(_PAGE_VIEWS)
+    set_pv_batch_size = Refused(_PAGE_VIEWS)
+
     def __init__(self) -> None:
-        self._files: list[str] = []
+        self._files: list[str] | None = None
         self._command = "cat"
         self._batch_size = 1
         self._threads = 1
         self._slots: list[Slot] = []
+        self._evaluates = False
 
     # -- settings ------------------------------------------------------------------------------
     def set_filelist(self, filelist: Sequence[str]) -> None:
-        """Set the files; in a fleet those of this worker (``fleet.split_files``)."""
-        if isinstance(filelist, str) or not all(isinstance(name, str) for name in filelist):
+        """Set the files; in a fleet those of this worker (``fleet.split_files``), perhaps none."""
+        if not isinstance(filelist, (list, tuple)) or not all(
+            isinstance(name, str) for name in filelist
+        ):
             raise DataError(f"set_filelist: expected a list of files, got {filelist!r:.80}")
         self._files = list(filelist)
 
@@ -71,6 +91,24 @@ class DatasetBase:
         """Set how many files may be read at once."""
         self._threads = _positive("set_thread", thread_num)
 
+    def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
+        """Allow `slots_shuffle`; all samples are its candidates, whatever their number."""
+        self._evaluates = bool(fea_eval)
+
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Refuse: only samples in memory can be shuffled."""
+        raise DataNotImplementedError(
+            f"{type(self).__name__} cannot be shuffled: use InMemoryDataset"
+        )
+
+    def local_shuffle(self) -> None:
+        """Refuse: only samples in memory can be shuffled."""
+        self.slots_shuffle([])
+
+    def global_shuffle(self, fleet: Any = None, thread_num: int = 12) -> None:
+        """Refuse: only samples in memory can be shuffled."""
+        self.slots_shuffle([])
+
     def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
         """Refuse: files are read through the file system."""
         raise DataNotImplementedError(
@@ -80,7 +118,7 @@ class DatasetBase:
 
     def desc(self) -> str:
         """Return the settings as Fluid's text."""
-        lines = ['name: "MultiSlotDataFeed"', f"batch_size: {self._batch_size}"]
+        lines = [f'name: "{self._feed}"', f"batch_size: {self._batch_size}"]
         lines.append("multi_slot_desc {")
         for slot in self._slots:
             kind = "uint64" if slot.dtype == "int64" else "float"
@@ -103,9 +141,12 @@ class DatasetBase:
 
     def _read(self) -> tuple[list[str], str, list[Slot]]:
         """Return what to read; DataError if it is not said."""
-        for what, said in (("set_filelist", self._files), ("set_use_var", self._slots)):
-            if not said:
-                raise DataError(f"{type(self).__name__}: call {what} first, with at least one")
+        if self._files is None:
+            raise DataError(f"{type(self).__name__}: call set_filelist first")
+        if not self._slots:
+            raise DataError(f"{type(self).__name__}: call set_use_var first, with at least one")
+        if not self._files:
+            logger.warning("%s: there is no file for this process", type(self).__name__)
         return self._files, self._command, self._slots
 
 
@@ -121,13 +162,9 @@ class QueueDataset(DatasetBase):
         files, command, slots = self._read()
         return (piece for path in files for piece in _samples_of_file(path, command, slots))
 
-    def local_shuffle(self) -> None:
-        """Refuse: only samples in memory can be shuffled."""
-        raise DataNotImplementedError("QueueDataset cannot be shuffled: use InMemoryDataset")
 
-    def global_shuffle(self, fleet: Any = None) -> None:
-        """Refuse: only samples in memory can be shuffled."""
-        raise DataNotImplementedError("QueueDataset cannot be shuffled: use InMemoryDataset")
+class FileInstantDataset(QueueDataset):
+    """The same under another name of Fluid's."""
 
 
 class InMemoryDataset(DatasetBase):
@@ -136,6 +173,15 @@ class InMemoryDataset(DatasetBase):
     As in Fluid zeros of ragged slots are left out; a sample that has nothing else keeps one.
     Shuffles follow from HPCDIST_SEED and how many there have been.
     """
+
+    _feed = "MultiSlotInMemoryDataFeed"
+
+    set_current_phase = Refused(_PAGE_VIEWS)
+    preprocess_instance = Refused(_PAGE_VIEWS)
+    postprocess_instance = Refused(_PAGE_VIEWS)
+    get_pv_data_size = Refused(_PAGE_VIEWS)
+    set_generate_unique_feasigns = Refused(_TABLES)
+    generate_local_tables_unlock = Refused(_TABLES)
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,11 +212,46 @@ class InMemoryDataset(DatasetBase):
         """Forget the samples."""
         self._samples = None
 
+    def set_queue_num(self, queue_num: int) -> None:
+        """Do nothing: there are no queues."""
+
+    def set_fleet_send_batch_size(self, fleet_send_batch_size: int = 1024) -> None:
+        """Do nothing: `global_shuffle` knows how much to send at once."""
+
+    def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: int = 0) -> None:
+        """Do nothing: `global_shuffle` need not sleep."""
+
+    def set_merge_by_sid(self, merge_by_sid: bool) -> None:
+        """Do nothing: it is about page views."""
+
+    def set_feed_type(self, data_feed_type: str) -> None:
+        """Accept Fluid's name for multi-slot text, and refuse others."""
+        if data_feed_type != self._feed:
+            _refuse("set_feed_type", "write multi-slot text, in the pipe command")
+
+    def set_parse_ins_id(self, parse_ins_id: bool) -> None:
+        """Refuse lines that begin with ids."""
+        if parse_ins_id:
+            _refuse("set_parse_ins_id", "leave ids of lines out, in the pipe command")
+
+    def set_parse_content(self, parse_content: bool) -> None:
+        """Refuse lines that begin with text."""
+        if parse_content:
+            _refuse("set_parse_content", "leave texts of lines out, in the pipe command")
+
+    def set_parse_logkey(self, parse_logkey: bool) -> None:
+        """Refuse lines that begin with keys of page views."""
+        if parse_logkey:
+            _refuse("set_parse_logkey", "leave keys of lines out, in the pipe command")
+
+    def set_enable_pv_merge(self, enable_pv_merge: bool) -> None:
+        """Refuse to join samples to page views."""
+        if enable_pv_merge:
+            _refuse("set_enable_pv_merge", "join samples before, or in the pipe command")
+
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
         """Refuse: Fluid merges only with parts that its packages do not have."""
-        raise DataNotImplementedError(
-            "set_merge_by_lineid: merge lines of one id before they are read, in the pipe command"
-        )
+        _refuse("set_merge_by_lineid", "merge lines of one id in the pipe command")
 
     def _load(self, threads: int) -> Samples:
         files, command, slots = self._read()
@@ -193,6 +274,17 @@ class InMemoryDataset(DatasetBase):
         return iter([self._loaded()])
 
     # -- shuffling -----------------------------------------------------------------------------
+    def slots_shuffle(self, slots: Sequence[str]) -> None:
+        """Shuffle some slots' values among the samples of this process: how much do they tell?"""
+        if not self._evaluates:
+            raise DataError("slots_shuffle: call set_fea_eval(candidates, True) first")
+        there, asked = {slot.name for slot in self._slots}, set(slots)
+        if isinstance(slots, str) or not asked <= there:
+            raise DataError(
+                f"slots_shuffle: expected a list of slots, of {sorted(there)}, got {slots!r:.200}"
+            )
+        self._shuffle(partial(slots_shuffled, names=asked))
+
     def local_shuffle(self) -> None:
         """Shuffle the samples of this process."""
         self._shuffle(shuffled)
@@ -236,8 +328,9 @@ class DatasetFactory:
     """Makes Datasets by the name of their class."""
 
     def create_dataset(self, datafeed_class: str = "QueueDataset") -> Any:
-        """Return a new QueueDataset or InMemoryDataset."""
-        kinds = {kind.__name__: kind for kind in (QueueDataset, InMemoryDataset)}
+        """Return a new QueueDataset, InMemoryDataset or FileInstantDataset."""
+        known = (QueueDataset, InMemoryDataset, FileInstantDataset)
+        kinds = {kind.__name__: kind for kind in known}
         if datafeed_class not in kinds:
             raise DataError(f"create_dataset: expected one of {list(kinds)}, got {datafeed_class}")
         return kinds[datafeed_class]()
@@ -248,6 +341,10 @@ def _peers() -> control.Peers | None:
     job = control.installed()
     peers = None if job is None else job.peers()
     return peers if peers is not None and peers.trainers > 1 else None
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise DataNotImplementedError(f"{what}: {instead}")
 
 
 def _positive(what: str, number: int) -> int:

@@ -1,22 +1,28 @@
 """The samples of all trainers in one random order: each trainer gets an equal part of it.
 
 All trainers draw the same permutation of all samples, so each knows what goes where: only samples
-move, a column at a time, and every trainer sends and receives about as much as it holds.
+move, a column at a time and some of it in each round, and every trainer sends and receives about as
+much as it holds. What comes goes straight to its place, so memory holds one column twice, no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from zlib import crc32
 
 import numpy as np
 
 from hpcdist.comm.base import Transport
+from hpcdist.errors import DataError
+from hpcdist.multi_slot.kernels import put_values
 from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, taken
 
 TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
+ROUND_BYTES = 8 << 20  # that a trainer sends to all others in a round
 
 
 def shuffled_among(
@@ -25,23 +31,25 @@ def shuffled_among(
     """Return this trainer's part of all samples in a random order. Collective.
 
     The order is that of trainer 0's samples, then trainer 1's, ..., permuted. ``samples`` is used
-    up: its columns are forgotten one by one as they are sent, so memory holds little more.
+    up: its columns are forgotten one by one as they are sent.
     """
-    told = trainers.allgather_bytes(len(samples).to_bytes(8, "little"), deadline_s, WHAT)
-    begins = np.cumsum([0, *(int.from_bytes(data, "little") for data in told)])
-    moves = _moves(trainers.rank, begins, random)
+    slots = crc32(repr(list(samples.slots)).encode())
+    sizes = np.array([slots, len(samples), *(len(column.values) for column in samples.columns)])
+    told = trainers.allgather_bytes(sizes.tobytes(), deadline_s, WHAT)
+    all_sizes = [np.frombuffer(data, np.int64) for data in told]
+    if len({int(some[0]) for some in all_sizes}) > 1:
+        raise DataError(
+            "global_shuffle: the trainers' datasets have different slots: give set_use_var the "
+            "same variables, in the same order"
+        )
+    _, counts, *values = np.stack(all_sizes, axis=1)
+    moves = _moves(trainers.rank, np.cumsum([0, *counts]), random)
+    swap = partial(_swap, trainers, deadline_s=deadline_s)
     columns: list[Column] = []
-    for slot in samples.slots:
-        # Each of these is let go as soon as the next one is there: none is small.
-        parts = [taken(samples.columns[0], chosen) for chosen in moves.sent]
+    for slot, of_all in zip(samples.slots, values):
+        most = _most(int(counts.sum()), int(of_all.sum()), slot, trainers.size)
+        columns.append(_moved(slot, samples.columns[0], moves, most, swap))
         del samples.columns[0]
-        offsets = _offsets(trainers, slot, parts, moves, deadline_s)
-        sent = [part.values for part in parts]
-        del parts
-        column = Column(_values(trainers, sent, offsets, moves, deadline_s), offsets)
-        del sent, offsets
-        columns.append(taken(column, moves.places))
-        del column
     return Samples(samples.slots, columns)
 
 
@@ -49,9 +57,18 @@ def shuffled_among(
 class _Moves:
     """What one trainer sends and receives."""
 
-    sent: Sequence[np.ndarray]  # for each trainer which of the samples here it gets, ascending
-    counts: np.ndarray  # how many come from each trainer
-    places: np.ndarray  # which of those that came, trainer by trainer, is first, second, ...
+    sent: list[np.ndarray]  # for each trainer which of the samples here it gets, ascending
+    places: list[np.ndarray]  # of each trainer's samples that come, where in the new order
+
+    def rounds(self, most: int) -> Iterator[_Moves]:
+        """Cut into moves of at most ``most`` samples from one trainer to another."""
+        longest = max(map(len, [*self.sent, *self.places]))
+        for begin in range(0, longest, most):
+            end = begin + most
+            yield _Moves([s[begin:end] for s in self.sent], [p[begin:end] for p in self.places])
+
+
+Swap = Callable[[list[np.ndarray], list[np.ndarray]], None]
 
 
 def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
@@ -61,53 +78,51 @@ def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
     sent = []
     for first, last in pairwise(ends):
         part = order[first:last]
-        sent.append(np.sort(part[(part >= begins[me]) & (part < begins[me + 1])] - begins[me]))
+        own = part[(part >= begins[me]) & (part < begins[me + 1])]
+        own -= own.dtype.type(begins[me])
+        own.sort()
+        sent.append(own)
     part = order[ends[me] : ends[me + 1]]
     arrival = np.argsort(part)  # trainers send what they have in their own order
-    places = np.empty_like(order, shape=len(arrival))
-    places[arrival] = np.arange(len(arrival))
-    return _Moves(sent, np.diff(np.searchsorted(part[arrival], begins)), places)
+    cuts = np.searchsorted(part[arrival], begins[1:-1])
+    return _Moves(sent, np.split(arrival.astype(order.dtype), cuts))
 
 
-def _offsets(
-    trainers: Transport, slot: Slot, parts: Sequence[Column], moves: _Moves, deadline_s: float
-) -> np.ndarray:
-    """Return where the values of each sample begin and end, of those that come."""
-    offsets = np.zeros(int(moves.counts.sum()) + 1, np.int64)
+def _most(samples: int, values: int, slot: Slot, trainers: int) -> int:
+    """Return how many samples go from one trainer to another in a round: the same for all."""
+    each = max(values // max(samples, 1), 1) * np.dtype(slot.dtype).itemsize
+    return max(ROUND_BYTES // each // trainers, 1)
+
+
+def _moved(slot: Slot, column: Column, moves: _Moves, most: int, swap: Swap) -> Column:
+    """Return the column of this trainer's new samples."""
+    offsets = np.zeros(sum(map(len, moves.places)) + 1, np.int64)
     lengths = offsets[1:]
-    if slot.shape is None:
-        sent = [np.diff(part.offsets) for part in parts]
-        received = np.split(lengths, np.cumsum(moves.counts)[:-1])
-        _swap(trainers, sent, received, deadline_s)
-    else:
+    if slot.shape is not None:
         lengths[:] = slot.width
+    else:
+        for some in moves.rounds(most):
+            counts = [np.empty(len(p), np.int64) for p in some.places]
+            swap([column.offsets[s + 1] - column.offsets[s] for s in some.sent], counts)
+            for places, count in zip(some.places, counts):
+                lengths[places] = count
     np.cumsum(lengths, out=lengths)
-    return offsets
-
-
-def _values(
-    trainers: Transport,
-    sent: Sequence[np.ndarray],
-    offsets: np.ndarray,
-    moves: _Moves,
-    deadline_s: float,
-) -> np.ndarray:
-    """Send each trainer its values; return those that come, trainer by trainer."""
-    values = np.empty(offsets[-1], sent[0].dtype)
-    received = np.split(values, offsets[np.cumsum(moves.counts)[:-1]])
-    _swap(trainers, sent, received, deadline_s)
-    return values
+    values = np.empty(offsets[-1], column.values.dtype)
+    for some in moves.rounds(most):
+        totals = [int((offsets[p + 1] - offsets[p]).sum()) for p in some.places]
+        received = [np.empty(total, values.dtype) for total in totals]
+        swap([taken(column, s).values for s in some.sent], received)
+        for places, arrived in zip(some.places, received):
+            put_values(arrived, places, values, offsets)
+    return Column(values, offsets)
 
 
 def _swap(
-    trainers: Transport,
-    sent: Sequence[np.ndarray],
-    received: Sequence[np.ndarray],
-    deadline_s: float,
+    trainers: Transport, sent: list[np.ndarray], received: list[np.ndarray], deadline_s: float
 ) -> None:
-    """Send an array to each trainer, and receive one from each."""
+    """Send an array to each trainer, and receive one from each; empty ones are not sent."""
     me, others = trainers.rank, [k for k in range(trainers.size) if k != trainers.rank]
-    received[me][:] = sent[me]
-    requests = [trainers.irecv(received[k], k, TAG) for k in others]
-    requests += [trainers.isend(sent[k], k, TAG) for k in others]
+    received[me] = sent[me]
+    requests = [trainers.irecv(received[k], k, TAG) for k in others if len(received[k])]
+    requests += [trainers.isend(sent[k], k, TAG) for k in others if len(sent[k])]
     trainers.wait_all(requests, lambda: WHAT, deadline_s)

@@ -180,6 +180,17 @@ def take_values(values, offsets, order, out, out_offsets):
 
 
 @jit
+def put_values(values, places, out, out_offsets):
+    """Copy the values of samples, one behind the other, to those ``places`` of ``out``."""
+    begin = 0
+    for i in range(len(places)):
+        to, end = out_offsets[places[i]], out_offsets[places[i] + 1]
+        for k in range(end - to):
+            out[to + k] = values[begin + k]
+        begin += end - to
+
+
+@jit
 def without_zeros(values, offsets):
     """Return values and offsets without zeros; a sample with nothing but zeros keeps one."""
     kept = np.empty_like(values)

@@ -10,6 +10,8 @@ from typing import IO, Any
 from hpcdist.errors import DataError
 
 CHUNK_BYTES = 1 << 20  # at once: enough that the work around a chunk does not count
+# Without a seed hash("text") is another number for each file, and on each trainer.
+_BEFORE = "set -o pipefail; export PYTHONHASHSEED=${PYTHONHASHSEED:-0}"
 _END_S = 5.0  # for a command that is told to end
 
 
@@ -34,7 +36,7 @@ def _piped(file: IO[bytes], path: str, command: str) -> Iterator[bytes]:
     if path.endswith(".gz"):
         command = f"gzip -dc | {{ {command}\n}}"
     with subprocess.Popen(
-        ["bash", "-c", f"set -o pipefail; {command}"], stdin=file, stdout=subprocess.PIPE
+        ["bash", "-c", f"{_BEFORE}; {command}"], stdin=file, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         try:

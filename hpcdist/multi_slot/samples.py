@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,16 @@ def shuffled(samples: Samples, random: np.random.Generator) -> Samples:
     columns = []
     while samples.columns:
         columns.append(taken(samples.columns.pop(0), order))
+    return Samples(samples.slots, columns)
+
+
+def slots_shuffled(samples: Samples, random: np.random.Generator, names: Set[str]) -> Samples:
+    """Return the samples, with those of some slots in a random order, the same for these."""
+    order = permutation(len(samples), random)
+    columns = [
+        taken(column, order) if slot.name in names else column
+        for slot, column in zip(samples.slots, samples.columns)
+    ]
     return Samples(samples.slots, columns)
 
 

@@ -23,6 +23,7 @@ from hpcdist.ops import (  # noqa: F401
     elementwise,
     gelu,
     gru,
+    hierarchical_sigmoid,
     indexed,
     interpolate,
     join,

@@ -1,4 +1,4 @@
-"""Losses over large vocabularies that touch few classes of a row: nce, hierarchical_sigmoid, ..."""
+"""Losses over large vocabularies that touch few classes of a row: nce, sampled logits."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ _NCE_IN = (
 )
 
 
+def _columns(label: Meta, negatives: int) -> int:
+    """Return how many classes each row has: its labels, and those that are drawn."""
+    return (label.shape[1] if len(label.shape) == 2 else 1) + negatives
+
+
 def _nce_infer(
     x: Meta,
     label: Meta,
@@ -62,44 +67,37 @@ def _nce_infer(
     custom_neg_classes: Sequence[int],
     **_: Any,
 ) -> Any:
-    if len(x.shape) != 2 or weight.shape != (num_total_classes, x.shape[1]):
+    shape = (x.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples))
+    looked_up = others[-1] is not None  # classes, and weights of these
+    wanted = shape[1:] if looked_up else (num_total_classes,)
+    if len(x.shape) != 2 or weight.shape[looked_up:] != (*wanted, x.shape[1]):
         raise GraphError(
-            f"rows of {x.shape} need weights ({num_total_classes}, {x.shape[-1]}), got "
-            f"{weight.shape}"
+            f"rows of {x.shape} need weights {(*wanted, x.shape[-1])}, got {weight.shape}"
         )
-    trues = label.shape[1] if len(label.shape) == 2 else 1
-    columns = trues + (len(custom_neg_classes) or num_neg_samples)
-    shape = (x.shape[0], columns)
     return Meta((x.shape[0], 1), x.dtype), Meta(shape, x.dtype), Meta(shape, "int64")
 
 
-def _nce_bind(
+def _drawing(
     xp: Any,
-    x: Any,
     label: Any,
-    weight: Any,
-    bias: Any,
-    sample_weight: Any,
-    chances: Any,
     alias: Any,
     alias_chances: Any,
     rows: Any,
-    cost: Any,
-    activations: Any,
     classes: Any,
     num_total_classes: int,
     seed: int,
     sampler: int,
     custom_neg_classes: Sequence[int],
     state: Draws,
+    stream: str = "",
     **_: Any,
-) -> Callable[[], Any]:
-    trues = label.reshape(len(x), -1)
+) -> Callable[[], None]:
+    """Return what fills ``classes``: each row's labels, and behind them what is drawn."""
+    trues = label.reshape(len(classes), -1)
     many = trues.shape[1]
     negatives = classes[:, many:]
     part = part_of(negatives, rows, None)
-    key = key_of(seed, state.name)
-    words = filler(xp, part, key, state)
+    words = filler(xp, part, key_of(seed, stream or state.name), state)
     check = range_check(xp, label, num_total_classes, "nce", "classes")
 
     def draw() -> Any:
@@ -116,9 +114,41 @@ def _nce_bind(
         check()
         classes[:, :many] = trues
         negatives[...] = custom_neg_classes if custom_neg_classes else draw()
-        scores = xp.einsum("nd,nkd->nk", x, weight[classes])
+
+    return run
+
+
+def _nce_bind(
+    xp: Any,
+    x: Any,
+    label: Any,
+    weight: Any,
+    bias: Any,
+    sample_weight: Any,
+    chances: Any,
+    alias: Any,
+    alias_chances: Any,
+    rows: Any,
+    given: Any,
+    cost: Any,
+    activations: Any,
+    classes: Any,
+    num_total_classes: int,
+    sampler: int,
+    **attrs: Any,
+) -> Callable[[], Any]:
+    many = label.reshape(len(x), -1).shape[1]
+    attrs |= {"num_total_classes": num_total_classes, "sampler": sampler}
+    if given is None:
+        find = _drawing(xp, label, alias, alias_chances, rows, classes, **attrs)
+    else:
+        find = functools.partial(xp.copyto, classes, given)
+
+    def run() -> None:
+        find()
+        scores = xp.einsum("nd,nkd->nk", x, of_classes(weight, classes))
         if bias is not None:
-            scores += bias.reshape(-1)[classes]
+            scores += of_classes(bias, classes)[..., 0]
         activations[...] = 1 / (1 + xp.exp(-scores))
         noise = _noise(xp, classes, many, num_total_classes, sampler, chances)
         chosen = activations / (activations + noise)
@@ -128,6 +158,11 @@ def _nce_bind(
         cost[...] = total if sample_weight is None else total * sample_weight.reshape(-1, 1)
 
     return run
+
+
+def of_classes(table: Any, classes: Any) -> Any:
+    """Return a table's rows of classes [n, k]; one of three dimensions has been looked up."""
+    return table if table.ndim == 3 else table.reshape(len(table), -1)[classes]
 
 
 def _noise(xp: Any, classes: Any, many: int, count: int, sampler: int, chances: Any) -> Any:
@@ -149,28 +184,30 @@ def _nce_grad_infer(
     x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others: Any, is_sparse: bool, **_: Any
 ) -> Any:
     classes = others[-2]
-    wide = _table_gradient(weight, classes.size, is_sparse)
-    return same(x), wide, None if bias is None else _table_gradient(bias, classes.size, is_sparse)
+    wide = table_gradient(weight, classes.size, is_sparse)
+    return same(x), wide, None if bias is None else table_gradient(bias, classes.size, is_sparse)
 
 
-def _table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
-    if is_sparse:
+def table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
+    if is_sparse and len(table.shape) < 3:
         return Meta(table.shape, table.dtype, "SELECTED_ROWS", touched)
     return same(table)
 
 
-def _write_rows(xp: Any, grad: Any, classes: Any, values: Any) -> None:
+def write_rows(xp: Any, grad: Any, classes: Any, values: Any) -> None:
     """Write rows of a table's gradient: values [..., width] for classes [...]."""
     flat, rows = classes.reshape(-1), values.reshape(classes.size, -1)
     if isinstance(grad, SelectedRows):
         grad.rows[...] = flat
         grad.value[...] = rows.reshape(grad.value.shape)
+    elif grad is not None and grad.ndim == 3:  # rows that have been looked up
+        grad[...] = rows.reshape(grad.shape)
     elif grad is not None:
         grad.fill(0)
         SelectedRows(flat, rows.reshape(len(rows), *grad.shape[1:]), len(grad)).add_to(grad)
 
 
-def _with_rows_of_its_own(kernel: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+def with_rows_of_its_own(kernel: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
 
     def bind(xp: Any, *arrays: Any, **attrs: Any) -> Callable[[], None]:
@@ -205,14 +242,21 @@ def _nce_grad(
     slopes = _nce_slopes(xp, label, activations, classes, noise, sample_weight, dcost)
     slopes = slopes.astype(x.dtype)
     if dx is not None:
-        dx[...] = xp.einsum("nk,nkd->nd", slopes, weight[classes])
-    _write_rows(xp, dbias, classes, slopes)
+        dx[...] = xp.einsum("nk,nkd->nd", slopes, of_classes(weight, classes))
+    write_rows(xp, dbias, classes, slopes)
     if dweight is not None:
-        _write_rows(xp, dweight, classes, slopes[..., None] * x[:, None, :])
+        write_rows(xp, dweight, classes, slopes[..., None] * x[:, None, :])
+
+
+def with_tables(op: Applied, *slots: str, tables: Sequence[str]) -> OfRows:
+    """Treat tables as rows of the batch, too, if they are what has been looked up for it."""
+    looked_up = len(op.inputs[tables[0]][0].shape) == 3
+    return each_row(op, *slots, *(tables if looked_up else ()))
 
 
 def _nce_rows(op: Applied) -> OfRows:
-    return each_row(op, "Input", "Label", "SampleWeight")
+    slots = ("Input", "Label", "SampleWeight", "Classes")
+    return with_tables(op, *slots, tables=("Weight", "Bias"))
 
 
 _NCE_GRAD = (
@@ -220,7 +264,8 @@ _NCE_GRAD = (
 )
 define(
     "nce",
-    f"{_NCE_IN}, Rows? -> Cost, SampleLogits, SampleLabels",  # Rows: see `counter_random.Part`
+    # Rows: see `counter_random.Part`. Classes: those that Weight and Bias have been looked up for.
+    f"{_NCE_IN}, Rows?, Classes? -> Cost, SampleLogits, SampleLabels",
     rows=_nce_rows,
     attrs=_NCE_ATTRS,
     infer=_nce_infer,
@@ -229,145 +274,24 @@ define(
     state=Draws,
 )
 define(
+    "nce_classes",
+    "Label, CustomDistProbs?, CustomDistAlias?, CustomDistAliasProbs?, Rows? -> Out",
+    rows=lambda op: each_row(op, "Label"),
+    attrs={**_NCE_ATTRS, "stream": ""},
+    infer=lambda label, *_, num_neg_samples, custom_neg_classes, **__: Meta(
+        (label.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples)), "int64"
+    ),
+    bind=lambda xp, label, _, *tables_rows_out, **attrs: _drawing(
+        xp, label, *tables_rows_out, **attrs
+    ),
+    state=Draws,
+)
+define(
     "nce_grad",
     _NCE_GRAD,
     attrs=_NCE_ATTRS,
     infer=_nce_grad_infer,
-    bind=_with_rows_of_its_own(_nce_grad),
-)
-
-
-# -- hierarchical_sigmoid: a path of decisions to every class (Morin, Bengio, 2005) ----------------
-_HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
-_CLIP = 40.0
-
-
-def _depth(num_classes: int, table: Any) -> int:
-    return table.shape[1] if table is not None else int(num_classes - 1).bit_length()
-
-
-def _path(xp: Any, label: Any, table: Any, code: Any, num_classes: int) -> tuple[Any, Any, Any]:
-    """Return the decisions on the way to each row's class: their rows of W, bits, which count.
-
-    Without a table: the way up from leaf ``label + num_classes`` of a heap, whose root is 1.
-    """
-    if table is not None:
-        # A path ends at the first number below 0.
-        there = xp.cumsum(table < 0, axis=1) == 0
-        return xp.where(there, table, 0), (code != 0) & there, there
-    leaf = label.reshape(-1, 1) + num_classes
-    level = xp.arange(_depth(num_classes, None))
-    place = leaf >> (level + 1)
-    there = place > 0
-    return xp.where(there, place - 1, 0), ((leaf >> level) & 1 == 1) & there, there
-
-
-def _hs_infer(
-    x: Meta,
-    w: Meta,
-    label: Meta,
-    table: Meta | None,
-    code: Meta | None,
-    bias: Meta | None,
-    num_classes: int,
-    **_: Any,
-) -> Any:
-    if len(x.shape) != 2 or w.shape[1:] != x.shape[1:]:
-        raise GraphError(f"rows of {x.shape} do not fit weights {w.shape}")
-    rows = x.shape[0]
-    return Meta((rows, 1), x.dtype), Meta((rows, _depth(num_classes, table)), x.dtype)
-
-
-def _hs(
-    xp: Any,
-    x: Any,
-    w: Any,
-    label: Any,
-    table: Any,
-    code: Any,
-    bias: Any,
-    out: Any,
-    pre: Any,
-    num_classes: int,
-    **_: Any,
-) -> None:
-    if table is None:
-        range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
-    places, bits, there = _path(xp, label, table, code, num_classes)
-    scores = xp.einsum("nd,nkd->nk", x, w[places])
-    if bias is not None:
-        scores += bias.reshape(-1)[places]
-    scores = xp.clip(xp.where(there, scores, 0), -_CLIP, _CLIP)
-    # As Fluid: places behind the end of a path count with a score of 0, a constant log(2) each.
-    soft = xp.log1p(xp.exp(scores))
-    if pre is not None:
-        pre[...] = soft
-    out[...] = (soft - scores * bits).sum(1, keepdims=True)
-
-
-def _hs_grad(
-    xp: Any,
-    x: Any,
-    w: Any,
-    label: Any,
-    table: Any,
-    code: Any,
-    bias: Any,
-    pre: Any,
-    dout: Any,
-    dx: Any,
-    dw: Any,
-    dbias: Any,
-    num_classes: int,
-    **_: Any,
-) -> None:
-    places, bits, there = _path(xp, label, table, code, num_classes)
-    slopes = (-xp.expm1(-pre) - bits) * there * dout
-    if dx is not None:
-        dx[...] = xp.einsum("nk,nkd->nd", slopes, w[places])
-    _write_rows(xp, dbias, places, slopes)
-    if dw is not None:
-        _write_rows(xp, dw, places, slopes[..., None] * x[:, None, :])
-
-
-def _hs_grad_infer(
-    x: Meta,
-    w: Meta,
-    label: Meta,
-    table: Meta | None,
-    code: Meta | None,
-    bias: Meta | None,
-    pre: Meta,
-    dout: Meta,
-    is_sparse: bool,
-    **_: Any,
-) -> Any:
-    wide = _table_gradient(w, pre.size, is_sparse)
-    return same(x), wide, None if bias is None else _table_gradient(bias, pre.size, is_sparse)
-
-
-def _hs_rows(op: Applied) -> OfRows:
-    return each_row(op, "X", "Label", "PathTable", "PathCode")
-
-
-_HS_GRAD = (
-    "X, W, Label, PathTable?, PathCode?, Bias?, PreOut, Out@GRAD -> X@GRAD?, W@GRAD?, Bias@GRAD?"
-)
-define(
-    "hierarchical_sigmoid",
-    "X, W, Label, PathTable?, PathCode?, Bias? -> Out, PreOut",
-    rows=_hs_rows,
-    attrs=_HS_ATTRS,
-    infer=_hs_infer,
-    kernel=_hs,
-    grad=grad_by("hierarchical_sigmoid_grad", _HS_GRAD),
-)
-define(
-    "hierarchical_sigmoid_grad",
-    _HS_GRAD,
-    attrs=_HS_ATTRS,
-    infer=_hs_grad_infer,
-    bind=_with_rows_of_its_own(_hs_grad),
+    bind=with_rows_of_its_own(_nce_grad),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpcdist.backward import append_backward
+from hpcdist.backward import append_backward, check_loss
 from hpcdist.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
 from hpcdist.graph import names
@@ -16,6 +16,7 @@ from hpcdist.graph.program import (
     default_main_program,
     default_startup_program,
     program_guard,
+    program_of,
 )
 from hpcdist.graph.registry import default_attrs
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
@@ -50,7 +51,7 @@ class Minimizer:
         if not pairs:
             raise GraphError(f"minimize: the loss {loss.name!r} depends on no trainable parameter")
         ops = self.apply_optimize(loss, startup_program, pairs, grad_clip)
-        loss.block.program.startup = startup_program or default_startup_program()
+        program_of(loss).startup = startup_program or default_startup_program()
         return ops, pairs
 
     def backward(
@@ -62,6 +63,18 @@ class Minimizer:
         callbacks: Sequence[Any] | None = None,
     ) -> ParamGrads:
         """Append the backward operators; return parameters with what their updates are to read."""
+        check_loss(loss)
+        with program_guard(program_of(loss), startup_program):
+            return self._backward(loss, parameter_list, no_grad_set, callbacks)
+
+    def _backward(
+        self,
+        loss: Variable,
+        parameter_list: Sequence[Parameter | str] | None,
+        no_grad_set: Iterable[Variable | str] | None,
+        callbacks: Sequence[Any] | None,
+    ) -> ParamGrads:
+        """Do the same; the default programs are those to append to."""
         raise NotImplementedError
 
     def apply_gradients(
@@ -78,7 +91,7 @@ class Minimizer:
         grad_clip: GradientClipBase | None = None,
     ) -> list[Operator]:
         """Append what follows backward, into the loss's program."""
-        with program_guard(loss.block.program, startup_program):
+        with program_guard(program_of(loss), startup_program):
             return self.apply_gradients(params_grads, grad_clip)
 
 
@@ -124,15 +137,13 @@ class Optimizer(Minimizer):
         self._held: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
 
     # -- in steps ----------------------------------------------------------------------------
-    def backward(
+    def _backward(
         self,
         loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Parameter | str] | None = None,
-        no_grad_set: Iterable[Variable | str] | None = None,
-        callbacks: Sequence[Any] | None = None,
+        parameter_list: Sequence[Parameter | str] | None,
+        no_grad_set: Iterable[Variable | str] | None,
+        callbacks: Sequence[Any] | None,
     ) -> ParamGrads:
-        """Append the backward operators and return (parameter, gradient) pairs."""
         chosen = parameter_list or self.parameter_list
         if callbacks is None:
             callbacks = [error_clip_callback]
@@ -164,7 +175,7 @@ class Optimizer(Minimizer):
             self._add_accumulators(param)
         self._global_rate()
         for param, grad in pairs:
-            with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+            with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
                 self._append_update(block, param, grad)
         self._finish(block, pairs)
         return block.ops[start:]
@@ -176,7 +187,7 @@ class Optimizer(Minimizer):
             inputs["LearningRate"] = self._rate_of(param)
         outputs: dict[str, Variable] = {"ParamOut": param}
         for slot, out in update.state.items():
-            inputs[slot] = self._held[param.block.program, slot, param.name]
+            inputs[slot] = self._held[program_of(param), slot, param.name]
             if out is not None:
                 outputs[out] = inputs[slot]
         attrs = self._attrs_for(param)
@@ -250,14 +261,14 @@ class Optimizer(Minimizer):
     def _add_accumulators(self, param: Parameter) -> None:
         for slot, kind in zip(UPDATES[self.type].state, self.accumulators):
             kind = kind if self.name is None else f"{self.name}_{kind}"
-            if (param.block.program, slot, param.name) in self._held:
+            if (program_of(param), slot, param.name) in self._held:
                 raise GraphError(
                     f"{type(self).__name__}: {param.name!r} is already optimized by this object; "
                     "make another for a second minimize"
                 )
             name = names.generate(f"{param.name}_{kind}")
             shape, value = self._start_of(slot, param)
-            self._held[param.block.program, slot, param.name] = create_persistable(
+            self._held[program_of(param), slot, param.name] = create_persistable(
                 name, shape, value, param.dtype
             )
 

@@ -14,7 +14,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import default_main_program
+from hpcdist.graph.program import default_main_program, program_of
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.layers.control_flow import autoincreased_step_counter
@@ -103,7 +103,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
             super()._append_update(block, param, grad)
             return
         kind, coefficient = _decay(param, param.regularizer or self.regularization)
-        velocity = self._held[param.block.program, "Velocity", param.name]
+        velocity = self._held[program_of(param), "Velocity", param.name]
         kept = generate(f"{param.name}__dgc_v_")
         inputs = {
             "Param": param,

@@ -7,6 +7,7 @@ from typing import Any
 from hpcdist import checks
 from hpcdist.checks import GRAPH
 from hpcdist.errors import GraphError
+from hpcdist.graph.block import block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
 from hpcdist.graph.operator import Operator
@@ -46,7 +47,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
         return pairs if self.k_steps == 1 else self._merged(loss, pairs)
 
     def _merged(self, loss: Variable, pairs: ParamGrads) -> ParamGrads:
-        block = loss.block
+        block = block_of(loss)
         _refuse_rows(pairs)
         if any(MERGED_STEPS in op.attrs for op in block.ops):
             raise GraphError("GradientMergeOptimizer: this program's gradients are merged already")

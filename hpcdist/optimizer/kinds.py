@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.clip import GradientClipBase
 from hpcdist.graph.block import Block
+from hpcdist.graph.program import program_of
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
@@ -163,8 +164,8 @@ class AdamaxOptimizer(Optimizer):
 
     def _finish(self, block: Block, pairs: ParamGrads) -> None:
         for param, grad in pairs:
-            power = self._held[param.block.program, "Beta1Pow", param.name]
-            with param.block.program.role_guard(Role.OPTIMIZE, (param, grad)):
+            power = self._held[program_of(param), "Beta1Pow", param.name]
+            with program_of(param).role_guard(Role.OPTIMIZE, (param, grad)):
                 attrs = {"scale": self.attrs["beta1"]}
                 block.append_op("scale", {"X": power}, {"Out": power}, attrs)
 

@@ -9,11 +9,11 @@ from hpcdist import checks, layers
 from hpcdist.checks import GRAPH
 from hpcdist.clip import GradientClipBase
 from hpcdist.errors import GraphError, GraphTypeError
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.names import generate
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import default_main_program
+from hpcdist.graph.program import default_main_program, program_of
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import ParamGrads, create_persistable
@@ -105,12 +105,12 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
     def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
         """The gradients are those of the scaled loss; `apply_gradients` divides them."""
         scaling = self.get_loss_scaling()
-        if scaling.block.program is not loss.block.program:
+        if program_of(scaling) is not program_of(loss):
             raise GraphError(
                 "mixed precision: this optimizer scales the loss of another program: decorate "
                 "another one for a second program"
             )
-        round_to_half(loss.block, self._lists)
+        round_to_half(block_of(loss), self._lists)
         self._scaled_loss = layers.elementwise_mul(loss, scaling)
         return super()._backward(self._scaled_loss, *args)
 

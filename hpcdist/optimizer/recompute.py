@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphAssertionError, GraphTypeError
+from hpcdist.graph.block import block_of
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import ParamGrads
@@ -40,5 +41,5 @@ class RecomputeOptimizer(OptimizerWrapper):
         pairs = super()._backward(loss, *args)
         # The forward pass may have grown meanwhile, as in mixed precision.
         forward = [i for i, op in enumerate(loss.block.ops) if not op.role & Role.BACKWARD]
-        recompute(loss.block, 1 + forward[-1], self._checkpoints)
+        recompute(block_of(loss), 1 + forward[-1], self._checkpoints)
         return pairs

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpcdist.backward import check_loss
 from hpcdist.clip import GradientClipBase
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, program_guard
-from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import Minimizer, Optimizer, ParamGrads
 
 
@@ -32,29 +29,8 @@ class OptimizerWrapper(Minimizer):
                 raise GraphError(f"{type(self).__name__}: the optimizer given holds one already")
             held = held.inner_optimizer
 
-    def backward(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameter_list: Sequence[Parameter | str] | None = None,
-        no_grad_set: Iterable[Variable | str] | None = None,
-        callbacks: Sequence[Any] | None = None,
-    ) -> ParamGrads:
-        """Append the backward operators; return parameters with what their updates are to read."""
-        check_loss(loss)
-        with program_guard(loss.block.program, startup_program):
-            return self._backward(loss, parameter_list, no_grad_set, callbacks)
-
-    def _backward(
-        self,
-        loss: Variable,
-        parameter_list: Sequence[Parameter | str] | None,
-        no_grad_set: Iterable[Variable | str] | None,
-        callbacks: Sequence[Any] | None,
-    ) -> ParamGrads:
-        """Do the same; the default programs are those to append to."""
-        inner = self.inner_optimizer
-        return inner.backward(loss, None, parameter_list, no_grad_set, callbacks)
+    def _backward(self, loss: Variable, *how: Any) -> ParamGrads:
+        return self.inner_optimizer._backward(loss, *how)
 
     def apply_gradients(
         self, params_grads: ParamGrads, grad_clip: GradientClipBase | None = None

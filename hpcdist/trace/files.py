@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcdist.errors import TraceError
+from hpcdist.trace import programs
 from hpcdist.trace.events import EVENT
 from hpcdist.trace.recorder import Recording
 
@@ -78,6 +79,7 @@ def write(directory: str | Path, found: RankRecording) -> Path:
         "format": FORMAT,
         "names": found.recording.names,
         "noted": found.recording.noted,
+        "programs": [program.plain() for program in found.recording.programs],
     }
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -93,7 +95,8 @@ def read(path: str | Path) -> RankRecording:
             events = found["events"]
         if about.pop("format") != FORMAT or events.dtype != EVENT:
             raise ValueError(f"expected format {FORMAT}")
-        recording = Recording(events, tuple(about.pop("names")), about.pop("noted"))
+        ran = tuple(map(programs.from_plain, about.pop("programs", ())))
+        recording = Recording(events, tuple(about.pop("names")), about.pop("noted"), ran)
         return RankRecording(RankOfJob(**about), recording)
     except Exception as error:  # zipfile, zlib and numpy raise all kinds for a damaged file
         raise TraceError(f"{path} is no recording of a rank: {error!r}") from error

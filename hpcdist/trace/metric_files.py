@@ -12,7 +12,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from hpcdist.trace.metric_log import RESERVED, Noted
 
 MOST_HELD = 2**24  # bytes that cannot be written for now
 CSV_HEAD = "start,step,unix_s,name,value\n"
+JSON_BEGINS = '{"start": '
 _NAME = re.compile(r"metrics\.(\d+)\.jsonl")
 
 Points = list[tuple[int, float]]  # (step, value)
@@ -38,38 +40,76 @@ class MetricWriter(Protocol):
         ...
 
 
-class LineFile:
-    """Appends lines to a file of this rank. What could not be written is tried again."""
+class HeldFile:
+    """Appends records to a file. What could not be written is kept, and tried again."""
 
-    def __init__(self, path: Path, head: str = "") -> None:
-        self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        self.last = _drop_torn(self._file)
-        self._held = b"" if self.last else head.encode()
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._held: deque[bytes] = deque()
 
-    def append(self, text: str) -> None:
-        """Append whole lines. OSError: not all is written; it is kept, up to `MOST_HELD` bytes."""
-        self._held += text.encode()
+    def append(self, records: Iterable[bytes]) -> None:
+        """Append whole records. OSError: not all is written; it is kept, up to `MOST_HELD` bytes.
+
+        The file never ends in part of a record but while it cannot be written.
+        """
+        self._held.extend(records)
         try:
             while self._held:
-                self._held = self._held[os.write(self._file, self._held) :]
+                self._written(os.write(self._file, b"".join(self._held)))
         except OSError as error:
-            if len(self._held) > MOST_HELD:
-                self._held = self._held[: self._held.find(b"\n") + 1]  # it may be written in part
+            if sum(map(len, self._held)) > MOST_HELD:
+                self._held = deque([self._held[0]])  # it may be written in part
                 raise OSError(error.errno, f"{error.strerror}: metrics are lost") from error
             raise
 
     def close(self) -> None:
         os.close(self._file)
 
+    def _written(self, count: int) -> None:
+        while self._held and count >= len(self._held[0]):
+            count -= len(self._held.popleft())
+        if count:
+            self._held[0] = self._held[0][count:]
+
+
+class LineFile(HeldFile):
+    """Appends lines to a file of this rank, behind the last whole one.
+
+    ``begins`` is how each such file begins, and ``head`` its first line. MetricError for a file of
+    others, which is left as it is; so does ``check``, for the last line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        begins: str = "",
+        head: str = "",
+        check: Callable[[str, Path], object] = lambda line, path: None,
+    ) -> None:
+        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666))
+        try:
+            found = os.pread(self._file, len(begins), 0)
+            if not begins.encode().startswith(found):
+                raise MetricError(f"{path} holds something else than metrics: it begins {found!r}")
+            self.last, size = _last_line(self._file)
+            if self.last:
+                check(self.last, path)
+            if size < os.fstat(self._file).st_size:
+                os.ftruncate(self._file, size)
+            if not self.last and head:
+                self._held.append(head.encode())
+        except BaseException:
+            self.close()
+            raise
+
 
 class JsonLines:
     """A line of JSON for what is logged together: {"start", "step", "unix_s", "loss": ...}."""
 
     def __init__(self, directory: str | Path, rank: int) -> None:
-        self._lines = LineFile(json_path(directory, rank))
+        self._lines = LineFile(json_path(directory, rank), JSON_BEGINS, check=_parsed)
         last = self._lines.last
-        self.start = 0 if not last else _parsed(last, self._lines.path)["start"] + 1
+        self.start = json.loads(last)["start"] + 1 if last else 0
 
     def close(self) -> None:
         self._lines.close()
@@ -79,14 +119,14 @@ class JsonLines:
             {"start": self.start, "step": n.step, "unix_s": round(n.unix_s, 3), **_plain(n.values)}
             for n in noted
         )
-        self._lines.append("".join(json.dumps(line) + "\n" for line in lines))
+        self._lines.append(f"{json.dumps(line)}\n".encode() for line in lines)
 
 
 class CsvLines:
     """A line for each metric: start,step,unix_s,name,value."""
 
     def __init__(self, directory: str | Path, rank: int, start: int) -> None:
-        self._lines = LineFile(Path(directory, f"metrics.{rank}.csv"), CSV_HEAD)
+        self._lines = LineFile(Path(directory, f"metrics.{rank}.csv"), CSV_HEAD, CSV_HEAD)
         self._start = start
 
     def close(self) -> None:
@@ -98,7 +138,7 @@ class CsvLines:
         for n in noted:
             for name, value in n.values.items():
                 lines.writerow([self._start, n.step, f"{n.unix_s:.3f}", name, repr(value)])
-        self._lines.append(text.getvalue())
+        self._lines.append([text.getvalue().encode()])
 
 
 def json_path(directory: str | Path, rank: int) -> Path:
@@ -166,15 +206,13 @@ def _plain(values: dict[str, float]) -> dict[str, float | str]:
     return {name: plain(value) for name, value in values.items()}
 
 
-def _drop_torn(file: int) -> str:
-    """Cut off what stands behind the last whole line; return that line, without its end."""
+def _last_line(file: int) -> tuple[str, int]:
+    """Return the last whole line of a file, without its end, and how many bytes end with it."""
     size = os.fstat(file).st_size
     tail, at = b"", size
     while at and tail.count(b"\n") < 2:
-        at = max(0, at - 4096)
+        at = max(0, at - max(4096, len(tail)))
         tail = os.pread(file, size - at, at)
     whole = tail.rfind(b"\n") + 1
-    if at + whole < size:
-        os.ftruncate(file, at + whole)
     lines = tail[:whole].splitlines()
-    return lines[-1].decode(errors="replace") if lines else ""
+    return lines[-1].decode(errors="replace") if lines else "", at + whole

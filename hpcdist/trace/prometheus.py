@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from hpcdist.trace.files import replacing
 from hpcdist.trace.status import RankStatus
 
+OLD_S = 3600.0  # a rank writes every few seconds, or minutes in the largest jobs
 _NAME = re.compile(r"hpcdist\.(\d+)\.prom(\.\d+\.tmp)?")
 
 
@@ -52,11 +54,16 @@ def path_of(directory: str | Path, pid: int) -> Path:
     return Path(directory, f"hpcdist.{pid}.prom")
 
 
-def remove_dead(directory: str | Path) -> None:
-    """Remove files of this user whose process is no more. Where processes cannot be seen: none."""
+def remove_dead(directory: str | Path, sees_processes: bool) -> None:
+    """Remove files of this user whose process is no more, or that nobody has written for long.
+
+    The latter tells also where processes cannot be seen, or the number is another process's now.
+    """
     for path, pid in _files(directory):
         with contextlib.suppress(FileNotFoundError):  # its rank has just ended
-            if path.stat().st_uid == os.getuid() and not Path(f"/proc/{pid}").exists():
+            found = path.stat()
+            dead = sees_processes and not Path(f"/proc/{pid}").exists()
+            if found.st_uid == os.getuid() and (dead or time.time() - found.st_mtime > OLD_S):
                 path.unlink()
 
 

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic_ns
 from typing import Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hpcdist import settings
 from hpcdist.trace.events import EVENT, RECORD, Kind
+from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
 
 SHARE = 0.005  # of the time, for the details of some steps
 COST_NS = 500  # of one event, measured: benchmarks/recorder.py
@@ -42,11 +43,12 @@ class Recording:
     events: NDArray[Any]
     names: tuple[str, ...]
     noted: int
+    programs: tuple[ProgramFacts, ...] = ()
 
     def since(self, begin_ns: int) -> Recording:
         """Return the events that ended at a time or later."""
         kept = self.events[self.events["end"] >= begin_ns]
-        return Recording(kept, self.names, self.noted)
+        return replace(self, events=kept)
 
 
 class Recorder:
@@ -62,6 +64,7 @@ class Recorder:
 
     def __init__(self, nbytes: int = 0) -> None:
         self.names: list[str] = []
+        self.programs: list[ProgramFacts] = []
         self._number_of: dict[str, int] = {}
         self._naming = threading.Lock()
         self.begin(nbytes)
@@ -104,6 +107,13 @@ class Recorder:
                 self.names.append(text)
             return self._number_of[text]
 
+    def ran(self, describe: Callable[[], ProgramFacts]) -> None:
+        """Note a Program that runs for the first time, unless there are enough of them."""
+        if self.on and len(self.programs) < MOST_PROGRAMS:
+            found = describe()
+            if found.operators and found not in self.programs:
+                self.programs.append(found)
+
     @contextmanager
     def span(self, kind: Kind, name: str, value: float = 0.0) -> Iterator[None]:
         """Note an event that lasts as long as the block, also if that raises."""
@@ -135,7 +145,7 @@ class Recorder:
         found = self._ring[places % max(capacity, 1)]
         # What other threads have noted meanwhile may have taken the place of the first.
         gone = max(0, self._noted() - capacity - int(places[0])) if len(places) else 0
-        return Recording(found[gone:], tuple(self.names), noted)
+        return Recording(found[gone:], tuple(self.names), noted, tuple(self.programs))
 
 
 def resident() -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from hpcdist.errors import TraceError
 from hpcdist.trace.events import Kind
@@ -117,7 +119,7 @@ def write(directory: str | Path, status: RankStatus) -> None:
 def read_job(directory: str | Path) -> JobFacts:
     """Return which job writes here; TraceError if none does."""
     try:
-        return _read(Path(directory, JOB), lambda found: JobFacts(**found))
+        return _read(Path(directory, JOB), partial(_made, JobFacts))
     except OSError as error:
         raise TraceError(
             f"no job writes into {directory} ({JOB}: {error.strerror}): start it with "
@@ -141,8 +143,23 @@ def read_all(directory: str | Path) -> list[RankStatus]:
 
 
 def _status(found: dict[str, Any]) -> RankStatus:
-    metrics = {name: (step, float(value)) for name, (step, value) in found["metrics"].items()}
-    return RankStatus(**found | {"metrics": metrics})
+    metrics = {n: (_checked(step, int), float(v)) for n, (step, v) in found["metrics"].items()}
+    return _made(RankStatus, found | {"metrics": metrics})
+
+
+def _made(kind: type[T], found: dict[str, Any]) -> T:
+    """Return a dataclass of what was read; TypeError or ValueError for values that do not fit."""
+    for name, expected in get_type_hints(kind).items():
+        if name in found and name != "metrics":
+            _checked(found[name], expected)
+    return kind(**found)
+
+
+def _checked(value: Any, expected: type) -> Any:
+    fits = (int, float) if expected is float else (expected,)
+    if type(value) not in fits or (expected is not str and not math.isfinite(value)):
+        raise TypeError(f"expected {expected.__name__}, got {value!r}")
+    return value
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
@@ -156,5 +173,5 @@ def _read(path: Path, made: Callable[[dict[str, Any]], T]) -> T:
         if found.pop("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
         return made(found)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TraceError(f"{path} does not tell of a job: {error!r}") from error

@@ -14,6 +14,7 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import program_of
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
@@ -143,7 +144,7 @@ def add_table(
 
     As in Fluid, no operator says that the trainers' gradients are averaged; they are, like all.
     """
-    program, table = home.program, plan.tables[number]
+    program, table = program_of(home), plan.tables[number]
     height = rows_on_each(plan, table)
     sparse = {"dtype": table.dtype, "type": VarType.SELECTED_ROWS}
     for name in table.names:

@@ -14,7 +14,7 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, default_main_program, default_startup_program
+from hpcdist.graph.program import Program, default_main_program, default_startup_program, program_of
 from hpcdist.graph.roles import MERGED_STEPS, ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.local_sgd import INTERVAL_OP
@@ -151,7 +151,7 @@ def _sum_gradients(block: Block, rings: int) -> str | None:
     Gradients of distributed tables are no arrays: their rows go to the trainers that have them.
     """
     ring = count()
-    tables = tables_looked_up(block.program)
+    tables = tables_looked_up(program_of(block))
     gradient = None
     for i in reversed(range(len(block.ops))):
         op = block.ops[i]

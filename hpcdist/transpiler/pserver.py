@@ -6,11 +6,11 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.transpiler.config import ServerRuntimeConfig
 from hpcdist.transpiler.dc_asgd import backups, compensate, declare_backups
@@ -214,7 +214,7 @@ def _add_schedule(new: Program, program: Program, roles: ProgramRoles) -> int:
 
 
 def _copy_nested(op: Operator, block: Block) -> None:
-    new, origin = block.program, op.block
+    new, origin = program_of(block), block_of(op)
     copied = op.copied_to(block)
     block.add_op(copied)
     for name in op.input_arg_names + op.output_arg_names:

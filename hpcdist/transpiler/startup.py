@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import PlanError
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
@@ -140,7 +140,7 @@ def _initialize_from_others(
         copied.rename({n: n + WHOLE for n in (*before.input_arg_names, *before.output_arg_names)})
         for old in before.output_arg_names:
             if not home.has_var(old + WHOLE):
-                var = before.block.var(old)
+                var = block_of(before).var(old)
                 home.create_var(old + WHOLE, shape=var.shape, dtype=var.dtype)
         home.add_op(copied)
     rows = home.var(name + WHOLE).shape[0]

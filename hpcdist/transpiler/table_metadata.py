@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from hpcdist.errors import PlanError
-from hpcdist.graph.block import Block
+from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
@@ -264,7 +264,7 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
             f"one, expected one of {', '.join(OPTIMIZERS)}"
         )
     held = [n for slot in lookup(op.type).inputs for n in op.input(slot.name)]
-    block = op.block
+    block = block_of(op)
     shaped = [n for n in held if block.var(n).shape == var.shape]
     attrs = own_attrs(lookup(op.type), op.attrs)
     attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}

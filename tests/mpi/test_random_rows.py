@@ -61,10 +61,13 @@ def drawn() -> list[Any]:
     hidden = layers.fc(layers.reshape(piece, [-1, 4]), 5, act="tanh")
     column = layers.sampling_id(layers.softmax(hidden))
     label = layers.cast(layers.scale(layers.abs(y), 9.9), "int64")
-    loss = layers.mean(layers.nce(hidden, label, 10, num_neg_samples=4, sampler="log_uniform"))
+    costs = [
+        layers.nce(hidden, label, 10, num_neg_samples=4, sampler="log_uniform", is_sparse=sparse)
+        for sparse in (False, True)
+    ]
     block = fluid.default_main_program().global_block()
-    (classes,) = [op.output("SampleLabels")[0] for op in block.ops if op.type == "nce"]
-    return [loss, piece, column, block.var(classes)]
+    classes = [op.output("SampleLabels")[0] for op in block.ops if op.type == "nce"]
+    return [layers.mean(layers.sum(costs)), piece, column, *map(block.var, classes)]
 
 
 def _masks(kind: str) -> list[Any]:

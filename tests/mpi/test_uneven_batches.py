@@ -78,7 +78,7 @@ def test_joining_trains_every_row_once(trainers, compiled):
         reader = fluid.even_batches(lambda: batches(role.index, SIZES[trainers]), how="join")
         seen = []
         for fed in reader():
-            value, rows = exe.run(program, feed=fed or {}, fetch_list=[loss, guess])
+            value, rows = exe.run(program, feed=fed, fetch_list=[loss, guess])
             assert rows.shape == (len(fed["x"]) if fed else 0, 1)
             seen.append(bool(np.isfinite(value[0])))
         return seen, parameters(main)

@@ -128,6 +128,12 @@ def _norm(draw: Seeded) -> Case:
     return Case({"X": draw.floats(draw.shape())}, {"max_norm": 0.5})
 
 
+def _path(draw: Seeded) -> Case:
+    case = CASES["hierarchical_sigmoid"](draw)
+    inputs = {s: case.inputs[s] for s in ("Label", "PathTable") if s in case.inputs}
+    return Case(inputs, {"num_classes": case.attrs["num_classes"]})
+
+
 def _enumerated(draw: Seeded) -> Case:
     lengths = draw.lengths()
     ids = LoDTensor(draw.rng.integers(0, 9, (sum(lengths), 1)))
@@ -218,6 +224,7 @@ WITHOUT_GRADIENT = {
     "accuracy": _accuracy,
     "precision_recall": _classes,
     "fill_constant_batch_size_like": _like_batch,
+    "hierarchical_sigmoid_path": _path,
     "sequence_enumerate": _enumerated,
     "sequence_mask": _mask,
     "crf_decoding": _decoded,
@@ -239,7 +246,7 @@ NOT_BY_PARTS = {
 # The state of `auc` is not fed: tests/mpi/test_metrics.py runs it on trainers.
 # What is drawn by rows: tests/mpi/test_random_rows.py.
 ELSEWHERE = {"auc", "gaussian_random_batch_size_like", "uniform_random_batch_size_like"}
-ELSEWHERE |= {"random_crop", "sampling_id"}
+ELSEWHERE |= {"nce_classes", "random_crop", "sampling_id"}
 ELSEWHERE |= {"sequence_slice"}  # tests/mpi/test_cells.py
 ELSEWHERE |= {"ctc_align"}  # tests/unit/test_tagging.py
 ELSEWHERE |= {"anchor_generator", "density_prior_box", "prior_box"}  # of shapes alone

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar import blocks, text  # noqa: E402
+from hpcdist.columnar import files as columnar_files  # noqa: E402
 from hpcdist.columnar import rows as rows_module  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from tests.columnar_files import N, hashed, ids, joined, parquet, table  # noqa: E402
@@ -180,7 +181,7 @@ def damage(path):
 
 
 def test_a_damaged_row_group_is_named_or_left_out(monkeypatch, tmp_path):
-    monkeypatch.setattr(blocks, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(columnar_files, "FIRST_PAUSE_S", 0.0)
     path = parquet(tmp_path)
     damage(tmp_path / "p2.parquet")
     with pytest.raises(DataError, match="p2.parquet, row group 1, rows 0:56, column 'x': "):
@@ -216,7 +217,7 @@ def test_files_that_change_while_they_are_read(tmp_path, what):
 
 
 def test_a_read_that_fails_for_a_time_is_tried_again(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(blocks, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(columnar_files, "FIRST_PAUSE_S", 0.0)
     path = parquet(tmp_path)
     tries = []
     check = rows_module.Index.where
@@ -261,6 +262,34 @@ def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
             next(iter(rows))
     finally:
         goes_on.set()
+
+
+def test_looking_into_files_is_tried_again(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(columnar_files, "FIRST_PAUSE_S", 0.0)
+    path, tries, stat = parquet(tmp_path), [], os.stat
+
+    def fails(name):
+        if str(name).endswith("p1.parquet"):
+            tries.append(1)
+            if len(tries) < 3:
+                raise OSError(5, "Input/output error")
+        return stat(name)
+
+    monkeypatch.setattr(columnar_files.os, "stat", fails)
+    assert fluid.data.read(path, batch=50).rows == 400
+    assert "p1.parquet: OSError: Input/output error; trying again" in caplog.text
+    tries.clear()
+    with pytest.raises(DataError, match=r"cannot read \S*p1.parquet: OSError: Input/output error"):
+        fluid.data.read(path, batch=50, retries=1)
+
+
+def test_an_epoch_without_a_row_that_can_be_used_is_an_error(tmp_path, caplog):
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"x": pa.array([None] * 500, pa.int64())}), path)
+    rows = fluid.data.read(path, batch=10, shuffle=1, on_bad="skip")
+    with pytest.raises(DataError, match=r"not one of the 500 rows of epoch 0 can be used; .*f.par"):
+        while rows.epoch < 2:
+            assert not list(rows)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,28 @@ def test_trainers_that_divide_the_rest_of_an_epoch_are_proved(monkeypatch, files
     ]
 
 
+def test_other_jobs_in_the_directory_are_counted(monkeypatch, files, tmp_path, capsys):
+    folder = tmp_path / "log"
+    Job(monkeypatch, files, folder, "a", 2).step()
+    Job(monkeypatch, files, folder, "b", 3).finish()
+    (verdict,) = verify(folder)
+    assert verdict.exact and (verdict.runs, verdict.others) == (1, 1)
+    data.main(["verify", str(folder)])
+    assert "1 runs, which are not looked at" in capsys.readouterr().out
+
+
+def test_the_launcher_names_a_run(monkeypatch):
+    alone = certificate.run_name()
+    monkeypatch.setattr(certificate, "_BEGUN", 5)  # a process with this number, another day
+    assert certificate.run_name() != alone
+    monkeypatch.setenv("PMIX_NAMESPACE", "prterun-n1-5@1")  # both come again in containers
+    names = []
+    for run in ("n1-5-7", "n1-5-8"):
+        monkeypatch.setenv("HPCDIST_RUN", run)
+        names.append(certificate.run_name())
+    assert names[0] != names[1]
+
+
 def test_a_verdict_needs_no_pyarrow(monkeypatch, files, tmp_path):
     folder = tmp_path / "log"
     Job(monkeypatch, files, folder, "a", 1).finish()

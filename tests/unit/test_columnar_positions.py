@@ -69,6 +69,15 @@ def test_positions_of_other_data_are_refused(tmp_path):
         fluid.data.read(path, batch=50, shuffle=1).check([state])
 
 
+@pytest.mark.parametrize(
+    "state", [None, [], "x", {"rows": {}}, {"rows": {}, "epoch": 0, "position": -1, "run": None}]
+)
+def test_what_is_no_position_is_refused(tmp_path, state):
+    rows = fluid.data.read(parquet(tmp_path), batch=10)
+    with pytest.raises(CheckpointError, match="expected a position"):
+        rows.check([state])
+
+
 def test_behind_the_last_batch_other_files_may_be_read(tmp_path):
     path = parquet(tmp_path)
     rows = fluid.data.read(path, ["id"], batch=200)

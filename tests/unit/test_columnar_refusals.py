@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar.blocks import Loaded  # noqa: E402
 from hpcdist.columnar.order import Order, Shuffle  # noqa: E402
-from hpcdist.columnar.windows import batches  # noqa: E402
+from hpcdist.columnar.windows import windows  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from tests.columnar_files import hashed, joined, parquet, variables  # noqa: E402
 
@@ -54,7 +54,7 @@ def test_a_block_with_too_few_rows_is_not_used():
         return Loaded(4, {"x": np.arange(4 - number)})
 
     with pytest.raises(DataError, match="'x': expected 8 rows of a window, got 7"):
-        next(batches(order, 0, 8, 2, read))
+        next(windows(order, 0, 8, 2, read))
 
 
 # -- arguments -------------------------------------------------------------------------------------
@@ -66,6 +66,14 @@ def test_a_block_with_too_few_rows_is_not_used():
         ({"nulls": [1, 2]}, "nulls must be 'error', a number"),
         ({"nulls": {"id": "x"}}, "nulls must be 'error', a number"),
         ({"nulls": None}, "nulls must be 'error', a number"),
+        ({"columns": 5}, "columns must be names of columns; or a dict"),
+        ({"columns": [5]}, "columns must be names of columns; or a dict"),
+        ({"columns": []}, "columns must be names of columns; or a dict"),
+        ({"columns": {"x": 5}}, "columns must be names of columns; or a dict"),
+        ({"buckets": ["id"]}, "buckets must be a dict by column"),
+        ({"types": ["id"]}, "types must be a dict by column"),
+        ({"paths": 5}, "expected the name of a file, or a list, got 5"),
+        ({"paths": [5]}, "expected the name of a file, or a list"),
         ({"feed_list": 5}, "feed_list must be a list of variables"),
         ({"filters": [("id", ">", 1000)]}, r"no batch to read: 0 rows in .* pass \[\('id'"),
         ({"batch": 1000, "drop_last": True}, "no batch to read: 400 rows in .* drop_last leaves"),
@@ -73,7 +81,14 @@ def test_a_block_with_too_few_rows_is_not_used():
 )
 def test_what_would_be_ignored_is_refused(tmp_path, arguments, said):
     with pytest.raises(DataError, match=said):
-        fluid.data.read(parquet(tmp_path), **{"batch": 8, **arguments})
+        fluid.data.read(**{"paths": parquet(tmp_path), "batch": 8, **arguments})
+
+
+def test_numpys_whole_numbers_are_numbers(tmp_path):
+    path = parquet(tmp_path)
+    rows = fluid.data.read(path, batch=np.int32(50), shuffle=np.int64(3), window=np.int64(100))
+    expected = fluid.data.read(path, batch=50, shuffle=3, window=100)
+    assert joined(rows) == joined(expected) and rows.state() == expected.state()
 
 
 def test_one_variable_is_no_list_of_them(tmp_path):
@@ -140,6 +155,15 @@ def test_files_that_cannot_be_read_are_named(tmp_path, ending):
         for columns in (None, ["id"]):
             with pytest.raises(DataError, match=rf"a\.{ending}"):
                 fluid.data.read(path, columns, batch=1)
+
+
+def test_datasets_that_are_not_read_may_have_any_length(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["names"] = np.arange(4), [5]
+    (batch,) = fluid.data.read(tmp_path / "a.h5", ["x"], batch=4)
+    assert batch["x"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="expected datasets of one length, got .*'names': 1"):
+        fluid.data.read(tmp_path / "a.h5", batch=4)
 
 
 def test_files_without_rows_are_refused(tmp_path):

@@ -129,6 +129,21 @@ def test_every_csv_file_has_its_own_first_line(write):
         fluid.data.read(paths, ["a"], batch=9)
 
 
+def test_a_file_without_names_loses_no_row(write):
+    path = write("a.csv", "1,2.5\n3,4\n")
+    with pytest.raises(DataError, match=r"first line of \S*a.csv names the columns 1, 2.5: are"):
+        fluid.data.read(path, batch=1)
+    assert column(fluid.data.read(path, ["1"], batch=1), "1") == [3]  # so it is a name
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_types_are_those_of_the_first_file_with_rows(write, ending):
+    head, row = ("a\n", "1.5\n") if ending == "csv" else ("", '{"a":1.5}\n')
+    files = [write(f"{k}.{ending}", head + row * (k == 1)) for k in range(3)]
+    assert column(fluid.data.read(files, ["a"], batch=1), "a") == [1.5]
+    assert column(fluid.data.read(files[1:], batch=1), "a") == [1.5]
+
+
 def test_a_first_line_in_another_encoding_is_named(write):
     path = write("latin.csv", "größe,b\n1,2\n".encode("latin-1"))
     for columns in (None, ["b"]):

@@ -68,6 +68,10 @@ def test_a_vocabulary_is_saved_whole(tmp_path):
         fluid.data.Vocabulary([]).save(tmp_path / "words.txt")
     with pytest.raises(DataError, match="the word 'a' is there twice"):
         fluid.data.Vocabulary(["b", "a", "a"])
+    with pytest.raises(DataError, match="a word must be text, got b'a'"):
+        fluid.data.Vocabulary(["b", b"a"])
+    with pytest.raises(DataError, match="split must be a function of a text, got ' '"):
+        fluid.data.Vocabulary(["b"], split=" ")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -165,6 +169,19 @@ def test_a_mistake_of_the_function_is_no_bad_row(path):
             list(fluid.data.read(path, batch=4, decode={"text": wrong}, on_bad="skip"))
     with pytest.raises(DataError, match="returned 9223372036854775808, which is no int64"):
         list(fluid.data.read(path, batch=4, decode={"text": lambda text: [2**63]}))
+
+
+def test_a_function_that_always_fails_is_told_some_times_and_ends_the_epoch(tmp_path, caplog):
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"text": ["a"] * 1000}), path)
+    rows = fluid.data.read(path, batch=100, decode={"text": lambda _: 1 / 0}, on_bad="skip")
+    with pytest.raises(
+        DataError, match=r"not one of the 1000 rows .*f.parquet, row group 0, row 0"
+    ):
+        list(rows)
+    assert len(rows.skipped) == 1000
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 100 + 1 + 3 and "row 511, column 'text': ZeroDivisionError" in told[-1]
 
 
 @pytest.mark.parametrize(

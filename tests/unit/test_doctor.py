@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
+from hpcdist import hdf5
 from hpcdist.comm.mpi import NO_LIBRARY
+from hpcdist.errors import CheckpointError
 from hpcdist.launch.doctor import command, facts
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Level, exit_code, judge
 from hpcdist.launch.doctor.links import Link, chosen
+from hpcdist.launch.main import main
 
 GIB = 2**30
 
@@ -285,3 +289,18 @@ def test_warnings_and_errors_are_exit_codes(tmp_path, monkeypatch, capsys):
         command.main(["--directory", str(tmp_path)])
     assert end.value.code == 2
     assert "install --force-reinstall h5py" in capsys.readouterr().out
+
+
+def test_without_h5py_a_job_does_not_start_and_checkpoints_say_what_to_do(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert facts.hdf5().startswith("cannot be used: ")
+    with pytest.raises(CheckpointError, match="pip install --force-reinstall h5py"):
+        hdf5.h5py.File(tmp_path / "a.h5")
+    (tmp_path / "train.py").write_text("print('script')")
+    with pytest.raises(SystemExit) as end:
+        main([str(tmp_path / "train.py")])
+    said = capsys.readouterr()
+    assert (end.value.code, said.out) == (1, "")
+    assert "h5py cannot be used: " in said.err and "pip install --force-reinstall h5py" in said.err

@@ -57,7 +57,7 @@ def test_a_kernel_runs_once_somebody_waits_and_a_stream_overtakes_another_withou
 def test_an_address_of_the_host_is_none_of_a_gpu():
     array = asarray(np.arange(3))
     assert MACHINE.at(array.data.ptr, 24).view(np.int64).base is not None
-    with pytest.raises(AssertionError, match="no address of a GPU"):
+    with pytest.raises(AssertionError, match="no address of a GPU|reach too far"):
         MACHINE.at(np.zeros(3).ctypes.data, 24)
     ptr = array.data.ptr
     MACHINE.current().synchronize()

@@ -231,6 +231,19 @@ def test_other_files_are_refused_by_name_and_line(tmp_path, line):
         JsonLines(tmp_path, 0)
 
 
+@pytest.mark.parametrize(
+    "text", ["mine", "mine\nand mine", '{"start": 0, "step": 1, "loss": 1}\n{"a": 1}\nand']
+)
+@pytest.mark.parametrize("name", ["metrics.0.jsonl", "metrics.0.csv"])
+def test_files_of_others_stay_as_they_are(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(MetricError, match=r"metrics\.0\.\w+"):
+        JsonLines(tmp_path, 0)
+        CsvLines(tmp_path, 0, 0)
+    assert path.read_text() == text
+
+
 def test_what_a_full_disk_refuses_is_written_later_and_whole(tmp_path, monkeypatch):
     lines = LineFile(tmp_path / "lines")
     write, room = os.write, [7]
@@ -243,12 +256,12 @@ def test_what_a_full_disk_refuses_is_written_later_and_whole(tmp_path, monkeypat
         return count
 
     monkeypatch.setattr(os, "write", scarce)
-    for text in ("first line\n", "second line\n"):
+    for text in (b"first line\n", b"second line\n"):
         with pytest.raises(OSError, match="No space"):
-            lines.append(text)
+            lines.append([text])
     assert (tmp_path / "lines").read_text() == "first l"
     room[0] = 1000
-    lines.append("third line\n")
+    lines.append([b"third line\n"])
     lines.close()
     assert (tmp_path / "lines").read_text() == "first line\nsecond line\nthird line\n"
 
@@ -259,11 +272,11 @@ def test_when_memory_is_full_too_it_is_said_that_lines_are_lost(tmp_path, monkey
     write = os.write
     monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     with pytest.raises(OSError, match="full$"):
-        lines.append("first line\n")
+        lines.append([b"first line\n"])
     with pytest.raises(OSError, match="metrics are lost"):
-        lines.append("second line that is long\n")
+        lines.append([b"second line that is long\n"])
     monkeypatch.setattr(os, "write", write)
-    lines.append("third line\n")
+    lines.append([b"third line\n"])
     lines.close()
     assert (tmp_path / "lines").read_text() == "first line\nthird line\n"
 
@@ -311,6 +324,29 @@ def test_event_files_have_steps_times_and_values(tmp_path):
     assert [(e.step, e.wall_time) for e in events] == [(1, 1001.0), (2, 1002.0)]
     told = [{value.tag: value.simple_value for value in e.summary.value} for e in events]
     assert told == [{"loss": 0.5, "accuracy": 0.25}, {"loss": 0.125}]
+
+
+def test_a_full_disk_loses_no_event(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX", reason=tensorboard.ADVICE)
+    file = tensorboard.EventFile(tmp_path, 0, start=0)
+    (path,) = (tmp_path / "tensorboard" / "rank0").iterdir()
+    write, room = os.write, [30]
+
+    def scarce(number, data):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(number, bytes(data)[: room[0]])
+        room[0] -= count
+        return count
+
+    monkeypatch.setattr(os, "write", scarce)
+    for step in (1, 2, 3):
+        with pytest.raises(OSError, match="No space"):
+            file.write([noted(step, loss=step)])
+    room[0] = 10_000
+    file.write([noted(4, loss=4)])
+    file.close()
+    assert [event.step for event in events_in(path)] == [0, 1, 2, 3, 4]
 
 
 def test_a_job_that_goes_on_tells_tensorboard_from_where(tmp_path):

@@ -12,10 +12,10 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import DataError, DataNotImplementedError, FeedError
-from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator
+from hpcdist.errors import DataError, DataNotImplementedError, FeedError, MissingNameError
+from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator, exchange
 from hpcdist.multi_slot.exchange import shuffled_among
-from hpcdist.multi_slot.samples import Slot, batches, concatenated, shuffled
+from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.support_job import alone
 from tests.threads import run_in_world
@@ -171,6 +171,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path, files, command):
         labels_of(dataset("QueueDataset", [*files, tmp_path / "gone"], command))
 
 
+def test_pipe_commands_hash_texts_alike(files, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
+    words = [b["words"] for b in dataset("QueueDataset", files, hashed, size=1).batches()]
+    assert len({int(np.ravel(w)[0]) for w in words}) == 1 < len(words)
+
+
 def test_a_pass_that_is_left_ends_its_command(tmp_path, files):
     made = dataset("QueueDataset", files, "yes '1 1 2 1 1 1 1'")
     passed = made.batches()
@@ -186,6 +193,15 @@ def test_memory_leaves_out_zeros_of_ragged_slots_as_fluid_does(tmp_path):
         (batch,) = made.batches()
         assert np.asarray(batch["words"]).ravel().tolist() == words
         assert np.asarray(batch["z"]).tolist() == [[0, 0.25], [0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["QueueDataset", "InMemoryDataset"])
+def test_a_worker_may_have_no_file(kind, caplog):
+    made = dataset(kind, [])
+    if kind == "InMemoryDataset":
+        made.load_into_memory()
+        made.global_shuffle()
+    assert list(made.batches()) == [] and "there is no file for this process" in caplog.text
 
 
 def test_preloading_sizes_and_release(files):
@@ -223,8 +239,27 @@ def test_shuffles_keep_samples_whole_and_follow_from_the_seed(tmp_path, shuffle,
     assert shuffled() != first
 
 
+def test_a_slot_is_shuffled_alone_to_see_what_it_tells(tmp_path):
+    made = dataset("InMemoryDataset", [write(tmp_path / "a", range(50))], size=50)
+    made.load_into_memory()
+    with pytest.raises(DataError, match="call set_fea_eval"):
+        made.slots_shuffle(["z"])
+    made.set_fea_eval(1000, True)
+    with pytest.raises(DataError, match=r"expected a list of slots, of \['label', 'words', 'z'\]"):
+        made.slots_shuffle(["y"])
+    made.slots_shuffle(["z"])
+    (batch,) = made.batches()
+    assert np.ravel(batch["label"]).tolist() == list(range(50))
+    others = np.asarray(batch["z"])[:, 1].tolist()
+    assert others != list(range(50)) and sorted(others) == list(range(50))
+
+
+@pytest.mark.parametrize("round_bytes", [1, 200, exchange.ROUND_BYTES])
 @pytest.mark.parametrize("sizes", [[7, 0, 12], [40], [1, 1, 1, 1], [0, 0], [3, 50]])
-def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(sizes):
+def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(
+    sizes, round_bytes, monkeypatch
+):
+    monkeypatch.setattr(exchange, "ROUND_BYTES", round_bytes)
     rng = np.random.default_rng(5)
     total = sum(sizes)
     lines = []
@@ -251,6 +286,17 @@ def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(sizes):
         np.testing.assert_array_equal(got.offsets, wanted.offsets)
 
 
+def test_trainers_with_different_slots_are_told_so():
+    def shuffle(transport):
+        (own,) = parsed("1 5 2 1 0.5 1 3\n")
+        slots = own.slots[:2] + own.slots[2:] * (1 + transport.rank)
+        columns = own.columns[:2] + own.columns[2:] * (1 + transport.rank)
+        with pytest.raises(DataError, match="have different slots"):
+            shuffled_among(transport, Samples(slots, columns), np.random.default_rng(1), 60)
+
+    run_in_world(2, shuffle)
+
+
 def test_what_a_dataset_refuses(tmp_path, files):
     queue = fluid.dataset.QueueDataset()
     for call, message in [
@@ -266,9 +312,20 @@ def test_what_a_dataset_refuses(tmp_path, files):
     ]:
         with pytest.raises(DataError, match=message):
             call()
-    for refused in (queue.local_shuffle, queue.global_shuffle):
+    for refused in (queue.local_shuffle, queue.global_shuffle, lambda: queue.slots_shuffle(["a"])):
         with pytest.raises(DataNotImplementedError, match="use InMemoryDataset"):
             refused()
+    memory = fluid.DatasetFactory().create_dataset("InMemoryDataset")
+    for name in ("parse_ins_id", "parse_content", "parse_logkey", "enable_pv_merge"):
+        getattr(memory, f"set_{name}")(False)
+        with pytest.raises(DataNotImplementedError, match=f"set_{name}: .*in the pipe command"):
+            getattr(memory, f"set_{name}")(True)
+    memory.set_feed_type("MultiSlotInMemoryDataFeed")
+    with pytest.raises(DataNotImplementedError, match="write multi-slot text"):
+        memory.set_feed_type("PaddleBoxDataFeed")
+    for name in ("set_rank_offset", "get_pv_data_size", "generate_local_tables_unlock"):
+        with pytest.raises(MissingNameError, match=rf"Dataset.*\.{name} of Fluid"):
+            getattr(memory, name)
     with pytest.raises(DataNotImplementedError, match="mount the file system"):
         queue.set_hdfs_config("hdfs://x", "u,p")
     with pytest.raises(DataNotImplementedError, match="in the pipe command"):
@@ -342,6 +399,28 @@ def test_inference_from_a_dataset_updates_nothing(files, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+def test_a_fetch_handler_is_told_values(files):
+    variables, loss = net()
+    made = dataset("QueueDataset", files, variables=variables)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    losses = [exe.run(feed=batch, fetch_list=[loss])[0] for batch in made.batches()]
+    exe.run(fluid.default_startup_program())
+    told = []
+
+    class Told(fluid.executor.FetchHandler):
+        def handler(self, res_dict):
+            told.append(res_dict["the loss"])
+
+    exe.train_from_dataset(dataset=made, fetch_handler=Told({"the loss": loss}, period_secs=0))
+    assert told == losses
+    exe.train_from_dataset(dataset=made, fetch_handler=Told({"the loss": loss}))
+    assert told == losses
+    for wrong in (lambda: Told(), lambda: exe.train_from_dataset(dataset=made, fetch_handler=5)):
+        with pytest.raises(FeedError, match="var_dict must be|expected a FetchHandler"):
+            wrong()
+
+
 def test_a_failing_file_ends_training(files):
     variables, loss = net()
     files[1].write_text("1 1 2 1 1 1 1\nbroken\n")
@@ -377,6 +456,14 @@ def test_a_data_generator_writes_multi_slot_text(monkeypatch, capsys):
     assert written(Words(), "1 5 6 7\n0 3\n", monkeypatch, capsys) == "3 5 6 7 1 1\n1 3 1 0\n"
     Words().run_from_memory()
     assert capsys.readouterr().out == "1 2 1 1\n"
+
+
+def test_a_sample_may_be_what_zip_gives_of_numpys_numbers(monkeypatch, capsys):
+    class Zipped(MultiSlotDataGenerator):
+        def generate_sample(self, line):
+            return lambda: iter([zip(["a", "b"], [[np.int64(5)], [np.float32(0.5), 1]])])
+
+    assert written(Zipped(), "x\n" * 2, monkeypatch, capsys) == "1 5 2 0.5 1\n" * 2
 
 
 def test_a_data_generator_may_make_samples_of_batches(monkeypatch, capsys):

@@ -60,10 +60,31 @@ def test_the_operator_that_makes_it_is_named_if_asked(monkeypatch, value, what):
     monkeypatch.setenv("HPCDIST_RANK", "2")
     train([1, value, 1])
     monkeypatch.setenv("FLAGS_check_nan_inf", "1")
-    where = rf"rank 2, step \d+, .*mul.*: 'fc_0.tmp_0' holds {what}"
+    read = f"x without numbers with {'NaN' if value != value else 'infinity'}"
+    where = rf"rank 2, step \d+, .*mul.*: 'fc_0.tmp_0' holds {what}; read: {read}, fc_0.w_0 in \[-"
     with pytest.raises(NotFiniteError, match=where):
         train([1, value])
     train([1, 2])
+
+
+def test_the_ranges_of_what_the_operator_has_read_are_told():
+    read = {
+        "X": np.float32([[-1, 4]]),
+        "Y": np.float32([[0, np.nan]]),
+        "Out": np.float32([[np.nan]]),
+    }
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        block = fluid.default_main_program().global_block()
+        op = Operator(block, "elementwise_div", {"X": ["X"], "Y": ["Y"]}, {"Out": ["Out"]}, {})
+        block.ops.append(op)
+        (step,) = with_checks([lambda: None], [op], read)
+        with pytest.raises(
+            NotFiniteError, match=r"'Out' holds NaN; read: X in \[-1, 4\], Y in \[0, 0\] with NaN$"
+        ):
+            step()
+        read["X"] = read["Out"]  # in place
+        with pytest.raises(NotFiniteError, match="read: X overwritten, Y in"):
+            step()
 
 
 def test_rows_of_a_sparse_gradient_are_looked_at(monkeypatch):

@@ -5,18 +5,26 @@ Recordings are made by hand: so a slow rank is slow on every machine.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+from functools import cache
+from html import unescape
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
 
-from hpcdist.launch import job_report
+import hpcdist as fluid
+from hpcdist.executor.described import described
+from hpcdist.launch import graphs, job_report
 from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, Kind
 from hpcdist.trace.files import RankOfJob, RankRecording
+from hpcdist.trace.programs import OperatorFacts
 from hpcdist.trace.recorder import Recording
 
 STEPS = 120
@@ -37,9 +45,10 @@ class Rank:
         row = (int(begin_us * US), int(end_us * US), value, 1, self.names.index(name))
         self.rows.append((*row, peer, step, kind))
 
-    def recording(self, of=None):
+    def recording(self, of=None, programs=()):
         events = np.array(self.rows, EVENT)
-        return RankRecording(of or self.of, Recording(events, tuple(self.names), len(events)))
+        recording = Recording(events, tuple(self.names), len(events), programs)
+        return RankRecording(of or self.of, recording)
 
 
 def job(
@@ -99,7 +108,24 @@ def job(
             for k in range(3):
                 server.note(Kind.SENT, "w", come + 21 + k, come + 22 + k, BYTES, k, step)
         now = come + 66
-    return [rank.recording() for rank in trainers + servers]
+    trains, serves = programs()
+    return [
+        *(trainer.recording(programs=(trains,)) for trainer in trainers),
+        *(server.recording(programs=(serves,)) for server in servers),
+    ]
+
+
+@cache
+def programs():
+    """What trainers and servers of a small job run."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 3])
+        hidden = fluid.layers.fc(x, 300, act="relu")
+        loss = fluid.layers.mean(fluid.layers.fc(hidden, 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        t = fluid.DistributeTranspiler()
+        t.transpile(0, pservers="a:1,b:1", trainers=3)
+        return described(t.get_trainer_program()), described(t.get_pserver_program("a:1"))
 
 
 def told(found):
@@ -170,7 +196,7 @@ class Checked(HTMLParser):
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         assert not {name for name, _ in attributes} & {"src", "href", "onload", "onclick"}
-        if tag != "meta":
+        if tag not in ("meta", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -190,8 +216,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
     assert said.startswith(f"{page}: 5 ranks\n")
     assert "a slow rank: rank 2" in said
     checked = Checked(page.read_text())
-    assert "script" not in checked.tags
-    assert checked.tags.count("svg") == 4  # waits, the step, throughput, the loss
+    assert checked.tags.count("svg") == 6  # waits, the step, throughput, the loss, two Programs
     text = " ".join(checked.texts)
     for expected in (
         "a slow rank",
@@ -200,10 +225,111 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
         "mul",
         "from \\ to",
         "n2",
+        "3 trainers: the Program that trains",
+        "2 servers: the Program that serves",
+        "listen_and_serv",
+        "Parameters on servers",
     ):
         assert expected in text
     shares = re.findall(r"rank 2 \(trainer 2 on n2\): [\d.]+ ms \((\d+)%\)", text)
     assert int(shares[0]) > 80
+
+
+# What a reader does with the graph of a Program, at the end of the page.
+USE = """
+<script>addEventListener("error", (event) => errors.push(event.message)); var errors = [];</script>
+<script>addEventListener("load", () => {
+  const box = document.querySelector(".graph"), svg = box.querySelector("svg");
+  const field = box.querySelector("input"), told = box.querySelector("output");
+  const press = (name) => box.querySelector(`[name=${name}]`).click();
+  const view = () => svg.getAttribute("viewBox").split(" ").map(Number);
+  const search = (word) => { field.value = word; field.dispatchEvent(new Event("input")); };
+  const said = { begin: view() };
+  press("in"); said.larger = view();
+  press("out"); press("out"); said.smaller = view();
+  const wheel = { ctrlKey: true, deltaY: -100, cancelable: true };
+  press("all"); said.all = view();
+  svg.dispatchEvent(new WheelEvent("wheel", wheel)); said.wheel = view();
+  search("FC_0.W"); said.found = svg.querySelectorAll("g.found").length;
+  said.first = told.textContent;
+  said.at = view();
+  press("next"); said.second = told.textContent; said.next = view();
+  search("nothing like it"); said.none = told.textContent;
+  search(""); said.cleared = told.textContent;
+  said.requests = performance.getEntriesByType("resource").map((entry) => entry.name);
+  said.errors = errors;
+  said.wide = document.documentElement.scrollWidth - innerWidth;
+  said.cut = [...document.querySelectorAll("svg:not(.graph svg)")].flatMap((svg) => {
+    const box = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].filter((text) => {
+      const own = text.getBoundingClientRect();
+      return own.left < box.left - 1 || own.right > box.right + 1 || own.bottom > box.bottom + 1;
+    }).map((text) => text.textContent);
+  });
+  const pre = document.createElement("pre");
+  pre.id = "said"; pre.textContent = JSON.stringify(said);
+  document.body.append(pre);
+})</script>"""
+
+
+def test_in_a_browser_the_page_loads_alone_and_its_graphs_zoom_and_search(tmp_path):
+    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next(filter(None, map(shutil.which, names)), None)
+    if browser is None:
+        pytest.skip("no headless browser: apt-get install chromium")
+    found = job(busy_us=(600, 600, 2000))
+    ranks = [summary.summarize(rank) for rank in found]
+    text = job_report.page(found, ranks, advise(found, ranks), "a job", {})
+    (tmp_path / "job.html").write_text(text.replace("<head>", "<head>" + USE))
+    words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1040,900"]
+    words += [f"--user-data-dir={tmp_path / 'user'}", "--virtual-time-budget=2000", "--dump-dom"]
+    ran = subprocess.run(
+        [browser, *words, f"file://{tmp_path / 'job.html'}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    told = re.search(r'<pre id="said">(.*?)</pre>', ran.stdout)
+    assert told, ran
+    said = json.loads(unescape(told[1]))
+    assert (said["errors"], said["requests"], said["cut"]) == ([], [], [])
+    assert said["wide"] <= 0
+    assert said["larger"][2] < said["begin"][2] < said["smaller"][2]
+    assert said["all"][:2] == [0, 0] and said["wheel"][2] < said["all"][2]
+    of_weight = [
+        op for op in programs()[0].operators if "fc_0.w_0" in " ".join(op.reads + op.writes)
+    ]
+    assert said["found"] == len(of_weight) > 1
+    assert (said["first"], said["second"]) == tuple(f"{k} of {said['found']}" for k in (1, 2))
+    assert said["at"] != said["next"]
+    assert (said["none"], said["cleared"]) == ("none", "")
+
+
+def test_operators_stand_below_what_they_read_from():
+    operators = [
+        OperatorFacts("a", (), ("x",)),
+        OperatorFacts("b", ("x",), ("y",)),
+        OperatorFacts("c", ("x", "y"), ("x",)),
+        OperatorFacts("d", ("x",), ()),
+    ]
+    between = graphs.edges(operators)
+    assert between == [(0, 1), (0, 2), (1, 2), (2, 3)]  # d reads what c wrote last
+    assert graphs.layers(4, between) == [[0], [1], [2], [3]]
+    wide = graphs.layers(20, [])
+    assert [len(row) for row in wide] == [8, 8, 4]
+    assert [*chain(*wide)] == list(range(20))
+    assert graphs.layers(0, []) == []
+
+
+def test_programs_are_written_and_read_as_they_were(tmp_path):
+    (one, *_) = job()
+    assert files.read(files.write(tmp_path, one)).recording.programs == one.recording.programs
+    trains, serves = programs()
+    assert {op.role for op in trains.operators} == {"forward", "backward", "exchange"}
+    assert (trains.kind, serves.kind) == ("trains", "serves")
+    assert sum(parameter.nbytes for parameter in serves.parameters) in (4 * 1200, 4 * 301)
 
 
 def test_a_failed_job_begins_with_who_stopped_first(tmp_path):

@@ -129,6 +129,30 @@ def test_other_files_are_refused_by_name(tmp_path, text):
         status.read_all(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": "40"},
+        {"unix_s": None},
+        {"unix_s": float("nan")},
+        {"rank": 1.5},
+        {"waits_for": 3},
+        {"steps_per_s": True},
+        {"metrics": {"loss": ["3", 0.5]}},
+        {"metrics": {"loss": [3, []]}},
+        {"metrics": 1},
+    ],
+)
+def test_values_that_do_not_fit_are_refused_by_name(tmp_path, capsys, wrong):
+    status.begin_job(tmp_path, JOB)
+    status.write(tmp_path, HEALTHY[0])
+    path = tmp_path / "status.0.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    with pytest.raises(SystemExit):
+        top.main([str(tmp_path)])
+    assert "status.0.json does not tell of a job" in capsys.readouterr().err
+
+
 def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
     status.begin_job(tmp_path, replace(JOB, unix_s=time.time()))
     for one in HEALTHY:
@@ -275,8 +299,21 @@ def test_what_cannot_be_written_is_told_once_and_ends_nothing(tmp_path, caplog):
 
 def test_files_of_others_are_refused_at_the_start(tmp_path):
     (tmp_path / "metrics.0.jsonl").write_text("mine\n")
-    with pytest.raises(LaunchError, match="rank 0 .* cannot write its metrics: .*its last line"):
+    with pytest.raises(LaunchError, match="rank 0 .* cannot write its metrics: .* something else"):
         watch(str(tmp_path)).begin()
+
+
+def test_a_job_that_the_script_starts_writes_nothing_into_this_ones_directories(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HPCDIST_METRICS", "watched")
+    monkeypatch.setenv("HPCDIST_METRICS_ALSO", "csv")
+    monkeypatch.setenv("HPCDIST_PROMETHEUS", "scraped")
+    of = RankOfJob(0, "TRAINER", 0, "n0", os.getpid())
+    assert watching.of_rank(options.parse(["train.py"]), of, 1, "job") is not None
+    assert watching.of_rank(options.parse(["train.py"]), of, 1, "job") is None
+    assert not {name for name in os.environ if "METRICS" in name or "PROMETHEUS" in name}
 
 
 def test_a_directory_that_is_full_is_refused_at_the_start(tmp_path, monkeypatch):
@@ -353,8 +390,18 @@ def test_files_of_dead_processes_are_removed_and_no_others(tmp_path):
     kept = [f"hpcdist.{os.getpid()}.prom", "hpcdist.x.prom", "a.prom"]
     for name in (f"hpcdist.{dead}.prom", f"hpcdist.{dead}.prom.{dead}.tmp", *kept):
         (tmp_path / name).touch()
-    prometheus.remove_dead(tmp_path)
+    prometheus.remove_dead(tmp_path, sees_processes=True)
     assert {path.name for path in tmp_path.iterdir()} == {gone, *kept}
+
+
+def test_files_that_nobody_writes_any_more_are_removed_where_no_process_can_be_seen(tmp_path):
+    old = time.time() - prometheus.OLD_S - 60
+    for name in ("hpcdist.11.prom", f"hpcdist.{os.getpid()}.prom", "a.prom"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (old, old))
+    (tmp_path / "hpcdist.12.prom").touch()
+    prometheus.remove_dead(tmp_path, sees_processes=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"hpcdist.12.prom", "a.prom"}
 
 
 def test_causes_are_words_that_a_row_has_room_for():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdist import layers, optimizer
+from hpcdist.errors import PlanError
 from tests.support_transpiler import SERVERS, built, transpile
 
 EP0, EP1 = SERVERS.split(",")
@@ -64,6 +65,14 @@ def test_ids_that_depend_on_the_same_table_are_refused():
         minimized(rows, table(ids, is_sparse=True))
 
     with pytest.raises(ValueError, match=r"'table'.*use is_sparse=False"):
+        transpile(built(build))
+
+
+def test_look_ups_of_a_sparse_table_have_one_padding():
+    def build():
+        minimized(*(table(ids_input(f"i{k}"), is_sparse=True, padding_idx=k) for k in (0, None)))
+
+    with pytest.raises(PlanError, match="different padding_idx, got .-1, 0."):
         transpile(built(build))
 
 

@@ -16,6 +16,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from hpcdist.hdf5 import h5py, problem
 from hpcdist.launch.doctor import stale_files
 from hpcdist.setting import environment
 
@@ -156,11 +157,7 @@ def files(directory: Path) -> dict[str, Any]:
 
 def hdf5() -> str:
     """Return the version of HDF5, or why it cannot be used."""
-    try:
-        import h5py
-    except Exception as error:
-        return f"cannot be used: {error}"
-    return str(h5py.version.hdf5_version)
+    return problem() or str(h5py.version.hdf5_version)
 
 
 def gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple
 
+from hpcdist import hdf5
 from hpcdist.errors import LaunchError
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor.facts import RankState
@@ -296,7 +297,7 @@ def _hdf5(ranks: Ranks) -> Iterator[Trouble]:
             yield Trouble(
                 Level.ERROR,
                 f"h5py {version} ({_ranks(where)})",
-                "python -m pip install --force-reinstall h5py: checkpoints need it",
+                hdf5.ADVICE,
             )
 
 

@@ -18,6 +18,7 @@ from hpcdist.executor.memory import adjacent, nbytes_of
 from hpcdist.executor.position import here
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.runtime.staging import in_order
@@ -174,7 +175,7 @@ def bucket_names(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[lis
     for op in [*ops, None]:
         if op is None or op.type == "c_sync_comm_stream":
             if pending:
-                found += _fused(pending, metas, group_of(ops[0].block.program))
+                found += _fused(pending, metas, group_of(program_of(ops[0])))
             pending = []
         elif op.type == "c_allreduce_sum" and metas[op.input("X")[0]].type != "SELECTED_ROWS":
             pending.append(op.input("X")[0])

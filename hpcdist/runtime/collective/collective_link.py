@@ -26,7 +26,7 @@ from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
-from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.table import SparseTable
@@ -221,7 +221,7 @@ class CollectiveLink(Link):
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
         """Return the names that must lie side by side because they are summed together."""
-        self._way = _way(group_of(ops[0].block.program))
+        self._way = _way(group_of(program_of(ops[0])))
         return bucket_names(ops, metas)
 
     def memory(self, nbytes: int, backend: Backend) -> Any:

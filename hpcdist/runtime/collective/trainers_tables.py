@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 from hpcdist.comm.base import Array, Transport
 from hpcdist.executor.control import Binding
@@ -24,18 +23,20 @@ class TrainersTables:
     def __init__(self, trainers: Transport, deadline_s: float) -> None:
         self._trainers = trainers
         self._deadline_s = deadline_s
+        self._made: Transport | None = None
         self._rates: dict[str, Array] = {}  # by table
         # By names of tables: all forms of a Program, and Programs of the same tables, share one, so
         # that it counts what trainers do alike, whatever sizes of batches they compile for.
         self._exchanges: dict[tuple[str, ...], tuple[Sequence[SparseTable], ShardedTables]] = {}
 
-    @cached_property
+    @property
     def _group(self) -> Transport:
         """A transport of all trainers for rows. The first use is collective."""
-        here.doing = "making a communicator for rows of tables"
-        made = self._trainers.split(0, self._trainers.rank)
-        here.doing = ""
-        return made
+        if self._made is None:
+            here.doing = "making a communicator for rows of tables"
+            self._made = self._trainers.split(0, self._trainers.rank)
+            here.doing = ""
+        return self._made
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
         """Return what operators of tables do at a step, by their id. The first is collective."""

@@ -1,0 +1,93 @@
+"""Programs as graphs inside a page: operators in layers, each below what it reads from. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from hpcdist.trace import programs
+from hpcdist.trace.programs import OperatorFacts, ProgramFacts
+
+NODE_WIDTH, NODE_HEIGHT = 150, 24
+ACROSS, DOWN = 166, 48  # from one node to the next
+WIDEST = 8  # nodes of a row; a wider layer takes several
+MOST_DRAWN = 1500
+MOST_LETTERS = 21
+COLOURS = {
+    programs.FORWARD: "#4c78a8",
+    programs.BACKWARD: "#b35806",
+    programs.UPDATE: "#3a7d34",
+    programs.EXCHANGE: "#7b4f9d",
+}
+
+
+def edges(operators: Sequence[OperatorFacts]) -> list[tuple[int, int]]:
+    """Return who reads what whom has written, as places of operators; the latest writer counts."""
+    writer: dict[str, int] = {}
+    found: set[tuple[int, int]] = set()
+    for place, operator in enumerate(operators):
+        found |= {(writer[name], place) for name in operator.reads if name in writer}
+        writer |= dict.fromkeys(operator.writes, place)
+    return sorted(found)
+
+
+def layers(count: int, between: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Return the operators in rows, each below all that it reads from, near to these."""
+    above: dict[int, list[int]] = defaultdict(list)
+    for writer, reader in between:
+        above[reader].append(writer)
+    depth = [0] * count
+    for place in range(count):
+        depth[place] = max((depth[writer] + 1 for writer in above[place]), default=0)
+    rows: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
+    for place in range(count):
+        rows[depth[place]].append(place)
+    across: dict[int, float] = {}
+    for row in rows:
+        middle = {p: _mean([across[w] for w in above[p]]) for p in row}
+        row.sort(key=lambda p: (middle[p], p))
+        across |= {p: k - (len(row) - 1) / 2 for k, p in enumerate(row)}
+    return [row[k : k + WIDEST] for row in rows for k in range(0, len(row), WIDEST)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def graph(program: ProgramFacts) -> str:
+    """Return a Program as SVG; each operator says under the mouse what it reads and writes."""
+    operators = program.operators[:MOST_DRAWN]
+    between = edges(operators)
+    rows = layers(len(operators), between)
+    widest = max(map(len, rows), default=1)
+    place_of: dict[int, tuple[float, float]] = {}
+    for down, row in enumerate(rows):
+        left = (widest - len(row)) * ACROSS / 2
+        place_of |= {p: (left + k * ACROSS + 8, down * DOWN + 8) for k, p in enumerate(row)}
+    drawn = [_line(place_of[a], place_of[b]) for a, b in between]
+    drawn += [_node(operators[p], *place_of[p]) for p in sorted(place_of)]
+    width, height = widest * ACROSS, len(rows) * DOWN + 8
+    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(drawn)}</svg>'
+
+
+def _line(above: tuple[float, float], below: tuple[float, float]) -> str:
+    x, y = above[0] + NODE_WIDTH / 2, above[1] + NODE_HEIGHT
+    to_x, to_y = below[0] + NODE_WIDTH / 2, below[1]
+    bend = max(12.0, (to_y - y) / 2)
+    return f'<path d="M{x:g} {y:g}C{x:g} {y + bend:g} {to_x:g} {to_y - bend:g} {to_x:g} {to_y:g}"/>'
+
+
+def _node(operator: OperatorFacts, x: float, y: float) -> str:
+    reads, writes = ", ".join(operator.reads), ", ".join(operator.writes)
+    said = escape(f"{operator.type} ({operator.role})\nreads: {reads}\nwrites: {writes}")
+    words = escape(" ".join((operator.type, *operator.reads, *operator.writes)).lower())
+    short, colour = operator.type, COLOURS.get(operator.role, "#555")
+    if len(short) > MOST_LETTERS:
+        short = short[: MOST_LETTERS - 1] + "…"
+    middle = x + NODE_WIDTH / 2
+    return (
+        f'<g data-words="{words}"><title>{said}</title><rect x="{x:g}" y="{y:g}" '
+        f'width="{NODE_WIDTH}" height="{NODE_HEIGHT}" rx="4" fill="{colour}"/>'
+        f'<text x="{middle:g}" y="{y + 16:g}" text-anchor="middle">{escape(short)}</text></g>'
+    )
