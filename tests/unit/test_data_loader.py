@@ -356,3 +356,16 @@ def test_a_started_loader_that_is_forgotten_ends_its_thread():
     exe.run(fetch_list=[total])
     assert [t for t in threading.enumerate() if t.name.startswith("hpcdist-buffered")]
     # the fixture looks whether it has gone
+
+
+def test_a_loader_tells_how_many_batches_wait():
+    reader = layers.py_reader(4, [[-1, 2], [-1, 1]], ["float32", "int64"])
+    reader.decorate_tensor_provider(batches)
+    assert reader.queue.size() == 0
+    reader.start()
+    reader.read()
+    reader.read()
+    assert reader.queue.size() <= 1
+    reader.read()
+    assert reader.queue.size() == 0
+    reader.reset()
