@@ -57,6 +57,7 @@ from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.trace.events import Kind
 from hpcdist.trace.recorder import recorder
+from hpcdist.transpiler.sharded_updates import not_here, owners_of
 
 Step = Callable[[], Any]
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
@@ -285,6 +286,12 @@ class Compiler:
                 f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
             )
         value = self._held(name)
+        if value is None and name in not_here(self.block.program):
+            owner = owners_of(self.block.program)[name]
+            raise GraphError(
+                f"variable {name!r} is optimizer state that trainers divide (sharding): trainer "
+                f"{owner} holds it, so fetch it there; checkpoint.save saves all of it"
+            )
         if value is None:
             raise GraphError(
                 f"variable {name!r} is not initialized: run the startup program first "
