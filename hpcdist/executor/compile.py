@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from time import monotonic_ns
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdist import settings
-from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.errors import GraphError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import (
     View,
@@ -25,6 +23,7 @@ from hpcdist.executor.analysis import (
 )
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.chains import join_chains
+from hpcdist.executor.compiled_form import Compiled, Step
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
 from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
@@ -38,97 +37,21 @@ from hpcdist.executor.memory import (
     nbytes_of,
     new_value,
 )
-from hpcdist.executor.nan_watch import with_checks
 from hpcdist.executor.pool import Pool
-from hpcdist.executor.position import here
 from hpcdist.executor.predicated import may_be_undone, run_and_select
 from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.block import Block
-from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.program import Program, program_of
+from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
-from hpcdist.graph.values import TensorArray
 from hpcdist.graph.variable import Parameter
-from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.selected_rows import SelectedRows
-from hpcdist.trace.events import Kind
-from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.sharded_updates import not_here, owners_of
 
-Step = Callable[[], Any]
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
-
-
-@dataclass
-class Compiled:
-    """A Program ready to run: fill ``feeds``, call ``run``, read ``arrays``."""
-
-    program: Program
-    scope: Scope
-    layout: int  # the scope's layout that the arrays below belong to
-    arrays: dict[str, Any]
-    steps: list[Step]
-    ops: list[Operator]  # ops[i] is what steps[i] executes
-    pool_bytes: int
-    checks: bool = False  # whether all that is computed must be finite
-    fitting: Fitting | None = None  # where something is fed whose length may change
-    interpreter: Interpreter | None = None  # where there are loops, or branches of open shapes
-
-    def lod(self, name: str) -> Lod | None:
-        """Return how the rows of a value group into sequences, None if they do not."""
-        meta = None if self.fitting is None else self.fitting.metas.get(name)
-        return None if meta is None else meta.lod
-
-    def interpreted(self, name: str) -> Any:
-        """Return a value that has no planned place: an array, a LoDTensor, or a list of them."""
-        value = None if self.interpreter is None else self.interpreter.get(name)
-        if value is None:
-            raise GraphError(f"cannot fetch {name!r}: nothing has given it a value in this step")
-        if isinstance(value, TensorArray):
-            return [None if v is None else LoDTensor(v.array.copy(), v.lod) for v in value]
-        return value.array.copy() if value.lod is None else LoDTensor(value.array.copy(), value.lod)
-
-    def run(self, detailed: bool = False) -> None:
-        """Execute every step, and note each if ``detailed``; an error names its operator."""
-        i = 0
-        if self.interpreter is not None:
-            self.interpreter.begin()
-        try:
-            steps = self.steps
-            if self.checks:
-                steps = with_checks(steps, self.ops, self.arrays)
-            if detailed:
-                names, now, record = self.names, monotonic_ns, recorder.record
-                begin = now()
-                for i, call in enumerate(steps):
-                    call()
-                    end = now()
-                    record(Kind.OPERATOR, names[i], begin, end, step=here.step)
-                    begin = end
-            else:
-                for i, call in enumerate(steps):  # noqa: B007  (told by errors)
-                    call()
-            if self.interpreter is not None:
-                self.interpreter.keep(self.scope)
-        except HpcdistError:
-            here.doing = here.doing or self._describe(self.ops[i])
-            raise
-        except Exception as error:
-            here.doing = self._describe(self.ops[i])
-            raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
-
-    @functools.cached_property
-    def names(self) -> list[int]:
-        """What the recorder calls each step."""
-        return [recorder.name(op.type) for op in self.ops]
-
-    @staticmethod
-    def _describe(op: Operator) -> str:
-        return f"{op.place} {op}"
 
 
 class Compiler:

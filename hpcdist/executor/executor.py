@@ -15,7 +15,8 @@ from hpcdist.errors import FeedError, GraphError, GraphTypeError
 from hpcdist.executor import control
 from hpcdist.executor.analysis import lengths_read
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
-from hpcdist.executor.compile import Compiled, Compiler
+from hpcdist.executor.compile import Compiler
+from hpcdist.executor.compiled_form import Compiled
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.described import described

@@ -12,7 +12,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph import Program, program_guard
 from hpcdist.graph.names import guard
 from hpcdist.optimizer import Momentum
-from tests.property.random_programs import (
+from tests.property.element_wise_programs import (
     STATE,
     WIDTH,
     Builder,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.executor.compile import Step, steps_of
+from hpcdist.executor.compile import steps_of
+from hpcdist.executor.compiled_form import Step
 from hpcdist.executor.control import Binding
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator

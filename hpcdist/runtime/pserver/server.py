@@ -14,7 +14,8 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import GraphError
 from hpcdist.executor.backend import CPUPlace
-from hpcdist.executor.compile import Step, steps_of
+from hpcdist.executor.compile import steps_of
+from hpcdist.executor.compiled_form import Step
 from hpcdist.executor.control import Binding
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.position import here

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.executor.compile import Step, steps_of
+from hpcdist.executor.compile import steps_of
+from hpcdist.executor.compiled_form import Step
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.block import Block

@@ -1,0 +1,93 @@
+"""A Program as it runs: its arrays, and a flat list of bound calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any
+
+from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.executor.fitting import Fitting
+from hpcdist.executor.interpret import Interpreter
+from hpcdist.executor.nan_watch import with_checks
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.values import TensorArray
+from hpcdist.lod_tensor import LoDTensor
+from hpcdist.trace.events import Kind
+from hpcdist.trace.recorder import recorder
+
+Step = Callable[[], Any]
+
+
+@dataclass
+class Compiled:
+    """A Program ready to run: fill ``feeds``, call ``run``, read ``arrays``."""
+
+    program: Program
+    scope: Scope
+    layout: int  # the scope's layout that the arrays below belong to
+    arrays: dict[str, Any]
+    steps: list[Step]
+    ops: list[Operator]  # ops[i] is what steps[i] executes
+    pool_bytes: int
+    checks: bool = False  # whether all that is computed must be finite
+    fitting: Fitting | None = None  # where something is fed whose length may change
+    interpreter: Interpreter | None = None  # where there are loops, or branches of open shapes
+
+    def lod(self, name: str) -> Lod | None:
+        """Return how the rows of a value group into sequences, None if they do not."""
+        meta = None if self.fitting is None else self.fitting.metas.get(name)
+        return None if meta is None else meta.lod
+
+    def interpreted(self, name: str) -> Any:
+        """Return a value that has no planned place: an array, a LoDTensor, or a list of them."""
+        value = None if self.interpreter is None else self.interpreter.get(name)
+        if value is None:
+            raise GraphError(f"cannot fetch {name!r}: nothing has given it a value in this step")
+        if isinstance(value, TensorArray):
+            return [None if v is None else LoDTensor(v.array.copy(), v.lod) for v in value]
+        return value.array.copy() if value.lod is None else LoDTensor(value.array.copy(), value.lod)
+
+    def run(self, detailed: bool = False) -> None:
+        """Execute every step, and note each if ``detailed``; an error names its operator."""
+        i = 0
+        if self.interpreter is not None:
+            self.interpreter.begin()
+        try:
+            steps = self.steps
+            if self.checks:
+                steps = with_checks(steps, self.ops, self.arrays)
+            if detailed:
+                names, now, record = self.names, monotonic_ns, recorder.record
+                begin = now()
+                for i, call in enumerate(steps):
+                    call()
+                    end = now()
+                    record(Kind.OPERATOR, names[i], begin, end, step=here.step)
+                    begin = end
+            else:
+                for i, call in enumerate(steps):  # noqa: B007  (told by errors)
+                    call()
+            if self.interpreter is not None:
+                self.interpreter.keep(self.scope)
+        except HpcdistError:
+            here.doing = here.doing or self._describe(self.ops[i])
+            raise
+        except Exception as error:
+            here.doing = self._describe(self.ops[i])
+            raise HpcdistError(f"{here}: {type(error).__name__}: {error}") from error
+
+    @functools.cached_property
+    def names(self) -> list[int]:
+        """What the recorder calls each step."""
+        return [recorder.name(op.type) for op in self.ops]
+
+    @staticmethod
+    def _describe(op: Operator) -> str:
+        return f"{op.place} {op}"
