@@ -216,3 +216,14 @@ def test_only_one_number_can_be_fed_to_servers():
     rate = np.full(2, 0.01, np.float32)
     with pytest.raises(FeedError, match="feed 'learning_rate': only the parameter servers hold"):
         list(jobs([(2, 1)], lambda: build(sgd, held_rate), learning_rate=rate))
+
+
+def test_a_step_counter_that_servers_move_is_not_read_on_trainers():
+    def make():
+        main, startup, loss = build(sgd, lambda: layers.exponential_decay(0.1, 2, 0.5))
+        with fluid.program_guard(main, startup):
+            layers.learning_rate_scheduler._decay_step_counter()
+        return main, startup, loss
+
+    with pytest.raises(PlanError, match="reads '@LR_DECAY_COUNTER@', which the learning rate's"):
+        list(jobs([(1, 1)], make))
