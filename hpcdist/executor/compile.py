@@ -209,8 +209,9 @@ class Compiler:
                 f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
             )
         value = self._held(name)
-        if value is None and name in not_here(self.block.program):
-            owner = owners_of(self.block.program)[name]
+        program = program_of(self.block)
+        if value is None and name in not_here(program):
+            owner = owners_of(program)[name]
             raise GraphError(
                 f"variable {name!r} is optimizer state that trainers divide (sharding): trainer "
                 f"{owner} holds it, so fetch it there; checkpoint.save saves all of it"
