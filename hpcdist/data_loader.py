@@ -19,7 +19,7 @@ from hpcdist.errors import DataError, EOFException, FeedError
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.reader import Reader, batch, buffered
+from hpcdist.reader import Reader, batch, buffered, expect_reader
 from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.recorder import recorder
 
@@ -68,8 +68,11 @@ class GeneratorLoader:
         name: str | None = None,
     ) -> None:
         self.name = name or unique_name.generate("data_loader")
-        if not feed_list:
-            raise DataError(f"{self.name}: feed_list must name at least one variable to be fed")
+        if not feed_list or not all(isinstance(variable, Variable) for variable in feed_list):
+            raise DataError(
+                f"{self.name}: feed_list must hold the variables to be fed, at least one, got "
+                f"{feed_list!r:.80}"
+            )
         if capacity is None or int(capacity) < 1:
             raise DataError(f"{self.name}: capacity must be at least 1 batch, got {capacity}")
         self._variables = list(feed_list)
@@ -106,6 +109,7 @@ class GeneratorLoader:
         self, reader: Reader, batch_size: int, drop_last: bool = True, places: Any = None
     ) -> GeneratorLoader:
         """Read samples, tuples with one field per variable, and make batches of them."""
+        expect_reader(self.name, reader)
         return self.set_sample_list_generator(batch(reader, batch_size, drop_last), places)
 
     def set_sample_list_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
@@ -125,6 +129,7 @@ class GeneratorLoader:
     def _set(
         self, reader: Reader, batches: Callable[[], Iterable[Batch]], places: Any
     ) -> GeneratorLoader:
+        expect_reader(self.name, reader)
         if hasattr(reader, "resume"):
             raise DataError(
                 f"{self.name} reads ahead of the steps, so a resumable reader inside it would not "
