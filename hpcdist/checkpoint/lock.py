@@ -112,7 +112,8 @@ def take(directory: Path) -> None:
                 f"{directory}: {_words(other)} saves into this directory: give each job its own, "
                 f"or end that one (if you are sure that it has ended, delete {path})"
             )
-        logger.warning("%s: taking over from %s, which has died", directory, _words(other))
+        if other is None or other.job != owner.job:
+            logger.warning("%s: taking over from %s, which has died", directory, _words(other))
         _remove(path, other)
     with _beating:
         _held.add(path)

@@ -75,7 +75,9 @@ def save(
     if single_file:
         check_possible(peers.group, asynchronous=asynchronous, compression=compression)
     note(dirname)
-    counted = together(peers, lambda: peers.settle(program))[peers.trainer]
+    settled = together(peers, lambda: [peers.settle(program), lock.job_name()])
+    counted, _ = settled[peers.trainer]
+    lock.job_name(agreed=settled[0][1])  # whoever is trainer 0 when this one has died
 
     def begin() -> Any:
         peers.catch_up(program)
@@ -83,12 +85,11 @@ def save(
         if peers.trainer == 0:
             lock.take(Path(dirname))
             target = new_target(directory_of(dirname, step), MANIFEST, keep)
-        return [target, lock.job_name(), own_state(executor, reader, counted)]
+        return [target, own_state(executor, reader, counted)]
 
     begun = together(peers, begin)
     target = Target(*begun[0][0])
-    lock.job_name(agreed=begun[0][1])  # whoever is trainer 0 when this one has died
-    states = [state for _, _, state in begun]
+    states = [state for _, state in begun]
     label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
     shares = shares_of(peers, program, scope)
     tables = tables_of(program, scope)  # without servers, each trainer's rows of them

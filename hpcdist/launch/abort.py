@@ -43,6 +43,8 @@ WRITE_LAST = signal.SIGRTMIN + 1  # the job is about to end: write what you did 
 WRITING_S = 5.0  # how long the others of a host may take to write what they did last
 ALONE_S = 0.5  # how long a launcher may take to send SIGTERM to all ranks of a host
 
+_exit = os._exit  # under a tolerant mpirun scripts get another (`Guard._exit_of_scripts`)
+
 
 class Guard:
     """Ends the job when this rank fails, and reports ranks of this host that have died."""
@@ -78,10 +80,22 @@ class Guard:
         self._leaving = False  # MPI
         self._gone = False
         self._watch()
+        if self._tolerant:
+            os._exit = self._exit_of_scripts
         if self._tolerant and all(me.rank < peer.rank for peer in self._neighbours):
             self._beside_launcher = watch_launcher(
                 [me.pid, *(peer.pid for peer in self._neighbours)]
             )
+
+    def _exit_of_scripts(self, code: int) -> NoReturn:
+        """Be killed, where a script calls os._exit with a code other than 0.
+
+        mpirun --with-ft ulfm counts a process that ends with such a code twice (PRRTE 3): it leaves
+        before the last survivor, whose words are lost, or while that still trains.
+        """
+        if code and os.getpid() == self._me.pid:  # not in a forked child
+            os.kill(os.getpid(), signal.SIGKILL)
+        _exit(code)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Report what failed unless another rank has, and end every rank of the job."""
@@ -182,7 +196,7 @@ class Guard:
                 time.sleep(PATIENCE_S / 200)
         elif not (self._leaving or (self._tolerant and self._is_last())):
             self._transport.abort(code)
-        os._exit(code)
+        _exit(code)
 
     def _write_last(self) -> None:
         self._recording.fail()
@@ -248,7 +262,7 @@ class Guard:
         if not self._gone:
             self._leave_host()
             logs.flush()
-            os._exit(0)
+            _exit(0)
 
     def _leave_host(self) -> None:
         self._gone = True
@@ -347,7 +361,7 @@ class Guard:
             time.sleep(ALONE_S / 50)
         if self._fatal() or not self._spared():  # the launcher ends the job
             self._report_deaths()
-            os._exit(_code_when_ended())
+            _exit(_code_when_ended())
         if self._tolerant and self._goes_on_without(self._me) is not False:
             os.kill(os.getpid(), signal.SIGKILL)  # a death as any other: others tell of it
         with self._ending:
@@ -370,6 +384,8 @@ class Guard:
         # Looked up before the election, because the ranks that lose it end at once. Elected even
         # with nothing to report: no other rank must report this one, which is about to end.
         dead = self._dead()
+        if self._tolerant:
+            dead = [peer for peer in dead if self._goes_on_without(peer) is not True]
         with self._ending:
             if self._board.claim(Fact.REPORTS) and dead:
                 self._say(self._of_deaths(dead, runtime.where()))

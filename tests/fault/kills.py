@@ -12,12 +12,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpcdist.launch.abort import ALONE_S
 from tests.jobs import Ended, Job, can_be_tolerant, kills_survivors
 
 STEPS = 300
@@ -63,6 +64,7 @@ sys.last = Last()
 def die():
     global moment
     moment = None
+    open(f"dies.{RANK}", "w").close()
     if way == "sys.exit":
         sys.exit(3)
     if way == "raise":
@@ -74,6 +76,7 @@ def die():
         return
     # From outside, so that it also comes inside of MPI's own end.
     kill = f"kill -s {way[3:]} {os.getpid()}"
+    kill = f"touch dies.{RANK}; {kill}"
     kill = f"sleep {after_s}; test -e over.{RANK} && touch late.{RANK}; {kill}"
     subprocess.Popen(["sh", "-c", kill], start_new_session=True)
     if after_s < 0.001:
@@ -245,14 +248,13 @@ def draw(seed: int) -> Kill:
 def run(kill: Kill, directory: Path) -> str:
     """Run a job and check what it promises; AssertionError if it breaks that.
 
-    Returns who has named the dead: "us", or "mpirun", which ends the others within a second.
+    Returns who has named the dead: "us"; "mpirun", which ends the others within a second; "nobody".
     """
-    ranks = kill.trainers + kill.servers
     options = ["--quiet", "--pservers", str(kill.servers)] if kill.servers else ["--quiet"]
     if kill.asked:
         options += ["--on-failure", kill.asked]
     args = [kill.mode, str(STEPS), str(int(RATE)), *map(str, kill.deaths)]
-    job = Job(directory, SCRIPT, *options, ranks=ranks, args=args, tolerant=kill.tolerant)
+    job = Job(directory, SCRIPT, *options, ranks=ranks_of(kill), args=args, tolerant=kill.tolerant)
     return check(kill, job.end(), directory)
 
 
@@ -261,12 +263,17 @@ def check(kill: Kill, ended: Ended, directory: Path) -> str:
     # Who has been killed, and not after all its work was done.
     early = [d for d in kill.deaths if not (directory / f"late.{d.rank}").exists()]
     early = [d for d in early if d.moment not in LATE or not survived(d, directory)]
+    early = [d for d in early if (directory / f"dies.{d.rank}").exists()]
     files = [directory / f"step.{k}" for k in range(kill.trainers)]
     acked = [int(file.read_text() or 0) if file.exists() else 0 for file in files]
     dead = [d.rank for d in kill.deaths]
     if ended.code == 0:
         left = [n for k, n in enumerate(acked) if k not in dead]
         assert left == [STEPS] * len(left), f"wrongly zero: {acked} {ended}"
+        kill = replace(kill, deaths=without_finished(kill, files, directory))
+        early, dead = [d for d in early if d in kill.deaths], [d.rank for d in kill.deaths]
+        if not dead:
+            return "too late"
         if acked == [STEPS] * kill.trainers and not any(d.moment in LATE for d in kill.deaths):
             return "too late"  # the job was quicker: all steps were made before the first death
     assert all(re.search(r"rank \d", line) for line in ended.messages), f"no rank: {ended}"
@@ -282,11 +289,11 @@ def check(kill: Kill, ended: Ended, directory: Path) -> str:
             assert ended.code != 0, f"wrongly zero: {ended}"
         if kills_survivors() and not ended.messages:
             return "mpirun"  # none was fast enough to speak
+        if len(dead) == ranks_of(kill) and all(d.way == "SIGTERM" for d in kill.deaths):
+            return "nobody"  # the launcher may have stopped the job
         assert named or not silent, f"silent: {ended}"
         return "us"
-    # mpirun's own code is that of the process.
-    codes = (0, 3) if any(d.way == "os._exit" for d in kill.deaths) else (0,)
-    assert ended.code in codes, f"did not go on: {ended}"
+    assert ended.code == 0, f"did not go on: {ended}"
     assert not silent, f"silent: {ended}"
     assert len(ended.messages) == len(named), f"too many words: {ended}"
     if any(d.moment not in LATE for d in early) and len(dead) == 1:
@@ -307,6 +314,10 @@ def check(kill: Kill, ended: Ended, directory: Path) -> str:
     return "us"
 
 
+def ranks_of(kill: Kill) -> int:
+    return kill.trainers + kill.servers
+
+
 def told_by_mpirun(early: list[Death], ended: Ended) -> bool:
     """Tell whether Open MPI's own message names one of the dead, and the job has failed."""
     told = re.findall(r"process rank (\d+) .*exited on|Process name: \[.*,(\d+)\]", ended.err)
@@ -317,6 +328,18 @@ def told_by_mpirun(early: list[Death], ended: Ended) -> bool:
 def survived(death: Death, directory: Path) -> bool:
     """Tell whether a rank had ended by itself before its time to die came."""
     return death.way not in OWN_WORDS and (directory / f"over.{death.rank}").exists()
+
+
+def without_finished(kill: Kill, files: list[Path], directory: Path) -> tuple[Death, ...]:
+    """Return the deaths but for those that never came, or by SIGTERM just before the end."""
+    last = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    told = {d: directory / f"dies.{d.rank}" for d in kill.deaths}
+    return tuple(
+        death
+        for death, file in told.items()
+        if file.exists()
+        and not (death.way == "SIGTERM" and last < file.stat().st_mtime + 4 * ALONE_S)
+    )
 
 
 def check_counts(kill: Kill, acked: list[int], counted: list[float]) -> None:

@@ -100,13 +100,13 @@ def test_a_job_goes_on_until_no_trainer_is_left(tmp_path):
 
 
 @needs_tolerance
-@pytest.mark.parametrize(("end", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 15)", 0)])
-def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, end, code):
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 15)"])
+def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, end):
     script = TRAIN + (
         f"train(10)\nif RANK == 1:\n    {end}\n    time.sleep(60)\ntrain(10)\nprint('done')\n"
     )
     ended = Job(tmp_path, script, *CONTINUE, tolerant=True).end()
-    assert (ended.code, ended.out, len(ended.messages)) == (code, "done\n", 1)
+    assert (ended.code, ended.out, len(ended.messages)) == (0, "done\n", 1)
     assert "rank 1 (trainer 1" in ended.messages[0]
     assert ended.messages[0].endswith("the job goes on with 1 trainer")
 
