@@ -187,6 +187,6 @@ def held_rate():
 
 def test_a_rate_that_servers_hold_cannot_be_fed():
     rate = np.full(1, 0.01, np.float32)
-    with pytest.raises(FeedError, match="feed 'learning_rate': only the parameter servers hold"):
+    with pytest.raises(FeedError, match="feed 'learning_rate': only the parameter servers read it"):
         list(jobs([(2, 1)], lambda: build(sgd, held_rate), learning_rate=rate))
     check(lambda: build(sgd, held_rate), [(2, 1)])
