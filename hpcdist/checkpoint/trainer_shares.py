@@ -12,8 +12,9 @@ from hpcdist.checkpoint.local_shards import Held, individual, individually, whol
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.metadata import OPTIMIZER, Piece
 from hpcdist.checkpoint.plan import shares
+from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
-from hpcdist.executor.scope import Scope
+from hpcdist.executor.scope import Scope, holds_averages
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.sharded_updates import owners_of
@@ -37,6 +38,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
     of its own trainer 0's stands under the plain name, unless that is the servers'. State of an
     optimizer that trainers divide is written by those who hold it.
     """
+    refuse_averages(peers, scope)
     every = whole_variables(program, scope)
     held = own_variables(peers, program, scope)
     own = individual(program)
@@ -59,6 +61,16 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
             if h.local in own:
                 share.append(individually(h, k) if k or h.local not in plain else h)
     return found
+
+
+def refuse_averages(peers: Peers, scope: Scope) -> None:
+    """Refuse to save what servers hold while trainers have averages in place of it."""
+    if peers.servers and holds_averages(scope):
+        raise CheckpointError(
+            "parameters have their averages here (apply), but servers would save the parameters' "
+            "own values: save_params and save_inference_model save the averages, anything else "
+            "save outside the `with`"
+        )
 
 
 def _declared(var: Variable) -> Held:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from hpcdist.columnar.decoding import Decoding, decoders_of
 from hpcdist.columnar.files import Filter, Index, expanded, filter_of, look_into
 from hpcdist.columnar.images import Images
 from hpcdist.columnar.order import Order, Shuffle
-from hpcdist.columnar.windows import Batch, batches
+from hpcdist.columnar.windows import Batch, batches, windows
 from hpcdist.errors import CheckpointError, DataError
 from hpcdist.graph.lod import Lod
 from hpcdist.lod_tensor import LoDTensor
@@ -143,19 +144,22 @@ class Rows:
         patience_s = settings.RPC_DEADLINE.read() / 1000 * _PATIENCE
         late = partial(_late, reader, self._decoding)
         order = Order(self._index.sizes, self._shuffle, self.epoch)
+        which = (order, self.position, self._end, self._size)
+        whose = (self._trainer, self._trainers)
+        # Windows are handed over, not batches: threads that wake each other for each batch take
+        # more time than to cut it.
         ahead = buffered(
-            partial(
-                batches, order, self.position, self._end, self._size, reader.read,
-                self._trainer, self._trainers,
-            ),
-            max(2, self._shuffle.window // self._size),
-            patience_s,
-            late,
-        )  # fmt: skip
+            partial(windows, *which, reader.read, *whose), self._shuffle.lanes, patience_s, late
+        )
+
+        def cut() -> Generator[Batch, None, None]:
+            with closing(ahead()) as loaded:
+                yield from batches(*which, loaded, *whose)
+
+        given = cut()
         if self._decoding is not None:
-            decoded = partial(self._decoding.batches, ahead, self.epoch, reader.refuse_or_note)
-            ahead = buffered(decoded, _DECODED_AHEAD, patience_s, late)
-        given = ahead()
+            decoded = partial(self._decoding.batches, cut, self.epoch, reader.refuse_or_note)
+            given = buffered(decoded, _DECODED_AHEAD, patience_s, late)()
         whole, used, before = self.position == 0, 0, len(self.skipped)
         try:
             for batch in given:

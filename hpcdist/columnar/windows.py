@@ -1,4 +1,4 @@
-"""From blocks to batches: windows are loaded when their first row is due, then cut."""
+"""From blocks to batches: windows are loaded in the order in which they are due, then cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _LoadedWindow:
+class LoadedWindow:
+    """The rows of a window, in memory."""
+
     window: Window
     columns: Mapping[str, Column]  # rows that can be used, permuted
     numbers: Numbers  # of all rows, permuted
@@ -47,7 +49,7 @@ class _LoadedWindow:
         return {n: part(c, begin, end) for n, c in self.columns.items()}, numbers, none
 
 
-def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> _LoadedWindow:
+def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> LoadedWindow:
     loaded = [read(piece.block).part(piece.begin, piece.end) for piece in window.pieces]
     there = [some.columns for some in loaded if some.columns is not None]
     columns: dict[str, Column] = (
@@ -71,10 +73,10 @@ def _load(order: Order, window: Window, read: Callable[[int], Loaded]) -> _Loade
             raise DataError(f"{name!r}: expected {count} rows of a window, got {len(column)}")
     if places is not None:
         columns = {name: taken(column, places) for name, column in columns.items()}
-    return _LoadedWindow(window, columns, numbers, usable, before)
+    return LoadedWindow(window, columns, numbers, usable, before)
 
 
-def batches(
+def windows(
     order: Order,
     position: int,
     stop: int,
@@ -82,23 +84,45 @@ def batches(
     read: Callable[[int], Loaded],
     trainer: int = 0,
     trainers: int = 1,
+) -> Iterator[LoadedWindow]:
+    """Load the windows that `batches` of the same arguments takes, one by one, as they are due."""
+    last: dict[int, Window] = {}  # by lane
+    for first in range(position, stop, size):
+        begin, end = share(first, min(first + size, stop), trainer, trainers)
+        for run in order.runs(begin, end):
+            if last.get(run.window.lane) is not run.window:
+                last[run.window.lane] = run.window
+                yield _load(order, run.window, read)
+
+
+def batches(
+    order: Order,
+    position: int,
+    stop: int,
+    size: int,
+    loaded: Iterator[LoadedWindow],
+    trainer: int = 0,
+    trainers: int = 1,
 ) -> Iterator[Batch]:
     """Give one trainer's rows of the batches from ``position`` to ``stop``.
 
-    One window of each lane is in memory.
+    ``loaded`` are `windows`, perhaps read ahead; one of each lane is held.
     """
-    here: dict[int, _LoadedWindow] = {}  # by lane
+    here: dict[int, LoadedWindow] = {}  # by lane
     for first in range(position, stop, size):
         upto = min(first + size, stop)
         begin, end = share(first, upto, trainer, trainers)
         parts = []
         for run in order.runs(begin, end):
-            loaded = here.get(run.window.lane)
-            if loaded is None or loaded.window != run.window:
-                here.pop(run.window.lane, None)  # before the next one is loaded: not two at once
-                loaded = None
-                loaded = here[run.window.lane] = _load(order, run.window, read)
-            parts.append(loaded.rows(run))
+            window = here.get(run.window.lane)
+            if window is None or window.window is not run.window:
+                here.pop(run.window.lane, None)  # the next one may be loaded meanwhile
+                window = None
+                window = here[run.window.lane] = next(loaded)
+            parts.append(window.rows(run))
+        if len(parts) == 1:
+            yield Batch(begin, end, upto, *parts[0])
+            continue
         columns = [arrays for arrays, _, _ in parts if arrays]
         yield Batch(
             begin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain, islice
 
 import numpy as np
@@ -56,5 +57,6 @@ def _operator(op: Operator, role: str) -> OperatorFacts:
 
 
 def _parameter(var: Variable) -> ParameterFacts:
-    nbytes = int(np.prod(var.shape)) * np.dtype(var.dtype).itemsize
+    size = math.prod(var.shape) if min(var.shape, default=0) >= 0 else 0  # a table's rows come
+    nbytes = size * np.dtype(var.dtype).itemsize
     return ParameterFacts(var.name, var.shape, nbytes)

@@ -12,6 +12,7 @@ from hpcdist.checks import Refused
 from hpcdist.device import assign, on_host
 from hpcdist.errors import FeedError
 from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.names import AVERAGED
 
 
 class ScopeVariable:
@@ -118,6 +119,12 @@ class Scope:
         for name in names:
             self._variables.pop(name, None)
         self.layout += 1
+
+
+def holds_averages(scope: Scope) -> bool:
+    """Tell whether parameters have their averages in a scope, in place of their own values."""
+    found = scope.find_var(AVERAGED)
+    return found is not None and found.value is not None and bool(on_host(found.value)[0])
 
 
 _global = Scope()

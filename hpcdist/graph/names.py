@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 GRAD_SUFFIX = "@GRAD"
+AVERAGED = "@AVERAGES_APPLIED@"  # in a scope: 1 while parameters have their averages there
 EMPTY = "@EMPTY@"  # stands in a gradient's slot where nobody wants the value; names no variable
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import IntFlag
 
 ROLE_ATTR = "op_role"
-WITHOUT_SERVERS = "without_servers"  # what keeps values of parameters that servers do not know of
+WITHOUT_SERVERS = "without_servers"  # what moves parameters where servers do not know of it
+AFTER_UPDATES = "after_updates"  # what keeps averages of parameters: once these have moved
 # Where gradients of several steps are merged: on the operator that begins to count them anew, how
 # many; and on all that only the last of them runs.
 MERGED_STEPS = "merged_steps"

@@ -28,6 +28,7 @@ from hpcdist.checkpoint.restore import is_table, wanted
 from hpcdist.checkpoint.save_alone import save_alone, save_by_servers, save_rows
 from hpcdist.checkpoint.serving import CHECK, LIST, LOAD
 from hpcdist.checkpoint.sources import open_saved
+from hpcdist.checkpoint.trainer_shares import refuse_averages
 from hpcdist.device import on_host
 from hpcdist.errors import CheckpointError, GraphTypeError
 from hpcdist.executor.compiled_program import CompiledProgram
@@ -183,6 +184,7 @@ def save_persistables(
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
     _check_format(format, compression, program, tables_looked_up(program))
+    refuse_averages(peers, global_scope())
 
     def save() -> None:
         if format == "hdf5":

@@ -298,5 +298,6 @@ def _throughput(found: Sequence[RankRecording]) -> str:
             counts, _ = np.histogram(ends, edges)
             widths = np.diff(edges) / 1e9
             times = (edges[1:] - edges[0]) / 1e9
-            return plots.curve(times.tolist(), (counts / widths).tolist(), "seconds", "steps/s")
+            points = list(zip(times.tolist(), (counts / widths).tolist()))
+            return plots.curves({"": points}, "seconds", "steps/s", from_zero=True)
     return ""

@@ -10,7 +10,7 @@ from hpcdist.trace.events import Kind
 from hpcdist.trace.files import RankOfJob
 
 WIDTH, ROW, LABEL = 900, 26, 210
-CURVE_HEIGHT, MARGIN = 160, 50
+CURVE_HEIGHT, MARGIN = 160, 70
 MOST_POINTS = 2000  # of a line
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#eeca3b", "#9d755d")
 OF_KIND = {
@@ -71,8 +71,8 @@ def curves(
             "</polyline>"
         )
     texts = [
-        _text(4, 18, f"{high:.4g}"),
-        _text(4, 10 + height, f"{low:.4g}"),
+        _text(MARGIN - 6, 18, f"{high:.4g}", "end"),
+        _text(MARGIN - 6, 10 + height, f"{low:.4g}", "end"),
         _text(MARGIN, CURVE_HEIGHT - 12, f"{left:.4g}"),
         _text(WIDTH - MARGIN, CURVE_HEIGHT - 12, f"{right:.4g}", "end"),
         _text(WIDTH / 2, CURVE_HEIGHT - 12, f"{up} by {across}", "middle"),

@@ -18,7 +18,7 @@ from hpcdist.graph.program import (
     program_guard,
     program_of,
 )
-from hpcdist.graph.roles import WITHOUT_SERVERS, Role
+from hpcdist.graph.roles import AFTER_UPDATES, WITHOUT_SERVERS, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import Optimizer, ParamGrads
 
@@ -42,15 +42,15 @@ def _averaged(program: Program) -> list[Parameter]:
 
 
 @contextmanager
-def _marked(what: str) -> Iterator[None]:
-    """Note on the operators built inside that servers cannot take part."""
+def _marked(mark: str, what: str) -> Iterator[None]:
+    """Note on the operators built inside how they follow the parameters: AFTER_UPDATES, or so."""
     block = default_main_program().global_block()
     before = {id(op) for op in block.ops}
     with default_main_program().role_guard(Role.OPTIMIZE):
         yield
     for op in block.ops:
         if id(op) not in before:
-            op.set_attr(WITHOUT_SERVERS, what)
+            op.set_attr(mark, what)
 
 
 class _Exchanged:
@@ -74,6 +74,8 @@ class _Exchanged:
                         layers.assign(value_of(block, own), own)
                     else:
                         layers.assign(aside, own)
+                held = block.create_var(names.AVERAGED, shape=(1,), dtype="int32", persistable=True)
+                layers.fill_constant([1], "int32", int(program is self.apply_program), out=held)
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
@@ -94,8 +96,8 @@ class ExponentialMovingAverage(_Exchanged):
     """ema = decay ema + (1 - decay) parameter, in every step; `apply` divides by 1 - decay^steps.
 
     Make it behind ``minimize`` and call `update` once. thres_steps: a step counter (Variable);
-    the decay then is at most (1 + steps) / (10 + steps). Every rank keeps the same averages, of
-    running means those of its own; with parameter servers it is refused.
+    the decay then is at most (1 + steps) / (10 + steps). Every trainer keeps the same averages, of
+    running means those of its own; with servers, synchronous ones, of the parameters received.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class ExponentialMovingAverage(_Exchanged):
         self._exchange(self._parameters, self._corrected)
 
     def _limit(self, steps: Variable) -> None:
-        with _marked("ExponentialMovingAverage"):
+        with _marked(AFTER_UPDATES, "ExponentialMovingAverage"):
             counted = layers.cast(steps, "float32")
             bound = (counted + 1.0) / (counted + 10.0)
             constant = layers.fill_constant([1], "float32", self._decay)
@@ -129,7 +131,7 @@ class ExponentialMovingAverage(_Exchanged):
 
     def update(self) -> None:
         """Append what moves the averages to the main program."""
-        with _marked("ExponentialMovingAverage"):
+        with _marked(AFTER_UPDATES, "ExponentialMovingAverage"):
             layers.increment(self._counter, 1.0, True)
             for parameter in self._parameters:
                 mean = self._means[parameter.name]
@@ -148,7 +150,7 @@ class ModelAverage(_Exchanged):
     """The mean of parameters over the latest steps, at most ``max_average_window`` of them.
 
     Make it behind ``minimize``. The window is ``average_window_rate`` of all steps so far, and at
-    least ``min_average_window``. With parameter servers it is refused.
+    least ``min_average_window``. With servers as `ExponentialMovingAverage`.
     """
 
     def __init__(
@@ -168,7 +170,7 @@ class ModelAverage(_Exchanged):
         }
         parameters = _averaged(default_main_program())
         block = default_main_program().global_block()
-        with _marked("ModelAverage"):
+        with _marked(AFTER_UPDATES, "ModelAverage"):
             for p in parameters:
                 held = self._sums[p.name] = self._accumulators(p, name)
                 inputs = {"param": p, **{f"in_{slot}": var for slot, var in held.items()}}
@@ -217,7 +219,10 @@ class LookaheadOptimizer:
         """Append a training step of the inner optimizer, and what the slow copies do."""
         made = self.inner_optimizer.minimize(loss, startup_program)
         startup = startup_program or default_startup_program()
-        with program_guard(program_of(loss), startup), _marked("LookaheadOptimizer"):
+        with (
+            program_guard(program_of(loss), startup),
+            _marked(WITHOUT_SERVERS, "LookaheadOptimizer"),
+        ):
             steps = layers.create_global_var([1], 0, "int32", True, name="lookahead_step")
             every = layers.create_global_var([1], self.k, "int32", True, name="lookahead_k")
             layers.increment(steps, 1.0, True)

@@ -15,7 +15,7 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import Role
+from hpcdist.graph.roles import AFTER_UPDATES, Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.transpiler.cluster import Participants
 from hpcdist.transpiler.config import DistributeTranspilerConfig, dispatcher_class
@@ -138,6 +138,12 @@ class Plan(Distribution):
         return replace(self, routes=routes, order=order)
 
     @property
+    def updating(self) -> str:
+        """A server that updates something in every step of a trainer's Program."""
+        routes = self.of_this_turn().routes
+        return routes[0].endpoints[0] if routes else self.endpoints[0]
+
+    @property
     def merged(self) -> bool:
         """Whether servers have several trainers' gradients to average."""
         return self.mode.averaged and self.trainers > 1
@@ -199,6 +205,12 @@ def make_plan(
 ) -> Plan:
     """Cut the parameters of a training program and hand their blocks to the servers."""
     roles = program_roles(program)
+    if roles.following and not mode.lockstep:
+        what = program.global_block().ops[roles.following[0]].attrs[AFTER_UPDATES]
+        raise PlanError(
+            f"{what} takes the parameters of every step, and with servers only synchronous "
+            "training has such: pass sync_mode=True, or train without servers (no --pservers)"
+        )
     if not mode.geo:
         refuse_unserved(program, roles)
     block = program.global_block()
@@ -286,14 +298,14 @@ def _dispatch(
 
 
 def _remote_tables(program: Program) -> set[str]:
-    """Return the parameters that forward operators read through sparse look-ups only."""
+    """Return the parameters that trainers read through sparse look-ups only."""
     lookups: set[str] = set()
     others: set[str] = set()
     for block in program.blocks:
         for op in block.ops:
             if is_remote_lookup(op):
                 lookups.update(op.input("W"))
-            elif op.role in (Role.FORWARD, Role.LOSS):
+            elif op.role in (Role.FORWARD, Role.LOSS) or AFTER_UPDATES in op.attrs:
                 others.update(op.input_arg_names)
     return lookups - others
 

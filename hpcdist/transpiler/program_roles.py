@@ -10,7 +10,7 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
-from hpcdist.graph.roles import ROLE_VAR_ATTR, WITHOUT_SERVERS, Role
+from hpcdist.graph.roles import AFTER_UPDATES, ROLE_VAR_ATTR, WITHOUT_SERVERS, Role
 from hpcdist.graph.variable import Parameter
 
 # Optimizers that a server can run on a block of rows: none looks across elements, except that
@@ -76,11 +76,13 @@ class ProgramRoles:
     """Positions in block 0 of what does not belong to forward and backward.
 
     ``updates`` are in the order in which parameters are first met, which fixes all placements.
+    ``following`` is what keeps averages of the parameters behind their updates, on trainers.
     """
 
     schedule: tuple[int, ...]
     clip: tuple[int, ...]
     updates: tuple[ParameterUpdate, ...]
+    following: tuple[int, ...] = ()
 
 
 def program_roles(program: Program) -> ProgramRoles:
@@ -93,8 +95,8 @@ def program_roles(program: Program) -> ProgramRoles:
     for op in ops:
         if WITHOUT_SERVERS in op.attrs:
             raise PlanError(
-                f"{op.attrs[WITHOUT_SERVERS]} follows the parameters of every step, which "
-                "parameter servers move: train without servers (no --pservers)"
+                f"{op.attrs[WITHOUT_SERVERS]} moves parameters in every step, which parameter "
+                "servers hold: train without servers (no --pservers)"
             )
         if op.type == "dgc_momentum":
             raise PlanError(
@@ -107,7 +109,8 @@ def program_roles(program: Program) -> ProgramRoles:
                 "has a part: train without servers (no --pservers), or in single precision"
             )
     schedule = tuple(i for i, op in enumerate(ops) if op.role in _SCHEDULE_ROLES)
-    optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE]
+    following = _following(program.global_block(), schedule)
+    optimizing = [i for i, op in enumerate(ops) if op.role == Role.OPTIMIZE and i not in following]
     copyable, kept = _copyable(program.global_block())
     clip = _clip_ops(program, optimizing, kept)
     by_parameter: dict[str, list[int]] = {}
@@ -128,7 +131,28 @@ def program_roles(program: Program) -> ProgramRoles:
             "the program has no optimizer operators: call optimizer.minimize(loss) "
             "before transpile(), and transpile the program that it was called for"
         )
-    return ProgramRoles(schedule, tuple(clip), updates)
+    return ProgramRoles(schedule, tuple(clip), updates, following)
+
+
+def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
+    """Return what follows the updates, and what it alone reads of the schedule: a count of steps.
+
+    The latter stands in front of them in one process, where the schedule has been run already.
+    """
+    ops = block.ops
+    found = {i for i, op in enumerate(ops) if AFTER_UPDATES in op.attrs}
+    scheduled = {name for op in _nested([ops[i] for i in schedule]) for name in op.output_arg_names}
+    counting = []
+    for i, op in enumerate(ops if found else ()):
+        if op.role == Role.FORWARD and not scheduled.isdisjoint(op.input_arg_names):
+            scheduled.update(op.output_arg_names)
+            counting.append(i)
+    for i in reversed(counting):
+        made = set(ops[i].output_arg_names)
+        readers = {j for j, op in enumerate(ops) if not made.isdisjoint(op.input_arg_names)}
+        if readers and readers <= found and not any(_persistable(block, name) for name in made):
+            found.add(i)
+    return tuple(sorted(found))
 
 
 def refuse_unserved(program: Program, roles: ProgramRoles) -> None:

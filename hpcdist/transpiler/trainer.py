@@ -22,7 +22,7 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     """Return what a trainer runs in place of ``program``.
 
     Updates and schedules are gone; clipping stays. Behind the last operator that writes a gradient
-    it is cut and sent; at the end the parameters are received.
+    it is cut and sent; at the end the parameters are received, and what averages them follows.
     """
     whole, plan = plan, plan.of_this_turn()
     roles = program_roles(program)
@@ -30,12 +30,14 @@ def trainer_program(program: Program, plan: Plan) -> Program:
     block = new.global_block()
     for i in roles.clip:
         block.ops[i].attrs[ROLE_ATTR] = int(Role.BACKWARD)
+    following = [block.ops[i] for i in roles.following]
     _declare_blocks(block, plan)
     sent, table_steps = _insert_sends(block, plan, roles)
     if plan.mode.lockstep:
         _append_receives(block, plan, list(sent.values()))
     else:
         _append_receives_as_sent(block, plan, sent)
+    _append_following(block, plan, following)
     _look_up_remotely(block, plan)
     table_steps |= fetch_rows(block, plan)
     for name in optimizer_vars(program, roles):
@@ -105,7 +107,8 @@ def _insert_sends(
 
     Return the sends' outputs by parameter, in the order of dispatch, and what tables are pushed.
     """
-    removed = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
+    removed = {*roles.schedule, *roles.following}
+    removed.update(i for update in roles.updates for i in update.ops)
     behind: dict[int, list[Operator]] = {}
     sends = {}
     last_writers = block.last_writers()
@@ -173,6 +176,21 @@ def _append_receives(block: Block, plan: Plan, sent: Sequence[str]) -> None:
     for route in received:
         if route.cut:
             block.add_op(concat_op(block, route, Role.DIST))
+
+
+def _append_following(block: Block, plan: Plan, following: Sequence[Operator]) -> None:
+    """Append what averages the received parameters, behind what it reads of the servers' schedule.
+
+    Such as the counter of steps: it stays the servers', who have this step's value now.
+    """
+    read = {name for op in following for name in op.input_arg_names}
+    for value in plan.scheduled:
+        if value.name in read and block.has_var(value.name):
+            block.var(value.name).persistable = False
+            facts = {"epmap": [plan.updating], "recv_varnames": [], "trainer_id": plan.trainer_id}
+            block.add_op(rpc_op(block, "recv", {}, {"Out": [value.name]}, **facts))
+    for op in following:
+        block.add_op(op)
 
 
 def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) -> None:

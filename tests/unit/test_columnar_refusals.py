@@ -13,7 +13,7 @@ import pyarrow.parquet as pq  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar.blocks import Loaded  # noqa: E402
 from hpcdist.columnar.order import Order, Shuffle  # noqa: E402
-from hpcdist.columnar.windows import batches  # noqa: E402
+from hpcdist.columnar.windows import windows  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
 from tests.columnar_files import hashed, joined, parquet, variables  # noqa: E402
 
@@ -54,7 +54,7 @@ def test_a_block_with_too_few_rows_is_not_used():
         return Loaded(4, {"x": np.arange(4 - number)})
 
     with pytest.raises(DataError, match="'x': expected 8 rows of a window, got 7"):
-        next(batches(order, 0, 8, 2, read))
+        next(windows(order, 0, 8, 2, read))
 
 
 # -- arguments -------------------------------------------------------------------------------------

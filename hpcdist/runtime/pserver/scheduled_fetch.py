@@ -34,7 +34,7 @@ class ScheduledFetch:
         self._endpoint = self._refusal = ""
         if plan is None or plan.mode.geo:  # GEO: trainers update, with schedules of their own
             return
-        self._endpoint, self._refusal = _updating(plan), _why_not(program, plan)
+        self._endpoint, self._refusal = plan.updating, _why_not(program, plan)
         computed = {name for op in program.global_block().ops for name in op.output_arg_names}
         self._asked = {v.name: v for v in plan.scheduled if v.name not in computed}
 
@@ -68,12 +68,6 @@ class ScheduledFetch:
             return self.completed(names, own)
 
         return complete
-
-
-def _updating(plan: Plan) -> str:
-    """Return a server that updates something in every step of a Program."""
-    routes = plan.of_this_turn().routes
-    return routes[0].endpoints[0] if routes else plan.endpoints[0]
 
 
 def _why_not(program: Program, plan: Plan) -> str:

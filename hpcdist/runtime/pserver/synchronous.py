@@ -31,13 +31,23 @@ class Synchronous(StepProtocol):
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         staging = self.connection.staging(binding)
         client, parameters = self.connect(binding, staging)
+        scheduled = {value.name for value in self.plan.scheduled}
         calls, _ = bind_sends(ops, self.plan, client, staging, binding.arrays)
         for i, op in enumerate(ops):
             if op.type == "send_barrier":
                 calls[i] = client.post_receives
             elif op.type == "fetch_barrier":
                 calls[i] = in_order(client.wait_receives, staging.up(parameters))
+            elif op.type == "recv" and scheduled.issuperset(op.output("Out")):
+                calls[i] = self._ask(client, op, staging)
         return calls
+
+    def _ask(self, client: PsClient, op: Operator, staging: Staging) -> Call | None:
+        """Return what takes over values of the schedule: those of this step, which has ended."""
+        names = op.output("Out")
+        arrays = {name: staging.host(name) for name in names}
+        read = functools.partial(client.read, op.attrs["epmap"][0], arrays)
+        return in_order(read, staging.up(names))
 
     def connect(self, binding: Binding, staging: Staging) -> tuple[PsClient, list[str]]:
         """Connect the arrays of a Program; return the client, and the parameters received."""

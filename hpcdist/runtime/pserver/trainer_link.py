@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -11,10 +12,12 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
+from hpcdist.executor.scope import Scope, holds_averages
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Meta
+from hpcdist.graph.roles import AFTER_UPDATES
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.death_consensus import Witness
 from hpcdist.runtime.job.link import Link
@@ -125,6 +128,8 @@ class TrainerLink(Link):
         ahead = not plan.mode.averaged
         tables = specs_of(plan), len(self._cluster.servers), self._tables
         pulls_and_pushes = bind_steps(ops, binding, *tables, ahead=ahead)
+        if any(AFTER_UPDATES in op.attrs for op in ops[0].block.ops):
+            calls[0] = in_order(functools.partial(_refuse_averages, binding.scope), calls[0])
         for i, op in enumerate(ops):
             calls[i] = in_order(pulls_and_pushes.get(id(op)), calls[i])
             if op.type == "distributed_lookup_table":
@@ -196,6 +201,16 @@ def protocol_of(mode: Mode) -> type[StepProtocol]:
     if mode.runtime_split:
         return CommunicatorStep
     return Synchronous if mode.synchronous else Asynchronous
+
+
+def _refuse_averages(scope: Scope) -> None:
+    """Refuse a step of parameters that have their averages on this trainer, not on the servers."""
+    if holds_averages(scope):
+        raise PlanError(
+            "parameters have their averages here (apply), but the servers have the parameters' own "
+            "values, and would train on with these: leave the `with`, or call restore(exe), before "
+            "the next step"
+        )
 
 
 def _trains(ops: Sequence[Operator], plan: Plan) -> bool:
