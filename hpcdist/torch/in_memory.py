@@ -8,6 +8,7 @@ of phase k - 2, for they have come to phase k - 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -46,7 +47,7 @@ class HostMemory:
 
         They have ``length`` elements and lie ``begin`` bytes from the buffers' beginnings.
         """
-        return self._view(self._count % 2, dtype, length, begin)
+        return list(self._view(self._count % 2, dtype, length, begin))
 
     def meet(self) -> Meeting:
         """Return the wait for all ranks to have written what is theirs in this phase."""
@@ -65,9 +66,12 @@ class HostMemory:
         told = [head[at] for head in self._heads]
         agree(call, told, self._names, self.rank, number)
 
-    def _slice(self, turn: int, dtype: torch.dtype, length: int, begin: int) -> list[torch.Tensor]:
+    def _slice(
+        self, turn: int, dtype: torch.dtype, length: int, begin: int
+    ) -> tuple[torch.Tensor, ...]:
         end = begin + length * dtype.itemsize
-        return list(self._buffers[turn, :, begin:end].view(dtype).unbind(0))
+        found: tuple[torch.Tensor, ...] = self._buffers[turn, :, begin:end].view(dtype).unbind(0)
+        return found
 
 
 class Meeting:
@@ -147,8 +151,10 @@ def all_to_all(
     targets = zip(*(pieces(vector, step) for vector in outputs), strict=True)
     for given, into in zip(sources, targets, strict=True):
         for peer, part in enumerate(given):
-            memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
+            if peer != memory.rank:
+                memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
         rows = memory.rows(given[0].dtype, given[0].numel(), memory.rank * step)
+        rows[memory.rank] = given[memory.rank]
         yield memory.meet()
         for row, out in zip(rows, into, strict=True):
             out.copy_(row)
@@ -164,10 +170,12 @@ def reduce_scatter(
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
     sources = zip(*(pieces(vector, step) for vector in inputs), strict=True)
     for given, into in zip(sources, pieces(out, step), strict=True):
-        for peer, part in enumerate(given):
-            row = memory.rows(part.dtype, part.numel(), peer * step)[memory.rank]
-            row.copy_(reduction.prepare(part))
+        prepared = [reduction.prepare(part) for part in given]
+        for peer, part in enumerate(prepared):
+            if peer != memory.rank:
+                memory.rows(part.dtype, part.numel(), peer * step)[memory.rank].copy_(part)
         rows = memory.rows(into.dtype, into.numel(), memory.rank * step)
+        rows[memory.rank] = prepared[memory.rank]
         yield memory.meet()
         reduction.fold(rows, into)
 
@@ -176,7 +184,10 @@ def reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction, root:
     """Overwrite the root's ``vector`` with the reduction of all."""
     for part in pieces(vector, CHUNK):
         rows = memory.rows(part.dtype, part.numel())
-        rows[memory.rank].copy_(reduction.prepare(part))
+        if memory.rank == root:
+            rows[root] = reduction.prepare(part)
+        else:
+            rows[memory.rank].copy_(reduction.prepare(part))
         yield memory.meet()
         if memory.rank == root:
             reduction.fold(rows, part)
@@ -191,26 +202,40 @@ def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction) -
         yield memory.meet()
         reduction.fold(rows, vector)
         return
-    # Each rank reduces a share of a piece. In the phase in which they tell their shares' results,
-    # in the second half of the buffers, they give the next piece in the first half.
-    before: torch.Tensor | None = None
+    # Each rank reduces a share of a piece, of which it needs no copy. In the phase in which they
+    # tell their shares' results, in the second half of the buffers, they give the next piece in the
+    # first half.
+    before: _Piece | None = None
     for part in [*pieces(vector, HALF), None]:
         if before is not None:
-            bounds = cuts(before.numel(), size, size)
-            begin, end = bounds[rank : rank + 2]
-            shares = [row[begin:end] for row in rows]
-            reduction.fold(shares, memory.rows(dtype, end - begin, HALF)[rank])
-            results = [
-                memory.rows(dtype, e - b, HALF)[k] for k, (b, e) in enumerate(pairwise(bounds))
-            ]
+            begin, end = before.bounds[rank : rank + 2]
+            given = [row[begin:end] for row in before.rows]
+            given[rank] = before.own[begin:end]
+            reduction.fold(given, memory.rows(dtype, end - begin, HALF)[rank])
+            places = list(pairwise(before.bounds))
+            results = [memory.rows(dtype, e - b, HALF)[k] for k, (b, e) in enumerate(places)]
+        now = None
         if part is not None:
-            rows = memory.rows(dtype, part.numel())
-            rows[rank].copy_(reduction.prepare(part))
+            rows, bounds = memory.rows(dtype, part.numel()), cuts(part.numel(), size, size)
+            now = _Piece(part, reduction.prepare(part), rows, bounds)
+            begin, end = bounds[rank : rank + 2]
+            rows[rank][:begin].copy_(now.own[:begin])
+            rows[rank][end:].copy_(now.own[end:])
         yield memory.meet()
         if before is not None:
-            for result, (begin, end) in zip(results, pairwise(bounds), strict=True):
-                before[begin:end].copy_(result)
-        before = part
+            for result, (begin, end) in zip(results, places, strict=True):
+                before.part[begin:end].copy_(result)
+        before = now
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A piece of a vector that is reduced, what this rank gives of it, and all ranks' buffers."""
+
+    part: torch.Tensor
+    own: torch.Tensor
+    rows: list[torch.Tensor]
+    bounds: Sequence[int]  # of the ranks' shares
 
 
 def pieces(vector: torch.Tensor, nbytes: int) -> list[torch.Tensor]:

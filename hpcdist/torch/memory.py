@@ -49,6 +49,47 @@ def put_back(vectors: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -
             tensor.detach().copy_(vector.view(tensor.shape))
 
 
+def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the elements of tensors of one dtype as one vector: its own memory if it is one."""
+    checked(tensors)
+    if len(tensors) == 1:
+        return flat(tensors[0])
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise CommError(f"tensors of one dtype expected, got {', '.join(map(described, tensors))}")
+    return torch.cat([flat(tensor) for tensor in tensors])
+
+
+def put_back_joined(vector: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Undo `joined`."""
+    put_back(vector.split([tensor.numel() for tensor in tensors]), tensors)
+
+
+def equal_parts(vector: torch.Tensor, ranks: int) -> list[torch.Tensor]:
+    """Return a vector cut equally; CommError if it cannot be."""
+    if vector.numel() % ranks:
+        raise CommError(f"{ranks} ranks cannot share {vector.numel()} elements equally")
+    return list(vector.view(ranks, -1)) if vector.numel() else [vector] * ranks
+
+
+def parts_by_rows(
+    vector: torch.Tensor, like: torch.Tensor, rows: Sequence[int], ranks: int
+) -> list[torch.Tensor]:
+    """Return the vector of ``like`` cut by its rows, one number for each rank; none: equally."""
+    if not rows:
+        return equal_parts(vector, ranks)
+    if len(rows) != ranks or sum(rows) != len(like):
+        raise CommError(
+            f"splits {list(rows)} of {described(like)}: expected {ranks} that add to {len(like)}"
+        )
+    row = vector.numel() // len(like) if len(like) else 0
+    return list(vector.split([row * count for count in rows]))
+
+
+def described(tensor: torch.Tensor) -> str:
+    """Return a tensor's dtype and shape, for messages."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def as_bytes(vector: torch.Tensor) -> Array:
     """Return the memory of a contiguous vector as bytes."""
     if not vector.numel():

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import AllgatherOptions
 
-from hpcdist.comm.base import ANY
-from hpcdist.comm.collective import Group
-from hpcdist.comm.lanes import Lane, Operation, Steps
-from hpcdist.errors import CommError, DeadlineError
-from hpcdist.torch import by_messages, in_memory
-from hpcdist.torch.by_messages import Channel
-from hpcdist.torch.in_memory import HostMemory
+from hpcdist.errors import CommError
+from hpcdist.torch import by_messages, in_memory, sparse_sum
+from hpcdist.torch.arguments import OneOrList, one, one_for_each, options
+from hpcdist.torch.group_queue import GroupQueue
 from hpcdist.torch.job import TorchJob
-from hpcdist.torch.memory import checked, flat, put_back
+from hpcdist.torch.memory import (
+    checked,
+    described,
+    equal_parts,
+    flat,
+    joined,
+    parts_by_rows,
+    put_back,
+    put_back_joined,
+)
 from hpcdist.torch.reductions import reduction
-from hpcdist.torch.signature import Call, agree
+from hpcdist.torch.signature import Call
+from hpcdist.torch.single_messages import SingleMessages
 from hpcdist.torch.work import MpiWork
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
-InMemory: TypeAlias = Callable[[HostMemory], Steps] | None
-ByMessages: TypeAlias = Callable[[Channel], Steps]
-COLLECTIVE_TAG = 0  # single messages have odd tags
 
 
 class MpiProcessGroup(dist.ProcessGroup):
@@ -53,17 +55,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))
         self._size = len(ranks)
         self._names = {"name": name, "description": ""}
-        deadline_s = job.deadline_s if timeout == default_pg_timeout else timeout.total_seconds()
-        self._meet_first(store, rank, ranks, name, deadline_s)
-        transport = job.transport.subset(ranks, zlib.crc32(name.encode()) % 2**15)
-        self._mover = job.mover
-        self._group = Group(transport, tuple(ranks), deadline_s)
-        self._channel = Channel(transport, COLLECTIVE_TAG)
-        self._memory = in_memory.host_memory(transport, self._group.names)
-        self._lane = Lane()
-        self._from_anyone = Lane()
-        self._sequence = 0
-        self._checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
+        self.queue = GroupQueue(job, store, ranks, name, timeout)
+        self._messages = SingleMessages(self.queue)
 
     def getBackendName(self) -> str:
         return "hpcdist"
@@ -88,14 +81,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
+        return self.queue.sequence
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.set_timeout(timeout)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        names, transport = self._group.names, self._group.transport
-        self._group = Group(transport, names, timeout.total_seconds())
+        self.queue.set_timeout(timeout)
 
     def shutdown(self) -> None:
         """Do nothing: what the group holds is given back at the end of the process."""
@@ -104,50 +96,55 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     # -- reductions --
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> MpiWork:
-        if len(tensors) == 1 and tensors[0].layout == torch.sparse_coo:
-            return self._sparse_all_reduce(tensors[0], opts or dist.AllreduceOptions())
-        return self.allreduce_coalesced(tensors, opts)
+    def allreduce(self, tensors: OneOrList, *opts: Any, **named: Any) -> MpiWork:
+        (tensor,), given = one(tensors), options(dist.AllreduceOptions(), *opts, **named)
+        if tensor.layout == torch.sparse_coo:
+            return self._all_reduce_sparse(tensor, given)
+        return self.allreduce_coalesced([tensor], given)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> MpiWork:
         opts = opts or dist.AllreduceCoalescedOptions()
-        vector = _joined(tensors)
+        vector = joined(tensors)
         how = reduction(opts.reduceOp, vector.dtype, self._size)
         call = Call("all_reduce", vector.dtype, vector.numel(), how.name)
-        return self._start(
+        return self.queue.add(
             call,
             lambda memory: in_memory.all_reduce(memory, vector, how),
             lambda channel: by_messages.all_reduce(channel, vector, how),
-            lambda: _part(vector, tensors),
+            lambda: put_back_joined(vector, tensors),
             tensors,
             opts,
         )
 
-    def reduce(self, tensors: Tensors, opts: Any) -> MpiWork:
-        vector, root = _joined(tensors), opts.rootRank
+    def reduce(self, tensors: OneOrList, *how_and_where: Any, **named: Any) -> MpiWork:
+        tensors, opts = one(tensors), options(dist.ReduceOptions(), *how_and_where, **named)
+        vector, root = joined(tensors), self._root(opts)
         how = reduction(opts.reduceOp, vector.dtype, self._size)
         call = Call("reduce", vector.dtype, vector.numel(), how.name, root)
-        return self._start(
+        return self.queue.add(
             call,
             lambda memory: in_memory.reduce(memory, vector, how, root),
             lambda channel: by_messages.reduce(channel, vector, how, root),
-            lambda: _part(vector, tensors),
+            lambda: put_back_joined(vector, tensors),
             tensors,
             opts,
         )
 
     def reduce_scatter(
-        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+        self, outputs: OneOrList, inputs: Sequence[Any], *opts: Any, **named: Any
     ) -> MpiWork:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        given = options(dist.ReduceScatterOptions(), *opts, **named)
         pairs = list(zip(outputs, inputs, strict=True))
-        return _last([self._reduce_scatter(*pair, opts) for pair in pairs], outputs)
+        return _last([self._reduce_scatter(*pair, given) for pair in pairs], outputs)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> MpiWork:
         self._fits("reduce_scatter", part=output, whole=input)
         checked([input])
-        return self._reduce_scatter(output, self._parts(flat(input)), opts)
+        return self._reduce_scatter(output, equal_parts(flat(input), self._size), opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -161,20 +158,26 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     # -- copies --
 
-    def broadcast(self, tensors: Tensors, opts: Any) -> MpiWork:
-        vector, root = _joined(tensors), opts.rootRank
-        return self._start(
+    def broadcast(self, tensors: OneOrList, *where: Any, **named: Any) -> MpiWork:
+        tensors, opts = one(tensors), options(dist.BroadcastOptions(), *where, **named)
+        vector, root = joined(tensors), self._root(opts)
+        return self.queue.add(
             Call("broadcast", vector.dtype, vector.numel(), root=root),
             lambda memory: in_memory.broadcast(memory, vector, root),
             lambda channel: by_messages.broadcast(channel, vector, root),
-            lambda: _part(vector, tensors),
+            lambda: put_back_joined(vector, tensors),
             tensors,
             opts,
         )
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> MpiWork:
+    def allgather(
+        self, outputs: Sequence[Any], inputs: OneOrList, *opts: Any, **named: Any
+    ) -> MpiWork:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        given = options(AllgatherOptions(), *opts, **named)
         pairs = zip(outputs, inputs, strict=True)
-        return _last([self._all_gather(own, list(into), opts) for into, own in pairs], outputs)
+        return _last([self._all_gather(own, list(into), given) for into, own in pairs], outputs)
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
@@ -182,7 +185,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self._fits("all_gather", part=input, whole=output)
         checked([output])
         vector = flat(output)
-        return self._all_gather(input, self._parts(vector), opts, (vector, output))
+        return self._all_gather(input, equal_parts(vector, self._size), opts, (vector, output))
 
     _allgather_base = all_gather_single
 
@@ -200,12 +203,19 @@ class MpiProcessGroup(dist.ProcessGroup):
         """``outputs[r][k]`` becomes rank r's ``inputs[k]``."""
         return self.allgather([[row[k] for row in outputs] for k in range(len(inputs))], inputs)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> MpiWork:
-        (own,), root = inputs, opts.rootRank
+    def gather(
+        self, outputs: Sequence[Any], inputs: OneOrList, *where: Any, **named: Any
+    ) -> MpiWork:
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs] if outputs else [], [inputs]
+        opts = options(dist.GatherOptions(), *where, **named)
+        (own,), root = inputs, self._root(opts)
         targets = list(outputs[0]) if outputs else []
         checked([own, *targets])
+        if self.rank() == root:
+            one_for_each("gather", targets, own, root, self._size)
         vector, vectors = flat(own), [flat(target) for target in targets]
-        return self._start(
+        return self.queue.add(
             Call("gather", own.dtype, root=root),
             None,
             lambda channel: by_messages.gather(channel, vector, vectors, root),
@@ -214,12 +224,19 @@ class MpiProcessGroup(dist.ProcessGroup):
             opts,
         )
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> MpiWork:
-        (out,), root = outputs, opts.rootRank
+    def scatter(
+        self, outputs: OneOrList, inputs: Sequence[Any], *where: Any, **named: Any
+    ) -> MpiWork:
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs] if inputs else []
+        opts = options(dist.ScatterOptions(), *where, **named)
+        (out,), root = outputs, self._root(opts)
         sources = list(inputs[0]) if inputs else []
         checked([out, *sources])
+        if self.rank() == root:
+            one_for_each("scatter", sources, out, root, self._size)
         vector, vectors = flat(out), [flat(source) for source in sources]
-        return self._start(
+        return self.queue.add(
             Call("scatter", out.dtype, root=root),
             None,
             lambda channel: by_messages.scatter(channel, vectors, vector, root),
@@ -228,16 +245,20 @@ class MpiProcessGroup(dist.ProcessGroup):
             opts,
         )
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> MpiWork:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, *opts: Any, **named: Any) -> MpiWork:
         checked([*outputs, *inputs])
+        me = self.rank()
+        for tensors in (outputs, inputs):
+            own = outputs[me] if len(outputs) > me else None
+            one_for_each("all_to_all", tensors, own, me, self._size)
         given, into = [flat(tensor) for tensor in inputs], [flat(out) for out in outputs]
-        return self._start(
+        return self.queue.add(
             Call("all_to_all", outputs[0].dtype),
             None,
             lambda channel: by_messages.all_to_all(channel, given, into),
             lambda: put_back(into, outputs),
             outputs,
-            opts,
+            options(dist.AllToAllOptions(), *opts, **named),
         )
 
     def alltoall_base(
@@ -246,103 +267,71 @@ class MpiProcessGroup(dist.ProcessGroup):
         input: torch.Tensor,
         output_splits: Sequence[int],
         input_splits: Sequence[int],
-        opts: Any = None,
+        *opts: Any,
+        **named: Any,
     ) -> MpiWork:
         """Splits are numbers of rows (dimension 0) for each rank; empty: equal ones."""
         checked([output, input])
         vector = flat(output)
-        into = self._parts(vector, output, output_splits)
-        given = self._parts(flat(input), input, input_splits)
+        into = parts_by_rows(vector, output, output_splits, self._size)
+        given = parts_by_rows(flat(input), input, input_splits, self._size)
+        one_for_each("all_to_all", given, into[self.rank()], self.rank(), self._size)
         equal = not output_splits and not input_splits
-        return self._start(
+        return self.queue.add(
             Call("all_to_all", output.dtype, input.numel() if equal else None),
             (lambda memory: in_memory.all_to_all(memory, given, into)) if equal else None,
             lambda channel: by_messages.all_to_all(channel, given, into),
             lambda: put_back([vector], [output]),
             [output],
-            opts,
+            options(dist.AllToAllOptions(), *opts, **named),
         )
 
     all_to_all_single = alltoall_base
 
-    def barrier(self, opts: Any = None) -> MpiWork:
-        call = Call("barrier", torch.uint8, 0)
-        return self._start(call, in_memory.barrier, by_messages.barrier, _nothing, [], opts)
+    def barrier(self, *opts: Any, **named: Any) -> MpiWork:
+        call, given = (
+            Call("barrier", torch.uint8, 0),
+            options(dist.BarrierOptions(), *opts, **named),
+        )
+        return self.queue.add(call, in_memory.barrier, by_messages.barrier, _nothing, [], given)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Wait for all ranks; the error names all that have not come, on every rank."""
-        opts = dist.BarrierOptions()
-        if timeout is not None:
-            opts.timeout = timeout
-        self.barrier(opts).wait()
+        self.barrier(timeout).wait()
 
     # -- single messages --
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> MpiWork:
         (tensor,) = tensors
-        checked(tensors)
-        channel = self._single(tag)
-        sends = [(to, flat(tensor))]
-        what = f"rank {self._group.names[to]} to take {_of(tensor)}, tag {tag}"
-        return self._go(MpiWork(self._mover, Lane(), []), _once(channel, sends), lambda: what)
+        return self._messages.send(tensor, to, tag)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> MpiWork:
         (tensor,) = tensors
-        checked(tensors)
-        channel, vector = self._single(tag), flat(tensor)
-
-        def steps() -> Steps:
-            yield channel.exchange(receives=[(source, vector)])
-            put_back([vector], tensors)
-
-        what = f"a message of {_of(tensor)}, tag {tag}"
-        return self._go(MpiWork(self._mover, Lane(), tensors), steps(), lambda: what)
+        return self._messages.receive(tensor, source, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> MpiWork:
         (tensor,) = tensors
-        checked(tensors)
-        channel, vector = self._single(tag), flat(tensor)
-        work = MpiWork(self._mover, self._from_anyone, tensors)
-
-        def steps() -> Steps:
-            message = _AnyMessage(channel)
-            yield message
-            work.source = message.peer
-            yield channel.exchange(receives=[(message.peer, vector)])
-            put_back([vector], tensors)
-
-        return self._go(work, steps(), lambda: f"a message of {_of(tensor)}, tag {tag}")
+        return self._messages.receive_any(tensor, tag)
 
     # -- inside --
 
-    def _meet_first(
-        self, store: dist.Store, rank: int, ranks: Sequence[int], name: str, deadline_s: float
-    ) -> None:
-        """Wait until all ranks of the group make it: MPI's own wait for them has no deadline."""
-        keys = [f"makes/{k}" for k in range(len(ranks))]
-        store.set(keys[rank], "")
-        try:
-            store.wait(keys, timedelta(seconds=deadline_s))
-        except dist.DistStoreError as late:
-            missing = tuple(r for r, key in zip(ranks, keys, strict=True) if not store.check([key]))
-            error = DeadlineError(
-                f"rank {ranks[rank]} makes group {name!r} of ranks {list(ranks)} and rank "
-                f"{', '.join(map(str, missing))} has not within {deadline_s:g} s: every rank must "
-                "call new_group for all groups, in the same order"
-            )
-            error.missing = missing
-            raise error from late
+    def _root(self, opts: Any) -> int:
+        root = int(opts.rootRank)
+        if not 0 <= root < self._size:
+            raise CommError(f"root {root}: expected a rank of the group, 0 to {self._size - 1}")
+        return root
 
     def _reduce_scatter(self, out: torch.Tensor, parts: Tensors, opts: Any) -> MpiWork:
         opts = opts or dist.ReduceScatterOptions()
         checked([out, *parts])
+        one_for_each("reduce_scatter", parts, out, self.rank(), self._size)
         vector, given = flat(out), [flat(part) for part in parts]
         how = reduction(opts.reduceOp, out.dtype, self._size)
         equal = len({part.numel() for part in given}) == 1
         length = vector.numel() if equal else None
-        return self._start(
+        return self.queue.add(
             Call("reduce_scatter", out.dtype, length, how.name),
             (lambda memory: in_memory.reduce_scatter(memory, given, vector, how))
             if equal
@@ -362,11 +351,12 @@ class MpiProcessGroup(dist.ProcessGroup):
     ) -> MpiWork:
         """``whole`` is the vector that ``outputs`` are parts of, and the tensor it belongs to."""
         checked([own, *outputs])
+        one_for_each("all_gather", outputs, own, self.rank(), self._size)
         given = flat(own)
         into = outputs if whole else [flat(out) for out in outputs]
         vectors, tensors = ([whole[0]], [whole[1]]) if whole else (into, outputs)
         equal = len({out.numel() for out in into}) == 1
-        return self._start(
+        return self.queue.add(
             Call("all_gather", own.dtype, given.numel() if equal else None),
             (lambda memory: in_memory.all_gather(memory, given, into)) if equal else None,
             lambda channel: by_messages.all_gather(channel, given, into),
@@ -375,142 +365,26 @@ class MpiProcessGroup(dist.ProcessGroup):
             opts,
         )
 
-    def _sparse_all_reduce(self, tensor: torch.Tensor, opts: Any) -> MpiWork:
+    def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> MpiWork:
         how = reduction(opts.reduceOp, tensor.dtype, self._size)
         if how.name != "SUM":
             raise CommError(f"all_reduce of sparse tensors: expected ReduceOp.SUM, got {how.name}")
-        mine = tensor.detach().coalesce()
-        indices, values = mine.indices(), mine.values()
-
-        def steps(channel: Channel) -> Steps:
-            counts = torch.empty(self._size, dtype=torch.int64)
-            own = torch.tensor([values.shape[0]])
-            yield from by_messages.all_gather(channel, own, counts.split(1))
-            all_indices = [indices.new_empty((len(indices), n)) for n in counts.tolist()]
-            all_values = [values.new_empty((n, *values.shape[1:])) for n in counts.tolist()]
-            for given, outs in ((indices, all_indices), (values, all_values)):
-                into = [out.reshape(-1) for out in outs]
-                yield from by_messages.all_gather(channel, given.reshape(-1), into)
-            parts = [
-                torch.sparse_coo_tensor(i, v, tensor.shape, is_coalesced=True)
-                for i, v in zip(all_indices, all_values, strict=True)
-            ]
-            *_, total = accumulate(parts)
-            with torch.no_grad():  # a detached tensor would get the elements alone
-                tensor.copy_(total.coalesce())
-
-        return self._start(
-            Call("all_reduce", tensor.dtype, None, how.name), None, steps, _nothing, [tensor], opts
+        own = tensor.detach().coalesce()
+        return self.queue.add(
+            Call("all_reduce", tensor.dtype, None, how.name),
+            None,
+            lambda channel: sparse_sum.all_reduce(channel, tensor, own),
+            _nothing,
+            [tensor],
+            opts,
         )
-
-    def _start(
-        self,
-        call: Call,
-        memory: InMemory,
-        messages: ByMessages,
-        then: Callable[[], None],
-        result: Sequence[Any],
-        opts: Any,
-    ) -> MpiWork:
-        """Put a collective at the end of this group's; it begins at once if it is the first."""
-        self._sequence += 1
-        number = self._sequence
-        steps = self._steps(call, memory, messages, then, number)
-        work = MpiWork(self._mover, self._lane, result)
-        return self._go(work, steps, lambda: f"{call} (number {number})", opts)
-
-    def _steps(
-        self,
-        call: Call,
-        memory: InMemory,
-        messages: ByMessages,
-        then: Callable[[], None],
-        number: int,
-    ) -> Steps:
-        """Do a collective in shared memory or by messages, once all ranks call the same one.
-
-        In shared memory that costs nothing; else it is asked at a debug level only.
-        """
-        if self._memory is not None:
-            own = call.encoded()
-            self._memory.tell(own)
-            steps = (memory or in_memory.barrier)(self._memory)
-            yield next(steps)
-            self._memory.agree(own, number)
-            yield from steps
-        elif self._checks:
-            own = call.encoded()
-            everyone = torch.empty(self._size, dtype=torch.int64)
-            told = torch.tensor([own])
-            yield from by_messages.all_gather(self._channel, told, everyone.split(1))
-            agree(own, everyone.tolist(), self._group.names, self._group.rank, number)
-        if self._memory is None or memory is None:
-            yield from messages(self._channel)
-        then()
-
-    def _go(
-        self, work: MpiWork, steps: Steps, what: Callable[[], str], opts: Any = None
-    ) -> MpiWork:
-        timeout = getattr(opts, "timeout", default_pg_timeout)
-        given = timeout > timedelta(0) and timeout != default_pg_timeout
-        deadline_s = timeout.total_seconds() if given else self._group.deadline_s
-        work.operation = Operation(self._group, steps, what, deadline_s, work.tell)
-        work.lane.add(work.operation)
-        if work.lane.move() and getattr(opts, "asyncOp", True):
-            self._mover.watch(work.lane)
-        return work
-
-    def _single(self, tag: int) -> Channel:
-        """Return how a single message with a tag of the script's goes."""
-        most = (self._group.transport.most_tag - 1) // 2
-        if not 0 <= tag <= most:
-            raise CommError(f"tag {tag}: expected 0 to {most}, the tags that this MPI library has")
-        return Channel(self._group.transport, 2 * tag + 1)
 
     def _fits(self, kind: str, part: torch.Tensor, whole: torch.Tensor) -> None:
         if whole.numel() != part.numel() * self._size or whole.dtype != part.dtype:
             raise CommError(
-                f"{kind} over {self._size} ranks: {_of(part)} needs {_of(part)} times {self._size} "
-                f"on the other side, got {_of(whole)}"
+                f"{kind} over {self._size} ranks: {described(part)} needs {described(part)} times "
+                f"{self._size} on the other side, got {described(whole)}"
             )
-
-    def _parts(
-        self, vector: torch.Tensor, like: torch.Tensor | None = None, rows: Sequence[int] = ()
-    ) -> list[torch.Tensor]:
-        """Return a tensor's vector cut for the ranks: by rows of ``like``, or equally."""
-        if not rows or like is None:
-            if vector.numel() % self._size:
-                raise CommError(
-                    f"{self._size} ranks cannot share {vector.numel()} elements equally"
-                )
-            return list(vector.view(self._size, -1)) if vector.numel() else [vector] * self._size
-        if len(rows) != self._size or sum(rows) != len(like):
-            raise CommError(
-                f"splits {list(rows)} of {_of(like)}: expected {self._size} that add to {len(like)}"
-            )
-        row = vector.numel() // len(like) if len(like) else 0
-        return list(vector.split([row * count for count in rows]))
-
-
-class _AnyMessage:
-    """The wait for a message of any rank; ``peer`` is which, then."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.peer = ANY
-        self._channel = channel
-
-    def ended(self) -> bool:
-        came = self._channel.transport.iprobe(ANY, self._channel.tag)
-        if came is not None:
-            self.peer = came[0]
-        return came is not None
-
-    def missing(self) -> Sequence[int]:
-        return self._channel.others
-
-
-def _once(channel: Channel, sends: Sequence[tuple[int, torch.Tensor]]) -> Steps:
-    yield channel.exchange(sends)
 
 
 def _nothing() -> None:
@@ -521,22 +395,3 @@ def _last(works: list[MpiWork], result: Sequence[Any]) -> MpiWork:
     """Return the work that ends last, for all of them: they run one after another."""
     works[-1].covers(result)
     return works[-1]
-
-
-def _joined(tensors: Tensors) -> torch.Tensor:
-    """Return the elements of tensors of one dtype as one vector: its own memory if it is one."""
-    checked(tensors)
-    if len(tensors) == 1:
-        return flat(tensors[0])
-    if len({tensor.dtype for tensor in tensors}) > 1:
-        raise CommError(f"tensors of one dtype expected, got {', '.join(map(_of, tensors))}")
-    return torch.cat([flat(tensor) for tensor in tensors])
-
-
-def _part(vector: torch.Tensor, tensors: Tensors) -> None:
-    """Undo `_joined`."""
-    put_back(vector.split([tensor.numel() for tensor in tensors]), tensors)
-
-
-def _of(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -315,6 +316,52 @@ def test_objects_and_sparse_tensors(k):
 
 
 @WITH_AND_WITHOUT_MEMORY
+def test_groups_take_single_tensors_roots_and_operations_as_gloos_do(k):
+    pair = of_all(k)
+    own, last = torch.full((2,), float(dist.get_rank() + 1)), pair.size - 1
+    found = []
+    for group in (pair.ours, pair.gloo):
+        total, most, sent, least = (own.clone() for _ in range(4))
+        group.allreduce(total).wait()
+        group.allreduce([most], dist.ReduceOp.MAX).wait()
+        group.broadcast(sent, root=last).wait()
+        group.reduce(least, last, op=dist.ReduceOp.MIN).wait()
+        every, part, of_root = own.new_empty(pair.size, 2), own.new_empty(2), own.new_empty(2)
+        group.allgather([*every], own).wait()
+        group.reduce_scatter(part, [*every], dist.ReduceOp.MAX).wait()
+        group.scatter(of_root, [*every] if dist.get_rank() == last else [], last).wait()
+        gathered = own.new_zeros(pair.size, 2)
+        group.gather([*gathered] if dist.get_rank() == 0 else [], own, root=0).wait()
+        group.barrier(timeout=timedelta(seconds=60)).wait()
+        if dist.get_rank() != last:
+            least.zero_()  # who is not the root finds anything there
+        found.append(torch.cat([t.flatten() for t in (total, most, sent, least, every, part)]))
+        found[-1] = torch.cat([found[-1], of_root, gathered.flatten()])
+    assert torch.equal(*found)
+    with pytest.raises(CommError, match="expected one tensor, got 2; coalesced forms"):
+        pair.ours.allreduce([own, own])
+    with pytest.raises(CommError, match=f"root {pair.size}: expected a rank of the group, 0 to"):
+        pair.ours.broadcast(own, pair.size)
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    pair = of_all(0)
+    own, longer = torch.ones(2), [torch.ones(3) for _ in range(pair.size)]
+    doubles = [torch.ones(2, dtype=torch.float64) for _ in range(pair.size)]
+    for wrong in (longer, doubles, longer[1:]):
+        with pytest.raises(CommError, match="all_gather"):
+            pair.ours.allgather([wrong], [own])
+        with pytest.raises(CommError, match="reduce_scatter"):
+            pair.ours.reduce_scatter([own], [wrong])
+        with pytest.raises(CommError, match="all_to_all"):
+            pair.ours.alltoall([own] * pair.size, wrong)
+        with pytest.raises(CommError, match="gather"):
+            pair.ours.gather([wrong], [own], dist.get_rank())
+        with pytest.raises(CommError, match="scatter"):
+            pair.ours.scatter([own], [wrong], dist.get_rank())
+
+
+@WITH_AND_WITHOUT_MEMORY
 def test_coalesced_forms(k):
     pair = of_all(k)
     tensors = [torch.full((n,), float(n)) for n in (3, 1, 5)]
@@ -330,7 +377,7 @@ def test_without_memory_other_calls_are_told_at_the_debug_level():
     if pair.size == 1:
         return
     group = dist.new_group(list(pair.ranks))  # it is broken after this
-    group._memory, group._checks = None, True  # as with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    group.queue.memory, group.queue.checks = None, True  # as with TORCH_DISTRIBUTED_DEBUG=DETAIL
     pattern = r"barrier of uint8\[0\] on rank 0, all_reduce SUM of float32\[2\] on rank 1"
     with pytest.raises(CommError, match=pattern):
         dist.all_reduce(torch.ones(2), group=group) if dist.get_rank() else dist.barrier(group)
@@ -341,10 +388,10 @@ def test_without_memory_another_length_is_an_error():
         return
     group = dist.new_group([0, 1])  # it is broken after this
     if dist.get_rank() == 0:
-        group._memory = None
+        group.queue.memory = None
         dist.broadcast(torch.ones(2), 0, group=group)
     elif dist.get_rank() == 1:
-        group._memory = None
+        group.queue.memory = None
         with pytest.raises(CommError, match="rank 0 of the group sent 8 bytes, expected 12"):
             dist.broadcast(torch.ones(3), 0, group=group)
 

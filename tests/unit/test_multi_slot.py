@@ -171,6 +171,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path, files, command):
         labels_of(dataset("QueueDataset", [*files, tmp_path / "gone"], command))
 
 
+def test_a_pipe_command_need_not_read_all(tmp_path):
+    path = write(tmp_path / "a", [5] * 20_000)  # more than a pipe holds
+    assert labels_of(dataset("QueueDataset", [path], "cat | head -n 2")) == [[5, 5]]
+
+
 def test_pipe_commands_hash_texts_alike(files, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"

@@ -1,0 +1,54 @@
+"""What collectives are called with: torch takes tensors and options in several forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from hpcdist.errors import CommError
+from hpcdist.torch.memory import described
+
+OneOrList: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+
+
+def options(made: Any, *given: Any, **named: Any) -> Any:
+    """Return a collective's options: ``made``, with what its call has given, or the call's own.
+
+    torch lets callers give a root, a ReduceOp, a time-out in place of options, by order or name.
+    """
+    for value in (*given, *named.values()):
+        if isinstance(value, timedelta):
+            made.timeout = value
+        elif isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            made.reduceOp = value
+        elif isinstance(value, int):
+            made.rootRank = value
+        elif value is not None:
+            made = value
+    return made
+
+
+def one(tensors: OneOrList) -> list[torch.Tensor]:
+    """Return the tensor that a collective is called with, alone or in a list, as a list."""
+    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if len(found) != 1:
+        raise CommError(f"expected one tensor, got {len(found)}; coalesced forms take several")
+    return found
+
+
+def one_for_each(
+    kind: str, tensors: Sequence[torch.Tensor], own: torch.Tensor | None, rank: int, size: int
+) -> None:
+    """Refuse a list that has not a tensor for each of ``size`` ranks, this one's like ``own``."""
+    if own is None or len(tensors) != size:
+        raise CommError(f"{kind} over {size} ranks: expected {size} tensors, got {len(tensors)}")
+    for k, tensor in enumerate(tensors):
+        if tensor.dtype != own.dtype or (k == rank and tensor.numel() != own.numel()):
+            raise CommError(
+                f"{kind}: beside {described(own)} of this rank tensors of its dtype are needed, "
+                f"number {rank} with as many elements; number {k} is {described(tensor)}"
+            )

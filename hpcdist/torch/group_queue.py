@@ -1,0 +1,131 @@
+"""How the operations of one process group run: in order, agreed upon, within a deadline."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+from hpcdist.comm.collective import Group
+from hpcdist.comm.lanes import Lane, Operation, Steps
+from hpcdist.errors import DeadlineError
+from hpcdist.torch import by_messages, in_memory
+from hpcdist.torch.by_messages import Channel
+from hpcdist.torch.in_memory import HostMemory
+from hpcdist.torch.job import TorchJob
+from hpcdist.torch.signature import Call, agree
+from hpcdist.torch.work import MpiWork
+
+InMemory: TypeAlias = Callable[[HostMemory], Steps] | None
+ByMessages: TypeAlias = Callable[[Channel], Steps]
+COLLECTIVE_TAG = 0  # single messages have odd tags
+
+
+class GroupQueue:
+    """The operations of a group: collectives one after another, single messages beside them."""
+
+    def __init__(
+        self, job: TorchJob, store: dist.Store, ranks: Sequence[int], name: str, timeout: timedelta
+    ) -> None:
+        """``ranks`` are the job's ranks in the group, in its order. Collective among them.
+
+        A ``timeout`` other than torch's default bounds every wait, else FLAGS_rpc_deadline does.
+        """
+        deadline_s = job.deadline_s if timeout == default_pg_timeout else timeout.total_seconds()
+        _meet_first(store, job.transport.rank, ranks, name, deadline_s)
+        transport = job.transport.subset(ranks, zlib.crc32(name.encode()) % 2**15)
+        self.mover = job.mover
+        self.group = Group(transport, tuple(ranks), deadline_s)
+        self.channel = Channel(transport, COLLECTIVE_TAG)
+        self.memory = in_memory.host_memory(transport, self.group.names)
+        self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
+        self.sequence = 0  # of the collective that was called last
+        self._lane = Lane()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Bound every wait of operations that are called from now on."""
+        self.group = Group(self.group.transport, self.group.names, timeout.total_seconds())
+
+    def add(
+        self,
+        call: Call,
+        memory: InMemory,
+        messages: ByMessages,
+        then: Callable[[], None],
+        result: Sequence[Any],
+        opts: Any,
+    ) -> MpiWork:
+        """Put a collective at the end; it begins at once if it is the first.
+
+        It runs in ``memory`` that all ranks share if there is some, and it is given for that, else
+        by ``messages``; ``then`` is called after it, and ``result`` are the tensors that it writes.
+        """
+        self.sequence += 1
+        number = self.sequence
+        steps = self._steps(call, memory, messages, then, number)
+        work = MpiWork(self.mover, self._lane, result)
+        return self.go(work, steps, lambda: f"{call} (number {number})", opts)
+
+    def go(self, work: MpiWork, steps: Steps, what: Callable[[], str], opts: Any = None) -> MpiWork:
+        """Put an operation at the end of its handle's lane, and move it on as far as it goes."""
+        timeout = getattr(opts, "timeout", default_pg_timeout)
+        given = timeout > timedelta(0) and timeout != default_pg_timeout
+        deadline_s = timeout.total_seconds() if given else self.group.deadline_s
+        work.operation = Operation(self.group, steps, what, deadline_s, work.tell)
+        work.lane.add(work.operation)
+        if work.lane.move() and getattr(opts, "asyncOp", True):
+            self.mover.watch(work.lane)
+        return work
+
+    def _steps(
+        self,
+        call: Call,
+        memory: InMemory,
+        messages: ByMessages,
+        then: Callable[[], None],
+        number: int,
+    ) -> Steps:
+        """Do a collective in shared memory or by messages, once all ranks call the same one.
+
+        In shared memory that costs nothing; else it is asked at a debug level only.
+        """
+        if self.memory is not None:
+            own = call.encoded()
+            self.memory.tell(own)
+            steps = (memory or in_memory.barrier)(self.memory)
+            yield next(steps)
+            self.memory.agree(own, number)
+            yield from steps
+        elif self.checks:
+            own = call.encoded()
+            everyone = torch.empty(self.channel.size, dtype=torch.int64)
+            told = torch.tensor([own])
+            yield from by_messages.all_gather(self.channel, told, everyone.split(1))
+            agree(own, everyone.tolist(), self.group.names, self.group.rank, number)
+        if self.memory is None or memory is None:
+            yield from messages(self.channel)
+        then()
+
+
+def _meet_first(
+    store: dist.Store, rank: int, ranks: Sequence[int], name: str, deadline_s: float
+) -> None:
+    """Wait until all ranks of the group make it: MPI's own wait for them has no deadline."""
+    keys = {r: f"makes/{k}" for k, r in enumerate(ranks)}
+    store.set(keys[rank], "")
+    try:
+        store.wait([*keys.values()], timedelta(seconds=deadline_s))
+    except dist.DistStoreError as late:
+        missing = tuple(r for r, key in keys.items() if not store.check([key]))
+        error = DeadlineError(
+            f"rank {rank} makes group {name!r} of ranks {list(ranks)} and rank "
+            f"{', '.join(map(str, missing))} has not within {deadline_s:g} s: every rank must "
+            "call new_group for all groups, in the same order"
+        )
+        error.missing = missing
+        raise error from late
