@@ -165,3 +165,54 @@ def test_text_of_python_2():
     assert compat.to_bytes(given, inplace=True) is given and given == {b"a"}
     assert [compat.round(x) for x in (0.5, 1.5, -2.5, 0.0)] == [1.0, 2.0, -3.0, 0.0]
     assert compat.round(2.675001, 2) == 2.68
+
+
+def test_values_of_a_scope_as_arrays():
+    block = fluid.default_main_program().global_block()
+    startup = fluid.default_startup_program().global_block()
+    facts = {"name": "tree", "shape": [3, 2], "dtype": "int32", "persistable": True}
+    block.create_var(**facts)
+    startup.create_var(**facts, initializer=fluid.initializer.Constant(4))
+    tensor = fluid.global_scope().var("tree").get_tensor()
+    assert (tensor._get_dims(), tensor._is_initialized()) == ([0], False)
+    assert fluid.executor.as_numpy(tensor) is None
+    fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
+    assert (tensor._get_dims(), tensor._is_initialized()) == ([3, 2], True)
+    assert fluid.executor._fetch_var("tree").tolist() == [[4, 4]] * 3
+    held = fluid.executor._fetch_var("tree", return_numpy=False)
+    assert np.array(held).dtype == np.int32
+    with pytest.raises(HpcdistError, match="no variable 'leaf'"):
+        fluid.executor._fetch_var("leaf")
+
+
+def test_tensors_as_arrays():
+    array = fluid.core.LoDTensorArray()
+    array.append(fluid.create_lod_tensor(np.ones((2, 1)), [], fluid.CPUPlace()))
+    assert isinstance(array[0], fluid.core.LoDTensor) and array[0]._get_dims() == [2, 1]
+    assert [rows.tolist() for rows in fluid.executor.as_numpy(array)] == [[[1.0], [1.0]]]
+    with pytest.raises(HpcdistError, match="an array does not hold sequences"):
+        fluid.executor.as_numpy(fluid.create_lod_tensor([[1, 2], [3]], [[2, 1]], fluid.CPUPlace()))
+
+
+def test_hdfs_is_refused_when_it_is_used():
+    from hpcdist.contrib.utils.hdfs_utils import HDFSClient, multi_download
+    from hpcdist.incubate.fleet.utils import hdfs
+
+    assert hdfs.HDFSClient is HDFSClient is fluid.contrib.utils.HDFSClient
+    for use in (HDFSClient, multi_download):
+        with pytest.raises(HpcdistError, match="contrib.utils.* is not in hpcdist: .* shared file"):
+            use("/opt/hadoop", {"fs.default.name": "hdfs://a"})
+
+
+def test_losses_of_labels_without_a_last_dimension_have_their_shape():
+    """Values and gradients are those that Fluid 1.8.5 gives for labels [2]."""
+    x, label = fluid.data("x", [-1, 3]), fluid.data("label", [-1], "int64")
+    x.stop_gradient = False
+    cost = layers.cross_entropy(x, label, ignore_index=1)
+    (slope,) = fluid.gradients(layers.mean(cost), x)
+    assert cost.shape == (-1,)
+    scores = np.array([[0.2, 0.3, 0.5], [0.1, 0.6, 0.3]], "float32")
+    feed = {"x": scores, "label": np.array([2, 1])}
+    losses, slopes = fluid.Executor(fluid.CPUPlace()).run(feed=feed, fetch_list=[cost, slope])
+    np.testing.assert_allclose(losses, [np.log(2), 0], rtol=1e-6)
+    np.testing.assert_allclose(slopes, [[0, 0, -1], [0, 0, 0]], rtol=1e-6)
