@@ -55,6 +55,8 @@ ALIASES = {
     f"{_FLEET}.utils.hdfs": f"{_OWN}.hdfs",
     _BY_TRANSPILER: "hpcdist.fleet",
     f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
+    "hpcdist.transpiler.details": f"{_OWN}.program_code",
+    "hpcdist.transpiler.ps_dispatcher": "hpcdist.transpiler.dispatch",
     "hpcdist.layers.metric_op": "hpcdist.layers.metric",
     "hpcdist.layers.rnn": "hpcdist.layers.recurrent",
     "hpcdist.layers.sequence_lod": "hpcdist.layers.sequence",
@@ -78,6 +80,7 @@ SOURCES = {
     "hpcdist.parallel_executor": ("hpcdist",),
     "hpcdist.reader": ("hpcdist.io",),
     "hpcdist.trainer_desc": ("hpcdist",),
+    "hpcdist.transpiler.distribute_transpiler": ("hpcdist.transpiler",),
 }
 
 

@@ -122,6 +122,9 @@ class Scope:
         """Return a child."""
         return Scope(self)
 
+    def drop_kids(self) -> None:
+        """Forget the children: a child lives as long as somebody holds it, so there are none."""
+
     def erase(self, names: list[str]) -> None:
         """Drop variables."""
         for name in names:

@@ -144,7 +144,9 @@ class Block:
     ) -> Operator:
         """Add an operator at the end; its shape rule sets its outputs' shapes and types."""
         if type is None:
-            raise GraphError("append_op: an operator needs a type")
+            raise GraphError(
+                "`type` to initialized an Operator can not be None."
+            )  # in Fluid's words
         return self.insert_op(len(self.ops), type, inputs, outputs, attrs)
 
     def prepend_op(self, type: str, *args: Any, **kwargs: Any) -> Operator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 
 import numpy as np
@@ -165,6 +166,46 @@ def test_text_of_python_2():
     assert compat.to_bytes(given, inplace=True) is given and given == {b"a"}
     assert [compat.round(x) for x in (0.5, 1.5, -2.5, 0.0)] == [1.0, 2.0, -3.0, 0.0]
     assert compat.round(2.675001, 2) == 2.68
+
+
+def test_what_scripts_ask_of_variables_and_programs():
+    from hpcdist.transpiler.details import (
+        delete_ops,
+        find_op_by_input_arg,
+        find_op_by_output_arg,
+        op_to_code,
+        program_to_code,
+    )
+    from hpcdist.transpiler.ps_dispatcher import HashName
+
+    assert HashName is fluid.transpiler.HashName
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 2])
+        hidden = layers.fc(x, 2)
+        hidden._set_error_clip(fluid.clip.ErrorClipByValue(1e-6))
+        fluid.optimizer.SGD(0.1).minimize(layers.mean(hidden))
+        program = fluid.default_main_program()
+    assert hidden.grad_name == "fc_0.tmp_1@GRAD"
+    block = program.global_block()
+    assert "clip" in [op.type for op in block.ops]
+    assert [find_op_by_input_arg(block, "x"), find_op_by_input_arg(block, "y")] == [0, -1]
+    assert find_op_by_output_arg(block, hidden.name, reverse=True) == 1
+    text = io.StringIO()
+    program_to_code(program, text)
+    assert "mul(X=x" in text.getvalue() and op_to_code(block.ops[0]) in text.getvalue()
+    delete_ops(block, [block.ops[0]])
+    assert block.ops[0].type == "elementwise_add"
+    kinds = fluid.core.VarDesc.VarType
+    assert all(
+        var.type not in (kinds.FEED_MINIBATCH, kinds.FETCH_LIST) for var in block.vars.values()
+    )
+
+
+def test_an_average_of_fetched_losses_is_a_number():
+    average = fluid.average.WeightedAverage()
+    average.add(np.array([2.0]), 1)
+    average.add(np.array([4.0]), 3)
+    assert float(average.eval()) == 3.5
 
 
 def test_values_of_a_scope_as_arrays():
