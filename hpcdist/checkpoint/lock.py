@@ -139,8 +139,8 @@ def check(directory: Path) -> None:
     if path in _held and (other is None or other.job != job_name()):
         _held.discard(path)
         raise CheckpointError(
-            f"{directory}: {_words(other)} has taken over this directory, because this job "
-            f"did not renew its lock for {DEAD_S:g} s"
+            f"{directory}: {_words(other)} has taken over this directory, as this job gave "
+            f"no sign of life for {DEAD_S:g} s"
         )
 
 
