@@ -100,8 +100,8 @@ def _await(path: Path, deadline_s: float) -> tuple[PartFile, Part]:
             raise CheckpointError(failure)
         if time.monotonic() - began > deadline_s:
             raise CheckpointError(
-                f"{path}: has not come within {deadline_s:g} s: the checkpoint is not saved; all "
-                "ranks must see the same directory"
+                f"{path}: did not appear within {deadline_s:g} s, so the checkpoint is not saved; "
+                "all ranks must see the same directory"
             )
         time.sleep(POLL_S)
     with StoredFile(path) as file:

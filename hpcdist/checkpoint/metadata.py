@@ -250,7 +250,7 @@ def _check(facts: Part | Manifest) -> None:
             or table.begins[0] != 0
             or any(low > high for low, high in pairwise(table.begins))
         ):
-            raise ValueError(f"table {table.name!r}: the rows of its buckets are not in order")
+            raise ValueError(f"table {table.name!r}: its buckets are out of order")
         _check_array((table.count, table.dim), "float32")
         _check_array((table.count, table.state_width), "float32")
     if isinstance(facts, Part):
@@ -264,7 +264,7 @@ def _check(facts: Part | Manifest) -> None:
             raise ValueError(f"a part called {file.file!r}")
     for homes, of in ((facts.homes, facts.pieces), (facts.table_homes, facts.tables)):
         if len(homes) != len(of) or any(home >= len(facts.files) for home in homes):
-            raise ValueError("pieces without a home")
+            raise ValueError("pieces that no file is named for")
 
 
 def _check_array(shape: tuple[int, ...], dtype: str) -> None:
@@ -295,12 +295,12 @@ def _check_stored(stored: Stored) -> None:
     cut, size = cut_of(stored), math.prod(stored.shape)
     count = cut.count(size)
     if not len(stored.offsets) == len(stored.sizes) == len(stored.sums) == count:
-        raise ValueError(f"{len(stored.offsets)} places of {count} chunks")
+        raise ValueError(f"{len(stored.offsets)} offsets for {count} chunks")
     if not count:
         return
     limit = math.prod(stored.chunk) * itemsize + MORE_THAN_PACKED
     if min(stored.sizes) < 1 or max(stored.sizes) > limit:
-        raise ValueError("chunks of no, or of too many bytes")
+        raise ValueError("chunks that are empty or too large")
     if not stored.packed:
         padded = math.prod(stored.chunk) * itemsize + 4
         for nbytes, (_, elements) in zip(stored.sizes, cut.pieces(size)):

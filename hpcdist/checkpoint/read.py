@@ -89,7 +89,7 @@ class StoredFile:
         extents = _extents(found, self.name, size)
         rest = size - HEAD_BYTES - sum(nbytes for _, nbytes in extents)
         if rest > MAX_REST + 64 * head.facts_bytes:  # more than HDF5 needs: a file with a hole?
-            raise CheckpointError(f"{self.name}: {rest} bytes of it are of nothing that it lists")
+            raise CheckpointError(f"{self.name}: {rest} bytes belong to no dataset that it lists")
         if rest_of(descriptor, size, extents) != head.rest:
             raise damaged(self.name, "its structure (the bytes around the data)")
         return found

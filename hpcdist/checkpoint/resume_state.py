@@ -89,7 +89,7 @@ class Resumable:
         if given < self.position:
             raise CheckpointError(
                 f"the reader had given {self.position} batches of epoch {self.epoch} when the "
-                f"checkpoint was saved, but now it ends after {given}: it reads other data"
+                f"checkpoint was saved, but now it ends after {given}: its data has changed"
             )
         set_random_state(current)
         following = list(itertools.islice(samples, 1))

@@ -117,7 +117,7 @@ def check_order(part: TablePart, first: int, ids: np.ndarray, file: str) -> None
     rows = np.arange(first, first + len(ids))
     buckets = np.searchsorted(part.begins, rows, side="right") - 1
     if (owners_of(ids, BUCKETS) != buckets).any():
-        raise CheckpointError(f"{file}: table {part.name!r}: its rows are not in their order")
+        raise CheckpointError(f"{file}: table {part.name!r}: its rows are out of order")
 
 
 def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
@@ -130,7 +130,7 @@ def check_fits(table: SparseTable, part: TablePart, file: str) -> None:
         )
     if len(part.shared) != len(table.shared):
         raise CheckpointError(
-            f"{file}: table {table.name!r} has {len(part.shared)} numbers that its rows share, "
+            f"{file}: table {table.name!r} has {len(part.shared)} values shared by all rows, "
             f"wanted {len(table.shared)}: the program differs"
         )
     ours = facts_of(table)

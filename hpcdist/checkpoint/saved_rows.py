@@ -38,9 +38,9 @@ class SavedRows:
         for _, part in found:
             if part.facts.get(ORDER) != BY_MIX or part.dim != first.dim:
                 raise CheckpointError(
-                    f"{checkpoint.manifest}: the rows of table {name!r} are those of a checkpoint "
-                    "to train on with, or of different tables: save_inference_model writes them "
-                    "so that they can be looked up"
+                    f"{checkpoint.manifest}: the rows of table {name!r} were saved for resuming "
+                    "training, or come from different tables, and cannot be looked up in the "
+                    "file: save the model with save_inference_model"
                 )
         self._parts = [_Part(checkpoint.files[home], part) for home, part in found]
         self._never_trained = _beginning(first, str(checkpoint.manifest))

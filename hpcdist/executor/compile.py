@@ -204,8 +204,8 @@ class Compiler:
         table = self.block.find_var(name.removesuffix(grad_name("")))
         if isinstance(table, Parameter) and table.is_distributed:
             raise GraphError(
-                f"{name!r} is no array: rows of the distributed table {table.name!r} come into "
-                "being one by one, on servers if there are any; look the rows of some ids up "
+                f"{name!r} is not an array: rows of the distributed table {table.name!r} are "
+                "created one by one, on servers if there are any; look up the rows of some ids "
                 f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
             )
         value = self._held(name)

@@ -62,8 +62,8 @@ class Dynamic:
         for inner in nested_ops(op)[1:]:
             if is_control(inner) and "sub_block" not in inner.attrs:
                 raise GraphError(
-                    f"{op.place} {op.type}: operator {inner.type!r} within it talks to other ranks,"
-                    " which may not come there: let it stand outside of loops and branches"
+                    f"{op.place} {op.type}: operator {inner.type!r} within it exchanges data with "
+                    "other ranks, which may take another branch: move it out of loops and branches"
                 )
 
     def _must_interpret(self, op: Operator, recorded: set[int]) -> bool:
@@ -89,8 +89,8 @@ class Dynamic:
         mixed = bool(inputs) or not self.names.isdisjoint(op.output_arg_names)
         if mixed and is_control(op) and "sub_block" not in op.attrs:
             raise GraphError(
-                f"{op.place} {op}: {(inputs or op.output_arg_names)[0]!r} has a shape only the "
-                "step knows, for it comes from a loop or branch; it cannot be sent to other ranks"
+                f"{op.place} {op}: {(inputs or op.output_arg_names)[0]!r} comes from a loop or "
+                "branch, so its shape is known only in the step; it cannot be sent to other ranks"
             )
         if id(op) in self.ops:
             return True
@@ -129,9 +129,9 @@ def _refuse_sparse(op: Operator) -> None:
     """A gradient of some rows has as many as there are ids, and optimizers are compiled for it."""
     if op.type.endswith("_grad") and op.attrs.get("is_sparse"):
         raise GraphError(
-            f"{op.place} {op}: how many rows this gradient has only the step knows, for so it is "
-            "with the ids: take is_sparse=False, or let sequence_unpad follow the embedding, not "
-            "the ids"
+            f"{op.place} {op}: the number of rows of this gradient, like that of its ids, is known "
+            "only in the step: use is_sparse=False, or apply sequence_unpad to the embedding, "
+            "not to the ids"
         )
 
 

@@ -83,7 +83,9 @@ class Interpreter:
         if array is None:
             return None
         if isinstance(array, SelectedRows):
-            raise GraphError(f"{name!r} has chosen rows, which loops and branches do not take")
+            raise GraphError(
+                f"{name!r} is a sparse gradient (SelectedRows), not supported in loops"
+            )
         meta = self._metas.get(name)
         lod = None if meta is None else meta.lod
         memory, value = self._read.get(name, (None, None))

@@ -35,7 +35,7 @@ def test_a_trainer_with_more_batches_ends_the_job_at_once(tmp_path, fetches):
     ended = Job(tmp_path, script, "--quiet", ranks=2).end()
     assert ended.code == 1
     assert len(ended.messages) == 1
-    assert "trainer 0 has ended its script after 3 steps" in ended.err
+    assert "the script of trainer 0 has ended after 3 steps" in ended.err
 
 
 def test_the_same_losses_as_alone(tmp_path):

@@ -173,7 +173,7 @@ def test_a_file_with_a_large_hole_is_not_read_through(saved):
     forged = type(head)(head.facts_offset, head.facts_bytes, head.facts, 1 << 42, head.rest)
     with open(manifest, "r+b") as file:
         file.write(forged.encode())
-    with pytest.raises(CheckpointError, match="are of nothing that it lists"):
+    with pytest.raises(CheckpointError, match="belong to no dataset that it lists"):
         Checkpoint(saved)
 
 

@@ -309,7 +309,7 @@ def test_a_trainer_that_ends_early_is_named():
             exe.run(main, feed=batch(step, role.index))
         exe.close()
 
-    refused(script, "trainer 0 has ended its script after 2 steps")
+    refused(script, "the script of trainer 0 has ended after 2 steps")
 
 
 def test_ragged_numbers_of_trainers_are_checked_by_parallel_executor():

@@ -280,7 +280,9 @@ def test_a_trainer_that_tests_when_others_have_ended_is_told_so() -> None:
         exe.close()
 
     error = first_error(run_job(2, 0, run))
-    assert "trainer 1 has ended its script after 1 steps" in error and "to test too" in error
+    assert (
+        "the script of trainer 1 has ended after 1 steps" in error and "for evaluation too" in error
+    )
 
 
 # -- looking ahead ---------------------------------------------------------------------------------

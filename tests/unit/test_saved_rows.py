@@ -119,7 +119,7 @@ def test_what_cannot_be_looked_up_is_refused(trained, tmp_path):
         io.save_inference_model(str(tmp_path), *args)
     io.save_inference_model(str(tmp_path), *args, program_only=True)
     io.save_persistables(exe, str(tmp_path), test)  # a checkpoint: its rows are in another order
-    with pytest.raises(CheckpointError, match="'t' are those of a checkpoint"):
+    with pytest.raises(CheckpointError, match="'t' were saved for resuming"):
         io.load_inference_model(str(tmp_path), exe)
     io.save_params(exe, str(tmp_path), fluid.Program())
     with pytest.raises(CheckpointError, match="no rows of table 't'"):

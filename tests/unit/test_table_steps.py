@@ -283,7 +283,7 @@ def test_a_table_that_was_made_for_another_optimizer_is_refused(alone: fluid.Sco
         optimizer.Adam(0.1, lazy_mode=True).minimize(loss)
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(startup.clone())  # knows no Program that trains
-    with pytest.raises(GraphError, match="was made for sgd, and this program moves it by adam"):
+    with pytest.raises(GraphError, match="was made for sgd, but this program updates it by adam"):
         exe.run(main, feed={"a": np.array([[1]])})
 
 

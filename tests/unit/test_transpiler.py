@@ -418,4 +418,4 @@ def test_the_work_grows_no_faster_than_the_number_of_parameters() -> None:
             transpiler.get_pserver_programs(EP0)
         return sum(entry.callcount for entry in profile.getstats())
 
-    assert calls(400) < 2.5 * calls(200)
+    assert calls(160) < 2.5 * calls(80)

@@ -147,8 +147,8 @@ class BatchCheck:
         """Raise FeedError: another trainer's script has ended before this step."""
         raise FeedError(
             f"step {here.step}: {self.name(self._trainer)} feeds a batch, but the script of "
-            f"{self.name(trainer)} has ended: trainers share every batch, so all must feed "
-            "equally many; fluid.even_batches(reader, 'cut') gives all equally many"
+            f"{self.name(trainer)} has ended: trainers share every batch, so all must feed the "
+            "same number of batches; fluid.even_batches(reader, 'cut') makes the numbers equal"
         )
 
     def name(self, trainer: int) -> str:

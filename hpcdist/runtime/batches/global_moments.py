@@ -55,6 +55,6 @@ def _exchanged(op: Operator, told: np.ndarray, exchange: Exchange) -> list[np.nd
                 f"trainers sum the moments of {outputs[0]!r} in step {here.step}, so all must be "
                 f"there: expected {told.nbytes} bytes, got {len(data)} from trainer {trainer}"
                 + ("; its script has ended" if not data else "")
-                + "; feed equally many batches on all trainers"
+                + "; feed the same number of batches on all trainers"
             )
     return [np.frombuffer(data) for data in came if data is not None]

@@ -263,8 +263,8 @@ class Batches:
             raise FeedError(
                 f"step {here.step + 1}: with --feed local every trainer feeds rows of its own, "
                 f"at least one, but the trainers feed {counts['']} (0 also for one whose "
-                "script has ended); fluid.even_batches(reader, 'cut') gives all equally many "
-                "batches"
+                "script has ended); fluid.even_batches(reader, 'cut') makes the numbers of batches "
+                "equal"
             )
         return arrays, self._told(shared, Division(share_among(counts[""], index), counts), index)
 
@@ -289,8 +289,8 @@ class Batches:
     def _tell_whole(self, shared: _Shared, why: str) -> None:
         if not shared.told_whole and self._trainers.rank == 0 and self._trainers.size > 1:
             logger.warning(
-                "trainers cannot divide a batch of this program: %s. So every trainer computes "
-                "whole batches: the results are those of one process, and it is not faster",
+                "trainers cannot divide a batch of this program: %s. Every trainer computes the "
+                "whole batch: the results are those of one process, without a speedup",
                 why,
             )
         shared.told_whole = True
@@ -427,9 +427,9 @@ class Batches:
                 raise FeedError(
                     f"step {here.step}: {self._check.name(trainer)} runs another program than "
                     f"{self._check.name(self._trainers.rank)}, or fetches other values than "
-                    f"{', '.join(joined.names) or 'none'}: what is fetched is put together from "
-                    "all trainers' rows, so all must run the same and fetch the same; print it, "
-                    "or leave it, on one of them"
+                    f"{', '.join(joined.names) or 'none'}: fetched values are gathered from the "
+                    "rows of all trainers, so all must run the same program and fetch the same "
+                    "values; only printing may be left to one of them"
                 )
             if data is not None and record:
                 self._check.compare(trainer, data[len(asked) :])

@@ -353,11 +353,11 @@ class CollectiveLink(Link):
         if early and self._summing:
             self._stop_watching()
             raise CommError(
-                f"trainer {self._trainers.rank} is in step {here.step}, which all trainers make "
-                f"together, but trainer {early[0]} has ended its script after "
-                f"{self._left[early[0]]} steps: give all trainers equally many batches, or read "
-                "them through hpcdist.even_batches; programs that look rows of distributed tables "
-                "up run on all of them, to test too"
+                f"trainer {self._trainers.rank} is in step {here.step}, in which all trainers "
+                f"take part, but the script of trainer {early[0]} has ended after "
+                f"{self._left[early[0]]} steps: give all trainers the same number of batches, or "
+                "read them through hpcdist.even_batches; programs that look up rows of distributed "
+                "tables must run on all trainers, for evaluation too"
             )
 
 

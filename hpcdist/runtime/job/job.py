@@ -74,8 +74,8 @@ class Job(Control):
         membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
         if local_feed and membership.settles:
             raise PlanError(
-                "--feed local cannot go on without a trainer that dies, for its rows are its own: "
-                "leave --on-failure continue out"
+                "--feed local: no other trainer has the rows of one that dies, so the job cannot "
+                "continue without it: leave --on-failure continue out"
             )
         self._batches = Batches(
             self._trainers, deadline_s, membership, local=local_feed, ranks=cluster.trainers
@@ -261,8 +261,8 @@ class Job(Control):
                 return own, scheduled.completing(names, join)
         for name in self._on_servers.intersection(names):
             raise FeedError(
-                f"cannot fetch {name!r} on a trainer: it is computed on the servers; what they "
-                "keep from step to step fluid.io.save_persistables asks them for"
+                f"cannot fetch {name!r} on a trainer: it is computed on the servers; "
+                "fluid.io.save_persistables saves what they keep from step to step"
             )
         return names, self._batches.join(program, names)
 
@@ -270,8 +270,8 @@ class Job(Control):
         """From now on, let every step of this job count the rows that each trainer has."""
         if self.cluster.servers:
             raise HpcdistError(
-                "even_batches(how='join') is for jobs without parameter servers: with them, "
-                "trainers that have more batches go on alone"
+                "even_batches(how='join') is for jobs without parameter servers: with servers, "
+                "trainers that have more batches continue by themselves"
             )
         self._batches.joins = True
 

@@ -134,8 +134,8 @@ def refuse_unpushed(plan: Plan) -> None:
     for route in plan.routes:
         if route.sparse and not is_pushed(plan, route):
             raise CommError(
-                f"table {route.parameter!r} has is_sparse=True, but is not only looked up in: "
-                "its rows cannot be exchanged; use is_sparse=False"
+                f"table {route.parameter!r} has is_sparse=True, but operators other than lookups "
+                "read it, so rows alone cannot be exchanged; use is_sparse=False"
             )
 
 

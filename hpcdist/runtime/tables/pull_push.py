@@ -194,9 +194,9 @@ def _check_moves(held: SparseTable, table: Table) -> None:
     made, moved = (replace(o, initial_moment=0.0) for o in (held.optimizer, _optimizer(table)))
     if made != moved:
         raise GraphError(
-            f"table {held.name!r} was made for {made.kind}, and this program moves it by "
-            f"{moved.kind}, or with other numbers: run the startup program that this one was built "
-            "with, not a copy"
+            f"table {held.name!r} was made for {made.kind}, but this program updates it by "
+            f"{moved.kind}, or with other hyperparameters: run the startup program that this one "
+            "was built with, not a copy"
         )
 
 
