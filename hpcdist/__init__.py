@@ -62,7 +62,12 @@ from hpcdist.layers.embedding import embedding_v2 as embedding
 from hpcdist.layers.embedding import one_hot_v2 as one_hot
 from hpcdist.layers.io import data_v2 as data
 from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
-from hpcdist.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
+from hpcdist.lod_tensor import (
+    LoDTensor,
+    LoDTensorArray,
+    create_lod_tensor,
+    create_random_int_lodtensor,
+)
 from hpcdist.multi_slot import DatasetFactory, InMemoryDataset, QueueDataset
 from hpcdist.reader import batch
 from hpcdist.runtime import is_first, is_server, rank
@@ -99,6 +104,7 @@ __all__ = [
     "HpcdistError",
     "InMemoryDataset",
     "LoDTensor",
+    "LoDTensorArray",
     "ParallelExecutor",
     "ParamAttr",
     "Parameter",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.lod_tensor import LoDTensor, flattened
@@ -63,6 +65,47 @@ class DataFeeder:
             c.name: _sequences(c, f) if c.lod_level else _stacked(c, f)
             for c, f in zip(self.columns, fields, strict=True)
         }
+
+    def feed_parallel(
+        self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what each of ``num_places`` devices is fed, from as many batches."""
+        batches = list(iterable)
+        places = len(batches) if num_places is None else int(num_places)
+        if len(batches) != places:
+            raise FeedError(
+                f"DataFeeder: expected a batch for each of {places} devices, got {len(batches)}"
+            )
+        return map(self.feed, batches)
+
+    def decorate_reader(
+        self,
+        reader: Callable[[], Iterable[Any]],
+        multi_devices: bool,
+        num_places: int | None = None,
+        drop_last: bool = True,
+    ) -> Callable[[], Iterator[Any]]:
+        """Return a reader of what is fed, made of a reader of batches.
+
+        With ``multi_devices`` a list with a batch for each of ``num_places`` devices, by default
+        as many as CPU_NUM says. Those left at the end, too few for all, are left out with
+        ``drop_last``, else FeedError.
+        """
+        places = settings.CPU_NUM.read() if num_places is None else int(num_places)
+
+        def fed() -> Iterator[Any]:
+            batches = iter(reader())
+            while multi_devices and (some := list(islice(batches, places))):
+                if len(some) == places:
+                    yield list(self.feed_parallel(some, places))
+                elif not drop_last:
+                    raise FeedError(
+                        f"DataFeeder: {len(some)} batches are left for {places} devices: "
+                        "drop_last=True leaves them out"
+                    )
+            yield from map(self.feed, batches)
+
+        return fed
 
 
 def _variable(entry: Any, program: Any) -> Any:

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcdist.checks import Refused
 from hpcdist.data_feeder import DataFeeder
 from hpcdist.errors import DataError, EOFException, FeedError
 from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.reader import Reader, batch, buffered
+from hpcdist.reader import Reader, batch, buffered, expect_reader
 from hpcdist.trace.events import Cause, Kind
 from hpcdist.trace.recorder import recorder
 
@@ -28,6 +27,25 @@ __all__ = ["DataLoader", "GeneratorLoader", "PyReader"]
 
 T = TypeVar("T")
 Batch = dict[str, LoDTensor]
+
+
+class _Waiting:
+    """Counts the batches of a pass that are read ahead; Fluid's scripts print how many."""
+
+    def __init__(self, capacity: int) -> None:
+        self.taken = 0
+        self._read = 0
+        self._capacity = capacity
+
+    def counted(self, batches: Callable[[], Iterable[Batch]]) -> Iterator[Batch]:
+        """Give these batches; the thread that reads ahead runs this."""
+        for given in batches():
+            self._read += 1
+            yield given
+
+    def size(self) -> int:
+        """Return how many batches wait."""
+        return min(max(self._read - self.taken, 0), self._capacity)
 
 
 class GeneratorLoader:
@@ -50,8 +68,11 @@ class GeneratorLoader:
         name: str | None = None,
     ) -> None:
         self.name = name or unique_name.generate("data_loader")
-        if not feed_list:
-            raise DataError(f"{self.name}: feed_list must name at least one variable to be fed")
+        if not feed_list or not all(isinstance(variable, Variable) for variable in feed_list):
+            raise DataError(
+                f"{self.name}: feed_list must hold the variables to be fed, at least one, got "
+                f"{feed_list!r:.80}"
+            )
         if capacity is None or int(capacity) < 1:
             raise DataError(f"{self.name}: capacity must be at least 1 batch, got {capacity}")
         self._variables = list(feed_list)
@@ -62,6 +83,7 @@ class GeneratorLoader:
         self._places = 1
         self._reader: Callable[[], Iterable[Batch]] | None = None
         self._ahead: Generator[Batch, None, None] | None = None  # of a loader that was started
+        self.queue = _Waiting(self._capacity)
         if not iterable:
             self._take_over()
 
@@ -87,6 +109,7 @@ class GeneratorLoader:
         self, reader: Reader, batch_size: int, drop_last: bool = True, places: Any = None
     ) -> GeneratorLoader:
         """Read samples, tuples with one field per variable, and make batches of them."""
+        expect_reader(self.name, reader)
         return self.set_sample_list_generator(batch(reader, batch_size, drop_last), places)
 
     def set_sample_list_generator(self, reader: Reader, places: Any = None) -> GeneratorLoader:
@@ -106,6 +129,7 @@ class GeneratorLoader:
     def _set(
         self, reader: Reader, batches: Callable[[], Iterable[Batch]], places: Any
     ) -> GeneratorLoader:
+        expect_reader(self.name, reader)
         if hasattr(reader, "resume"):
             raise DataError(
                 f"{self.name} reads ahead of the steps, so a resumable reader inside it would not "
@@ -159,7 +183,9 @@ class GeneratorLoader:
             raise DataError(f"{self.name} is iterable: loop over it instead of calling start()")
         if self._ahead is not None:
             raise DataError(f"{self.name} was started already: call reset() first")
-        self._ahead = buffered(self._given(), self._capacity)()
+        self.queue = _Waiting(self._capacity)
+        counted = partial(self.queue.counted, self._given())
+        self._ahead = buffered(counted, self._capacity)()
 
     def reset(self) -> None:
         """End the pass, in its middle too; the next `start` begins from the front."""
@@ -177,7 +203,9 @@ class GeneratorLoader:
                 "the first step of each pass"
             )
         try:
-            return _read(partial(next, self._ahead))
+            given = _read(partial(next, self._ahead))
+            self.queue.taken += 1
+            return given
         except StopIteration:
             raise EOFException(
                 f"{self.name} has no more batches: catch fluid.core.EOFException and call reset()"
@@ -214,10 +242,6 @@ def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]
 
 class PyReader(GeneratorLoader):
     """The same under Fluid's older names."""
-
-    queue = Refused(
-        "decorate_batch_generator or decorate_paddle_reader says what to read, and start() begins"
-    )
 
     decorate_sample_generator = GeneratorLoader.set_sample_generator
     decorate_sample_list_generator = GeneratorLoader.set_sample_list_generator

@@ -13,6 +13,7 @@ from hpcdist.graph.lod import Lod
 
 __all__ = [
     "LoDTensor",
+    "LoDTensorArray",
     "concatenated",
     "create_lod_tensor",
     "create_random_int_lodtensor",
@@ -63,6 +64,10 @@ class LoDTensor:
         """Return the shape of the rows."""
         return list(np.shape(self._array()))
 
+    def _get_dims(self) -> list[int]:
+        """Return the shape, [0] before there are rows, as Fluid's scripts ask it."""
+        return self.shape() if self._is_initialized() else [0]
+
     def _dtype(self) -> str:
         """Return the element type of the rows; Fluid's scripts ask it under this name."""
         return canonical(self._array().dtype)
@@ -93,6 +98,10 @@ class LoDTensor:
     def __repr__(self) -> str:
         rows = None if self.value is None else f"{self.value.dtype}{list(self.value.shape)}"
         return f"LoDTensor({rows}, lengths={self.recursive_sequence_lengths()})"
+
+
+class LoDTensorArray(list[LoDTensor]):
+    """A list of LoDTensors, under the name that Fluid's scripts ask for."""
 
 
 def create_lod_tensor(data: Any, recursive_seq_lens: Levels, place: Any = None) -> LoDTensor:

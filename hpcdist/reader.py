@@ -56,6 +56,7 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
     The order comes from the global ``random`` module: seed it for a repeatable one. On several
     trainers shard first and shuffle after, or seed every rank alike.
     """
+    expect_reader("shuffle", reader)
     buf_size = _at_least(1, "shuffle", "buf_size", buf_size)
 
     def shuffled() -> Iterator[Any]:
@@ -69,6 +70,7 @@ def shuffle(reader: Reader, buf_size: int) -> Reader:
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
     """Return a reader of lists of ``batch_size`` samples; the last one is short, or dropped."""
+    expect_reader("batch", reader)
     batch_size = _at_least(1, "batch", "batch_size", batch_size)
 
     def batched() -> Iterator[list[Any]]:
@@ -395,6 +397,15 @@ def shard(
                 yield first[(me - len(group)) % len(first)]
 
     return part
+
+
+def expect_reader(what: str, reader: Any) -> None:
+    """Raise DataError if this is no reader, but what one returns."""
+    if not callable(reader):
+        raise DataError(
+            f"{what}: expected a reader, a function without arguments that returns an iterator of "
+            f"samples, got {reader!r:.80}: give the function, and do not call it"
+        )
 
 
 def _at_least(least: int, decorator: str, what: str, value: int) -> int:

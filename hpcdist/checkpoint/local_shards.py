@@ -207,19 +207,19 @@ def alike_on_servers(program: Program, scope: Scope) -> list[Held]:
 
 
 def recomputed(program: Program) -> set[str]:
-    """Return what a server's schedule writes before it reads it: it need not be restored."""
-    plan = _plan(program)
-    if plan.schedule < 0:
-        return set()
+    """Return what a server's schedules write before they read it: it need not be restored."""
     read: set[str] = set()
     written: set[str] = set()
-    waiting = list(reversed(program.block(plan.schedule).ops))
-    while waiting:
-        op = waiting.pop()
-        read |= set(op.input_arg_names) - written
-        written |= set(op.output_arg_names)
-        if "sub_block" in op.attrs:
-            waiting += reversed(program.block(op.attrs["sub_block"]).ops)
+    for schedule in _plan(program).schedules:
+        here: set[str] = set()
+        waiting = list(reversed(program.block(schedule).ops)) if schedule >= 0 else []
+        while waiting:
+            op = waiting.pop()
+            read |= set(op.input_arg_names) - here
+            here |= set(op.output_arg_names)
+            if "sub_block" in op.attrs:
+                waiting += reversed(program.block(op.attrs["sub_block"]).ops)
+        written |= here
     return written - read
 
 

@@ -69,7 +69,7 @@ class Standalone:
     def catch_up(self, program: Program) -> None:
         """There are no others."""
 
-    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """Nothing is counted."""
 
 

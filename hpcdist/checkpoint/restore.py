@@ -117,7 +117,7 @@ def restore(
     with ExitStack() as stack:
         together(peers, check)  # on all ranks, before anything changes on one
         step, extra, counted = together(peers, load)[peers.trainer]
-    together(peers, lambda: peers.resume(program, counted))
+    together(peers, lambda: peers.resume(program, counted, scope))
     return Restored(step, extra, Path(found))
 
 

@@ -148,12 +148,11 @@ class ServerStore:
         self._after_load()
 
     def _assign(self, values: Mapping[str, float]) -> None:
-        """Set variables of one element."""
+        """Set variables of one element; a server that updates nothing may have none of them."""
         for name, value in values.items():
             array = array_of(self._scope, name)
-            if array is None:
-                raise CheckpointError(f"there is no variable {name!r} to set to {value}")
-            array[...] = value
+            if array is not None:
+                array[...] = value
 
     def _wanted(self, source: Source, names: Any) -> list[Held]:
         held = held_of_server(self._program, self._scope)

@@ -149,7 +149,7 @@ class Rows:
         # Windows are handed over, not batches: threads that wake each other for each batch take
         # more time than to cut it.
         ahead = buffered(
-            partial(windows, *which, reader.read, *whose), self._shuffle.lanes, patience_s, late
+            partial(windows, *which, reader.read, *whose), self._windows_ahead, patience_s, late
         )
 
         def cut() -> Generator[Batch, None, None]:
@@ -186,6 +186,14 @@ class Rows:
         finally:
             given.close()
             reader.close()
+
+    @property
+    def _windows_ahead(self) -> int:
+        """How many windows may wait: as many rows as one has; in files' order each is a block."""
+        if self._shuffle.seed is not None:
+            return self._shuffle.lanes
+        blocks = self._shuffle.window * len(self._index.sizes) // max(self.rows, 1)
+        return max(self._shuffle.lanes, blocks)
 
     def _refuse_older(self, loop: int) -> None:
         if loop != self._loops:

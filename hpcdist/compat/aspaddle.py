@@ -12,11 +12,14 @@ from pathlib import Path
 from types import ModuleType
 
 from hpcdist import settings
-from hpcdist.compat import fluid_names, paddle2, version
+from hpcdist.compat import fluid_names, modules, paddle2, version
 from hpcdist.compat.fluid_names import FLUID, ROOT
 from hpcdist.errors import LaunchError, MissingModuleError, MissingNameError
+from hpcdist.io import variables
 
 PADDLE2 = "hpcdist.compat.paddle2"
+DATASET = "paddle.dataset"
+DATASETS = "hpcdist.compat.datasets"
 CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of Datasets
 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
@@ -24,6 +27,20 @@ ELSEWHERE = {
     "paddle.compat": "hpcdist.compat.python_versions",
     "paddle.metric": "hpcdist.layers.metric",
     "paddle.version": "hpcdist.compat.version",
+    "paddle.dataset": "hpcdist.dataset",
+    **{
+        f"{DATASET}.{name}": f"{DATASETS}.{name}"
+        for name in (
+            "cifar",
+            "common",
+            "conll05",
+            "imdb",
+            "imikolov",
+            "movielens",
+            "wmt14",
+            "wmt16",
+        )
+    },
     "paddle.nn": PADDLE2 + ".nn",
     "paddle.nn.functional": PADDLE2 + ".nn.functional",
     "paddle.optimizer": PADDLE2 + ".optimizer",
@@ -68,8 +85,10 @@ class _Finder(MetaPathFinder, Loader):
             return None
         alias = _alias(fullname)
         module = _module(alias) if alias else _Package(fullname)
-        if module is not None and alias.startswith(PADDLE2):
+        if module is not None and (alias.startswith(PADDLE2) or fullname == DATASET):
             module = _Package(fullname, module)
+        if module is not None and alias.startswith(DATASETS):
+            modules.guard(module, "hpcdist" + fullname.removeprefix(ROOT))
         if module is None:
             above, _, name = fullname.rpartition(".")
             raise MissingModuleError(fluid_names.told(above, name, ()))
@@ -123,6 +142,7 @@ def install() -> None:
     # Found by the finder, the module would take the place of the layer that has its name.
     sys.modules[f"{FLUID}.layers.rnn"] = sys.modules["hpcdist.layers.rnn"]
     settings.find_in_children(CHILDREN, True)
+    variables.save_as("fluid")  # scripts look for the file of a variable before they load it
 
 
 def uninstall() -> None:
@@ -131,6 +151,7 @@ def uninstall() -> None:
         finder for finder in sys.meta_path if not isinstance(finder, (_Finder, _Teller))
     ]
     settings.find_in_children(CHILDREN, False)
+    variables.save_as("hdf5")
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import FeedError
+from hpcdist.executor.fetched import as_fetched
 
 __all__ = ["WeightedAverage"]
 
@@ -35,7 +36,7 @@ class WeightedAverage:
         """Return the average; ValueError if nothing was added."""
         if self._weight is None:
             raise FeedError("WeightedAverage: nothing was added since the last reset")
-        return self._sum / self._weight
+        return as_fetched(self._sum / self._weight)
 
 
 def _is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from hpcdist.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
-from hpcdist.lod_tensor import LoDTensor
+from hpcdist.lod_tensor import LoDTensor, LoDTensorArray
 
 EnforceNotMet = HpcdistError  # what Fluid raises from its depths
 
@@ -58,6 +58,7 @@ __all__ = [
     "EOFException",
     "EnforceNotMet",
     "LoDTensor",
+    "LoDTensorArray",
     "Scope",
     "VarDesc",
     "VarType",

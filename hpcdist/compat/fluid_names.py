@@ -31,9 +31,6 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     'fluid.io.save_persistables(..., format="fluid") and compress it there': (
         r"fluid\.(contrib\.)?(slim|quantize|QuantizeTranspiler|Compressor)",
     ),
-    "a list of LoDTensors is a list, and in a Program what layers.create_array makes": (
-        r".*LoDTensorArray",
-    ),
     "no operator computes with complex numbers: keep both parts as real ones": (r".*Complex",),
     "tables of rows are embedding(is_sparse=True, is_distributed=True), on servers by "
     "DistributeTranspiler or fleet": (

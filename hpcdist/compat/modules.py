@@ -40,6 +40,8 @@ ALIASES = {
         "param_attr",
         "profiler",
     )},
+    "hpcdist.contrib.utils": f"{_OWN}.hdfs",
+    "hpcdist.contrib.utils.hdfs_utils": f"{_OWN}.hdfs",
     "hpcdist.contrib.memory_usage_calc": f"{_OWN}.program_statistics",
     "hpcdist.contrib.mixed_precision": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.op_frequence": f"{_OWN}.program_statistics",
@@ -49,8 +51,12 @@ ALIASES = {
     f"{_FLEET}.base.fleet_base": "hpcdist.fleet.fleet_base",
     f"{_FLEET}.base.role_maker": "hpcdist.fleet.role_maker",
     f"{_FLEET}.collective": "hpcdist.fleet.collective",
+    f"{_FLEET}.utils.fleet_util": "hpcdist.fleet.fleet_util",
+    f"{_FLEET}.utils.hdfs": f"{_OWN}.hdfs",
     _BY_TRANSPILER: "hpcdist.fleet",
     f"{_BY_TRANSPILER}.distributed_strategy": "hpcdist.fleet.strategy",
+    "hpcdist.transpiler.details": f"{_OWN}.program_code",
+    "hpcdist.transpiler.ps_dispatcher": "hpcdist.transpiler.dispatch",
     "hpcdist.layers.metric_op": "hpcdist.layers.metric",
     "hpcdist.layers.rnn": "hpcdist.layers.recurrent",
     "hpcdist.layers.sequence_lod": "hpcdist.layers.sequence",
@@ -74,6 +80,7 @@ SOURCES = {
     "hpcdist.parallel_executor": ("hpcdist",),
     "hpcdist.reader": ("hpcdist.io",),
     "hpcdist.trainer_desc": ("hpcdist",),
+    "hpcdist.transpiler.distribute_transpiler": ("hpcdist.transpiler",),
 }
 
 

@@ -49,6 +49,7 @@ from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.transpiler.sharded_updates import not_here, owners_of
 
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
 
@@ -208,6 +209,13 @@ class Compiler:
                 f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
             )
         value = self._held(name)
+        program = program_of(self.block)
+        if value is None and name in not_here(program):
+            owner = owners_of(program)[name]
+            raise GraphError(
+                f"variable {name!r} is optimizer state that trainers divide (sharding): trainer "
+                f"{owner} holds it, so fetch it there; checkpoint.save saves all of it"
+            )
         if value is None:
             raise GraphError(
                 f"variable {name!r} is not initialized: run the startup program first "

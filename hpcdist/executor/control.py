@@ -95,7 +95,7 @@ class Peers(Protocol):
     def catch_up(self, program: Program) -> None:
         """When all trainers have settled: take over what they have sent."""
 
-    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """When all ranks have loaded: go on from what they hold, and from what was counted."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -126,6 +127,8 @@ class Executor:
     ) -> list[Any]:
         self._backend.enter()
         begin = monotonic_ns()
+        if not feed.keys() <= program.global_block().vars.keys():
+            feed = _declared(program, feed)
         job = control.acting()
         if job is not None:
             origin = program
@@ -303,6 +306,19 @@ def _names(fetch_list: Any) -> tuple[str, ...]:
         raise FeedError(f"fetch_list: expected Variables or names, got {fetch_list!r}") from None
 
 
+def _declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
+    known = program.global_block().vars
+    data = [n for n, v in known.items() if v.is_data and not n.startswith("@")]
+    for name in feed.keys() - known.keys():
+        warnings.warn(
+            f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
+            f"pruned); its data variables are {data}",
+            stacklevel=4,
+        )
+    return {name: value for name, value in feed.items() if name in known}
+
+
 def _host(name: str, value: Any, program: Program) -> np.ndarray:
     """Turn a list, a number or a tensor into an array of the variable's dtype."""
     var = program.global_block().vars.get(name)
@@ -337,13 +353,7 @@ def _fed_metas(
 
 def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -> Meta:
     """Check one fed array against its variable; FeedError says what fits."""
-    var = program.global_block().vars.get(name)
-    if var is None:
-        data = [v.name for v in program.global_block().vars.values() if v.is_data]
-        known = [name for name in data if not name.startswith("@")]  # others are not the user's
-        raise FeedError(
-            f"feed {name!r}: the program has no such variable; its data variables are {known}"
-        )
+    var = program.global_block().vars[name]
     if lod is not None and lod.rows != len(value):
         raise FeedError(
             f"feed {name!r}: its sequences have {lod.rows} rows together, got {len(value)} rows"

@@ -47,6 +47,7 @@ def with_checks(
 
     def checked(call: Callable[[], Any], op: Operator) -> Callable[[], Any]:
         def run() -> None:
+            replaced = _ranges(op, arrays, in_place=True)  # gone when it is known that they matter
             call()
             for name in op.output_arg_names:
                 array = _array(arrays.get(name))
@@ -54,8 +55,12 @@ def with_checks(
                     continue
                 if not np.isfinite(array).all():
                     what = "NaN" if np.isnan(array).any() else "infinity"
+                    ranges = _ranges(op, arrays, in_place=False) | replaced
+                    inputs = dict.fromkeys(op.input_arg_names)
+                    read = ", ".join(f"{n} {ranges[n]}" for n in inputs if n in ranges)
                     raise NotFiniteError(
-                        f"{_where()}, {op.place} {op}: {name!r} holds {what}{_inputs(op, arrays)}"
+                        f"{_where()}, {op.place} {op}: {name!r} holds {what}"
+                        + (f"; read: {read}" if read else "")
                     )
 
         return run
@@ -64,19 +69,18 @@ def with_checks(
     return [call if op.type == "fake_init" else checked(call, op) for call, op in zip(steps, ops)]
 
 
-def _inputs(op: Operator, arrays: Mapping[str, Any]) -> str:
-    """Return what an operator has read, as words: the range of each input; "" if it reads none."""
+def _ranges(op: Operator, arrays: Mapping[str, Any], *, in_place: bool) -> dict[str, str]:
+    """Return the ranges of an operator's inputs, as words: those it writes over, or the others."""
     written = [_array(arrays.get(name)) for name in op.output_arg_names]
-    told = []
-    for name in dict.fromkeys(op.input_arg_names):
+    written = [array for array in written if isinstance(array, np.ndarray)]
+    told = {}
+    for name in op.input_arg_names:
         array = _array(arrays.get(name))
-        if not hasattr(array, "dtype"):
-            continue
-        if any(np.may_share_memory(array, other) for other in written if hasattr(other, "dtype")):
-            told.append(f"{name} overwritten")
-        else:
-            told.append(f"{name} {_range(array)}")
-    return f"; read: {', '.join(told)}" if told else ""
+        if hasattr(array, "dtype") and in_place == any(
+            isinstance(array, np.ndarray) and np.may_share_memory(array, other) for other in written
+        ):
+            told[name] = _range(array)
+    return told
 
 
 def _range(array: Any) -> str:

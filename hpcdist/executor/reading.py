@@ -8,19 +8,19 @@ from typing import Any
 from hpcdist.errors import EOFException, FeedError
 from hpcdist.executor.position import here
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.graph.variable import BatchSource
+from hpcdist.graph.variable import BatchSource, Variable
 
-_sources: ProgramCache[list[BatchSource]] = ProgramCache()
+_data: ProgramCache[list[Variable]] = ProgramCache()
 
 
 def sources(program: Program) -> Sequence[BatchSource]:
     """Return what a Program reads from, in the order in which its variables were made."""
-    found = _sources.get(program)
-    if found is None:
-        data = program.global_block().vars.values()
-        by_id = {id(v.source): v.source for v in data if v.source is not None}
-        found = _sources.put(program, list(by_id.values()))
-    return found
+    data = _data.get(program)
+    if data is None:
+        found = program.global_block().vars.values()
+        data = _data.put(program, [v for v in found if v.is_data or v.source is not None])
+    # A loader may have been made since the Program ran last.
+    return list({id(v.source): v.source for v in data if v.source is not None}.values())
 
 
 def with_read(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:

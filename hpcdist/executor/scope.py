@@ -57,6 +57,14 @@ class ScopeTensor:
         """Return the shape."""
         return list(self._array().shape)
 
+    def _is_initialized(self) -> bool:
+        """Tell whether there is a value; Fluid's scripts ask it under this name."""
+        return self._variable.value is not None
+
+    def _get_dims(self) -> list[int]:
+        """Return the shape, [0] before there is a value, as Fluid's scripts ask it."""
+        return self.shape() if self._is_initialized() else [0]
+
     def _dtype(self) -> str:
         """Return the element type; Fluid's scripts ask it under this name."""
         return canonical(self._array().dtype)
@@ -113,6 +121,9 @@ class Scope:
     def new_scope(self) -> Scope:
         """Return a child."""
         return Scope(self)
+
+    def drop_kids(self) -> None:
+        """Forget the children: a child lives as long as somebody holds it, so there are none."""
 
     def erase(self, names: list[str]) -> None:
         """Drop variables."""

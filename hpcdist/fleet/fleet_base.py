@@ -262,8 +262,12 @@ class Fleet:
     def barrier_worker(self) -> None:
         """Wait until all workers have come here. Collective among workers."""
         self._require(Role.WORKER, "barrier_worker")
-        if (job := _job()) is not None:
-            job.gather(0)
+        self._role_maker.barrier_worker()
+
+    def all_reduce_worker(self, input: Any, output: Any) -> None:
+        """Write the sum of all workers' ``input`` into ``output``. Collective among workers."""
+        self._require(Role.WORKER, "all_reduce_worker")
+        self._role_maker.all_reduce_worker(input, output)
 
     def stop_worker(self) -> None:
         """Leave the servers: they go on without this worker, and end after the last one."""

@@ -11,6 +11,7 @@ from hpcdist import settings
 from hpcdist.checks import FLEET, integer
 from hpcdist.comm.cluster import PSERVER, TRAINER
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
+from hpcdist.fleet import metrics
 from hpcdist.setting import Setting
 
 LONE_WORKER = "127.0.0.1:6170"  # what a worker without others is called
@@ -97,6 +98,26 @@ class RoleMakerBase:
         """Return the servers' names in server order."""
         return list(self.placement.server_endpoints)
 
+    def barrier_worker(self) -> None:
+        """Wait until all workers have come here; a server does not wait."""
+        if self.is_worker():
+            metrics.sum(())
+
+    def all_reduce_worker(self, input: Any, output: Any, mode: str = "sum") -> None:
+        """Write what ``input`` is over all workers into ``output``; servers are not asked.
+
+        Both are lists or arrays of one shape; ``mode`` is "sum", "max" or "min".
+        """
+        reduce = {"sum": metrics.sum, "max": metrics.max, "min": metrics.min}.get(mode)
+        if reduce is None:
+            raise FleetError(f"all_reduce_worker: mode must be sum, max or min, got {mode!r}")
+        if self.is_worker():
+            output[:] = reduce(input)
+
+    # Fluid's scripts of metrics call them by these names.
+    _barrier_worker = barrier_worker
+    _all_reduce = all_reduce_worker
+
     def to_string(self) -> str:
         """Return who this process is, for people."""
         who = self.placement
@@ -121,6 +142,20 @@ class PaddleCloudRoleMaker(RoleMakerBase):
     def _find(self) -> Placement:
         read = collective_placement if self.is_collective else placement
         return read(settings.role_variables())
+
+
+class GeneralRoleMaker(PaddleCloudRoleMaker):
+    """Reads the same variables; where Fluid's processes would meet (``path=``...) is not needed."""
+
+    def __init__(self, **meeting: Any) -> None:
+        super().__init__()
+
+
+class MPISymetricRoleMaker(PaddleCloudRoleMaker):
+    """Takes the roles that the launcher gave to the ranks, where Fluid takes every second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 class UserDefinedRoleMaker(RoleMakerBase):

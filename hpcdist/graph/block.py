@@ -29,11 +29,16 @@ class Block:
     def create_var(self, name: str | None = None, **facts: Any) -> Variable:
         """Add a variable; an existing one of that name is returned unchanged.
 
-        GraphError if that one has another shape than is given.
+        ``initializer=`` appends its operator to this block. GraphError if the variable that is
+        there has another shape than is given.
         """
+        initializer = facts.pop("initializer", None)
         name = name or names.generate("_generated_var")
         if name not in self.vars:
-            return self.add_var(Variable(self, name, **facts))
+            made = self.add_var(Variable(self, name, **facts))
+            if initializer is not None:
+                initializer(made, self)
+            return made
         var, shape = self.vars[name], facts.get("shape")
         if shape is not None and var.shape and var.shape != tuple(shape):
             raise GraphError(
@@ -139,7 +144,9 @@ class Block:
     ) -> Operator:
         """Add an operator at the end; its shape rule sets its outputs' shapes and types."""
         if type is None:
-            raise GraphError("append_op: an operator needs a type")
+            raise GraphError(
+                "`type` to initialized an Operator can not be None."
+            )  # in Fluid's words
         return self.insert_op(len(self.ops), type, inputs, outputs, attrs)
 
     def prepend_op(self, type: str, *args: Any, **kwargs: Any) -> Operator:

@@ -18,7 +18,10 @@ class VarType:
     INT32, INT64 = "int32", "int64"
     FP16, FP32, FP64 = "float16", "float32", "float64"
     LOD_TENSOR, SELECTED_ROWS, RAW = "LOD_TENSOR", "SELECTED_ROWS", "RAW"
-    STEP_SCOPES, READER = "STEP_SCOPES", "READER"
+    STEP_SCOPES, READER, LOD_TENSOR_ARRAY = "STEP_SCOPES", "READER", "LOD_TENSOR_ARRAY"
+    # Kinds that no variable has here, for scripts that tell variables of these kinds apart.
+    FEED_MINIBATCH, FETCH_LIST, LOD_RANK_TABLE = "FEED_MINIBATCH", "FETCH_LIST", "LOD_RANK_TABLE"
+    PLACE_LIST = "PLACE_LIST"
 
 
 def canonical(dtype: Any) -> str:

@@ -149,7 +149,7 @@ def lookup(type: str) -> OpDef:
     try:
         return _table[type]
     except KeyError:
-        raise GraphError(f"unknown operator {type!r}") from None
+        raise GraphError(f'Operator "{type}" has not been registered.') from None
 
 
 def default_attrs(type: str) -> Mapping[str, Any]:

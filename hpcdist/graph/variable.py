@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hpcdist.graph import names
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.owner import OwningBlock
@@ -65,6 +66,15 @@ class Variable:
             if self.name in op.output_arg_names:
                 return op
         return None
+
+    @property
+    def grad_name(self) -> str:
+        """What the gradient of this variable is called once a backward pass has one."""
+        return names.grad_name(self.name)
+
+    def _set_error_clip(self, error_clip: Any) -> None:
+        """Have the gradient of this value clipped before it flows on, see `hpcdist.clip`."""
+        self.error_clip = error_clip
 
     if TYPE_CHECKING:  # signs append operators: hpcdist.layers.math_op makes them
 

@@ -44,14 +44,14 @@ def save_inference_model(
     export_for_deployment: bool = True,
     program_only: bool = False,
     *,
-    format: str = "hdf5",
+    format: str | None = None,
     compression: str | None = None,
 ) -> list[str]:
     """Save what computes ``target_vars`` from what is fed; return the targets' names.
 
-    The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well, or with
-    ``format="fluid"`` as Fluid does, who can load it then; parameters as `save_vars` stores them,
-    under ``params_filename``. Of a job, trainer 0 saves;
+    The Program is stored as plain data in ``dirname/__model__``, an HDF5 file as well; if
+    ``format="fluid"`` is said, as Fluid does, who can load it then; parameters as `save_vars`
+    stores them, under ``params_filename``. Of a job, trainer 0 saves;
     other trainers that call this return when the files are there.
     ``export_for_deployment`` changes nothing: what is saved can always be run.
     """

@@ -45,9 +45,10 @@ def save(program: Program, model_path: str) -> None:
     only they have.
     """
     directory, name = _split(model_path)
+    kept = _of_optimizer(program)
     # The optimizer's first: what is refused of it leaves nothing half saved.
-    save_vars(None, str(directory), program, _of_optimizer(program), None, name + OPTIMIZER)
-    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS)
+    save_vars(None, str(directory), program, kept, None, name + OPTIMIZER, format="hdf5")
+    save_vars(None, str(directory), program, None, is_parameter, name + PARAMS, format="hdf5")
 
     def save_model() -> None:
         extra = {"program": to_data(program)}

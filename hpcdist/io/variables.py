@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.checkpoint.attempt import fingerprint
+from hpcdist.checkpoint.checkpoint import is_checkpoint
 from hpcdist.checkpoint.fluid_files import write_tensors
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
@@ -45,6 +46,7 @@ from hpcdist.transpiler.sharded_updates import not_here, owners_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
 
 FORMATS = ("hdf5", "fluid")
+_default = FORMATS[0]
 Predicate = Callable[[Variable], bool]
 Remote = tuple[int, str, Piece]
 
@@ -98,19 +100,19 @@ def save_vars(
     predicate: Predicate | None = None,
     filename: str | None = None,
     *,
-    format: str = "hdf5",
+    format: str | None = None,
     compression: str | None = None,
 ) -> None:
     """Save variables: ``vars`` (Variables or names), or those that ``predicate`` chooses.
 
     In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
-    ``format="fluid"`` as Fluid does: a file for each variable, or all in ``filename``. Of a job,
-    trainer 0 saves, and takes from servers what only they have; other trainers that call this
-    return when the files are there.
+    ``format="fluid"``, the default under ``--as-paddle``, as Fluid does: a file for each variable,
+    or all in ``filename``. Of a job, trainer 0 saves, and takes from servers what only they have;
+    other trainers that call this return when the files are there.
     """
     program = _program("main_program", main_program)
     names = [v.name for v in _chosen(program, vars, predicate)]
-    _check_format(format, compression, program, names)
+    format = _format(format, compression, program, names)
     peers = peers_here()
     _refuse_shared_out(peers, program, names)
     tables = sorted(tables_looked_up(program).intersection(names)) if peers.servers else []
@@ -171,7 +173,7 @@ def save_persistables(
     main_program: Program | CompiledProgram | None = None,
     filename: str | None = None,
     *,
-    format: str = "hdf5",
+    format: str | None = None,
     compression: str | None = None,
 ) -> None:
     """Save all that outlives a run: parameters, optimizer state, learning rates; see `save_vars`.
@@ -183,7 +185,7 @@ def save_persistables(
         how: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
-    _check_format(format, compression, program, tables_looked_up(program))
+    format = _format(format, compression, program, tables_looked_up(program))
     refuse_averages(peers, global_scope())
 
     def save() -> None:
@@ -205,14 +207,14 @@ def save_for_inference(
     names: Sequence[str],
     filename: str | None,
     *,
-    format: str,
+    format: str | None,
     compression: str | None,
 ) -> None:
     """Save variables of which some are distributed tables: of these rows only, without state.
 
     They are looked up where they lie, so they cannot be compressed. Otherwise as `save_vars`.
     """
-    _check_format(format, compression, program, names)
+    _format(format, compression, program, names)
     if compression is not None:
         raise CheckpointError(
             "rows of distributed tables are looked up where they lie in the file: leave "
@@ -303,6 +305,9 @@ def _write_fluid(directory: Path, arrays: Mapping[str, np.ndarray], filename: st
         return
     for name, array in arrays.items():
         write_tensors(directory / path_of(name), [array])
+    manifest = directory / MANIFEST
+    if is_checkpoint(manifest):
+        manifest.unlink()  # of an earlier save, which this one replaces
 
 
 # -- loading ---------------------------------------------------------------------------------------
@@ -412,19 +417,29 @@ def _chosen(
     return list({var.name: var for var in found if var.name not in held}.values())
 
 
-def _check_format(
-    format: str, compression: str | None, program: Program, names: Iterable[str]
-) -> None:
-    if format not in FORMATS:
-        raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
-    if format == "fluid" and compression is not None:
-        raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
+def save_as(format: str) -> None:
+    """From now on, save in this format whatever can be, if a call does not say another one."""
+    global _default
+    _default = format
+
+
+def _format(
+    asked: str | None, compression: str | None, program: Program, names: Iterable[str]
+) -> str:
+    """Return the format to save in; CheckpointError if what is asked for cannot be."""
+    if asked is not None and asked not in FORMATS:
+        raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {asked!r}")
     tables = sorted(tables_looked_up(program).intersection(names))
-    if format == "fluid" and tables:
+    if asked is None:
+        return "hdf5" if tables or compression is not None else _default
+    if asked == "fluid" and compression is not None:
+        raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
+    if asked == "fluid" and tables:
         raise CheckpointError(
             f"Fluid's files cannot hold the rows of {', '.join(tables)}, a table of any ids: save "
             "in HDF5, or only the other variables, by save_vars"
         )
+    return asked
 
 
 def _array(scope: Scope, name: str) -> np.ndarray:

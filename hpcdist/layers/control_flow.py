@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from hpcdist.errors import GraphError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.helper import LayerHelper
@@ -121,6 +121,29 @@ def autoincreased_step_counter(
     helper.initialize(counter, ConstantInitializer(begin - 1, force_cpu=True))
     block.prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
     return counter
+
+
+# -- branches --------------------------------------------------------------------------------------
+class ConditionalBlock:
+    """Run what ``with conditional.block():`` builds if its inputs hold.
+
+    ``is_scalar_condition``: the first element of the one input; else whether all inputs have
+    elements. Found as ``layers.control_flow.ConditionalBlock``, as in Fluid.
+    """
+
+    def __init__(
+        self, inputs: Sequence[Variable], is_scalar_condition: bool = False, name: str | None = None
+    ) -> None:
+        if not inputs or not all(isinstance(each, Variable) for each in inputs):
+            raise GraphTypeError(f"ConditionalBlock: inputs must be Variables, got {inputs!r}")
+        self.inputs = list(inputs)
+        self.is_scalar_condition = is_scalar_condition
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Build the block."""
+        with conditional_block(self.inputs, self.is_scalar_condition):
+            yield
 
 
 # -- Switch ----------------------------------------------------------------------------------------

@@ -65,12 +65,14 @@ def while_loop(
     """Repeat ``body(*loop_vars)``, which returns new ones, while ``cond(*loop_vars)`` holds."""
     if not callable(cond) or not callable(body):
         raise GraphTypeError("while_loop: cond and body must be functions")
-    if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
+    if not isinstance(loop_vars, (list, tuple)):
         raise GraphTypeError(f"while_loop: loop_vars must be a list of variables, got {loop_vars}")
+    if not loop_vars:
+        raise GraphError("while_loop: loop_vars must have a variable, got none")
     holds = cond(*loop_vars)
     _expect_condition(holds, "while_loop")
     with While(holds, is_test, name).block():
-        made = body(*loop_vars)
+        made = body(*_map(lambda var, _: var, loop_vars, loop_vars, ""))  # body may change lists
         made = list(made) if isinstance(made, (list, tuple)) else [made]
         holds_again = cond(*made)
         _map(assign, made, list(loop_vars), "while_loop: body must return what it takes")

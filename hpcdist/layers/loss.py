@@ -14,8 +14,8 @@ def cross_entropy(
 ) -> Variable:
     """Return -log of the probability [..., classes] of each label, as [..., 1].
 
-    Hard labels are class indices [..., 1], 0 loss where they equal ``ignore_index``; soft ones
-    are probabilities like ``input``.
+    Hard labels are class indices [..., 1], 0 loss where they equal ``ignore_index``; of labels
+    [...] the loss has that shape, too. Soft ones are probabilities like ``input``.
     """
     if soft_label:
         attrs = {"soft_label": True, "ignore_index": ignore_index}

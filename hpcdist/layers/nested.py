@@ -21,7 +21,7 @@ class Nested:
     def written(self) -> list[str]:
         """Names of outer variables that it writes."""
         made = [name for op in self.block.ops for name in op.output_arg_names]
-        return [name for name in dict.fromkeys(made) if self.parent.find_var(name)]
+        return [name for name in dict.fromkeys(made) if self.parent.find_var(name) is not None]
 
     def taken(self) -> list[str]:
         """Names of outer variables whose values, from before, it needs.
@@ -39,7 +39,7 @@ class Nested:
             assert var is not None, "what is written outside is there"
             if not var.persistable and not var.stop_gradient and _has_value(self.parent, name):
                 found[name] = None
-        return [name for name in found if self.parent.find_var(name)]
+        return [name for name in found if self.parent.find_var(name) is not None]
 
 
 def _has_value(block: Block | None, name: str) -> bool:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from numbers import Integral
 from typing import Any, NoReturn
 
 import numpy as np
@@ -77,10 +78,16 @@ class DatasetBase:
         One with ``lod_level`` 1 takes any number of values of each sample, others as many as
         their shape says.
         """
+        if not isinstance(var_list, (list, tuple)) or not all(
+            isinstance(variable, Variable) for variable in var_list
+        ):
+            raise DataError(f"set_use_var: expected a list of variables, got {var_list!r:.80}")
         self._slots = [slot_of(variable) for variable in var_list]
 
     def set_pipe_command(self, pipe_command: str) -> None:
         """Set what bash pipes each file through; it writes multi-slot text."""
+        if not isinstance(pipe_command, str):
+            raise DataError(f"set_pipe_command: expected a text, got {pipe_command!r:.80}")
         self._command = pipe_command
 
     def set_batch_size(self, batch_size: int) -> None:
@@ -348,6 +355,6 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 def _positive(what: str, number: int) -> int:
-    if int(number) < 1:
+    if not isinstance(number, Integral) or int(number) < 1:
         raise DataError(f"{what}: expected at least 1, got {number}")
     return int(number)

@@ -22,7 +22,8 @@ from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, taken
 
 TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
-ROUND_BYTES = 8 << 20  # that a trainer sends to all others in a round
+_NONE = Column(np.empty(0), np.zeros(1, np.int64))
+ROUND_BYTES = 4 << 20  # that a trainer sends to all others in a round
 
 
 def shuffled_among(
@@ -45,12 +46,18 @@ def shuffled_among(
     _, counts, *values = np.stack(all_sizes, axis=1)
     moves = _moves(trainers.rank, np.cumsum([0, *counts]), random)
     swap = partial(_swap, trainers, deadline_s=deadline_s)
-    columns: list[Column] = []
-    for slot, of_all in zip(samples.slots, values):
-        most = _most(int(counts.sum()), int(of_all.sum()), slot, trainers.size)
-        columns.append(_moved(slot, samples.columns[0], moves, most, swap))
-        del samples.columns[0]
-    return Samples(samples.slots, columns)
+    columns: dict[int, Column] = {}
+    equal: dict[int, np.ndarray] = {}  # offsets, one array for all slots of a width
+    # The largest last: what others have in common makes room for it.
+    for k in sorted(range(len(samples.slots)), key=lambda k: int(values[k].sum())):
+        slot, column = samples.slots[k], samples.columns[k]
+        samples.columns[k] = _NONE
+        most = _most(int(counts.sum()), int(values[k].sum()), slot, trainers.size)
+        columns[k] = moved = _moved(slot, column, moves, most, swap, equal.get(slot.width))
+        del column
+        if slot.shape is not None:
+            equal[slot.width] = moved.offsets
+    return Samples(samples.slots, [columns[k] for k in range(len(columns))])
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,29 @@ def _most(samples: int, values: int, slot: Slot, trainers: int) -> int:
     return max(ROUND_BYTES // each // trainers, 1)
 
 
-def _moved(slot: Slot, column: Column, moves: _Moves, most: int, swap: Swap) -> Column:
-    """Return the column of this trainer's new samples."""
+def _moved(
+    slot: Slot,
+    column: Column,
+    moves: _Moves,
+    most: int,
+    swap: Swap,
+    offsets: np.ndarray | None,
+) -> Column:
+    """Return the column of this trainer's new samples; their ``offsets`` may be known."""
+    if offsets is None or slot.shape is None:
+        offsets = _offsets(slot, column, moves, most, swap)
+    values = np.empty(offsets[-1], column.values.dtype)
+    for some in moves.rounds(most):
+        totals = [int((offsets[p + 1] - offsets[p]).sum()) for p in some.places]
+        received = [np.empty(total, values.dtype) for total in totals]
+        swap([taken(column, s).values for s in some.sent], received)
+        for places, arrived in zip(some.places, received):
+            put_values(arrived, places, values, offsets)
+    return Column(values, offsets)
+
+
+def _offsets(slot: Slot, column: Column, moves: _Moves, most: int, swap: Swap) -> np.ndarray:
+    """Return where the values of each new sample begin and end."""
     offsets = np.zeros(sum(map(len, moves.places)) + 1, np.int64)
     lengths = offsets[1:]
     if slot.shape is not None:
@@ -107,14 +135,7 @@ def _moved(slot: Slot, column: Column, moves: _Moves, most: int, swap: Swap) -> 
             for places, count in zip(some.places, counts):
                 lengths[places] = count
     np.cumsum(lengths, out=lengths)
-    values = np.empty(offsets[-1], column.values.dtype)
-    for some in moves.rounds(most):
-        totals = [int((offsets[p + 1] - offsets[p]).sum()) for p in some.places]
-        received = [np.empty(total, values.dtype) for total in totals]
-        swap([taken(column, s).values for s in some.sent], received)
-        for places, arrived in zip(some.places, received):
-            put_values(arrived, places, values, offsets)
-    return Column(values, offsets)
+    return offsets
 
 
 def _swap(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from gzip import GzipFile
@@ -12,6 +13,7 @@ from hpcdist.errors import DataError
 CHUNK_BYTES = 1 << 20  # at once: enough that the work around a chunk does not count
 # Without a seed hash("text") is another number for each file, and on each trainer.
 _BEFORE = "set -o pipefail; export PYTHONHASHSEED=${PYTHONHASHSEED:-0}"
+_STOPPED = 128 + signal.SIGPIPE  # what comes behind has read enough, and has not failed
 _END_S = 5.0  # for a command that is told to end
 
 
@@ -49,7 +51,7 @@ def _piped(file: IO[bytes], path: str, command: str) -> Iterator[bytes]:
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
-    if process.returncode:
+    if process.returncode not in (0, _STOPPED):
         raise DataError(
             f"{path}: the pipe command {command!r} ended with exit code {process.returncode}; "
             "what it says is in the log of this rank"

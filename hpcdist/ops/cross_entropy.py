@@ -16,8 +16,9 @@ from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
 
 
 def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Any:
-    check_labels(x, label, soft_label=False)
-    loss = Meta(loss_shape(x, -1), x.dtype)
+    flat = len(label.shape) == len(x.shape) - 1  # [...] instead of [..., 1], and so is the loss
+    check_labels(x, Meta((*label.shape, 1), label.dtype) if flat else label, soft_label=False)
+    loss = Meta(x.shape[:-1] if flat else loss_shape(x, -1), x.dtype)
     return loss, Meta((*x.shape, 0), x.dtype), loss
 
 

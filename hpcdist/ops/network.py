@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpcdist.errors import GraphError
@@ -51,13 +52,20 @@ def _remote_lookup_infer(
 ) -> tuple[list[Meta]]:
     """``lookup_table`` takes ids [..., 1], ``lookup_table_v2`` ids of any shape."""
     lead = [m.shape[:-1] if lookup_table_version == "lookup_table" else m.shape for m in ids]
-    return ([Meta((*shape, w.shape[1]), w.dtype) for shape in lead],)
+    rows = [Meta((*shape, w.shape[1]), w.dtype) for shape in lead]
+    return (_as_ids(rows, ids),)
+
+
+def _as_ids(rows: Sequence[Meta], ids: Sequence[Meta]) -> list[Meta]:
+    """Group each look-up's rows as its own ids, whatever other look-ups have as many."""
+    return [replace(found, lod=asked.lod) for found, asked in zip(rows, ids)]
 
 
 define(
     "distributed_lookup_table",
     "Ids*, W -> Outputs*",
     rows=not_on_rows,
+    lods=("Ids",),
     infer=_remote_lookup_infer,
     attrs={
         "table_names": (),
@@ -172,10 +180,12 @@ define("prefetch", "X* -> Out*", rows=not_on_rows, attrs={"epmap": (), "trainer_
 def _merge_ids_infer(
     ids: Sequence[Meta], rows: Sequence[Meta], xs: Sequence[Meta]
 ) -> tuple[list[Meta]]:
-    return ([Meta((*i.shape[:-1], xs[0].shape[-1]), xs[0].dtype) for i in ids],)
+    return (_as_ids([Meta((*i.shape[:-1], xs[0].shape[-1]), xs[0].dtype) for i in ids], ids),)
 
 
-define("merge_ids", "Ids*, Rows*, X* -> Out*", rows=not_on_rows, infer=_merge_ids_infer)
+define(
+    "merge_ids", "Ids*, Rows*, X* -> Out*", rows=not_on_rows, lods=("Ids",), infer=_merge_ids_infer
+)
 define("lookup_sparse_table", "W, Ids -> Out", rows=not_on_rows, attrs={"padding_idx": -1})
 define("save", "X ->", rows=not_on_rows, attrs={"file_path": ""})
 
@@ -185,13 +195,14 @@ def _pull_infer(
     ids: Sequence[Meta], lookups: Sequence[Any], widths: Sequence[int], create: bool
 ) -> tuple[list[Meta]]:
     leads = [m.shape[:-1] if p.kind == "lookup_table" else m.shape for m, p in zip(ids, lookups)]
-    return ([Meta((*lead, width)) for lead, width in zip(leads, widths)],)
+    return (_as_ids([Meta((*lead, width)) for lead, width in zip(leads, widths)], ids),)
 
 
 define(
     "pull_sparse",
     "Ids* -> Out*",
     rows=not_on_rows,
+    lods=("Ids",),
     infer=_pull_infer,
     attrs={"lookups": (), "widths": (), "create": True},
 )

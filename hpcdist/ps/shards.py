@@ -91,6 +91,7 @@ class SyncShards:
         self._trainers = trainers
         self._turn_of = list(turns) or [0] * packets
         self._begun = [0] * (max(self._turn_of, default=0) + 1)  # steps, by turn
+        self.turn = 0  # of the last step begun
         self._members = [
             [p for p, other in enumerate(self._turn_of) if other == turn]
             for turn in range(len(self._begun))
@@ -196,6 +197,7 @@ class SyncShards:
         self._applied[packet] = step + 1
         turn = self._turn_of[packet]
         update = self._updates[packet][step == self._begun[turn]]
+        self.turn = turn
         self._begun[turn] = max(step + 1, self._begun[turn])
         if self._sent:
             self._expect(packet)

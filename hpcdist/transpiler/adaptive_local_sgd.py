@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import PlanError
@@ -10,9 +11,9 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.ops.local_sgd import INTERVAL_OP
-from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.cluster import Group, group_of
 
-START, STEPS = "@LOCAL_SGD_START@", "@LOCAL_SGD_STEPS@"
+_START, _STEPS = "@LOCAL_SGD_START@", "@LOCAL_SGD_STEPS@"  # in front of a loss
 _AVERAGE = "@AVERAGE"
 
 
@@ -23,7 +24,13 @@ def adaptive(program: Program, group: Group) -> Program:
     """
     if program.trains:
         return _main(program, group)
-    return program if program.main is None else _startup(program, group)
+    found = [group_of(main) for main in dict.fromkeys((*program.mains, program.main)) if main]
+    return _startup(program, [g for g in found if g is not None and g.adapts_to])
+
+
+def steps_of(group: Group) -> str:
+    """Return the name of what holds how many steps come before the next average."""
+    return _STEPS + group.adapts_to
 
 
 def _main(program: Program, group: Group) -> Program:
@@ -35,7 +42,7 @@ def _main(program: Program, group: Group) -> Program:
         raise PlanError("adaptive local SGD follows the learning rate, and this optimizer has none")
     loss, average = group.adapts_to, group.adapts_to + _AVERAGE
     block.create_var(average, shape=(1,), dtype="float32")
-    start, steps = _state(block)
+    start, steps = _state(block, group)
     mean = {"scale": 1.0 / len(group.endpoints), "bias": 0.0, "bias_after_scale": True}
     role: dict[str, Any] = {ROLE_ATTR: int(Role.OPTIMIZE)}
     ring = {"ring_id": 0, "use_calc_stream": False}
@@ -54,19 +61,22 @@ def _main(program: Program, group: Group) -> Program:
     return new
 
 
-def _startup(startup: Program, group: Group) -> Program:
+def _startup(startup: Program, groups: Sequence[Group]) -> Program:
+    if not groups:
+        return startup
     new = startup.clone()
     block = new.global_block()
-    start, steps = _state(block)
-    for var, value in ((start, 0.0), (steps, float(group.k_steps))):
-        facts = {"shape": list(var.shape), "dtype": var.dtype, "value": value}
-        block.add_op(Operator(block, "fill_constant", {}, {"Out": var}, facts))
+    for group in groups:
+        start, steps = _state(block, group)
+        for var, value in ((start, 0.0), (steps, float(group.k_steps))):
+            facts = {"shape": list(var.shape), "dtype": var.dtype, "value": value}
+            block.add_op(Operator(block, "fill_constant", {}, {"Out": var}, facts))
     return new
 
 
-def _state(block: Block) -> tuple[Any, Any]:
+def _state(block: Block, group: Group) -> tuple[Any, Any]:
     kept = {"persistable": True, "stop_gradient": True}
     return (
-        block.create_var(START, shape=(3,), dtype="float32", **kept),
-        block.create_var(STEPS, shape=(1,), dtype="int64", **kept),
+        block.create_var(_START + group.adapts_to, shape=(3,), dtype="float32", **kept),
+        block.create_var(steps_of(group), shape=(1,), dtype="int64", **kept),
     )

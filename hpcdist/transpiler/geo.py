@@ -82,7 +82,7 @@ def geo_server(
     optimize_blocks = [b.block for b in blocks] or [new.create_block(0).idx]
     new.current_block_idx = 0
     facts: dict[str, Any] = {"fingerprint": plan.fingerprint, "records": plan.records}
-    server = ServerPlan(plan, endpoint, -1, tuple(blocks), **facts)
+    server = ServerPlan(plan, endpoint, (-1,), tuple(blocks), **facts)
     pairs = [f"{b.gradient}:{b.name}" for b in blocks if b.sparse]
     listen = listen_op(home, [], server, optimize_blocks, threads, sparse_grad_to_param=pairs)
     home.add_op(listen)

@@ -31,7 +31,7 @@ from hpcdist.transpiler.table_metadata import (
     is_distributed_lookup,
     read_tables,
 )
-from hpcdist.transpiler.turns import turns_of
+from hpcdist.transpiler.turns import refuse_partial_counts, turns_of
 
 
 @dataclass(frozen=True)
@@ -249,6 +249,9 @@ def make_plan(
         # servers. This is the stream of np.random.seed and np.random.shuffle, as in Fluid.
         np.random.RandomState(program.random_seed).shuffle(order)
     routes = _dispatch(program, routes, order, participants, config)
+    turns = turns_of(program, roles)
+    homes = {route.parameter: route.endpoints for route in routes}
+    refuse_partial_counts(program, [[e for p in turn for e in homes[p]] for turn in turns])
     return Plan(
         participants.endpoints,
         participants.trainers,
@@ -259,7 +262,7 @@ def make_plan(
         mode,
         None if mode.averaged or mode.geo else step_counter(program, roles.schedule),
         tables,
-        turns=turns_of(program, roles),
+        turns=turns,
         scheduled=scheduled_values(program, roles),
     )
 

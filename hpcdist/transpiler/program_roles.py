@@ -162,6 +162,7 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
         kind = block.ops[update.optimizer].type
         if kind not in OPTIMIZERS:
             raise PlanError(f"Not supported optimizer for distributed training: {kind}")
+    _refuse_counting_on_trainers(block, roles)
     served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
     trainers = [op for i, op in enumerate(block.ops) if i not in served]
     moved = {name for op in _nested(trainers) for name in op.output_arg_names}
@@ -175,6 +176,22 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
         for i in update.on_server:
             _refuse_what_trainers_have(block.ops[i], made | own, moved)
             own.update(block.ops[i].output_arg_names)
+
+
+def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
+    """Refuse forward operators that read a count of steps: it is kept where the schedule runs."""
+    schedule = [block.ops[i] for i in roles.schedule]
+    kept = {n for op in _nested(schedule) for n in op.output_arg_names if _persistable(block, n)}
+    copied = {i for update in roles.updates for i in update.copies}
+    for i, op in enumerate(block.ops):
+        read = kept.intersection(op.input_arg_names)
+        if read and op.role & ~Role.LOSS == Role.FORWARD and i not in {*roles.following, *copied}:
+            raise PlanError(
+                f"{op.place} {op} reads {min(read)!r}, which the learning rate's schedule moves: "
+                "that runs on the parameter servers, so trainers would read its first value; count "
+                "with layers.autoincreased_step_counter under another name, or train without "
+                "servers (no --pservers)"
+            )
 
 
 def _refuse_what_trainers_have(op: Operator, made: set[str], moved: set[str]) -> None:

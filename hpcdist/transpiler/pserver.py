@@ -35,6 +35,7 @@ from hpcdist.transpiler.program_roles import (
 )
 from hpcdist.transpiler.slicing import Slice
 from hpcdist.transpiler.trainer import rename_role_vars
+from hpcdist.transpiler.turns import TURN
 
 
 @dataclass(frozen=True)
@@ -62,16 +63,21 @@ class ServerBlock:
 class ServerPlan(Distribution):
     """How the Programs of the server at ``endpoint`` are distributed: ``plan``, and what it holds.
 
-    ``blocks`` are in the order of their updates; ``schedule`` is the index of the learning rates'
-    block, -1 if none.
+    ``blocks`` are in the order of their updates; ``schedules`` has the index of the learning rates'
+    block, -1 if none: one, or one for each of the Programs that train in turns.
     """
 
     plan: Plan
     endpoint: str
-    schedule: int
+    schedules: tuple[int, ...]
     blocks: tuple[ServerBlock, ...]
     tables: tuple[ServerTable, ...] = ()
     sums: ServerSums | None = None  # over servers, if updates need some
+
+    @property
+    def schedule(self) -> int:
+        """The first one's."""
+        return self.schedules[0]
 
     @property
     def index(self) -> int:
@@ -146,11 +152,11 @@ def pserver_program(
     inputs = _declare_arrivals(home, plan, endpoint)
     if plan.mode.dc_asgd:
         declare_backups(home, plan, endpoint)
-    schedule = _add_schedule(new, program, roles)
+    schedules = _add_schedules(new, program, roles, len(plan.turns) or 1)
     parent = new.num_blocks - 1
     parts: list[tuple[str, str]] = []
     blocks = [_add_update(new, parent, program, plan, shard, parts) for shard in shards]
-    optimize_blocks = ([schedule] if schedule >= 0 else []) + [block.block for block in blocks]
+    optimize_blocks = [s for s in schedules if s >= 0] + [block.block for block in blocks]
     index = plan.endpoints.index(endpoint)
     origin = program.global_block()
     by_parameter = {update.parameter: origin.ops[update.optimizer] for update in roles.updates}
@@ -166,7 +172,7 @@ def pserver_program(
     server = ServerPlan(
         plan,
         endpoint,
-        schedule,
+        schedules,
         tuple(blocks),
         tuple(tables),
         sums,
@@ -203,14 +209,18 @@ def _declare_arrivals(home: Block, plan: Plan, endpoint: str) -> list[str]:
     return arrivals
 
 
-def _add_schedule(new: Program, program: Program, roles: ProgramRoles) -> int:
-    """Copy the learning-rate schedule with its sub-blocks; return its block's index or -1."""
-    if not roles.schedule:
-        return -1
-    block = new.create_block(0)
-    for i in roles.schedule:
-        _copy_nested(program.global_block().ops[i], block)
-    return block.idx
+def _add_schedules(
+    new: Program, program: Program, roles: ProgramRoles, turns: int
+) -> tuple[int, ...]:
+    """Copy each turn's learning-rate schedule, with sub-blocks; return its block's index or -1."""
+    ops = [program.global_block().ops[i] for i in roles.schedule]
+    schedules = []
+    for turn in range(turns):
+        scheduling = [op for op in ops if op.attrs.get(TURN, 0) == turn]
+        schedules.append(new.create_block(0).idx if scheduling else -1)
+        for op in scheduling:
+            _copy_nested(op, new.block(schedules[-1]))
+    return tuple(schedules)
 
 
 def _copy_nested(op: Operator, block: Block) -> None:

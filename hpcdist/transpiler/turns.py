@@ -14,6 +14,7 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.mean_gradient import SUMMED, of_mean_gradient
 from hpcdist.transpiler.program_roles import (
     ProgramRoles,
@@ -22,7 +23,8 @@ from hpcdist.transpiler.program_roles import (
 )
 from hpcdist.transpiler.table_metadata import LOOKUPS
 
-TURN = "turn"  # attribute of an update: which of the Programs moves the parameter
+# Attribute of updates and schedules: which of the Programs they belong to.
+TURN = "turn"
 
 
 def in_turns(main: Program, startup: Program, servers: int) -> list[Program]:
@@ -51,7 +53,8 @@ def why_not_in_turns(mains: Sequence[Program], servers: int) -> str | None:
 
 def _conflict(mains: Sequence[Program]) -> str | None:
     moved: set[str] = set()
-    written: set[str] = set()
+    scheduled: set[str] = set()
+    updated: set[str] = set()
     for main in mains:
         block = main.global_block()
         roles = program_roles(main)
@@ -69,14 +72,36 @@ def _conflict(mains: Sequence[Program]) -> str | None:
         for op in at_server:
             if op.attrs.get(SUMMED):
                 return f"{op.place} {op} needs sums over servers: clip by value instead"
-            counts = set(op.input_arg_names) & set(op.output_arg_names)
-            if op.role & Role.LR_SCHED and counts:
-                return f"the learning rate's schedule counts steps, in {sorted(counts)[0]!r}"
-        names = {name for op in at_server for name in op.output_arg_names}
-        if both := sorted(written & names):
+        names = _written_by(at_server)
+        rates = _written_by(_schedule(main))
+        # Schedules may share what they count with, as they share it in the scope of one process.
+        if both := sorted((names & updated) | (names - rates) & scheduled):
             return f"both compute {both[0]!r} on the servers: give variables names of their own"
-        written |= names
+        updated |= names - rates
+        scheduled |= rates
+    for name in sorted(scheduled):
+        found = {(v.shape, v.dtype, v.persistable) for v in _variables(mains, name)}
+        if len(found) > 1:
+            return f"{name!r} is one thing in one of them, and another in the next: rename one"
     return None
+
+
+def refuse_partial_counts(program: Program, endpoints: Sequence[Sequence[str]]) -> None:
+    """Refuse a schedule that counts steps where a server takes part in other turns only.
+
+    It would not count, though it answers for the schedule, say in a checkpoint. ``endpoints`` are
+    the servers that each of the `joined` Programs updates something on.
+    """
+    everywhere = {endpoint for turn in endpoints for endpoint in turn}
+    for op in _schedule(program) if endpoints else ():
+        counts = set(op.input_arg_names) & set(op.output_arg_names)
+        missing = sorted(everywhere - set(endpoints[op.attrs.get(TURN, 0)]))
+        if counts and missing:
+            raise PlanError(
+                f"programs train in turns, and the learning rate of one counts steps in "
+                f"{min(counts)!r}: it has no parameter on {missing[0]}, which so would not count; "
+                "start fewer servers, or train without servers (no --pservers)"
+            )
 
 
 def joined(mains: Sequence[Program]) -> Program:
@@ -103,7 +128,7 @@ def joined(mains: Sequence[Program]) -> Program:
                 copied = op.copied_to(target)
                 if "sub_block" in copied.attrs:
                     copied.attrs["sub_block"] = number[copied.attrs["sub_block"]]
-                if id(op) in optimizers:
+                if id(op) in optimizers or op.role & Role.LR_SCHED:
                     copied.attrs[TURN] = turn
                 target.ops.append(copied)
     new.touch()
@@ -127,6 +152,19 @@ def _moved(main: Program) -> set[str]:
 def _optimizers(main: Program) -> list[Operator]:
     ops = main.global_block().ops
     return [op for op in ops if op.role == Role.OPTIMIZE and op.input("Param")]
+
+
+def _schedule(main: Program) -> list[Operator]:
+    return [op for op in main.global_block().ops if op.role & Role.LR_SCHED]
+
+
+def _written_by(ops: Sequence[Operator]) -> set[str]:
+    return {name for op in ops for name in op.output_arg_names}
+
+
+def _variables(mains: Sequence[Program], name: str) -> list[Variable]:
+    found = (main.global_block().find_var(name) for main in mains)
+    return [var for var in found if var is not None]
 
 
 def _at_server(block: Block, roles: ProgramRoles) -> list[Operator]:

@@ -173,7 +173,14 @@ def test_a_checkpoint_brings_them_back(tmp_path):
         assert_alike(got, wanted)
 
 
-def test_programs_in_turns_have_rates_of_their_own():
+@pytest.mark.parametrize("decays", [False, True])
+def test_programs_in_turns_have_rates_of_their_own(decays):
+    def rate(number: int) -> Any:
+        if not decays:
+            return 0.1 * (number + 1)
+        piecewise = layers.piecewise_decay([3, 6], [0.1, 0.05, 0.02])
+        return piecewise if number else layers.exponential_decay(0.1, 2, 0.5)
+
     def script() -> list[Any]:
         mains, startup, fetched = [fluid.Program(), fluid.Program()], fluid.Program(), []
         startup.random_seed = 3
@@ -181,7 +188,7 @@ def test_programs_in_turns_have_rates_of_their_own():
             for number, main in enumerate(mains):
                 with fluid.program_guard(main, startup):
                     loss = regression()()[0]
-                    optimizer = fluid.optimizer.SGD(0.1 * (number + 1))
+                    optimizer = fluid.optimizer.SGD(rate(number))
                     optimizer.minimize(loss)
                     fetched.append([loss, optimizer._global_learning_rate()])
         exe = fluid.Executor()

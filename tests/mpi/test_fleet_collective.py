@@ -53,6 +53,9 @@ def test_a_script_of_fleet_2(trainers, monkeypatch):
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         fleet.barrier_worker()
+        everyones = np.zeros(2)
+        fleet.all_reduce_worker(np.array([role.index, 1.0]), everyones)
+        assert everyones.tolist() == [sum(range(trainers)), trainers]
         losses = [
             float(exe.run(main, feed=batch(step, role.index), fetch_list=[loss])[0][0])
             for step in range(STEPS)

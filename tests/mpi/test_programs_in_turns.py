@@ -51,6 +51,13 @@ def clipped(loss: Any, moved: Any, startup: Any) -> None:
     fluid.optimizer.Momentum(0.1, 0.9, grad_clip=clip).minimize(loss, startup, parameter_list=moved)
 
 
+def decaying(loss: Any, moved: Any, startup: Any) -> None:
+    """Both programs count steps together: one process has one counter in its scope."""
+    with fluid.program_guard(loss.block.program, startup):
+        rate = layers.exponential_decay(0.2, 2, 0.7, staircase=moved is None)
+        fluid.optimizer.Momentum(rate, 0.9).minimize(loss, startup, parameter_list=moved)
+
+
 def train(minimize: Callable[..., None] = adam, *, generator_first: bool = False) -> list[Any]:
     """The script, as Fluid's book has it: one startup, a generator run for its images alone."""
     d_program, dg_program, startup = fluid.Program(), fluid.Program(), fluid.Program()
@@ -97,6 +104,8 @@ def train(minimize: Callable[..., None] = adam, *, generator_first: bool = False
         (clipped, 1, 2),
         (clipped, 3, 1),
         (adam, 2, 2),
+        (decaying, 1, 1),
+        (decaying, 2, 2),
     ],
 )
 def test_two_programs_train_as_in_one_process(minimize, trainers, servers):
@@ -173,7 +182,6 @@ def two_losses(startups: int, rate: Callable[[], Any], **of_second: Any) -> None
     [
         (2, lambda: 0.1, {}, "with one startup program, before that is first run"),
         (1, lambda: 0.1, {"name": "0"}, "'0.b' is updated by two of them"),
-        (1, lambda: layers.exponential_decay(0.1, 2, 0.5), {}, "schedule counts steps"),
     ],
 )
 def test_programs_that_cannot_take_turns_are_refused(startups, rate, second, said):
@@ -183,3 +191,13 @@ def test_programs_that_cannot_take_turns_are_refused(startups, rate, second, sai
     errors = [o.error for o in run_job(2, 1, script) if "PlanError" in o.error_types]
     assert errors and all(said in error for error in errors)
     values(run_job(2, 0, script))  # without servers they train
+
+
+def test_steps_that_some_servers_would_not_count_are_refused():
+    """Of three servers the first program has parameters on two, and the second on others."""
+
+    def script(role: Any) -> None:
+        two_losses(1, lambda: layers.exponential_decay(0.1, 2, 0.5))
+
+    errors = [o.error for o in run_job(1, 3, script) if "PlanError" in o.error_types]
+    assert errors and all("counts steps in '@LR_DECAY_COUNTER@'" in error for error in errors)

@@ -250,6 +250,13 @@ class _Flaky:
             raise OSError(116, "Stale file handle")
 
 
+@pytest.mark.parametrize(("shuffle", "ahead"), [(None, 7), (1, 1)])
+def test_as_many_rows_are_read_ahead_as_a_window_has(tmp_path, shuffle, ahead):
+    pq.write_table(table(0, 400), tmp_path / "f.parquet", row_group_size=10)
+    rows = fluid.data.read(tmp_path / "f.parquet", batch=50, window=70, shuffle=shuffle)
+    assert rows._windows_ahead == ahead and len(joined(rows)) == 400
+
+
 def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
     path = parquet(tmp_path)
     goes_on = threading.Event()

@@ -33,6 +33,21 @@ def refused(variables, batch):
     return str(error.value)
 
 
+def test_devices_are_fed_a_batch_each():
+    feeder = DataFeeder([LABEL])
+    batches = [[(n,)] for n in range(5)]
+    assert [fed["label"].item() for fed in feeder.feed_parallel(batches[:2], 2)] == [0, 1]
+    with pytest.raises(FeedError, match="a batch for each of 3 devices, got 2"):
+        feeder.feed_parallel(batches[:2], 3)
+    read = feeder.decorate_reader(lambda: batches, multi_devices=False)
+    assert [fed["label"].item() for fed in read()] == list(range(5))
+    read = feeder.decorate_reader(lambda: batches, multi_devices=True, num_places=2)
+    assert [[fed["label"].item() for fed in some] for some in read()] == [[0, 1], [2, 3]]
+    read = feeder.decorate_reader(lambda: batches, True, 2, drop_last=False)
+    with pytest.raises(FeedError, match="1 batches are left for 2 devices"):
+        list(read())
+
+
 def test_feed_stacks_columns_to_the_variables_shapes_and_dtypes():
     rows = np.arange(39.0).reshape(3, 13)
     fed = feed([X, LABEL], [(row, n) for n, row in enumerate(rows)])

@@ -151,6 +151,14 @@ def test_a_pass_may_be_left_in_its_middle():
     assert a_pass(exe, total, reader) == [0, 4, 8]
 
 
+def test_a_loader_may_be_made_behind_the_first_step():
+    x, y = data()
+    total, exe = layers.reduce_sum(x), fluid.Executor()
+    exe.run(feed={"x": np.zeros((1, 2), "float32")}, fetch_list=[total])
+    made = fluid.io.DataLoader.from_generator([x, y], capacity=1, iterable=False)
+    assert a_pass(exe, total, made.set_batch_generator(batches)) == [0, 4, 8]
+
+
 def test_the_end_stays_the_end_until_reset():
     reader, total, exe = started()
     reader.start()
@@ -293,6 +301,9 @@ def test_what_an_iterable_loader_refuses():
         (lambda: list(made()), "nothing to read"),
         (lambda: fluid.io.DataLoader.from_generator(data()), "capacity must be"),
         (lambda: fluid.io.DataLoader.from_generator(capacity=1), "feed_list must"),
+        (lambda: fluid.io.DataLoader.from_generator(["x"], 1), r"feed_list must .* got \['x'\]"),
+        (lambda: made.set_batch_generator(batches()), "give the function, and do not call it"),
+        (lambda: made.set_sample_generator([1], 1), "give the function, and do not call it"),
         (lambda: fluid.io.DataLoader([1, 2]), "imperative mode"),
     ]:
         with pytest.raises(DataError, match=message):
@@ -356,3 +367,16 @@ def test_a_started_loader_that_is_forgotten_ends_its_thread():
     exe.run(fetch_list=[total])
     assert [t for t in threading.enumerate() if t.name.startswith("hpcdist-buffered")]
     # the fixture looks whether it has gone
+
+
+def test_a_loader_tells_how_many_batches_wait():
+    reader = layers.py_reader(4, [[-1, 2], [-1, 1]], ["float32", "int64"])
+    reader.decorate_tensor_provider(batches)
+    assert reader.queue.size() == 0
+    reader.start()
+    reader.read()
+    reader.read()
+    assert reader.queue.size() <= 1
+    reader.read()
+    assert reader.queue.size() == 0
+    reader.reset()

@@ -100,7 +100,6 @@ def test_scopes_are_apart(ready):
             r"'x': expected float32\[-1, 3\], got shape \[2, 4\]",
         ),
         ({"x": np.zeros((2, 3))}, r"got float64\[2, 3\]; convert it with .astype\('float32'\)"),
-        ({"z": np.zeros(3, np.float32)}, r"'z': the program has no such variable.*\['x'\]"),
         ({"x": [[1, 2], [3]]}, "'x': not an array of float32"),
     ],
 )
@@ -108,6 +107,15 @@ def test_a_feed_that_does_not_fit_is_refused(ready, feed, message):
     exe, main, scope = ready
     with pytest.raises(FeedError, match=message):
         exe.run(main, feed=feed, fetch_list=["loss"], scope=scope)
+
+
+def test_what_a_program_has_no_variable_for_is_left_out_with_a_warning(ready):
+    exe, main, scope = ready
+    feed = {"x": x_of(2)}
+    want = exe.run(main.clone(for_test=True), feed=feed, fetch_list=["loss"], scope=scope)
+    with pytest.warns(UserWarning, match=r"feed 'z' is left out.*\['x'\]"):
+        got = exe.run(main, feed={**feed, "z": np.zeros(3)}, fetch_list=["loss"], scope=scope)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_a_missing_feed_is_named_with_its_operator(ready):

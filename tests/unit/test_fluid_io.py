@@ -13,6 +13,7 @@ import hpcdist as fluid
 from hpcdist import io
 from hpcdist.checkpoint.files import read_into
 from hpcdist.checkpoint.fluid_files import encoded, tensor_of, tensors_of
+from hpcdist.compat import aspaddle
 from hpcdist.errors import CheckpointError, GraphError, GraphTypeError
 from hpcdist.io.program_data import from_data, to_data
 from tests.checkpoint_cases import Servers, build, rows_of
@@ -231,7 +232,7 @@ def test_a_program_is_plain_data_and_back(net):
     data = to_data(net.main)
     assert str(from_data(data, "f")) == str(net.main)
     data["blocks"][0]["ops"][0]["type"] = "run_shell"
-    with pytest.raises(CheckpointError, match="f: its program cannot be built: unknown operator"):
+    with pytest.raises(CheckpointError, match='f: its program cannot be built: Operator "'):
         from_data(data, "f")
     for broken in (None, {}, {"version": 1}, {"version": 1, "random_seed": 0, "blocks": [{}]}):
         with pytest.raises(CheckpointError, match="f: malformed program"):
@@ -265,3 +266,27 @@ def test_a_trainers_program_that_asks_servers_is_not_saved_as_a_model(tmp_path, 
     target = program.global_block().var(rows.name)
     with pytest.raises(GraphError, match="give the program that was transpiled"):
         io.save_inference_model(tmp_path, ["ids"], [target], fluid.Executor(), program)
+
+
+def test_a_script_that_says_paddle_finds_a_file_for_each_variable(net, tmp_path):
+    before = net.values()
+    io.save_persistables(net.exe, tmp_path, net.main)  # in HDF5
+    net.spoil()
+    aspaddle.install()
+    try:
+        io.save_persistables(net.exe, tmp_path, net.main)
+        io.save_inference_model(tmp_path / "model", ["x"], [net.z], net.exe, net.main)
+        fluid.save(net.main, str(tmp_path / "state"))
+        with pytest.raises(CheckpointError, match="cannot be compressed"):
+            io.save_params(net.exe, tmp_path, net.main, format="fluid", compression="gzip")
+    finally:
+        aspaddle.uninstall()
+    there = [v for v in net.main.list_vars() if (tmp_path / v.name).exists()]
+    assert {v.name for v in there} == set(before)
+    assert (tmp_path / "model" / "fc_0.w_0").exists() and (tmp_path / "model/__model__").exists()
+    net.scope.find_var("fc_0.w_0").value[...] = 0
+    io.load_vars(net.exe, tmp_path, net.main, there)  # the latest save counts, not the earlier one
+    assert all((value == 7).all() for value in net.values().values())
+    fluid.load(net.main, str(tmp_path / "state"))
+    _, feeds, fetches = io.load_inference_model(tmp_path / "model", net.exe)
+    assert feeds == ["x"] and len(fetches) == 1

@@ -46,7 +46,6 @@ REFUSED = {
     "attr_type": (lambda: op(), r"type\(op.attr\(name\)\)"),
     "set_int": (lambda: fluid.Scope().var("a"), r"get_tensor\(\).set"),
     "get_int": (lambda: fluid.Scope().var("a"), r"np.array\(get_tensor\(\)\)"),
-    "queue": (lambda: py_reader(), "decorate_batch_generator"),
 }
 
 
@@ -54,11 +53,6 @@ def op():
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         fluid.layers.fill_constant([1], "float32", 1.0)
         return fluid.default_main_program().global_block().ops[0]
-
-
-def py_reader():
-    with fluid.program_guard(fluid.Program(), fluid.Program()):
-        return fluid.layers.py_reader(2, [[-1, 1]], ["float32"])
 
 
 @pytest.mark.parametrize("name", REFUSED)

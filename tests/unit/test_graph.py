@@ -290,7 +290,7 @@ def test_shapes_that_do_not_fit_are_told_with_operator_and_place(programs):
 def test_unknown_operators_variables_and_dtypes_are_refused(programs):
     main, _ = programs
     block = main.global_block()
-    with pytest.raises(GraphError, match="unknown operator 'teleport'"):
+    with pytest.raises(GraphError, match='Operator "teleport" has not'):
         block.append_op("teleport")
     with pytest.raises(GraphError, match=r"op #0 relu\(X=ghost\) -> Out=y: .*'ghost'"):
         block.append_op("relu", {"X": "ghost"}, {"Out": "y"})

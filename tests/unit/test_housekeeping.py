@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 
 import numpy as np
@@ -165,3 +166,94 @@ def test_text_of_python_2():
     assert compat.to_bytes(given, inplace=True) is given and given == {b"a"}
     assert [compat.round(x) for x in (0.5, 1.5, -2.5, 0.0)] == [1.0, 2.0, -3.0, 0.0]
     assert compat.round(2.675001, 2) == 2.68
+
+
+def test_what_scripts_ask_of_variables_and_programs():
+    from hpcdist.transpiler.details import (
+        delete_ops,
+        find_op_by_input_arg,
+        find_op_by_output_arg,
+        op_to_code,
+        program_to_code,
+    )
+    from hpcdist.transpiler.ps_dispatcher import HashName
+
+    assert HashName is fluid.transpiler.HashName
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 2])
+        hidden = layers.fc(x, 2)
+        hidden._set_error_clip(fluid.clip.ErrorClipByValue(1e-6))
+        fluid.optimizer.SGD(0.1).minimize(layers.mean(hidden))
+        program = fluid.default_main_program()
+    assert hidden.grad_name == "fc_0.tmp_1@GRAD"
+    block = program.global_block()
+    assert "clip" in [op.type for op in block.ops]
+    assert [find_op_by_input_arg(block, "x"), find_op_by_input_arg(block, "y")] == [0, -1]
+    assert find_op_by_output_arg(block, hidden.name, reverse=True) == 1
+    text = io.StringIO()
+    program_to_code(program, text)
+    assert "mul(X=x" in text.getvalue() and op_to_code(block.ops[0]) in text.getvalue()
+    delete_ops(block, [block.ops[0]])
+    assert block.ops[0].type == "elementwise_add"
+    kinds = fluid.core.VarDesc.VarType
+    assert all(
+        var.type not in (kinds.FEED_MINIBATCH, kinds.FETCH_LIST) for var in block.vars.values()
+    )
+
+
+def test_an_average_of_fetched_losses_is_a_number():
+    average = fluid.average.WeightedAverage()
+    average.add(np.array([2.0]), 1)
+    average.add(np.array([4.0]), 3)
+    assert float(average.eval()) == 3.5
+
+
+def test_values_of_a_scope_as_arrays():
+    block = fluid.default_main_program().global_block()
+    startup = fluid.default_startup_program().global_block()
+    facts = {"name": "tree", "shape": [3, 2], "dtype": "int32", "persistable": True}
+    block.create_var(**facts)
+    startup.create_var(**facts, initializer=fluid.initializer.Constant(4))
+    tensor = fluid.global_scope().var("tree").get_tensor()
+    assert (tensor._get_dims(), tensor._is_initialized()) == ([0], False)
+    assert fluid.executor.as_numpy(tensor) is None
+    fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
+    assert (tensor._get_dims(), tensor._is_initialized()) == ([3, 2], True)
+    assert fluid.executor._fetch_var("tree").tolist() == [[4, 4]] * 3
+    held = fluid.executor._fetch_var("tree", return_numpy=False)
+    assert np.array(held).dtype == np.int32
+    with pytest.raises(HpcdistError, match="no variable 'leaf'"):
+        fluid.executor._fetch_var("leaf")
+
+
+def test_tensors_as_arrays():
+    array = fluid.core.LoDTensorArray()
+    array.append(fluid.create_lod_tensor(np.ones((2, 1)), [], fluid.CPUPlace()))
+    assert isinstance(array[0], fluid.core.LoDTensor) and array[0]._get_dims() == [2, 1]
+    assert [rows.tolist() for rows in fluid.executor.as_numpy(array)] == [[[1.0], [1.0]]]
+    with pytest.raises(HpcdistError, match="an array does not hold sequences"):
+        fluid.executor.as_numpy(fluid.create_lod_tensor([[1, 2], [3]], [[2, 1]], fluid.CPUPlace()))
+
+
+def test_hdfs_is_refused_when_it_is_used():
+    from hpcdist.contrib.utils.hdfs_utils import HDFSClient, multi_download
+    from hpcdist.incubate.fleet.utils import hdfs
+
+    assert hdfs.HDFSClient is HDFSClient is fluid.contrib.utils.HDFSClient
+    for use in (HDFSClient, multi_download):
+        with pytest.raises(HpcdistError, match="contrib.utils.* is not in hpcdist: .* shared file"):
+            use("/opt/hadoop", {"fs.default.name": "hdfs://a"})
+
+
+def test_losses_of_labels_without_a_last_dimension_have_their_shape():
+    """Values and gradients are those that Fluid 1.8.5 gives for labels [2]."""
+    x, label = fluid.data("x", [-1, 3]), fluid.data("label", [-1], "int64")
+    x.stop_gradient = False
+    cost = layers.cross_entropy(x, label, ignore_index=1)
+    (slope,) = fluid.gradients(layers.mean(cost), x)
+    assert cost.shape == (-1,)
+    scores = np.array([[0.2, 0.3, 0.5], [0.1, 0.6, 0.3]], "float32")
+    feed = {"x": scores, "label": np.array([2, 1])}
+    losses, slopes = fluid.Executor(fluid.CPUPlace()).run(feed=feed, fetch_list=[cost, slope])
+    np.testing.assert_allclose(losses, [np.log(2), 0], rtol=1e-6)
+    np.testing.assert_allclose(slopes, [[0, 0, -1], [0, 0, 0]], rtol=1e-6)

@@ -252,3 +252,31 @@ def test_what_is_computed_of_a_loop_is_kept_if_that_is_said(tmp_path):
         scope.find_var(last.name).get_tensor().set(np.zeros_like(kept), fluid.CPUPlace())
         fluid.load(fluid.default_main_program(), str(tmp_path / "model"))
         np.testing.assert_array_equal(np.array(scope.find_var(last.name).get_tensor()), kept)
+
+
+def test_a_loop_may_change_the_lists_and_dicts_it_is_given():
+    def body(i, held):
+        held["sum"] = held["sum"] + 1.0
+        held["last"][0] = held["sum"] * 2.0
+        return [layers.increment(i), held]
+
+    held = {"sum": number(0.0, "float32"), "last": [number(0.0, "float32")]}
+    ten = number(10)
+    i, found = layers.while_loop(lambda i, _: i < ten, body, [number(0), held])
+    assert [v.item() for v in run([i, found["sum"], found["last"][0]])] == [10, 10.0, 20.0]
+
+
+def test_a_loop_without_variables_is_refused():
+    with pytest.raises(GraphError, match="must have a variable"):
+        layers.while_loop(lambda: None, lambda: None, [])
+
+
+def test_a_conditional_block_runs_if_its_inputs_have_rows():
+    x = fluid.data("x", [None, 2])
+    out = layers.create_global_var([1], 0.0, "float32", persistable=True)
+    with layers.control_flow.ConditionalBlock([x]).block():
+        layers.assign(layers.reduce_sum(x), out)
+    assert run([out], {"x": np.zeros((0, 2), "float32")})[0].item() == 0
+    assert run([out], {"x": np.ones((3, 2), "float32")})[0].item() == 6
+    with pytest.raises(GraphTypeError, match="inputs must be Variables"):
+        layers.control_flow.ConditionalBlock([3])

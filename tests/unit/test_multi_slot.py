@@ -171,6 +171,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path, files, command):
         labels_of(dataset("QueueDataset", [*files, tmp_path / "gone"], command))
 
 
+def test_a_pipe_command_need_not_read_all(tmp_path):
+    path = write(tmp_path / "a", [5] * 20_000)  # more than a pipe holds
+    assert labels_of(dataset("QueueDataset", [path], "cat | head -n 2")) == [[5, 5]]
+
+
 def test_pipe_commands_hash_texts_alike(files, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
@@ -304,6 +309,10 @@ def test_what_a_dataset_refuses(tmp_path, files):
         (lambda: fluid.DatasetFactory().create_dataset("Foo"), "expected one of"),
         (lambda: queue.set_batch_size(0), "at least 1"),
         (lambda: queue.set_filelist("a"), "expected a list of files"),
+        (lambda: queue.set_batch_size("a"), "at least 1, got a"),
+        (lambda: queue.set_use_var(fluid.data("v", [None, 1])), "expected a list of variables"),
+        (lambda: queue.set_use_var(["v"]), "expected a list of variables"),
+        (lambda: queue.set_pipe_command(5), "expected a text, got 5"),
         (lambda: queue.set_use_var([fluid.data("i", [None, 1], "int32")]), "int64 or float32"),
         (lambda: queue.set_use_var([fluid.data("o", [None, None])]), "must have the shape"),
         (lambda: queue.set_use_var([fluid.data("p", [None, 2], lod_level=1)]), "one value a row"),

@@ -82,8 +82,9 @@ def test_the_ranges_of_what_the_operator_has_read_are_told():
             NotFiniteError, match=r"'Out' holds NaN; read: X in \[-1, 4\], Y in \[0, 0\] with NaN$"
         ):
             step()
-        read["X"] = read["Out"]  # in place
-        with pytest.raises(NotFiniteError, match="read: X overwritten, Y in"):
+        read["X"] = read["Out"] = np.float32([[-1, 4]])  # in place
+        (step,) = with_checks([lambda: read["Out"].fill(np.nan)], [op], read)
+        with pytest.raises(NotFiniteError, match=r"read: X in \[-1, 4\], Y in"):
             step()
 
 

@@ -137,7 +137,8 @@ def test_softmax_with_cross_entropy_takes_soft_labels(rng):
     "label, message",
     [
         (np.zeros((5, 1), np.int64), r"hard labels of shape \(3, 1\), got \(5, 1\)"),
-        (np.zeros((3,), np.int64), r"hard labels of shape \(3, 1\), got \(3,\)"),
+        (np.zeros((4,), np.int64), r"hard labels of shape \(3, 1\), got \(4, 1\)"),
+        (np.zeros((3, 1, 1), np.int64), r"hard labels of shape \(3, 1\), got \(3, 1, 1\)"),
         (np.zeros((3, 1), np.float32), "hard labels of an integer dtype, got float32"),
     ],
 )

@@ -7,12 +7,15 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import PlanError
+from hpcdist.errors import GraphError, PlanError
 from hpcdist.runtime.collective.broadcasts import TOGETHER, sent_together
+from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.transpiler.adaptive_local_sgd import steps_of
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.grad_allreduce import rewritten
 from hpcdist.transpiler.sharded_updates import shards_of
 from hpcdist.transpiler.substitute import in_group
+from tests.threads import run_in_world
 
 
 def network(minimize):
@@ -88,3 +91,54 @@ def test_small_values_of_a_type_are_sent_as_one():
     arrays = {name: np.empty(size // 4, np.float32) for name, size in sizes.items()}
     arrays["d"] = np.empty(1, np.int64)
     assert sent_together([*arrays], arrays) == [["a", "b"], ["c"], ["d"]]
+
+
+def test_what_another_trainer_holds_is_not_fetched_here():
+    main = network(fluid.optimizer.Adam(0.1).minimize)
+    main.distribution = Group("grad_allreduce", ("a:1", "b:1"), 0, "a:1", sharded=True)
+    with fluid.scope_guard(fluid.Scope()):
+        scope = fluid.global_scope()
+        for var in main.list_vars():
+            if var.persistable and not var.name.startswith("fc_1.b_0_"):
+                scope.var(var.name).get_tensor().set(np.zeros(var.shape, var.dtype))
+        feed = {"ids": np.zeros((2, 1), np.int64)}
+        with pytest.raises(GraphError, match="'fc_1.b_0_moment1_0' is .* trainer 1 holds"):
+            fluid.Executor().run(main, feed=feed, fetch_list=["fc_1.b_0_moment1_0"])
+
+
+def test_programs_of_adaptive_local_sgd_count_by_themselves():
+    startup, groups = fluid.Program(), []
+    with fluid.unique_name.guard():
+        for k_steps in (2, 5):
+            main = fluid.Program()
+            with fluid.program_guard(main, startup):
+                loss = layers.mean(layers.fc(layers.data("x", [2]), 1))
+                fluid.optimizer.SGD(0.1).minimize(loss)
+            facts = {"k_steps": k_steps, "adapts_to": loss.name}
+            groups.append(Group("local_sgd", ("a:1", "b:1"), 0, "a:1", **facts))
+            main.distribution = startup.distribution = groups[-1]
+    filled = {
+        op.output("Out")[0]: op.attrs.get("value") for op in in_group(startup).global_block().ops
+    }
+    assert [filled[steps_of(group)] for group in groups] == [2.0, 5.0]
+    written = {n for op in in_group(main).global_block().ops for n in op.output_arg_names}
+    assert steps_of(groups[1]) in written and steps_of(groups[0]) not in written
+
+
+def test_values_from_a_checkpoint_stay_in_the_scope_that_it_was_loaded_into():
+    main = fluid.Program()
+    main.global_block().create_var("mean", shape=(1,), dtype="float32", persistable=True)
+    found = [None, None]
+
+    def trainer(transport):
+        link = CollectiveLink(transport, ("a:1", "b:1"), 60)
+        loaded, other = fluid.Scope(), fluid.Scope()
+        for scope in (loaded, other):
+            scope.var("mean").hold(np.full(1, transport.rank, np.float32))
+        link.resume(main, {}, loaded)
+        for scope in (loaded.new_scope(), other):
+            link._begin_alike(main, scope)
+        found[transport.rank] = [float(s.var("mean").value[0]) for s in (loaded, other)]
+
+    run_in_world(2, trainer)
+    assert found == [[0.0, 0.0], [1.0, 0.0]]

@@ -185,8 +185,45 @@ def held_rate():
     return layers.create_global_var([1], 0.05, "float32", persistable=True, name="learning_rate")
 
 
-def test_a_rate_that_servers_hold_cannot_be_fed():
-    rate = np.full(1, 0.01, np.float32)
+def fed_now_and_then(main, startup, loss):
+    """Feed a rate in some steps; the others go on with it. Fetch it, too."""
+    exe = fluid.Executor()
+    exe.run(startup)
+    found = []
+    for step in range(len(ROWS)):
+        rate = {} if step == 1 else {"learning_rate": np.full(1, 0.02 * (step + 1), np.float32)}
+        found.append(exe.run(main, batch(step, **rate), [loss, "wide_w", "learning_rate"]))
+    return found
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2, 2)])
+def test_a_rate_that_servers_hold_may_be_fed(shape):
+    def script():
+        programs = build(sgd, held_rate)
+        return lambda: fed_now_and_then(*programs)
+
+    with scope_guard(Scope()):
+        wanted = script()()
+    assert len({step[2].item() for step in wanted}) == len(ROWS) - 1
+    with ranks_as_threads() as run:
+        for got in run(*shape, [script() for _ in range(sum(shape))]):
+            for step, expected in zip(got, wanted, strict=True):
+                for value, one in zip(step, expected, strict=True):
+                    np.testing.assert_allclose(value, one, rtol=2e-5, atol=2e-6)
+
+
+def test_only_one_number_can_be_fed_to_servers():
+    rate = np.full(2, 0.01, np.float32)
     with pytest.raises(FeedError, match="feed 'learning_rate': only the parameter servers hold"):
         list(jobs([(2, 1)], lambda: build(sgd, held_rate), learning_rate=rate))
-    check(lambda: build(sgd, held_rate), [(2, 1)])
+
+
+def test_a_step_counter_that_servers_move_is_not_read_on_trainers():
+    def make():
+        main, startup, loss = build(sgd, lambda: layers.exponential_decay(0.1, 2, 0.5))
+        with fluid.program_guard(main, startup):
+            layers.learning_rate_scheduler._decay_step_counter()
+        return main, startup, loss
+
+    with pytest.raises(PlanError, match="reads '@LR_DECAY_COUNTER@', which the learning rate's"):
+        list(jobs([(1, 1)], make))

@@ -177,6 +177,11 @@ class Batches:
         return self._membership.join(data, f"{what} of step {here.step}")
 
     # -- before a step -----------------------------------------------------------------------
+    @property
+    def alike(self) -> bool:
+        """Whether all trainers of a plain script are fed the same."""
+        return not self._local
+
     def counts_rows(self, program: Program) -> bool:
         """Tell whether each trainer is fed rows of its own, to be counted in every step."""
         return self.joins and self._shared.get(program) is None

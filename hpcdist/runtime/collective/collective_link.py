@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from hpcdist.runtime.collective.trainers_tables import TrainersTables
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
-from hpcdist.transpiler.adaptive_local_sgd import STEPS
+from hpcdist.transpiler.adaptive_local_sgd import steps_of
 from hpcdist.transpiler.cluster import Group, group_of, required_group
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
 from hpcdist.transpiler.grad_allreduce import RING_OPS, rewritten, without_average
@@ -85,7 +86,8 @@ class CollectiveLink(Link):
         # What local SGD runs in the steps in which it does not average.
         self._between: ProgramCache[Program] = ProgramCache()
         self._compressed = CompressedSteps()
-        self._restored: set[str] = set()  # variables whose values come from a checkpoint
+        # By scope, variables whose values come from a checkpoint.
+        self._restored: WeakKeyDictionary[Scope, set[str]] = WeakKeyDictionary()
         self._summed_steps = 0
         self._summing = False
         self._leaving: list[Any] = []
@@ -159,7 +161,7 @@ class CollectiveLink(Link):
     def _averages(self, group: Group, progress: _Progress, scope: Scope) -> bool:
         if not group.adapts_to:
             return group.averages(progress.steps)
-        held = scope.find_var(STEPS)
+        held = scope.find_var(steps_of(group))
         if held is None or held.value is None or progress.steps <= group.begin_step:
             return True  # if it has no value, compiling says so
         return progress.steps - progress.averaged >= int(held.value[0])
@@ -170,12 +172,12 @@ class CollectiveLink(Link):
         counted = {LOCAL_STEPS: progress.steps, AVERAGED: progress.averaged}
         return counted if progress.steps else {}
 
-    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """Go on counting steps of local SGD; what trainers have of their own stays as it is."""
         progress = self._progress_of(program)
         progress.steps = int(counted.get(LOCAL_STEPS, 0))
         progress.averaged = int(counted.get(AVERAGED, 0))
-        self._restored.update(_kept(program))
+        self._restored.setdefault(scope, set()).update(_kept(program))
 
     def _agree(self, program: Program, group: Group) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""
@@ -201,9 +203,11 @@ class CollectiveLink(Link):
         What comes from a checkpoint stays: trainers may have values of their own there.
         """
         here.doing = "taking over the values of trainer 0"
-        for name in sorted(_kept(program) - self._restored - owners_of(program).keys()):
+        for name in sorted(_kept(program) - owners_of(program).keys()):
             found = scope.find_var(name)
             value = None if found is None else found.value
+            if found is not None and name in self._restored.get(found.scope, ()):
+                continue
             if value is not None and not isinstance(value, (SelectedRows, SparseTable)):
                 self._broadcast(value, 0)
         here.doing = ""

@@ -37,7 +37,7 @@ class JobPeers:
     program: Callable[[Program], Program]  # what this rank runs in place of a Program
     settle: Callable[[Program], dict[str, int]]
     catch_up: Callable[[Program], None]
-    resume: Callable[[Program, Mapping[str, int]], None]
+    resume: Callable[[Program, Mapping[str, int], Scope], None]
     trained: Collection[Scope]  # the scopes in which Programs train
 
     @property

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
+
+from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import FeedError, HpcdistError, PlanError
@@ -99,8 +102,9 @@ class Job(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         found = self._substitute_of(program)
+        on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
-            _refuse_what_servers_hold(program, found, feed)
+            on_servers = _held_by_servers(program, found, feed)
         self._link.begin(found, scope)
         if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
@@ -109,7 +113,33 @@ class Job(Control):
             rows, some = self._batches.meet(found, feed)
             return with_rows if some else without, rows
         rows = self._batches.cut(program, feed, scope, fetches)
+        if on_servers:
+            self._feed_servers(found, {name: feed[name] for name in on_servers})
+            rows = {name: value for name, value in rows.items() if name not in on_servers}
         return self._link.of_this_step(found, scope), rows
+
+    def _feed_servers(self, found: Program, fed: Feed) -> None:
+        """Let servers have what a step is fed of theirs, before they have any of its gradients.
+
+        Trainer 0 tells them: all are fed the same, or the step ends with an error.
+        """
+        plan = trainer_plan(found)
+        alike = plan is not None and plan.mode.lockstep and self._batches.alike
+        rates = {value.name for value in plan.scheduled} if plan is not None else set()
+        for name, value in fed.items():
+            if not alike or self._explicit or name not in rates or np.size(value) != 1:
+                raise FeedError(
+                    f"feed {name!r}: only the parameter servers hold and read it; they can be fed "
+                    "learning rates, one number each, in a plain script whose trainers are all fed "
+                    "the same; let a schedule of layers.learning_rate_scheduler compute it, or "
+                    "train without servers (no --pservers)"
+                )
+        # Until all are here, one may still fetch what servers had in the step before.
+        self.everyones(b"", f"the other trainers, to feed {', '.join(fed)}")
+        peers = self.peers()
+        if peers is not None and peers.trainer == 0:
+            numbers = {name: float(np.reshape(value, -1)[0]) for name, value in fed.items()}
+            peers.ask({"do": ASSIGN, "values": numbers})
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
@@ -322,16 +352,10 @@ class Job(Control):
         self._link.end()
 
 
-def _refuse_what_servers_hold(program: Program, found: Program, feed: Feed) -> None:
-    """Refuse to feed what is gone from the Program that a trainer runs, such as a learning rate."""
+def _held_by_servers(program: Program, found: Program, feed: Feed) -> list[str]:
+    """Return what is fed that is gone from the Program that a trainer runs, as learning rates."""
     own, left = program.global_block().vars, found.global_block().vars
-    for name in feed:
-        if name in own and name not in left:
-            raise FeedError(
-                f"feed {name!r}: only the parameter servers hold and read it, and they are fed "
-                "nothing; let a schedule of layers.learning_rate_scheduler compute it, or train "
-                "without servers (no --pservers)"
-            )
+    return [name for name in feed if name in own and name not in left]
 
 
 def _is_startup(program: Program) -> bool:

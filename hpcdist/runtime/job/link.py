@@ -54,7 +54,7 @@ class Link(NetworkOperators):
     def catch_up(self, program: Program) -> None:
         """When all trainers have settled: take over what they have sent."""
 
-    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """When all ranks have loaded a checkpoint: go on from there."""
 
     def end(self) -> None:

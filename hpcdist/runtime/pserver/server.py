@@ -159,10 +159,10 @@ class Server(Link):
         """Return how packets are applied in this mode."""
         self._failure_policy.learn(plan.plan)
         packets = len(exchange.gradients) + len(exchange.pushed) + bool(plan.tables)
-        schedule = _schedule_of(plan, binding)
+        schedules = [_schedule_of(index, binding) for index in plan.schedules]
         if plan.mode.synchronous:
-            return Serving(plan.plan.trainers, packets, schedule, exchange.turns)
-        return AsynchronousServing(plan, packets, schedule, blocks, binding)
+            return Serving(plan.plan.trainers, packets, schedules, exchange.turns)
+        return AsynchronousServing(plan, packets, schedules[0], blocks, binding)
 
     def _ps_server(
         self,
@@ -238,11 +238,11 @@ def _bind_packets(
     return updates
 
 
-def _schedule_of(plan: ServerPlan, binding: Binding) -> Step | None:
-    """Return what runs the schedule of the learning rate; None if there is none."""
-    if plan.schedule < 0:
+def _schedule_of(index: int, binding: Binding) -> Step | None:
+    """Return what runs the schedule of the learning rate in a block; None if there is none."""
+    if index < 0:
         return None
-    block = binding.program.block(plan.schedule)
+    block = binding.program.block(index)
     return in_sequence(steps_of(block, block.ops, binding))
 
 

@@ -22,15 +22,23 @@ from hpcdist.transpiler.pserver import ServerPlan
 
 
 class Serving:
-    """Synchronous: packets of all trainers are merged; the schedule runs when a step begins."""
+    """Synchronous: packets of all trainers are merged; the schedule runs when a step begins.
+
+    ``turns``: which of the Programs that train in turns has each packet; each has its schedule.
+    """
 
     arrays: Mapping[str, Any] = {}  # what trainers are answered with beside variables
 
     def __init__(
-        self, trainers: int, packets: int, schedule: Call | None, turns: Sequence[int] = ()
+        self,
+        trainers: int,
+        packets: int,
+        schedules: Sequence[Call | None],
+        turns: Sequence[int] = (),
     ) -> None:
-        self.shards: Shards = SyncShards(trainers, packets, turns)
-        self._schedule = schedule
+        self._steps = SyncShards(trainers, packets, turns)
+        self.shards: Shards = self._steps
+        self._schedules = schedules
         self._updates: Sequence[Sequence[Apply]] = ()
         self._watch: UpdateWatch | None = None
 
@@ -50,8 +58,9 @@ class Serving:
     def begin_step(self, step: int) -> None:
         """Do what comes before the first update of a step."""
         here.step = step + 1
-        if self._schedule is not None:
-            self._schedule()
+        schedule = self._schedules[self._steps.turn]
+        if schedule is not None:
+            schedule()
 
     def apply(self, packet: int, contributors: tuple[int, ...]) -> None:
         """Merge and apply a packet of these trainers."""
@@ -84,7 +93,8 @@ class AsynchronousServing(Serving):
         binding: Binding,
     ) -> None:
         trainers = plan.plan.trainers
-        super().__init__(trainers, packets, schedule)
+        super().__init__(trainers, packets, [schedule])
+        self._schedule = schedule
         self._async_shards = AsyncShards(trainers, packets, plan.mode.max_staleness)
         self.shards = self._async_shards
         self.arrays = {STALENESS: np.zeros(2, np.int64)}

@@ -176,7 +176,7 @@ class TrainerLink(Link):
         for protocol in self._protocols.values():
             protocol.catch_up()
 
-    def resume(self, program: Program, counted: Mapping[str, int]) -> None:
+    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
         """Forget rows asked for ahead; with GEO, note what the servers have loaded."""
         self.current_client().tables.restored += 1
         plan = trainer_plan(program)

@@ -1,0 +1,73 @@
+"""``paddle.dataset.imikolov``: sentences of the Penn Treebank as n-grams or sequences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from hpcdist.compat.datasets.common import file_of, lines_of
+from hpcdist.errors import DataError
+
+__all__ = ["build_dict", "test", "train"]
+
+FILE = "simple-examples.tgz"
+TRAIN, TEST = "simple-examples/data/ptb.train.txt", "simple-examples/data/ptb.valid.txt"
+UNKNOWN = "<unk>"
+
+
+class DataType:
+    """What a reader gives: tuples of n words, or (words from <s>, words to <e>)."""
+
+    NGRAM = 1
+    SEQ = 2
+
+
+def build_dict(min_word_freq: int = 50) -> dict[Any, int]:
+    """Number the words that occur more often than that, the most frequent first."""
+    counts: Counter[Any] = Counter()
+    for part in (TRAIN, TEST):
+        for line in lines_of(file_of("imikolov", FILE), part):
+            counts.update(line.encode().split())
+            counts.update(("<s>", "<e>"))
+    kept = [(word, count) for word, count in counts.items() if count > min_word_freq]
+    kept.sort(key=lambda item: (-item[1], _text(item[0])))
+    return {**{word: i for i, (word, _) in enumerate(kept)}, UNKNOWN: len(kept)}
+
+
+def _text(word: str | bytes) -> bytes:
+    return word.encode() if isinstance(word, str) else word
+
+
+def train(
+    word_idx: Mapping[Any, int], n: int, data_type: int = DataType.NGRAM
+) -> Callable[[], Iterator[Any]]:
+    """Return a reader of n-grams, or of sequences of at most ``n`` words if that is above 0."""
+    return _reader(TRAIN, word_idx, n, data_type)
+
+
+def test(
+    word_idx: Mapping[Any, int], n: int, data_type: int = DataType.NGRAM
+) -> Callable[[], Iterator[Any]]:
+    """Return a reader of the sentences to test with, as ``train``."""
+    return _reader(TEST, word_idx, n, data_type)
+
+
+def _reader(
+    part: str, numbers: Mapping[Any, int], n: int, data_type: int
+) -> Callable[[], Iterator[Any]]:
+    if data_type not in (DataType.NGRAM, DataType.SEQ) or (data_type == DataType.NGRAM and n < 1):
+        raise DataError(f"imikolov: expected n-grams of n >= 1, or sequences, got {n}, {data_type}")
+    path, unknown = file_of("imikolov", FILE), numbers[UNKNOWN]
+
+    def read() -> Iterator[Any]:
+        for line in lines_of(path, part):
+            words = [numbers.get(word, unknown) for word in line.encode().split()]
+            begin, end = numbers["<s>"], numbers["<e>"]
+            if data_type == DataType.NGRAM:
+                whole = [begin, *words, end]
+                yield from (tuple(whole[i : i + n]) for i in range(len(whole) - n + 1))
+            elif not 0 < n < len(words) + 1:
+                yield [begin, *words], [*words, end]
+
+    return read
