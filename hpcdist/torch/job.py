@@ -55,6 +55,8 @@ def job() -> TorchJob:
         serve()
         raise SystemExit(0)  # the script is for trainers
     deadline_s = settings.RPC_DEADLINE.read() / 1000
+    # MPI's own wait for ranks that make a communicator has no deadline.
+    (world if ours is None else ours.trainers).barrier(deadline_s)
     trainers = range(world.size) if ours is None else ours.cluster.trainers
     messages = world.subset(trainers, 1)
     asking = world.subset(trainers, 2)

@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pytest
@@ -31,22 +33,14 @@ OWN_WORDS = ("sys.exit", "raise")  # these end the job in all modes
 LATE = ("close", "end")  # it may have left the servers, or even MPI, before it is killed
 RATE = 6.0  # divided by 1, 2 or 3 contributors it stays a whole number
 
-# Two parameters, each on a server of its own where there are two. Row k of them counts the updates
-# of trainer k: each subtracts RATE over the number of contributors. Trainers note every step that
-# was acknowledged, servers what they have in the end.
-SCRIPT = """
+# The beginning of a script whose ranks end as its arguments say, each a `Death`.
+DIES = """
 import os, sys, time, signal, subprocess, threading
-import numpy as np
 RANK = int(os.environ["HPCDIST_RANK"])
 with open(f"new.pid.{RANK}", "w") as f:
     f.write(str(os.getpid()))
 os.replace(f.name, f"pid.{RANK}")
-import hpcdist as fluid
-
-mode, steps, rate, *deaths = sys.argv[1:]
-steps, rate = int(steps), int(rate)
-trainers = int(os.environ["PADDLE_TRAINERS"])
-me = int(os.environ["PADDLE_TRAINER_ID"])
+deaths = [argument for argument in sys.argv if argument.count(":") == 4]
 serves = os.environ["PADDLE_TRAINING_ROLE"] == "PSERVER"
 saves = any(":save:" in death for death in deaths)
 moment = None
@@ -61,29 +55,35 @@ class Last:
 
 sys.last = Last()
 
+def mark_death():
+    os.close(os.open(f"died.{RANK}", os.O_CREAT))
+
 def die():
     global moment
     moment = None
-    open(f"dies.{RANK}", "w").close()
+    if way in ("sys.exit", "raise", "sleep"):
+        mark_death()
+    if way == "sleep":
+        time.sleep(600)
     if way == "sys.exit":
         sys.exit(3)
     if way == "raise":
         raise RuntimeError("on purpose")
     if way == "os._exit":
-        threading.Thread(target=lambda: (time.sleep(after_s), os._exit(3)), daemon=True).start()
+        end = lambda: (time.sleep(after_s), mark_death(), os._exit(3))
+        threading.Thread(target=end, daemon=True).start()
         if after_s < 0.001:
             time.sleep(60)
         return
     # From outside, so that it also comes inside of MPI's own end.
     kill = f"kill -s {way[3:]} {os.getpid()}"
-    kill = f"touch dies.{RANK}; {kill}"
-    kill = f"sleep {after_s}; test -e over.{RANK} && touch late.{RANK}; {kill}"
+    kill = f"sleep {after_s}; test -e over.{RANK} && touch late.{RANK}; touch died.{RANK}; {kill}"
     subprocess.Popen(["sh", "-c", kill], start_new_session=True)
     if after_s < 0.001:
         time.sleep(60)
 
-def at(now, step=0):
-    if now == moment and (now != "step" or step == at_step):
+def at(now, step=None):
+    if now == moment and step in (None, at_step):
         die()
 
 def when_others(now):
@@ -96,6 +96,21 @@ def when_others(now):
 at("startup")
 if serves and moment in ("step", "save", "close"):
     threading.Thread(target=when_others, args=(moment,), daemon=True).start()
+"""
+
+# Two parameters, each on a server of its own where there are two. Row k of them counts the updates
+# of trainer k: each subtracts RATE over the number of contributors. Trainers note every step that
+# was acknowledged, servers what they have in the end.
+SCRIPT = (
+    DIES
+    + """
+import numpy as np
+import hpcdist as fluid
+
+mode, steps, rate, *_ = sys.argv[1:]
+steps, rate = int(steps), int(rate)
+trainers = int(os.environ["PADDLE_TRAINERS"])
+me = int(os.environ["PADDLE_TRAINER_ID"])
 dies = moment == "step"
 x = fluid.data(name="x", shape=[None, trainers], dtype="float32")
 zero = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.0))
@@ -172,6 +187,7 @@ else:
     exe.close()
     at("end")
 """
+)
 
 
 @dataclass(frozen=True)
@@ -181,7 +197,7 @@ class Death:
     rank: int
     moment: str  # one of MOMENTS
     way: str  # one of WAYS
-    step: int  # of moment "step"
+    step: int  # of moments within steps
     after_s: float  # how long after the moment, if it is killed
 
     def __str__(self) -> str:
@@ -263,7 +279,7 @@ def check(kill: Kill, ended: Ended, directory: Path) -> str:
     # Who has been killed, and not after all its work was done.
     early = [d for d in kill.deaths if not (directory / f"late.{d.rank}").exists()]
     early = [d for d in early if d.moment not in LATE or not survived(d, directory)]
-    early = [d for d in early if (directory / f"dies.{d.rank}").exists()]
+    early = [d for d in early if (directory / f"died.{d.rank}").exists()]
     files = [directory / f"step.{k}" for k in range(kill.trainers)]
     acked = [int(file.read_text() or 0) if file.exists() else 0 for file in files]
     dead = [d.rank for d in kill.deaths]
@@ -333,7 +349,7 @@ def survived(death: Death, directory: Path) -> bool:
 def without_finished(kill: Kill, files: list[Path], directory: Path) -> tuple[Death, ...]:
     """Return the deaths but for those that never came, or by SIGTERM just before the end."""
     last = max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
-    told = {d: directory / f"dies.{d.rank}" for d in kill.deaths}
+    told = {d: directory / f"died.{d.rank}" for d in kill.deaths}
     return tuple(
         death
         for death, file in told.items()
@@ -359,8 +375,20 @@ def check_counts(kill: Kill, acked: list[int], counted: list[float]) -> None:
             raise AssertionError(f"trainer {k}: {got} updates, {acked} acknowledged, {kill}")
 
 
-def main() -> None:
-    """Run many jobs, from the seed in the second argument on; exit 1 if any went wrong."""
+class Drawn(Protocol):
+    """A job of a campaign."""
+
+    deaths: tuple[Death, ...]
+
+
+Some = TypeVar("Some", bound=Drawn)
+
+
+def campaign(draw: Callable[[int], Some], run: Callable[[Some, Path], str]) -> None:
+    """Run as many jobs as the first argument says, from the seed in the second on.
+
+    Exits with 1 if any went wrong.
+    """
     count, first = int(sys.argv[1]), int((sys.argv[2:] or ["0"])[0])
     wrong: Counter[str] = Counter()
     deaths = 0
@@ -381,4 +409,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    campaign(draw, run)

@@ -131,6 +131,20 @@ def test_a_rank_that_does_not_come_is_named_with_its_stack(tmp_path):
     assert "in stuck_here" in ended.err
 
 
+def test_a_rank_that_does_not_begin_is_named_with_its_stack(tmp_path):
+    script = (
+        "import os, time\n"
+        "def stuck_here():\n    time.sleep(60)\n"
+        "if os.environ['RANK'] == '1':\n    stuck_here()\n" + TRAINS
+    )
+    options = ("--as-torchrun", "--deadline", "2000")
+    ended = Job(tmp_path, script, *options, ranks=2, env=ONE_THREAD).end()
+    assert ended.code == 1
+    assert "rank 0 waiting for a barrier: nothing came within 2 s" in ended.err, ended.err
+    assert "rank 1 (trainer 1" in ended.err and "is missing" in ended.err
+    assert "in stuck_here" in ended.err
+
+
 def test_a_rank_that_raises_ends_the_job(tmp_path):
     script = (
         TRAINS + "train(2)\nif dist.get_rank() == 1:\n    raise ValueError('wrong')\ntrain(5)\n"

@@ -227,6 +227,11 @@ class Job(Control):
                 "PADDLE_TRAINER_ENDPOINTS of the environment, or start as many ranks"
             )
 
+    @property
+    def trainers(self) -> Transport:
+        """The transport of all trainers, on a trainer."""
+        return self._trainers
+
     def adopt(self, program: Program, arrays: Mapping[str, Any]) -> Connection:
         """Connect a trainer that exchanges by itself what a trainer's Program says, as torch's do.
 

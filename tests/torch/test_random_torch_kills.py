@@ -1,0 +1,28 @@
+"""Ranks of torch's jobs that end or hang at random moments: the job ends, and says which it was.
+
+HPCDIST_KILLS is how many jobs (2), HPCDIST_KILLS_FROM the first one (1); see torch_kills.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+from tests.jobs import needs_mpirun
+from tests.torch.torch_kills import draw, run
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed: pip install .[torch]",
+)
+pytestmark = [needs_mpirun, needs_torch]
+
+FIRST = int(os.environ.get("HPCDIST_KILLS_FROM", "1"))
+COUNT = int(os.environ.get("HPCDIST_KILLS", "2"))
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_a_random_end_or_hang(tmp_path, seed):
+    run(draw(seed), tmp_path)

@@ -1,0 +1,175 @@
+"""Jobs of torch's in which a process ends at random, or stops calling anything.
+
+As a program: ``python -m tests.torch.torch_kills 150`` runs as many, also timed: each ends, and
+names who it was, within the deadline and 2 s.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.fault.kills import DIES, LATE, Death, campaign, survived, told_by_mpirun
+from tests.jobs import Job
+
+STEPS = 12
+MODES = ("ddp", "fsdp2", "hybrid", "served")
+MOMENTS = ("startup", "connect", "step", "forward", "backward", "update", "save", "close", "end")
+HANGS = ("sleep", "SIGSTOP")
+WAYS = ("SIGKILL", "SIGKILL", "SIGTERM", "os._exit", "sys.exit", "raise")
+HANG_DEADLINE_S, KILL_DEADLINE_S = 10, 60  # the first is met, and bounds the start, too
+MORE_S = 2.0
+
+# Trainers note every step; "hybrid" keeps a table on servers, or shares it out over the trainers.
+SCRIPT = (
+    DIES
+    + """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import hpcdist.torch as ours
+
+mode, steps = sys.argv[1], int(sys.argv[2])
+at("connect")
+dist.init_process_group("hpcdist")
+me, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+body = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+model, optimizers = body, []
+if mode == "fsdp2":
+    mesh = init_device_mesh("cpu", (size,))
+    for module in (body[0], body[2], body):
+        fully_shard(module, mesh=mesh)
+if mode == "hybrid":
+    model = nn.Sequential(ours.EmbeddingBag(None, 8), body)
+    optimizers.append(ours.TableOptimizer(model, "Adagrad", lr=0.1))
+if mode in ("ddp", "hybrid"):
+    model = nn.parallel.DistributedDataParallel(model)
+if mode == "served":
+    optimizers.append(ours.ServedOptimizer(body, "Adam", lr=0.01))
+else:
+    optimizers.append(torch.optim.Adam(body.parameters(), 0.01))
+noted = os.open(f"step.{me}", os.O_CREAT | os.O_WRONLY)
+endless = any(death.split(":")[1] not in ("close", "end") for death in deaths)
+step = 0
+while endless or step < steps:
+    at("step", step)
+    os.pwrite(noted, b"%8d" % step, 0)
+    rows = torch.randint(-2**62, 2**62, (4, 3)) if mode == "hybrid" else torch.rand(4, 8)
+    at("forward", step)
+    loss = model(rows).square().mean()
+    loss.register_hook(lambda given: at("backward", step))
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    at("update", step)
+    for optimizer in optimizers:
+        optimizer.step()
+    if step == steps and saves:
+        if me == 0:
+            os.close(os.open("saving", os.O_CREAT))
+        at("save")
+        if mode == "fsdp2":
+            checkpoint.save({"model": body.state_dict()}, checkpoint_id="saved")
+        else:
+            kept = {str(k): optimizer for k, optimizer in enumerate(optimizers)}
+            with ours.Saver("saved", kept) as saver:
+                saver.step = step
+                saver.save()
+    time.sleep(0.001)
+    step += 1
+at("close")
+dist.destroy_process_group()
+at("end")
+"""
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A job of torch's, and which of its ranks ends, or hangs."""
+
+    mode: str  # one of MODES
+    trainers: int
+    servers: int
+    deaths: tuple[Death]
+
+    @property
+    def death(self) -> Death:
+        return self.deaths[0]
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it only stops calling anything, and others must notice."""
+        return self.death.way in HANGS
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.trainers}+{self.servers}: {self.death}"
+
+
+def draw(seed: int) -> Fault:
+    """Return the job number ``seed``; a third of them hang."""
+    rng = random.Random(seed)
+    mode = rng.choice(MODES)
+    trainers, servers = rng.choice([(2, 0), (3, 0)])
+    if mode == "served" or (mode == "hybrid" and rng.random() < 0.6):
+        trainers, servers = rng.choice([(2, 1), (2, 2)])
+    moment, way = rng.choice(MOMENTS), rng.choice(WAYS)
+    if seed % 3 == 0:
+        moment, way = rng.choice([m for m in MOMENTS if m not in LATE]), rng.choice(HANGS)
+    rank = rng.randrange(trainers)
+    if servers and rng.random() < 0.25:
+        rank = trainers + rng.randrange(servers)
+        if moment not in ("startup", "connect"):  # it serves, and runs no line of the script
+            moment = "step"
+            way = (
+                "SIGSTOP" if way == "sleep" else "os._exit" if way in ("sys.exit", "raise") else way
+            )
+    after_s = rng.choice([0.0, rng.random() * 0.03, rng.random() * 0.15])
+    return Fault(
+        mode, trainers, servers, (Death(rank, moment, way, rng.randrange(STEPS), after_s),)
+    )
+
+
+def run(fault: Fault, directory: Path, *, timed: bool = False) -> str:
+    """Run a job and check what it promises; AssertionError if it breaks that.
+
+    Returns who has named the rank: "us", or "mpirun", which ends the others within a second.
+    """
+    deadline_s = HANG_DEADLINE_S if fault.hangs else KILL_DEADLINE_S
+    options = ["--quiet", "--deadline", str(1000 * deadline_s)]
+    if fault.servers:
+        options += ["--pservers", str(fault.servers)]
+    args = [fault.mode, str(STEPS), str(fault.death)]
+    ranks = fault.trainers + fault.servers
+    env = {"OMP_NUM_THREADS": "1"}
+    ended = Job(directory, SCRIPT, *options, ranks=ranks, args=args, env=env).end()
+    over, death = time.time(), fault.death
+    if death.moment in LATE and (ended.code == 0 or survived(death, directory)):
+        return "nobody: all its work was done"
+    assert ended.code != 0, f"wrongly zero: {ended}"
+    died = directory / f"died.{death.rank}"
+    assert died.exists(), f"failed before: {ended}"
+    if timed:
+        took_s = over - died.stat().st_mtime
+        limit_s = MORE_S + (deadline_s if fault.hangs else 0)
+        assert took_s <= limit_s, f"late: {took_s:.1f} s, expected {limit_s}: {ended}"
+    if not fault.hangs and told_by_mpirun(list(fault.deaths), ended):
+        return "mpirun"
+    named = [line for line in ended.err.splitlines() if re.search(rf"rank {death.rank} \(", line)]
+    assert named, f"silent: {ended}"
+    if death.way == "sleep":
+        assert re.search(r"line \d+,? in die", ended.err), f"no stack: {ended}"
+    if death.way == "raise":
+        assert "RuntimeError: on purpose" in ended.err, ended
+    return "us"
+
+
+if __name__ == "__main__":
+    campaign(draw, partial(run, timed=True))
