@@ -75,8 +75,8 @@ def save(
     if single_file:
         check_possible(peers.group, asynchronous=asynchronous, compression=compression)
     note(dirname)
-    settled = together(peers, lambda: [peers.settle(program), lock.job_name()])
-    counted, _ = settled[peers.trainer]
+    settled = together(peers, lambda: (peers.settle(program), lock.job_name()))
+    counted = settled[peers.trainer][0]
     lock.job_name(agreed=settled[0][1])  # whoever is trainer 0 when this one has died
 
     def begin() -> Any:

@@ -160,6 +160,11 @@ class Fleet:
         return self._planned.main
 
     @property
+    def _origin_program(self) -> Program:
+        """The Program that the loss is in: scripts of Fluid's save it, and clone it for a test."""
+        return self._planned.origin
+
+    @property
     def startup_program(self) -> Program:
         """The startup program of this process's role."""
         return self._planned.startup

@@ -87,15 +87,15 @@ class Guard:
                 [me.pid, *(peer.pid for peer in self._neighbours)]
             )
 
-    def _exit_of_scripts(self, code: int) -> NoReturn:
+    def _exit_of_scripts(self, status: int) -> NoReturn:
         """Be killed, where a script calls os._exit with a code other than 0.
 
         mpirun --with-ft ulfm counts a process that ends with such a code twice (PRRTE 3): it leaves
         before the last survivor, whose words are lost, or while that still trains.
         """
-        if code and os.getpid() == self._me.pid:  # not in a forked child
+        if status and os.getpid() == self._me.pid:  # not in a forked child
             os.kill(os.getpid(), signal.SIGKILL)
-        _exit(code)
+        _exit(status)
 
     def fail(self, error: BaseException) -> NoReturn:
         """Report what failed unless another rank has, and end every rank of the job."""

@@ -119,6 +119,7 @@ def test_a_process_alone_trains_what_was_built():
         fleet.init()
     main, startup = minimized(fleet, StrategyFactory.create_async_strategy())
     assert fleet.main_program is main and fleet.startup_program is startup
+    assert fleet._origin_program is main
     assert fleet.is_first_worker() and fleet.server_num() == 0
 
 
