@@ -134,6 +134,7 @@ class CompiledProgram:
         devices = len(self._places) if self._places else _device_count(place)
         if not self._parallel or self._is_shared_by_ranks():
             self._check_read_by_one(devices)
+            self._check_scale_by_one(devices)
             return DividedRun(self.program, with_read(self.program, only_feed(feed)), fetch_list)
         if devices == 1:
             feed = with_read(self.program, only_feed(feed))
@@ -157,6 +158,18 @@ class CompiledProgram:
                 f"the program reads from {sources(self.program)[0].name}: one process would read a "
                 f"batch for each of its {devices} devices, ranks that share batches read one: set "
                 "CPU_NUM=1 (or places to one), and start more ranks"
+            )
+
+    def _check_scale_by_one(self, devices: int) -> None:
+        """Refuse other scales of the gradient where ranks share a batch: they take its mean."""
+        scale = self._build.gradient_scale_strategy
+        if not self._parallel or scale is Scale.CoeffNumDevice or not self._has_backward():
+            return
+        if scale is Scale.Customized or devices > 1:
+            raise PlanError(
+                f"gradient_scale_strategy is {scale.name} for {devices} devices: ranks that share "
+                "batches take the gradient of the mean; leave CoeffNumDevice, or transpile the "
+                "program in nccl2 mode"
             )
 
     def _check_complete(self, batches: int, devices: int) -> None:

@@ -157,3 +157,25 @@ def test_what_only_servers_hold_is_not_fetched_from_trainers():
     errors = [o.error for o in run_job(2, 1, script) if "FeedError" in o.error_types]
     assert errors and all("cannot fetch 'table' on a trainer" in error for error in errors)
     assert len(values(run_job(2, 0, script))) == 2
+
+
+@pytest.mark.parametrize(("scale", "devices"), [("Customized", 1), ("One", 2)])
+def test_scales_that_one_process_would_take_for_each_device_are_refused(scale, devices):
+    def script(role: Any) -> None:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            x, y = layers.data("x", [FEATURES]), layers.data("y", [1])
+            loss = layers.mean(layers.square_error_cost(layers.fc(x, 1), y))
+            sgd(loss)
+        build = fluid.BuildStrategy()
+        build.gradient_scale_strategy = build.GradientScaleStrategy[scale]
+        program = fluid.CompiledProgram(main).with_data_parallel(
+            loss.name, build, places=fluid.cpu_places(devices)
+        )
+        exe = fluid.Executor()
+        exe.run(startup)
+        exe.run(program, {n: v for n, v in batch(0, 4).items() if n in "xy"}, [loss])
+
+    for outcome in run_job(2, 0, script, aborts=False):
+        assert "PlanError" in outcome.error_types
+        assert f"gradient_scale_strategy is {scale} for {devices} devices" in outcome.error
