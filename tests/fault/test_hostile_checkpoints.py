@@ -141,7 +141,7 @@ def test_forged_positions_are_refused_and_nothing_moves(net, saved, state):
             mine["streams"] = dict.fromkeys(mine["streams"], position)
 
     forge(saved, change)
-    with pytest.raises(CheckpointError, match="malformed state of trainer 0|other data"):
+    with pytest.raises(CheckpointError, match="malformed state of trainer 0|data has changed"):
         net.restore(saved)
     np.random.rand(1000)
 
