@@ -94,6 +94,9 @@ class AsyncShards:
     def waits(self, trainer: int) -> bool:
         return any(k == trainer for _, k in self._held)
 
+    def settled(self, trainer: int) -> bool:
+        return True
+
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         slowest = self._slowest()
         packet = self._held[0][0] if self._held else 0

@@ -51,15 +51,17 @@ class Answers:
         """The trainers that wait for an answer."""
         return {trainer for trainer, *_ in (*self._reads, *self._checkpoints)}
 
-    def next(self) -> bool:
-        """Answer a request that waits, reads first; return whether there was one."""
-        if self._reads:
-            self._answer_read(*self._reads.pop(0))
-        elif self._checkpoints:
-            self._answer_checkpoint(*self._checkpoints.pop(0))
-        else:
-            return False
-        return True
+    def next(self, may: Callable[[int], bool]) -> bool:
+        """Answer a trainer that waits and may be answered, reads first; return whether one did."""
+        for asked, answer in (
+            (self._reads, self._answer_read),
+            (self._checkpoints, self._answer_checkpoint),
+        ):
+            for i, (trainer, *_) in enumerate(asked):
+                if may(trainer):
+                    answer(*asked.pop(i))
+                    return True
+        return False
 
     def forget(self, trainer: int) -> None:
         """Drop what a trainer has asked: it has died."""

@@ -373,8 +373,11 @@ class PsServer:
         self._greet()
 
     def _answer_reads(self) -> None:
-        """Answer what was asked, unless a step is half applied: values are of whole steps only."""
-        while self._shards.readable and self._answers.next():
+        """Answer what was asked, unless a step is half applied: values are of whole steps only.
+
+        A trainer that asks behind its step sees this step, though others still push rows of it.
+        """
+        while self._shards.readable and self._answers.next(self._shards.settled):
             pass
         self._row_server.answer(self._tables_reached)
         if self._table_packet is not None:

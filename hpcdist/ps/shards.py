@@ -73,6 +73,10 @@ class Shards(Protocol):
         """Return whether a trainer has sent all that it can before it is answered."""
         ...
 
+    def settled(self, trainer: int) -> bool:
+        """Return whether all that has arrived of a trainer has been applied."""
+        ...
+
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         """Return (step, packet, trainers) of the first packet that is waited for."""
         ...
@@ -170,6 +174,10 @@ class SyncShards:
             members and not any(self._awaited[p] >> trainer & 1 for p in members)
             for members in self._members
         )
+
+    def settled(self, trainer: int) -> bool:
+        here = (needed & ~awaited for needed, awaited in zip(self._needed, self._awaited))
+        return not any(bits >> trainer & 1 for bits in here)
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         waited = [p for p, needed in enumerate(self._needed) if self._awaited[p] != needed]

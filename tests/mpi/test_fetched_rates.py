@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.world import mpi_world
+from hpcdist.ps.client import PsClient
 from tests.mpi.plain_models import batch, embedded, regression
 from tests.support_job import alone, begin, run_job, values
 
@@ -107,6 +109,35 @@ def test_rates_are_those_of_the_step_where_rows_are_pushed():
     with alone():
         wanted = script()
     for got in values(run_job(2, 2, lambda role: script())):
+        assert_alike(got, wanted)
+
+
+def test_a_rate_is_of_this_step_though_another_trainer_pushes_its_rows_late(monkeypatch):
+    push = PsClient.push_rows
+
+    def late(*args: Any) -> None:
+        time.sleep(0.1)  # while trainer 0 asks
+        push(*args)
+
+    def script(role: Any = None) -> list[Any]:
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 3
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            word, y = layers.data("word", [1], dtype="int64"), layers.data("y", [1])
+            guess = layers.embedding(word, [11, 1], is_sparse=True)  # the server's only parameter
+            loss = layers.mean(layers.square_error_cost(guess, y))
+            rate = layers.exponential_decay(0.1, 1, 0.5)
+            fluid.optimizer.SGD(rate).minimize(loss)
+        if role is not None and role.index == 1:
+            monkeypatch.setattr(PsClient, "push_rows", late)
+        exe = fluid.Executor()
+        exe.run(startup)
+        feeds = [{n: v for n, v in batch(s, 6).items() if n in ("word", "y")} for s in range(2)]
+        return [exe.run(main, feed=feed, fetch_list=[loss, rate]) for feed in feeds]
+
+    with alone():
+        wanted = script()
+    for got in values(run_job(2, 1, script)):
         assert_alike(got, wanted)
 
 

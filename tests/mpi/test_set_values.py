@@ -33,7 +33,9 @@ class Training:
             x, y = layers.data("x", [4]), layers.data("y", [1])
             loss = layers.mean(layers.square_error_cost(layers.fc(x, 1, param_attr="w"), y))
             test = self.main.clone(for_test=True)
-            fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+            optimizer = fluid.optimizer.Momentum(0.1, 0.9)
+            optimizer.minimize(loss)
+            self.rate = optimizer._global_learning_rate().name
         self.exe = fluid.Executor(fluid.CPUPlace())
         self.exe.run(self.startup)
         losses = [
@@ -65,6 +67,20 @@ def by_a_program(training: Training) -> None:
         w = clip.global_block().create_var("w", shape=(4, 1), dtype="float32", persistable=True)
         layers.assign(layers.clip(w, -0.01, 0.01), w)
     training.exe.run(clip)
+
+
+def a_rate_by_a_program(training: Training) -> None:
+    slower = fluid.Program()
+    with fluid.program_guard(slower, fluid.Program()):
+        facts = {"shape": (1,), "dtype": "float32", "persistable": True}
+        rate = slower.global_block().create_var(training.rate, **facts)
+        layers.fill_constant([1], "float32", 0.01, out=rate)
+    training.exe.run(slower)
+
+
+def a_rate_by_hand(training: Training) -> None:
+    tensor = fluid.global_scope().var(training.rate).get_tensor()
+    tensor.set(np.full(1, 0.01, np.float32), fluid.CPUPlace())
 
 
 def to_what_it_was(training: Training) -> None:
@@ -99,6 +115,18 @@ def test_a_changed_parameter_is_gone_on_with_or_refused(between, before, trainer
     assert all("NumpyArrayInitializer" in error and "no --pservers" in error for error in errors)
 
 
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 0), (2, 1)])
+@pytest.mark.parametrize("between", [a_rate_by_hand, a_rate_by_a_program])
+def test_a_changed_rate_is_gone_on_with_or_refused(between, trainers, servers):
+    training = Training(between)
+    if not servers:
+        check_equal(training, trainers, servers)
+        return
+    errors = [o.error for o in run_job(trainers, servers, training) if "PlanError" in o.error_types]
+    assert errors and all("'learning_rate_0' was changed on a trainer" in error for error in errors)
+    assert all("only the parameter servers" in error for error in errors)
+
+
 @pytest.mark.parametrize(("trainers", "servers"), SHAPES)
 def test_a_parameter_that_is_set_to_what_it_was_is_gone_on_with(trainers, servers):
     check_equal(Training(to_what_it_was), trainers, servers)
@@ -114,14 +142,15 @@ def test_a_second_startup_begins_anew_or_is_refused(trainers, servers):
     assert errors and all("startup program is run again" in error for error in errors)
 
 
+@pytest.mark.parametrize("local_feed", [False, True])
 @pytest.mark.parametrize("before", [0, STEPS])
 @pytest.mark.parametrize("trainers", [2, 3])
-def test_other_values_on_one_trainer_are_named(trainers, before):
+def test_other_values_on_one_trainer_are_named(trainers, before, local_feed):
     def between(training: Training) -> None:
         value = np.full((4, 1), float(training.trainer == 1), np.float32)
         fluid.global_scope().find_var("w").get_tensor().set(value)
 
-    outcomes = run_job(trainers, 0, Training(between, before))
+    outcomes = run_job(trainers, 0, Training(between, before), local_feed=local_feed)
     errors = [o.error for o in outcomes if "FeedError" in o.error_types]
     assert errors
     for error in errors:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.errors import CommError
+from hpcdist.ps.replies import Answers
 from hpcdist.ps.shards import DuePacket, SyncShards
 
 
@@ -28,6 +29,30 @@ def test_a_packet_is_due_when_all_trainers_sent_it():
     assert shards.readable
     assert not shards.begun
     assert not shards.finished
+
+
+def test_a_trainer_is_settled_once_all_that_it_sent_is_applied():
+    shards = SyncShards(trainers=2, packets=1)
+    assert shards.settled(0)
+    assert shards.arrived(0, 0) is None
+    assert shards.readable and not shards.settled(0) and shards.settled(1)
+    assert shards.arrived(1, 0) == due(0, (0, 1), True)
+    assert shards.settled(0) and shards.settled(1)
+    shards.arrived(0, 0)
+    shards.closed(1, [1])  # nobody is left to wait for
+    assert shards.settled(0)
+
+
+def test_a_request_waits_until_its_trainer_may_be_answered(monkeypatch):
+    answered = []
+    answers = Answers(None, [0, 1], "server 0", {}, 1.0, on_checkpoint=None)
+    monkeypatch.setattr(answers, "reply", lambda trainer, *told: answered.append(trainer))
+    answers.checkpoint_asked(0, 1, {})
+    answers.checkpoint_asked(1, 1, {})
+    assert answers.next({1}.__contains__)
+    assert not answers.next({1}.__contains__) and answers.awaited == {0}
+    assert answers.next({0}.__contains__)
+    assert answered == [1, 0]
 
 
 def test_whoever_closed_takes_part_in_the_steps_it_sent():

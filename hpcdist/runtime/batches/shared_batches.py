@@ -256,6 +256,7 @@ class Batches:
             facts = rows.batched, index, len(among), rows.counted, alike
             cut, division = cut_feed(arrays, *facts, whole=whole)
             return cut, self._told(shared, division, index)
+        self._check.begin({}, 0)  # rows are each one's own, but not what the script has set
         if different := unlike(arrays, alike):
             raise FeedError(f"cannot share a batch over trainers: {different}")
         counts = self._counts(arrays, rows)
@@ -345,7 +346,7 @@ class Batches:
         assert self._rounds is not None
         self._rounds.begin()
         write()
-        self._rounds.start(joined.key if self._local else joined.key ^ self._check.key())
+        self._rounds.start(joined.key ^ self._check.key())
         self._started = joined
 
     # -- after a step ------------------------------------------------------------------------
@@ -418,7 +419,7 @@ class Batches:
         for trainer, key in enumerate(keys):
             if key == ENDED:
                 self._check.refuse_ended(trainer)
-        record = b"" if self._local else self._check.record()
+        record = self._check.record()
         asked = joined.key.to_bytes(8, "little")
         what = f"what the other trainers feed in step {here.step}"
         told = self._membership.join(asked + record, what)
@@ -431,7 +432,7 @@ class Batches:
                     "rows of all trainers, so all must run the same program and fetch the same "
                     "values; only printing may be left to one of them"
                 )
-            if data is not None and record:
+            if data is not None:
                 self._check.compare(trainer, data[len(asked) :])
         raise FeedError(f"step {here.step}: trainers feed different batches")
 

@@ -82,6 +82,7 @@ class Job(Control):
         )
         self._substitutes: ProgramCache[Program] = ProgramCache()
         self._on_servers: frozenset[str] = frozenset()  # what servers compute of a plain script
+        self._only_there: frozenset[str] = frozenset()  # what trainers do not even have of it
         self._explicit = False
         self._has_trained = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
@@ -114,6 +115,7 @@ class Job(Control):
             self._trained.add(scope)
         if self._set.some and program.trains and not self._explicit:
             by_hand, everything = self._set.take(scope)
+            self._refuse_what_servers_alone_read(everything)
             self._link.expect_held(everything)
             self._batches.note_set(by_hand)
         if found.trains and self._batches.counts_rows(program):
@@ -141,6 +143,16 @@ class Job(Control):
                 "parameters, which one process would begin anew; run it once, start a job for "
                 "each training, or train without servers (no --pservers)"
             )
+
+    def _refuse_what_servers_alone_read(self, variables: Sequence[ScopeVariable]) -> None:
+        for variable in variables:
+            if variable.name in self._only_there:
+                raise PlanError(
+                    f"{variable.name!r} was changed on a trainer, by tensor.set or by a program "
+                    "that writes it, but only the parameter servers hold and read it: feed a "
+                    "learning rate to the step, let a schedule of layers.learning_rate_scheduler "
+                    "compute it, or train without servers (no --pservers)"
+                )
 
     def _feed_servers(self, found: Program, fed: Feed) -> None:
         """Let servers have what a step is fed of theirs, before they have any of its gradients.
@@ -198,6 +210,9 @@ class Job(Control):
         if servers:
             written = (_written(one) - _written(t) for one, t in zip(mains, trainers))
             self._on_servers = frozenset[str]().union(*written)
+            names = [one.global_block().vars.keys() for one in trainers]
+            kept = (one.global_block().vars.keys() for one in mains)
+            self._only_there = frozenset[str]().union(*kept).difference(*names)
         for origin, transpiled in zip((*mains, startup), (*trainers, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
         for one in () if self._serves else mains:

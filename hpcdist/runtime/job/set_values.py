@@ -26,10 +26,8 @@ class SetValues:
     def note_run(self, program: Program, scope: Scope) -> None:
         """Note what a Program that does not train changes of what is kept from step to step."""
         for name in self._kept.of(program, lambda: _kept_by(program)):
-            variable = scope.find_var(name)
-            if variable is not None:
-                self.some = True
-                self._by_programs.add(variable)
+            self.some = True
+            self._by_programs.add(scope.var_or_new(name))
 
     def take(self, scope: Scope) -> tuple[Sequence[ScopeVariable], Sequence[ScopeVariable]]:
         """Return, by name, those of a scope: set by hand, and all; forget them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -163,10 +164,15 @@ class TrainerLink(Link):
 
     def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
         """Compare parameters that were changed here with those of the servers."""
-        routes = {} if self._plan is None else {r.parameter: r for r in self._plan.routes}
+        if self._plan is None:
+            return
+        routes = {r.parameter: r for r in self._plan.routes}
+        tables = {table.parameter for table in self._plan.tables}
         for variable in variables:
             route = routes.get(variable.name)
-            if route is None or route.remote or variable.value is None:
+            if variable.name in tables or (route is not None and route.remote):
+                self._refuse_changed(variable.name)
+            if route is None or variable.value is None:
                 continue
             here = on_host(variable.value)
             for piece, endpoint in zip(route.slices, route.endpoints):
@@ -175,13 +181,15 @@ class TrainerLink(Link):
                 mine = here[piece.begin : piece.end] if route.cut else here
                 if held.tobytes() != mine.tobytes():
                     _refuse_averages(variable.scope)
-                    raise PlanError(
-                        f"trainer {self._trainer_id}: {route.parameter!r} was changed on the "
-                        "trainer, by tensor.set or by a program that writes it, but the parameter "
-                        "servers hold it and would go on with theirs: let an initializer set it "
-                        "(initializer.NumpyArrayInitializer), fluid.io.load_params, or train "
-                        "without servers (no --pservers)"
-                    )
+                    self._refuse_changed(route.parameter)
+
+    def _refuse_changed(self, name: str) -> NoReturn:
+        raise PlanError(
+            f"trainer {self._trainer_id}: {name!r} was changed on the trainer, by tensor.set or by "
+            "a program that writes it, but the parameter servers hold it and would go on with "
+            "theirs: let an initializer set it (initializer.NumpyArrayInitializer), "
+            "fluid.io.load_params, or train without servers (no --pservers)"
+        )
 
     # -- checkpoints -------------------------------------------------------------------------
     def settle(self, program: Program) -> dict[str, int]:
