@@ -68,7 +68,11 @@ class GeneratorLoader:
         name: str | None = None,
     ) -> None:
         self.name = name or unique_name.generate("data_loader")
-        if not feed_list or not all(isinstance(variable, Variable) for variable in feed_list):
+        if (
+            not isinstance(feed_list, (list, tuple))
+            or not feed_list
+            or not all(isinstance(variable, Variable) for variable in feed_list)
+        ):
             raise DataError(
                 f"{self.name}: feed_list must hold the variables to be fed, at least one, got "
                 f"{feed_list!r:.80}"

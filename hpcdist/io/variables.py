@@ -349,7 +349,9 @@ def load_vars(
             held = [h for h in held_of_server(program, scope) if h.local in names]
         else:
             held = wanted(source, chosen, scope, frozenset(not_here(program)))
-    with open_saved(directory, filename, [h.piece.name for h in held]) as source:
+    # A file of all variables has no names: it must be read with those that it was written with.
+    all_names = names if served is None else [h.piece.name for h in held]
+    with open_saved(directory, filename, all_names) as source:
         check_take_up(source, held, data=here.step > 0)
         for table in tables:
             check_table(source, table, index, servers)

@@ -89,14 +89,14 @@ def test_a_job_goes_on_in_another_mode(mpi_tmp_path, before, after):
         assert losses[0] == pytest.approx(whole[0][4], rel=2e-7)  # made of the same parameters
 
 
-@pytest.mark.parametrize("format", ["hdf5", "fluid"])
-def test_fluid_io_saves_and_loads_what_servers_have(mpi_tmp_path, format):
+@pytest.mark.parametrize(("format", "name"), [("hdf5", None), ("fluid", None), ("fluid", "all")])
+def test_fluid_io_saves_and_loads_what_servers_have(mpi_tmp_path, format, name):
     def save(exe):
-        fluid.io.save_persistables(exe, mpi_tmp_path, format=format)
+        fluid.io.save_persistables(exe, mpi_tmp_path, filename=name, format=format)
         fluid.io.save_params(exe, mpi_tmp_path / "only", format=format)
 
     def load(exe):
-        fluid.io.load_persistables(exe, mpi_tmp_path)
+        fluid.io.load_persistables(exe, mpi_tmp_path, filename=name)
 
     whole = values(run_job(1, 1, train(0, 8)))
     values(run_job(1, 1, train(0, 4, save=save)))

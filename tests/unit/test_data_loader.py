@@ -301,6 +301,7 @@ def test_what_an_iterable_loader_refuses():
         (lambda: list(made()), "nothing to read"),
         (lambda: fluid.io.DataLoader.from_generator(data()), "capacity must be"),
         (lambda: fluid.io.DataLoader.from_generator(capacity=1), "feed_list must"),
+        (lambda: fluid.io.DataLoader.from_generator(data()[0], capacity=1), "feed_list must"),
         (lambda: fluid.io.DataLoader.from_generator(["x"], 1), r"feed_list must .* got \['x'\]"),
         (lambda: made.set_batch_generator(batches()), "give the function, and do not call it"),
         (lambda: made.set_sample_generator([1], 1), "give the function, and do not call it"),

@@ -107,7 +107,58 @@ def test_images_are_read_and_no_code_of_the_file_is_run(home):
         list(cifar.test10()())
 
 
+class Pointer:
+    """An element that numpy would take for an object, at an address that the file chooses."""
+
+    def __reduce__(self):
+        fields = {"f": (np.dtype("O"), 0)}
+        return np.dtype, ([("f", "u8")],), (3, "|", None, ("f",), fields, 8, 1, 0)
+
+
+class Pointers:
+    def __reduce__(self):
+        make, given, _ = np.zeros(1).__reduce__()
+        return make, given, (1, (1,), Pointer(), False, b"A" * 8)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": Pointers()}, 2),
+        pickle.dumps({b"data": np.zeros((1, 3072), np.int64), b"labels": [1]}, 2),
+        pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, 2),
+        pickle.dumps([b"data"], 2),
+        pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1]}, 2)[:-50],
+        b"\x80\x04\x8e" + (1 << 60).to_bytes(8, "little") + b"few",
+    ],
+)
+def test_a_damaged_file_of_images_is_named(home, held):
+    put(home / "cifar" / "cifar-10-python.tar.gz", {"c/test_batch": held})
+    with pytest.raises(DataError, match=r"cifar-10-python.tar.gz is damaged"):
+        list(cifar.test10()())
+
+
+def test_damaged_archives_are_named(home):
+    path = home / "imdb" / "aclImdb_v1.tar.gz"
+    put(path, {"aclImdb/train/pos/0.txt": np.random.default_rng(1).bytes(1 << 16)})
+    data = bytearray(path.read_bytes())
+    data[9000:9400] = bytes(400)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"aclImdb_v1.tar.gz is damaged"):
+        list(imdb.tokenize(re.compile(".*")))
+    (home / "movielens").mkdir()
+    with zipfile.ZipFile(home / "movielens" / "ml-1m.zip", "w") as archive:
+        archive.writestr("ml-1m/movies.dat", "4::The Film (1999)\n")
+        archive.writestr("ml-1m/users.dat", "2::F::26::7::0\n")
+    for read in (movielens.movie_info, movielens.user_info):
+        read.cache_clear()
+        with pytest.raises(DataError, match=r"ml-1m.zip is damaged"):
+            read()
+
+
 def test_ratings_come_with_facts_of_users_and_films(home):
+    for cached in (movielens.movie_info, movielens.user_info):
+        cached.cache_clear()
     (home / "movielens").mkdir()
     with zipfile.ZipFile(home / "movielens" / "movielens%2Fml-1m.zip", "w") as archive:
         archive.writestr("ml-1m/movies.dat", "4::The Film (1999)::War|Drama\n")
@@ -142,3 +193,18 @@ def test_roles_are_tagged_around_each_verb(home):
     assert first == ([3, 4, 5], *context, [0] * 3, [1, 1, 1], [0, 1, 2])
     assert second[1:6] == ([1] * 3, [3] * 3, [4] * 3, [5] * 3, [2] * 3)
     assert second[6:] == ([1] * 3, [1, 1, 1], [4, 2, 4])
+    # Characters at which Python would cut a line stand in words.
+    (folder / "conll05st%2FwordDict.txt").write_text("<unk>\nb\x85\u2028c\nw1\n", "utf-8")
+    assert conll05.get_dict()[0]["w1"] == 2
+    put_words = lambda text: put(  # noqa: E731
+        folder / "conll05st-tests.tar.gz",
+        {
+            f"{inside}/words/test.wsj.words.gz": gzip.compress(text.encode()),
+            f"{inside}/props/test.wsj.props.gz": gzip.compress(props),
+        },
+    )
+    put_words("w1\nb\x85\u2028c\nw3\n\n")
+    assert [sample[0] for sample in conll05.test()()] == [[2, 1, 0]] * 2
+    put_words("w1\nw3\n\n")
+    with pytest.raises(DataError, match=r"conll05st-tests.tar.gz is damaged"):
+        list(conll05.test()())

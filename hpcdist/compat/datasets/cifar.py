@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import pickle
-import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from hpcdist.compat.datasets.common import file_of
-from hpcdist.dataset.files import damaged
+from hpcdist.compat.datasets.common import file_of, files_in, reading
 
 __all__ = ["test10", "test100", "train10", "train100"]
 
 Reader = Callable[[], Iterator[tuple[np.ndarray, int]]]
-ARRAYS = {("_reconstruct", "multiarray"), ("ndarray", "numpy"), ("dtype", "numpy")}
+
+
+class _Type:
+    """What a file says of the elements of an array."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Leave the order of bytes out: an element is one."""
+
+
+class _Array:
+    """An array of bytes. numpy's would believe a file that its elements are addresses."""
+
+    def __init__(self, *_: Any) -> None:
+        self.rows = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, is_fortran, data = state
+        if kind.code not in ("u1", b"u1") or is_fortran:
+            raise pickle.UnpicklingError(f"it has an array of {kind.code!r:.80}, expected bytes")
+        self.rows = np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _encoded(text: str, encoding: Any) -> bytes:
+    return text.encode("latin-1")  # as bytes are, behind Python 3 as well
+
+
+_STANDING_FOR = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Type}  # of numpy
 
 
 class _Arrays(pickle.Unpickler):
     """Reads dicts of arrays and lists: a file cannot have any other code called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (name, module.split(".")[-1]) in ARRAYS and module.split(".")[0] == "numpy":
-            return super().find_class(module, name)
+        if module.split(".")[0] == "numpy" and name in _STANDING_FOR:
+            return _STANDING_FOR[name]
         if (module, name) == ("_codecs", "encode"):
-            return super().find_class(module, name)
+            return _encoded
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array")
 
 
@@ -54,17 +81,11 @@ def _reader(name: str, part: str, labels: bytes, cycle: bool) -> Reader:
 
     def read() -> Iterator[tuple[np.ndarray, int]]:
         while True:
-            try:
-                with tarfile.open(path) as archive:
-                    for entry in archive:
-                        if entry.isfile() and part in entry.name:
-                            file = archive.extractfile(entry)
-                            assert file is not None, "a plain file"
-                            held = _Arrays(file, encoding="bytes").load()
-                            for pixels, label in zip(held[b"data"], held[labels], strict=True):
-                                yield (pixels / 255.0).astype(np.float32), int(label)
-            except (tarfile.TarError, EOFError, OSError, KeyError, pickle.PickleError) as error:
-                raise damaged(path, error) from error
+            with reading(path):
+                for file in files_in(path, lambda name: part in name):
+                    held = _Arrays(file, encoding="bytes").load()
+                    for pixels, label in zip(held[b"data"].rows, held[labels], strict=True):
+                        yield (pixels / 255.0).astype(np.float32), int(label)
             if not cycle:
                 return
 

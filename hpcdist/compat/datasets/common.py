@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import tarfile
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from hpcdist.dataset.files import damaged, find
 from hpcdist.errors import DataError
 
 __all__ = ["DATA_HOME", "download", "md5file"]
+
+# What is raised for files that are cut off, changed, or hold something else.
+_DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    pickle.PickleError,
+    EOFError,
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    MemoryError,
+)
 
 DATA_HOME = str(Path.home() / ".cache/paddle/dataset")
 
@@ -22,8 +43,11 @@ def download(url: str, module_name: str, md5sum: str, save_name: str | None = No
 
 def md5file(fname: str) -> str:
     """Return the MD5 of a file's content, in hexadecimal digits."""
+    digest = hashlib.md5()
     with open(fname, "rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
+        for piece in iter(partial(file.read, 1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def file_of(module: str, name: str) -> Path:
@@ -41,19 +65,37 @@ def file_of(module: str, name: str) -> Path:
     )
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise DataError, with the file's name, for whatever its content makes fail."""
+    try:
+        yield
+    except DataError:
+        raise
+    except _DAMAGE as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def files_in(path: Path, chosen: Callable[[str], bool]) -> Iterator[IO[bytes]]:
+    """Give the files of a tar archive whose names are chosen, in the archive's order."""
+    with tarfile.open(path) as archive:
+        for entry in archive:
+            if entry.isfile() and chosen(entry.name):
+                file = archive.extractfile(entry)
+                assert file is not None, "a plain file"
+                yield file
+        assert archive.fileobj is not None, "it is open"
+        while archive.fileobj.read(1 << 20):  # at its end gzip compares the checksum
+            pass
+
+
 def lines_of(path: Path, member: str) -> Iterator[str]:
     """Yield the lines of the files of a tar archive whose names end so, in the archive's order."""
     found = False
-    try:
-        with tarfile.open(path) as archive:
-            for entry in archive:
-                if entry.isfile() and entry.name.endswith(member):
-                    found = True
-                    file = archive.extractfile(entry)
-                    assert file is not None, "a plain file"
-                    for line in file:
-                        yield line.decode("utf-8").strip()
-    except (tarfile.TarError, EOFError, OSError, UnicodeDecodeError) as error:
-        raise damaged(path, error) from error
+    with reading(path):
+        for file in files_in(path, lambda name: name.endswith(member)):
+            found = True
+            for line in file:
+                yield line.decode("utf-8").strip()
     if not found:
         raise damaged(path, f"it has no {member}")

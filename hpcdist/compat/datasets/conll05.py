@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from hpcdist.compat.datasets.common import file_of
-from hpcdist.dataset.files import damaged
+from hpcdist.compat.datasets.common import file_of, reading
 
 __all__ = ["get_dict", "get_embedding", "test"]
 
@@ -40,7 +40,12 @@ def test() -> Callable[[], Iterator[Any]]:
     word is one of these five; its role.
     """
     dicts, path = get_dict(), file_of(MODULE, "conll05st-tests.tar.gz")
-    return lambda: (_sample(*found, *dicts) for found in _sentences(path))
+
+    def read() -> Iterator[Any]:
+        with reading(path):
+            yield from (_sample(*found, *dicts) for found in _sentences(path))
+
+    return read
 
 
 def _sample(
@@ -65,21 +70,18 @@ def _sample(
 
 def _sentences(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
     """Yield each sentence once for each of its verbs, with the verb and the roles of words."""
-    try:
-        with tarfile.open(path) as archive:
-            words, props = (
-                gzip.decompress(_member(archive, f"{FOLDER}/{kind}/test.wsj.{kind}.gz"))
-                for kind in ("words", "props")
-            )
-    except (tarfile.TarError, EOFError, OSError, KeyError) as error:
-        raise damaged(path, error) from error
+    with tarfile.open(path) as archive:
+        words, props = (
+            BytesIO(gzip.decompress(_member(archive, f"{FOLDER}/{kind}/test.wsj.{kind}.gz")))
+            for kind in ("words", "props")
+        )
     sentence: list[str] = []
     columns: list[list[str]] = []
-    lines = zip(words.decode().splitlines(), props.decode().splitlines(), strict=True)
-    for word, line in (*lines, ("", "")):
+    # A line ends with a newline: str.splitlines would cut at characters of words, too.
+    for word, line in (*zip(words, props, strict=True), (b"", b"")):
         if line.split():
-            sentence.append(word.strip())
-            columns.append(line.split())
+            sentence.append(word.strip().decode())
+            columns.append(line.decode().split())
             continue
         if columns:
             verbs, *marks = zip(*columns, strict=True)
@@ -111,7 +113,8 @@ def _roles(marks: tuple[str, ...]) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text("utf-8").splitlines()]
+    with reading(path), path.open(encoding="utf-8") as file:
+        return [line.strip() for line in file]
 
 
 def _numbered(names: list[str]) -> dict[str, int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import string
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hpcdist.compat.datasets.common import file_of
-from hpcdist.dataset.files import damaged
+from hpcdist.compat.datasets.common import file_of, files_in, reading
 
 __all__ = ["build_dict", "test", "train", "word_dict"]
 
@@ -22,16 +20,10 @@ Sample = tuple[list[int], int]
 def tokenize(pattern: re.Pattern[str]) -> Iterator[list[bytes]]:
     """Yield the words (bytes, small letters, no punctuation) of each review whose name matches."""
     path = file_of("imdb", FILE)
-    try:
-        with tarfile.open(path) as archive:
-            for entry in archive:
-                if pattern.match(entry.name):
-                    file = archive.extractfile(entry)
-                    assert file is not None, "a plain file"
-                    text = file.read().rstrip(b"\n\r").translate(None, string.punctuation.encode())
-                    yield text.lower().split()
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise damaged(path, error) from error
+    with reading(path):
+        for file in files_in(path, lambda name: pattern.match(name) is not None):
+            text = file.read().rstrip(b"\n\r").translate(None, string.punctuation.encode())
+            yield text.lower().split()
 
 
 def build_dict(pattern: re.Pattern[str], cutoff: int) -> dict[Any, int]:

@@ -7,13 +7,11 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcdist.compat.datasets.common import file_of
-from hpcdist.dataset.files import damaged
+from hpcdist.compat.datasets.common import file_of, reading
 
 __all__ = [
     "age_table",
@@ -27,6 +25,8 @@ __all__ = [
     "train",
     "user_info",
 ]
+
+Made = TypeVar("Made")
 
 FILE = "ml-1m.zip"
 age_table = [1, 18, 25, 35, 45, 50, 56]
@@ -66,38 +66,37 @@ class UserInfo:
         return [self.index, int(not self.is_male), self.age, self.job_id]
 
 
-@functools.cache
-def _rows(path: Path, name: str) -> list[list[str]]:
-    """Return the fields of each line of a file of the archive."""
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"ml-1m/{name}.dat") as file:
-            return [line.decode("latin-1").strip().split("::") for line in file]
-    except (zipfile.BadZipFile, KeyError, OSError) as error:
-        raise damaged(path, error) from error
-
-
-def _read(name: str) -> list[list[str]]:
-    return _rows(file_of("movielens", FILE), name)
+def _read(name: str, made: Callable[..., Made]) -> Iterator[Made]:
+    """Give what ``made`` makes of the fields of each line of a file of the archive."""
+    path = file_of("movielens", FILE)
+    with (
+        reading(path),
+        zipfile.ZipFile(path) as archive,
+        archive.open(f"ml-1m/{name}.dat") as file,
+    ):
+        for line in file:
+            yield made(*line.decode("latin-1").strip().split("::"))
 
 
 @functools.cache
 def movie_info() -> dict[int, MovieInfo]:
     """Return the films by their numbers."""
-    found = {}
-    for number, title, kinds in _read("movies"):
+
+    def film(number: str, title: str, kinds: str) -> MovieInfo:
         named = TITLE.match(title)
-        name = named.group(1) if named else title
-        found[int(number)] = MovieInfo(int(number), kinds.split("|"), name)
-    return found
+        return MovieInfo(int(number), kinds.split("|"), named.group(1) if named else title)
+
+    return {found.index: found for found in _read("movies", film)}
 
 
 @functools.cache
 def user_info() -> dict[int, UserInfo]:
     """Return the users by their numbers."""
-    return {
-        int(number): UserInfo(int(number), sex == "M", age_table.index(int(age)), int(job))
-        for number, sex, age, job, _ in _read("users")
-    }
+
+    def user(number: str, sex: str, age: str, job: str, code: str) -> UserInfo:
+        return UserInfo(int(number), sex == "M", age_table.index(int(age)), int(job))
+
+    return {found.index: found for found in _read("users", user)}
 
 
 @functools.cache
@@ -142,7 +141,10 @@ def test() -> Callable[[], Iterator[list[Any]]]:
 def _ratings(tested: bool) -> Iterator[list[Any]]:
     draws = np.random.RandomState(0)
     users, films = user_info(), movie_info()
-    for user, film, stars, _ in _read("ratings"):
-        if (draws.random_sample() < TEST_SHARE) is tested:
-            rating = float(stars) * 2 - 5.0
-            yield [*users[int(user)].value(), *films[int(film)].value(), [rating]]
+
+    def rating(user: str, film: str, stars: str, seconds: str) -> list[Any] | None:
+        if (draws.random_sample() < TEST_SHARE) is not tested:
+            return None
+        return [*users[int(user)].value(), *films[int(film)].value(), [float(stars) * 2 - 5.0]]
+
+    return filter(None, _read("ratings", rating))
