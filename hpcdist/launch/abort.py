@@ -91,10 +91,16 @@ class Guard:
         """Be killed, where a script calls os._exit with a code other than 0.
 
         mpirun --with-ft ulfm counts a process that ends with such a code twice (PRRTE 3): it leaves
-        before the last survivor, whose words are lost, or while that still trains.
+        before the last survivor, whose words are lost, or while that still trains. The last rank of
+        a host does end with the code: else mpirun would return 0 when all ranks exit so.
         """
         if status and os.getpid() == self._me.pid:  # not in a forked child
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._board.note(Fact.EXITS)
+            exiting = self._board.all(Fact.EXITS)
+            stays = any(peer.pid not in exiting and lives(peer.pid) for peer in self._neighbours)
+            away = len(self._neighbours) + 1 < len(self._peers)
+            if stays or (away and self._goes_on_without(self._me) is not False):
+                os.kill(os.getpid(), signal.SIGKILL)
         _exit(status)
 
     def fail(self, error: BaseException) -> NoReturn:

@@ -22,6 +22,7 @@ class Fact(IntEnum):
     GONE = 4  # it has left MPI: from here on its end is no death
     NAMED = 5  # it tells the death of a rank
     WRITTEN = 6  # what it did last
+    EXITS = 7  # its script has called os._exit with a code other than 0
 
 
 class HostBoard:

@@ -102,6 +102,7 @@ def page(
         silent=_silent(found),
         failed=[(rank.of, failure.activity(rank)) for rank in failure.failed(found)],
         memory=_memory(found),
+        most_ranks=MOST_RANKS,
         operators=_operators(found),
         waits=plots.bars(
             [str(rank.of) for rank in ranks],
@@ -208,8 +209,11 @@ def _programs(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
     alike: dict[Any, dict[str, Any]] = {}
     for rank in found:
         role = "server" if rank.of.role == "PSERVER" else "trainer"
+        seen: Counter[Any] = Counter()  # two of one rank with the same operators are two
         for program in rank.recording.programs:
-            key = role, program.kind, tuple(one.type for one in program.operators)
+            kind = role, program.kind, tuple(one.type for one in program.operators)
+            key = *kind, seen[kind]
+            seen[kind] += 1
             alike.setdefault(key, {"role": role, "program": program, "of": []})
             alike[key]["of"].append(rank.of)
     told = [

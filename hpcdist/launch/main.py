@@ -142,6 +142,7 @@ def _run_alone(asked: Options) -> None:
     fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, alone, ["this host"])
     if me.problem:
         raise LaunchError(me.problem)
+    settings.RUN.write(me.run)  # a script of another job may have started this one
     _warn_of_misspelt()
     for name, value in environment.alone().items():
         os.environ.setdefault(name, value)
@@ -190,7 +191,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         found |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
     os.environ.update(found)
     settings.RANK.write(transport.rank)
-    settings.RUN.write(f"{ranks[0].host}-{ranks[0].pid}-{ranks[0].begun_ns}")
+    settings.RUN.write(ranks[0].run)
     if transport.rank == 0:
         _warn_of_misspelt()
         if not asked.quiet:

@@ -27,6 +27,11 @@ class RankFacts:
     begun_ns: int = 0  # since 1970: with host and process it names this run, as no other
     problem: str = ""  # why this rank cannot run the script
 
+    @property
+    def run(self) -> str:
+        """What names this run of a job, if this rank is its first."""
+        return f"{self.host}-{self.pid}-{self.begun_ns}"
+
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 

@@ -80,7 +80,8 @@ class Watch:
         self._metrics: dict[str, tuple[int, float]] = {}
         self._writing = threading.Lock()
         self._stop = threading.Event()
-        self._closed = self._complained = False
+        self._closed = False
+        self._complaints: set[str | None] = set()
         self._thread = threading.Thread(target=self._run, name="hpcdist-watch", daemon=True)
         self._script = threading.main_thread().ident or 0
         self._last_ns = self._moved_ns = time.monotonic_ns()
@@ -167,8 +168,8 @@ class Watch:
             self._complain(error)
 
     def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
+        if error.strerror not in self._complaints:
+            self._complaints.add(error.strerror)
             logger.warning(
                 "%s cannot write its status or metrics: %s; it tries on", self._of, error
             )

@@ -6,7 +6,6 @@ import atexit
 import sys
 import traceback
 from dataclasses import dataclass
-from functools import cache
 from types import TracebackType
 
 from hpcdist import runtime, settings
@@ -30,13 +29,22 @@ class TorchJob:
     deadline_s: float  # of waits for which the script has set no time-out
 
 
-@cache
-def job() -> TorchJob:
+_begun: list[TorchJob] = []  # one at most
+
+
+def job(within_s: float | None = None) -> TorchJob:
     """Return this process's part in the job; the first call starts it. Collective.
 
+    ``within_s`` bounds the first call's wait for the other ranks, FLAGS_rpc_deadline if it is None.
     A server serves in here, and its script ends. LaunchError if MPI does not allow several threads,
     or others than our launcher have given ranks roles.
     """
+    if not _begun:
+        _begun.append(_begin(within_s))
+    return _begun[0]
+
+
+def _begin(within_s: float | None) -> TorchJob:
     launched = launched_size() is not None
     world: Transport = mpi_world() if launched else loopback.world(1)[0]
     if not world.concurrent:
@@ -56,7 +64,7 @@ def job() -> TorchJob:
         raise SystemExit(0)  # the script is for trainers
     deadline_s = settings.RPC_DEADLINE.read() / 1000
     # MPI's own wait for ranks that make a communicator has no deadline.
-    (world if ours is None else ours.trainers).barrier(deadline_s)
+    (world if ours is None else ours.trainers).barrier(within_s or deadline_s)
     trainers = range(world.size) if ours is None else ours.cluster.trainers
     messages = world.subset(trainers, 1)
     asking = world.subset(trainers, 2)

@@ -83,7 +83,7 @@ def _by_mpi_unless(
         if leave_it():
             yield from other(url, timeout=timeout, **more)
             return
-        ours = job()
+        ours = job(None if timeout == default_pg_timeout else timeout.total_seconds())
         rank, size = ours.transport.rank, ours.transport.size
         query = rendezvous._query_to_dict(rendezvous.urlparse(url).query)
         asked = int(query.get("rank", rank)), int(query.get("world_size", size))

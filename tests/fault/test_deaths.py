@@ -100,6 +100,12 @@ def test_a_job_goes_on_until_no_trainer_is_left(tmp_path):
 
 
 @needs_tolerance
+def test_a_job_whose_ranks_all_exit_does_not_end_with_0(tmp_path):
+    ended = Job(tmp_path, "import os\nos._exit(3)", "--quiet", ranks=2, tolerant=True).end()
+    assert ended.code != 0
+
+
+@needs_tolerance
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 15)"])
 def test_a_job_goes_on_without_a_trainer_that_exits_or_is_terminated(tmp_path, end):
     script = TRAIN + (

@@ -81,6 +81,12 @@ def test_arguments_and_modules_beside_the_script_are_found(tmp_path):
     assert ended.out == "beside ['train.py', '--pservers', '9', '-x'] __main__\n"
 
 
+def test_one_process_that_a_job_starts_is_another_run(tmp_path):
+    script = "import os\nprint(os.environ['HPCDIST_RUN'])"
+    ended = Job(tmp_path, script, mpirun=False, env={"HPCDIST_RUN": "n1-5-7"}).end()
+    assert ended.out.strip() not in ("", "n1-5-7")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

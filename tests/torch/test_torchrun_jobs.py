@@ -145,6 +145,20 @@ def test_a_rank_that_does_not_begin_is_named_with_its_stack(tmp_path):
     assert "in stuck_here" in ended.err
 
 
+def test_the_time_out_of_a_script_bounds_the_wait_for_ranks_that_begin_late(tmp_path):
+    script = (
+        "import os, time\n"
+        "from datetime import timedelta\n"
+        "import torch.distributed as dist\n"
+        "if os.environ['RANK'] == '1':\n    time.sleep(3)\n"
+        "else:\n    os.environ['FLAGS_rpc_deadline'] = '1000'\n"
+        "dist.init_process_group('gloo', timeout=timedelta(seconds=120))\n"
+        "dist.barrier()\n"
+    )
+    ended = Job(tmp_path, script, "--as-torchrun", "--quiet", ranks=2, env=ONE_THREAD).end()
+    assert (ended.code, ended.messages) == (0, []), ended.err
+
+
 def test_a_rank_that_raises_ends_the_job(tmp_path):
     script = (
         TRAINS + "train(2)\nif dist.get_rank() == 1:\n    raise ValueError('wrong')\ntrain(5)\n"

@@ -24,7 +24,7 @@ from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, Kind
 from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.programs import OperatorFacts
+from hpcdist.trace.programs import OperatorFacts, ProgramFacts
 from hpcdist.trace.recorder import Recording
 
 STEPS = 120
@@ -321,6 +321,19 @@ def test_operators_stand_below_what_they_read_from():
     assert [len(row) for row in wide] == [8, 8, 4]
     assert [*chain(*wide)] == list(range(20))
     assert graphs.layers(0, []) == []
+
+
+def test_two_programs_of_one_rank_with_the_same_operators_are_not_two_trainers():
+    pytest.importorskip("jinja2", reason="python -m pip install 'hpcdist[report]'")
+    alike = tuple(ProgramFacts("runs", (OperatorFacts("relu", (x,), ()),)) for x in "ab")
+    found = [Rank(k, "TRAINER", k) for k in range(2)]
+    for rank in found:
+        rank.note(Kind.STEP, "step", 0, 5, step=3)
+    found = [rank.recording(programs=alike) for rank in found]
+    ranks = [summary.summarize(rank) for rank in found]
+    text = job_report.page(found, ranks, [], "a job", {})
+    assert text.count("2 trainers: another Program, 1 operator") == 2
+    assert "4 trainers" not in text
 
 
 def test_programs_are_written_and_read_as_they_were(tmp_path):

@@ -297,6 +297,22 @@ def test_what_cannot_be_written_is_told_once_and_ends_nothing(tmp_path, caplog):
     assert metric_files.read_all(moved) == {"loss": {0: [(1, 1.0)]}}
 
 
+def test_that_metrics_are_lost_is_told_though_a_full_disk_has_been(tmp_path, caplog, monkeypatch):
+    one = watch(str(tmp_path))
+    one.begin()
+    monkeypatch.setattr(metric_files, "MOST_HELD", 80)
+    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    for step in range(4):
+        log_metrics(step, loss=1.0)
+        one.write()
+    monkeypatch.undo()
+    one.close(ENDED)
+    assert [message.split(": ", 1)[1] for message in caplog.messages] == [
+        "[Errno 28] full; it tries on",
+        "[Errno 28] full: metrics are lost; it tries on",
+    ]
+
+
 def test_files_of_others_are_refused_at_the_start(tmp_path):
     (tmp_path / "metrics.0.jsonl").write_text("mine\n")
     with pytest.raises(LaunchError, match="rank 0 .* cannot write its metrics: .* something else"):
