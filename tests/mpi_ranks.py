@@ -6,8 +6,21 @@ import traceback
 
 import pytest
 
+from hpcdist.comm.mpi import MpiTransport
 from hpcdist.comm.world import mpi_world
 from tests.transport_cases import Body
+
+
+def give_back(part: MpiTransport) -> None:
+    """Free the communicators of a test that ended well, where there are few. Collective.
+
+    MPICH has 2,048 in all. Open MPI has more than the tests make, and there this has hung once, in
+    a barrier behind messages that nobody had received.
+    """
+    from mpi4py import MPI
+
+    if "MPICH" in MPI.Get_library_version():
+        part.free()
 
 
 def run_ranks(size: int, body: Body) -> None:
@@ -26,6 +39,6 @@ def run_ranks(size: int, body: Body) -> None:
             error = traceback.format_exc().encode()
     failures = {k: e.decode() for k, e in enumerate(world.allgather_bytes(error)) if e}
     if not failures:
-        part.free()
+        give_back(part)
     else:
         pytest.fail("\n".join(f"rank {k}: {text}" for k, text in failures.items()))

@@ -22,6 +22,7 @@ from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.graph.program import Program
 from hpcdist.transpiler import DistributeTranspiler
+from tests.mpi_ranks import give_back
 
 Script = Callable[[RankRole], Any]
 
@@ -74,7 +75,7 @@ def run_job(
             own = pickle.dumps(_outcome(part, cluster, script, pids if aborts else [], asked))
     outcomes = [pickle.loads(data) for data in world.allgather_bytes(own) if data]
     if not any(outcome.error for outcome in outcomes):
-        part.free()
+        give_back(part)
     return outcomes
 
 

@@ -116,6 +116,9 @@ class Compiler:
         flat = self._flat_updates(ops, metas, views, fixed) if joins else NO_FLAT_UPDATES
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
+        for op in ops:
+            if op.type == "fake_init":
+                self.scope.var_or_new(op.output("Out")[0]).on_servers = True
         pooled = metas.keys() - fixed - flat.offsets.keys()
         sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n in pooled}
         for name in sizes.keys() & (reserve or {}).keys():

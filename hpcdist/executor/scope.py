@@ -27,6 +27,7 @@ class ScopeVariable:
         self.name = name
         self.value: Any = None
         self.laid = False  # beside others, and not to be moved for another Program
+        self.on_servers = False  # and here only the memory of a table
 
     def get_tensor(self) -> ScopeTensor:
         """Return a handle for reading and setting the array."""
@@ -35,6 +36,7 @@ class ScopeVariable:
     def take(self, array: Any) -> None:
         """Take over the value of a host array; the same shape and dtype are written in place."""
         held = self.value
+        self.on_servers = False
         if held is not None and held.shape == array.shape and held.dtype == array.dtype:
             assign(held, array)
         else:
@@ -43,7 +45,7 @@ class ScopeVariable:
     def hold(self, value: Any) -> None:
         """Take another array: compiled programs must bind anew."""
         self.value = value
-        self.laid = False
+        self.laid = self.on_servers = False
         self.scope.layout += 1
 
 
@@ -89,6 +91,11 @@ class ScopeTensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self._array()
+        if self._variable.on_servers:
+            raise FeedError(
+                f"the values of {self._variable.name!r} are on the servers: look up the rows of "
+                "some ids in a program, or let fluid.io.save_persistables write them"
+            )
         host = on_host(array)
         return np.array(host, dtype=dtype)
 

@@ -64,7 +64,8 @@ def train(exe, program, loss, role, root, begin, save):
     scope = fluid.global_scope()
     kept = [var.name for var in program.list_vars() if var.persistable]
     found = {name: scope.find_var(name) for name in sorted(kept)}
-    return losses, {n: np.array(v.get_tensor()).tobytes() for n, v in found.items() if v}
+    held = {name: v for name, v in found.items() if v and not v.on_servers}
+    return losses, {name: np.array(v.get_tensor()).tobytes() for name, v in held.items()}
 
 
 def by_servers(root, trainers, servers, fields, begin=0, save=False, optimizer=None):

@@ -47,8 +47,8 @@ def train(transport, cluster, setting, config=None):
         for step in range(STEPS):
             feed = rows_of(fed(setting, step), role.index, trainers)
             losses.append(float(exe.run(program, feed, [loss], scope=scope)[0][0]))
-        names = [p.name for p in main.all_parameters()]
-        values = {n: np.array(scope.find_var(n).get_tensor()) for n in names}
+        held = {p.name: scope.find_var(p.name) for p in main.all_parameters()}
+        values = {n: np.array(v.get_tensor()) for n, v in held.items() if not v.on_servers}
         exe.close()
         return losses, values
     finally:

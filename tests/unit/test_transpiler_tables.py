@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import hpcdist as fluid
 from hpcdist import layers, optimizer
-from hpcdist.errors import PlanError
+from hpcdist.errors import FeedError, PlanError
 from tests.support_transpiler import SERVERS, built, transpile
 
 EP0, EP1 = SERVERS.split(",")
@@ -91,3 +93,16 @@ def test_a_learning_rate_that_the_forward_pass_reads_stays_on_the_trainer():
         assert trainer.global_block().has_var("rate") == also_read
         filled = [n for op in startup.global_block().ops for n in op.output_arg_names]
         assert ("rate" in filled) == also_read
+
+
+def test_what_is_left_open_is_not_read_from_the_scope():
+    program, scope = fluid.Program(), fluid.Scope()
+    block = program.global_block()
+    block.create_var("table", shape=[2, 2], dtype="float32", persistable=True)
+    block.append_op("fake_init", outputs={"Out": "table"}, attrs={"shape": [2, 2]})
+    fluid.Executor().run(program, scope=scope)
+    tensor = scope.find_var("table").get_tensor()
+    with pytest.raises(FeedError, match="'table' are on the servers"):
+        np.array(tensor)
+    tensor.set(np.ones((2, 2), np.float32))
+    assert np.array(tensor).tolist() == [[1, 1], [1, 1]]
