@@ -23,7 +23,7 @@ COLOURS = {
 
 
 def edges(operators: Sequence[OperatorFacts]) -> list[tuple[int, int]]:
-    """Return who reads what whom has written, as places of operators; the latest writer counts."""
+    """Return (writer, reader) pairs of places of operators; a reader sees the latest writer."""
     writer: dict[str, int] = {}
     found: set[tuple[int, int]] = set()
     for place, operator in enumerate(operators):
