@@ -156,6 +156,7 @@ class Facts:
         config.sync_mode = self.mode == "sync"
         config.enable_dc_asgd = self.mode == "dc_asgd"
         config.max_staleness = self.max_staleness
+        config.dense = "pserver"  # those that the script gives to servers
         made = DistributeTranspiler(config)
         made.transpile(
             trainer,
