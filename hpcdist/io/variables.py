@@ -186,7 +186,7 @@ def save_persistables(
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
     format = _format(format, compression, program, tables_looked_up(program))
-    refuse_averages(peers, global_scope())
+    refuse_averages(peers, peers.program(program), global_scope())
 
     def save() -> None:
         if format == "hdf5":

@@ -1,4 +1,4 @@
-"""Hybrid jobs: servers keep distributed tables, trainers all else, whose gradients they sum. Pure."""
+"""Hybrid jobs: servers keep distributed tables; trainers sum the gradients of all else. Pure."""
 
 from __future__ import annotations
 

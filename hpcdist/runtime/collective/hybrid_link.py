@@ -26,7 +26,7 @@ from hpcdist.transpiler.table_metadata import tables_looked_up
 class ServedTables:
     """The tables of a trainer that servers keep: rows are pulled, and gradients pushed, by id."""
 
-    together = ("push_sparse",)  # rows may also be looked up by one trainer alone
+    together: tuple[str, ...] = ("push_sparse",)  # rows may also be looked up by one trainer alone
 
     def __init__(self, connection: Connection, servers: int) -> None:
         self._connection = connection
@@ -91,7 +91,7 @@ class HybridLink(CollectiveLink):
         return [made.get_trainer_program()], made.get_trainer_startup_program()
 
     def also_on_servers(self, program: Program) -> frozenset[str]:
-        """Return what servers compute, or keep, as trainers do: learning rates, and their counts."""
+        """Return what servers compute, or keep, as trainers do: learning rates and counts."""
         plan = served_plan(program)
         return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
 

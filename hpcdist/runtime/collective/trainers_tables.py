@@ -20,7 +20,10 @@ class TrainersTables:
     A Program's backward divides by the number of trainers, so that gradients of rows are added up.
     """
 
-    together = ("pull_sparse", "push_sparse")  # operators that all trainers run together
+    together: tuple[str, ...] = (
+        "pull_sparse",
+        "push_sparse",
+    )  # operators that all trainers run together
 
     def __init__(self, trainers: Transport, deadline_s: float) -> None:
         self._trainers = trainers

@@ -308,6 +308,11 @@ class Job(Control):
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""
+        if isinstance(self._link, HybridLink):
+            raise HpcdistError(
+                "even_batches(how='join'): a trainer without rows would look none up in the tables "
+                "of the servers: use 'pad' or 'cut'"
+            )
         if self.cluster.servers:
             raise HpcdistError(
                 "even_batches(how='join') is for jobs without parameter servers: with servers, "
@@ -360,8 +365,7 @@ class Job(Control):
         link = self._link
         if self._serves:
             return None
-        has_servers = isinstance(link, (TrainerLink, HybridLink))
-        client = link.current_client if has_servers else None
+        client = link.current_client if isinstance(link, (TrainerLink, HybridLink)) else None
         return JobPeers(
             self._gone,
             self.cluster,
