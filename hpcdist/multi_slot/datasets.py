@@ -125,7 +125,7 @@ class DatasetBase:
         self.slots_shuffle([])
 
     def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
-        """Do nothing: it is about files that `set_filelist` refuses, ``hdfs:...`` and ``afs:...``."""
+        """Do nothing: it is about ``hdfs:`` and ``afs:`` files, which `set_filelist` refuses."""
 
     def desc(self) -> str:
         """Return the settings as Fluid's text."""
