@@ -251,7 +251,7 @@ class Executor:
         forms = self._forms.get(program)
         if forms is None:
             forms = self._forms.put(program, {})
-            recorder.ran(lambda: described(program))
+            recorder.ran(lambda: described(program, compiled))
         entry = forms[key] = _Entry(compiled, list(values), fetches)
         self._drop_least_used()
         return entry
