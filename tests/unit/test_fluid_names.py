@@ -42,7 +42,6 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
 
 
 REFUSED = {
-    "desc": (lambda: op(), "type, input, output, attr and set_attr"),
     "attr_type": (lambda: op(), r"type\(op.attr\(name\)\)"),
     "set_int": (lambda: fluid.Scope().var("a"), r"get_tensor\(\).set"),
     "get_int": (lambda: fluid.Scope().var("a"), r"np.array\(get_tensor\(\)\)"),
