@@ -77,6 +77,8 @@ def test_descs_are_the_parts_of_a_program_under_the_names_of_fluids_core():
     assert (mul.type(), mul.input_names(), mul.input("X")) == ("mul", ["X", "Y"], ["x"])
     assert mul.output_arg_names() == mul.output("Out") == mul.outputs()["Out"]
     assert mul.has_attr("x_num_col_dims") and mul.attr("x_num_col_dims") == 1
+    of_int = main.global_block().ops[0].attr_type("x_num_col_dims")
+    assert mul.attr_type("x_num_col_dims") == of_int == fluid.core.AttrType.INT
     assert "x_num_col_dims" in mul.attr_names() and mul.block() == block
     x = block.find_var(b"x")
     assert (x.name(), x.shape(), x.dtype(), x.lod_level()) == ("x", [-1, 3], "float32", 0)
@@ -101,3 +103,10 @@ def test_what_is_changed_by_a_desc_is_changed_in_the_program():
     count = len(block.ops)
     block.desc._remove_op(count - 2, count)
     assert len(block.ops) == count - 2
+
+
+def test_a_parameter_has_a_shape():
+    block = fluid.Program().global_block()
+    for shape in ([], [-1, 2], [0]):
+        with pytest.raises(ValueError, match="parameter 'w': every extent"):
+            block.create_parameter(name="w", shape=shape, dtype="float32")
