@@ -52,13 +52,7 @@ class Block:
         """Add a parameter to the global block.
 
         ``initializer`` appends its operator to this block, unless one there makes the parameter.
-        GraphError if its shape is not known.
         """
-        shape = facts.get("shape") or ()
-        if not shape or any(extent <= 0 for extent in shape):
-            raise GraphError(
-                f"parameter {name!r}: every extent of its shape must be above 0, got {list(shape)}"
-            )
         block = self.program.global_block()
         parameter = Parameter(block, name, **facts)
         block.add_var(parameter)

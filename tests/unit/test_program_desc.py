@@ -103,10 +103,3 @@ def test_what_is_changed_by_a_desc_is_changed_in_the_program():
     count = len(block.ops)
     block.desc._remove_op(count - 2, count)
     assert len(block.ops) == count - 2
-
-
-def test_a_parameter_has_a_shape():
-    block = fluid.Program().global_block()
-    for shape in ([], [-1, 2], [0]):
-        with pytest.raises(ValueError, match="parameter 'w': every extent"):
-            block.create_parameter(name="w", shape=shape, dtype="float32")
