@@ -8,7 +8,7 @@ which runs it once more. Without torch, using such an operator is an error that 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,17 @@ from hpcdist.ops.common import grad_by, like_inputs
 Function = Callable[..., Any]
 # Extents to try where one is not known: those of a result that differ are not known either.
 _TRIED = (24, 48)
-_defined: list[str] = []
+_defined: dict[str, Function] = {}
 
 
 def needing_torch() -> Sequence[str]:
     """Return the types of the operators that need torch, without those of gradients, sorted."""
     return sorted(_defined)
+
+
+def functions() -> Mapping[str, Function]:
+    """Return the functions of tensors by the type of their operator, without gradients."""
+    return _defined
 
 
 def torch_for(type: str) -> Any:
@@ -62,7 +67,7 @@ def define_by_torch(
     first = outputs[0].name
     taken = ", ".join(_spelt(slot) for slot in inputs)
     grad_signature = f"{taken}, {first}{GRAD_SUFFIX} -> {gradients}"
-    _defined.append(type)
+    _defined[type] = function
 
     def bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
         torch = torch_for(type)
