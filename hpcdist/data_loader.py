@@ -227,9 +227,7 @@ def _read(batches: Callable[[], T]) -> T:
 
 # A thread that reads ahead runs these: they hold no loader, so one that is forgotten is freed.
 def _stacked(reader: Reader, feeder: DataFeeder) -> Iterator[Batch]:
-    for samples in reader():
-        fed = feeder.feed(samples)
-        yield {n: v if isinstance(v, LoDTensor) else LoDTensor(v) for n, v in fed.items()}
+    return map(feeder.feed, reader())
 
 
 def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]:

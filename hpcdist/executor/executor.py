@@ -129,6 +129,7 @@ class Executor:
         begin = monotonic_ns()
         if not feed.keys() <= program.global_block().vars.keys():
             feed = _declared(program, feed)
+        feed = {name: _plain(value) for name, value in feed.items()}
         job = control.acting()
         if job is not None:
             origin = program
@@ -329,6 +330,13 @@ def _declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
             stacklevel=4,
         )
     return {name: value for name, value in feed.items() if name in known}
+
+
+def _plain(value: Any) -> Any:
+    """Return the array of a LoDTensor that has rows and no sequences; anything else as it is."""
+    if type(value) is LoDTensor and value.sequences is None and value.value is not None:
+        return value.value if value.value.size else value
+    return value
 
 
 def as_host(name: str, value: Any, program: Program) -> np.ndarray:
