@@ -17,6 +17,7 @@ from hpcdist.checkpoint.local_shards import (
     individual,
     individually,
     persistables,
+    program_of_job,
     tables_of,
     whole,
 )
@@ -34,7 +35,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.dgc import COUNTER
@@ -42,7 +43,7 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.trace.events import Kind
 from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.compressed import compressed_updates
-from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
@@ -77,7 +78,7 @@ def restore(
     """
     peers = peers_here()
     wait()
-    program = peers.program(main_program if main_program is not None else default_main_program())
+    program = peers.program(program_of_job(main_program))
     scope = scope if scope is not None else global_scope()
     (found, *_) = together(peers, lambda: _chosen(Path(dirname)) if peers.trainer == 0 else None)
     note(dirname)
@@ -216,7 +217,7 @@ def is_table(scope: Scope, name: str) -> bool:
 def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
     """Return the variables that this process never holds, but servers or other trainers do."""
     names: set[str] = set()
-    plan = trainer_plan(program)
+    plan = served_plan(program)
     if plan is not None:
         names.update(route.parameter for route in plan.routes if route.remote)
         names.update(name for table in plan.tables for name in table.names)

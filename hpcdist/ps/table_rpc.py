@@ -22,7 +22,8 @@ from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind, 
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
-from hpcdist.trace.events import Cause, waits_for_cause
+from hpcdist.trace.events import Cause, Count, waits_for_cause
+from hpcdist.trace.recorder import recorder
 
 PIECE = 1 << 20  # bytes of an answer that travel together
 
@@ -63,6 +64,16 @@ class TableClient(RowExchangeClient):
         """Wait for the rows; TableError if the servers together hold more ids than a table may."""
         self._finish_asked()
         check_room(batch, "server")
+
+    def settle(self, tables: Sequence[TableSpec]) -> None:
+        """Wait until the servers have applied what they must have before they answer for rows.
+
+        Synchronously that is what all trainers have pushed in as many steps as this one.
+        """
+        nothing = Batch(tables, len(self._cluster.servers))
+        nothing.index([np.empty(0, np.int64)] * len(tables))
+        self.finish()
+        self.pull(nothing, create=False)
 
     def push(self, batch: Batch) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`."""
@@ -134,9 +145,11 @@ class TableServer(RowExchangeServer):
             self._receive(trainer, ROWS_TAG, [gradients], "gradients of tables")
         self._pushed[trainer] = list(zip(ids, rows_of(self._specs, counts, gradients)))
 
-    def apply(self, contributors: Sequence[int], rates: Sequence[float]) -> None:
-        """Move all tables by the mean of what the contributors sent; see `move`."""
-        move(self._tables, [self._pushed[k] for k in contributors], rates)
+    def apply(
+        self, contributors: Sequence[int], rates: Sequence[float], *, mean: bool = True
+    ) -> None:
+        """Move all tables by the mean, or the sum, of what the contributors sent; see `move`."""
+        move(self._tables, [self._pushed[k] for k in contributors], rates, mean=mean)
 
     # -- inside --
 
@@ -220,6 +233,7 @@ def move(
             gradients = np.concatenate([pushed[t][1] for pushed in sent])
         scale = 1.0 / len(sent) if mean else 1.0
         table.push(ids, gradients, rate, scale, repeats=len(sent) > 1)
+    recorder.count(Count.HELD, sum(map(len, tables)))
 
 
 def check_room(batch: Batch, holders: str) -> None:
