@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import (  # noqa: E402
+    default_hooks,
+    powerSGD_hook,
+)
 from torch.distributed.algorithms.join import Join  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
@@ -98,6 +101,18 @@ def test_ddp_with_a_communication_hook():
     torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)  # half precision
 
 
+def test_ddp_with_a_hook_whose_callbacks_wait_for_what_they_have_begun():
+    trained = []
+    for group in (everyone().ours, everyone().gloo):
+        torch.manual_seed(3)
+        model = DDP(nn.Sequential(nn.Linear(6, 12), nn.Linear(12, 3)), process_group=group)
+        how = {"start_powerSGD_iter": 2, "min_compression_rate": 0.5, "random_seed": 3}
+        state = powerSGD_hook.PowerSGDState(group, **how)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        trained.append(train(model, steps=5))
+    torch.testing.assert_close(*trained)
+
+
 def test_ddp_with_uneven_numbers_of_batches():
     trained = []
     for group in (everyone().ours, everyone().gloo):
@@ -128,16 +143,18 @@ def test_tensor_parallel_layers_are_one_layer():
     torch.testing.assert_close(got, list(given))
 
 
-def test_a_checkpoint_of_shards_comes_back(tmp_path_factory):
+def test_checkpoints_of_shards_come_back(tmp_path_factory):
     mesh = DeviceMesh.from_group(everyone().ours, "cpu")
     (path,) = [str(tmp_path_factory.mktemp("dcp"))] if dist.get_rank() == 0 else [None]
     said = [path]
     dist.broadcast_object_list(said, 0, group=everyone().ours)
     values = torch.arange(30.0).reshape(10, 3)
     saved = {"w": distribute_tensor(values, mesh, [Shard(0)]), "step": 7}
-    dcp.save(saved, checkpoint_id=said[0])
-    loaded = copy.deepcopy(saved) | {"step": 0}
-    loaded["w"].to_local().zero_()
-    dcp.load(loaded, checkpoint_id=said[0])
-    assert loaded["step"] == 7
-    assert torch.equal(loaded["w"].full_tensor(), values)
+    dcp.save(saved, checkpoint_id=f"{said[0]}/now")
+    dcp.async_save(saved, checkpoint_id=f"{said[0]}/later").result()
+    for name in ("now", "later"):
+        loaded = copy.deepcopy(saved) | {"step": 0}
+        loaded["w"].to_local().zero_()
+        dcp.load(loaded, checkpoint_id=f"{said[0]}/{name}")
+        assert loaded["step"] == 7
+        assert torch.equal(loaded["w"].full_tensor(), values)
