@@ -73,7 +73,8 @@ class TableClient(RowExchangeClient):
         nothing = Batch(tables, len(self._cluster.servers))
         nothing.index([np.empty(0, np.int64)] * len(tables))
         self.finish()
-        self.pull(nothing, create=False)
+        self.start_pull(nothing, create=False)
+        self.finish_pull(nothing)
 
     def push(self, batch: Batch) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`."""
