@@ -236,10 +236,18 @@ BATCH_NORM = Setting(
 )
 KERNELS = Setting(
     "HPCDIST_KERNELS",
-    Word("own", "torch"),
-    "own",
-    "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
-    "the same on all ranks of a job",
+    Word("auto", "own", "torch", "fused", "compiled"),
+    "auto",
+    "whose kernels compute: hpcdist's own; PyTorch's for convolutions and gelu (`torch`); PyTorch's "
+    "for all runs of operators that it can compute as one (`fused`), which inductor may compile "
+    "(`compiled`). `auto` is `fused` on a GPU, if PyTorch with CUDA is installed, else `own`. The "
+    "same on all ranks of a job",
+)
+TF32 = Setting(
+    "HPCDIST_TF32",
+    Switch(),
+    False,
+    "whether matrix products and convolutions of float32 on a GPU round their operands to TF32",
 )
 RECORD_MIB = Setting(
     "HPCDIST_RECORD_MIB",

@@ -1,0 +1,162 @@
+"""A run of operators as one function of torch's, and the operator that stands for it.
+
+A run is traced once, from the forms of its operators (`ops.torch_forms`), and becomes a graph of
+ATen's operators, from which what nobody needs is dropped. With HPCDIST_KERNELS=compiled, inductor
+makes kernels of it. It reads and writes the same memory as all other operators.
+
+Values that a Program rounds to half precision (`round_to_float16`) stay in half precision between
+operators that take it: matrix products and convolutions then compute in it, adding in single.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.device import tell_later
+from hpcdist.errors import FeedError
+from hpcdist.executor.segments import TYPE, Segment, inputs_of
+from hpcdist.graph.names import EMPTY
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import arguments, define, lookup, own_attrs
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
+from hpcdist.ops.torch_forms import Checked, forms
+
+_ROUND = "round_to_float16"
+_CONVOLUTIONS = {"conv2d", "depthwise_conv2d", "conv2d_grad", "depthwise_conv2d_grad"}
+_FORWARD_IN_HALF = (
+    *("batch_norm", "conv2d", "depthwise_conv2d", "elementwise_add", "flatten2", "matmul", "mul"),
+    *("pool2d", "relu", "reshape2", "slice", "stack", "transpose2", "unstack"),
+)
+# Products, which sum in single precision, and what rounds its result once or moves values only.
+_IN_HALF = {name for forward in _FORWARD_IN_HALF for name in (forward, f"{forward}_grad")}
+_LOWEST = -(2**63)
+
+
+class Call:
+    """A segment bound to arrays: what computes it, and what tells the host of wrong integers."""
+
+    def __init__(self, xp: Any, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]) -> None:
+        self._torch = torch = torch_for(TYPE)
+        self._on_host = xp is np
+        inputs = [tensor_on(torch, array) for array in xs]
+        places = {name: i for i, name in enumerate(segment.reads)}
+        targets = [  # what is overwritten is one tensor on both sides
+            inputs[places[name]] if name in places else tensor_on(torch, array)
+            for name, array in zip(segment.writes, outs)
+        ]
+        graph, self._checked = _traced(torch, segment, inputs)
+        device = (inputs + targets)[0].device
+        worst = torch.full((len(self._checked),), _LOWEST, dtype=torch.int64, device=device)
+        self._worst, self._arguments = worst, (inputs, targets, worst)
+
+        def run(inputs: Sequence[Any], targets: Sequence[Any], worst: Any) -> None:
+            results = graph(*inputs)
+            for target, made in zip(targets, results):
+                target.copy_(made)
+            if len(worst):
+                worst.copy_(torch.maximum(worst, torch.stack(results[len(targets) :])))
+
+        compiled = kernels_of(xp) is Kernels.COMPILED
+        self._run = torch.compile(run, fullgraph=True, dynamic=False) if compiled else run
+
+    def __call__(self) -> None:
+        self.launch()
+        self.tell()
+
+    def launch(self) -> None:
+        """Compute. On a GPU this does not wait, and once it has run a CUDA graph can take it."""
+        with self._torch.no_grad():
+            self._run(*self._arguments)
+
+    def tell(self) -> None:
+        """Have integers that were out of range told of: on a GPU before a value is given out."""
+        if self._checked:
+            self.look() if self._on_host else tell_later(self)
+
+    def settle(self) -> None:
+        """Nothing here depends on other ranks."""
+
+    def look(self) -> None:
+        """Raise FeedError if an integer was out of range, and forget it."""
+        found = [worst ^ _LOWEST for worst in self._worst.tolist()]
+        self._worst.fill_(_LOWEST)
+        for (type, count, of), worst in zip(self._checked, found):
+            if not 0 <= worst < count:
+                late = "; it may be of an earlier step, and parameters were updated with it"
+                raise FeedError(
+                    f"{type}: id {worst} is outside 0..{count - 1}, the {count} {of}"
+                    f"{'' if self._on_host else late}"
+                )
+
+
+def _traced(
+    torch: Any, segment: Segment, inputs: Sequence[Any]
+) -> tuple[Callable[..., Any], list[tuple[str, int, str]]]:
+    """Return the graph of a segment, and what its integers must be: operator, count, of what.
+
+    The graph gives what the segment writes, and for each check the worst integer, with the sign
+    turned: so negative ones are the greatest.
+    """
+    checks: list[tuple[str, int, str]] = []
+
+    def run(*tensors: Any) -> list[Any]:
+        values = dict(zip(segment.reads, tensors))
+        worst = []
+        checks.clear()
+        for op in segment.ops:
+            checked = _compute(torch, segment, op, values)
+            if checked is not None:
+                checks.append((op.type, checked.count, checked.of))
+                worst.append(checked.worst(torch) ^ _LOWEST)
+        return [*(values[name] for name in segment.writes), *worst]
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        graph = make_fx(run, tracing_mode="fake")(*inputs)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph, checks
+
+
+def _compute(torch: Any, segment: Segment, op: Operator, values: dict[str, Any]) -> Checked | None:
+    """Put an operator's results among the values; return what is to be checked of its inputs."""
+    if op.type == _ROUND:
+        values[op.output("Out")[0]] = values[op.input("X")[0]].to(torch.float16)
+        return None
+    form, definition = forms()[op.type], lookup(op.type)
+    given = {n: values[n] for n in op.input_arg_names if n != EMPTY}
+    floats = {n for n, value in given.items() if value.is_floating_point()}
+    half = {n for n in floats if given[n].dtype == torch.float16}
+    if op.type not in _IN_HALF:
+        given |= {n: given[n].to(torch.float32) for n in half}
+    elif half and op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
+        last = torch.channels_last
+        given |= {n: given[n].contiguous(memory_format=last) for n in half if given[n].dim() == 4}
+    attrs = own_attrs(definition, op.attrs)
+    inputs = inputs_of(op, given)
+    held = {
+        slot: [None if n == EMPTY else segment.metas.get(n) for n in names]
+        for slot, names in op.outputs.items()
+    }
+    outs = arguments(definition.outputs, held)
+    wanted = [any(out) if isinstance(out, list) else out is not None for out in outs]
+    for slot, made in zip(definition.outputs, form(torch, inputs, attrs, outs, wanted)):
+        several = made if slot.many else [made]
+        for name, value in zip(op.output(slot.name), several):
+            if name != EMPTY and value is not None:
+                values[name] = value
+    return None if form.checks is None else form.checks(*inputs, **attrs)
+
+
+define(
+    TYPE,
+    "X* -> XOut*",
+    attrs={"segment": None},
+    bind=lambda xp, xs, outs, segment: Call(xp, segment, xs, outs),
+    rows=not_on_rows,
+)
