@@ -33,11 +33,11 @@ class _Column:
 
 
 class DataFeeder:
-    """Stacks samples into one array per variable, or into a LoDTensor if it is ragged.
+    """Stacks samples into one LoDTensor per variable.
 
     ``feed_list`` holds Variables, or names of variables of ``program`` (the default main program
-    if None), one for each field of a sample. ``place`` is where the Program will run; the arrays
-    are numpy's, the executor moves them.
+    if None), one for each field of a sample. ``place`` is where the Program will run; the tensors
+    are in the host's memory, the executor moves them.
     """
 
     def __init__(self, feed_list: Sequence[Any], place: Any = None, program: Any = None) -> None:
@@ -49,11 +49,11 @@ class DataFeeder:
         if len(set(self.feed_names)) < len(self.feed_names):
             raise FeedError(f"DataFeeder: feed_list names a variable twice: {self.feed_names}")
 
-    def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Return name -> array of shape (number of samples, *variable's shape[1:]).
+    def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, LoDTensor]:
+        """Return name -> LoDTensor of shape (number of samples, *variable's shape[1:]).
 
-        A variable with ``lod_level`` 1 takes sequences of any lengths, even 0, and gets a
-        LoDTensor of rows with the variable's shape[1:]; with 2, sequences of sequences.
+        A variable with ``lod_level`` 1 takes sequences of any lengths, even 0, and gets
+        rows with the variable's shape[1:]; with 2, sequences of sequences.
 
         Each sample is a sequence with one field per variable. A field whose number of dimensions
         differs from the variable's is reshaped (784 numbers feed [-1, 1, 28, 28]); values that
@@ -62,13 +62,13 @@ class DataFeeder:
         samples = list(iterable)
         fields = _transposed(samples, self.feed_names)
         return {
-            c.name: _sequences(c, f) if c.lod_level else _stacked(c, f)
+            c.name: _sequences(c, f) if c.lod_level else LoDTensor(_stacked(c, f))
             for c, f in zip(self.columns, fields, strict=True)
         }
 
     def feed_parallel(
         self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[dict[str, LoDTensor]]:
         """Yield what each of ``num_places`` devices is fed, from as many batches."""
         batches = list(iterable)
         places = len(batches) if num_places is None else int(num_places)

@@ -20,7 +20,7 @@ from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.reader import Reader, batch, buffered, expect_reader
-from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.events import Cause, Count, Kind
 from hpcdist.trace.recorder import recorder
 
 __all__ = ["DataLoader", "GeneratorLoader", "PyReader"]
@@ -156,7 +156,7 @@ class GeneratorLoader:
     # -- loops ---------------------------------------------------------------------------------
     def __iter__(self) -> Iterator[list[Any]]:
         """Begin a pass."""
-        return self._steps(buffered(self._given(), self._capacity))
+        return self._steps(buffered(self._given(), self._capacity, counted=Count.BATCHES_AHEAD))
 
     def __call__(self) -> Iterator[list[Any]]:
         """Begin a pass."""
@@ -189,7 +189,7 @@ class GeneratorLoader:
             raise DataError(f"{self.name} was started already: call reset() first")
         self.queue = _Waiting(self._capacity)
         counted = partial(self.queue.counted, self._given())
-        self._ahead = buffered(counted, self._capacity)()
+        self._ahead = buffered(counted, self._capacity, counted=Count.BATCHES_AHEAD)()
 
     def reset(self) -> None:
         """End the pass, in its middle too; the next `start` begins from the front."""
@@ -227,9 +227,7 @@ def _read(batches: Callable[[], T]) -> T:
 
 # A thread that reads ahead runs these: they hold no loader, so one that is forgotten is freed.
 def _stacked(reader: Reader, feeder: DataFeeder) -> Iterator[Batch]:
-    for samples in reader():
-        fed = feeder.feed(samples)
-        yield {n: v if isinstance(v, LoDTensor) else LoDTensor(v) for n, v in fed.items()}
+    return map(feeder.feed, reader())
 
 
 def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]:

@@ -23,6 +23,8 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.errors import DataError
+from hpcdist.trace.events import Count
+from hpcdist.trace.recorder import recorder
 
 __all__ = [
     "ComposeNotAligned",
@@ -148,12 +150,13 @@ def buffered(
     size: int,
     within_s: float | None = None,
     late: Callable[[float], BaseException] | None = None,
+    counted: Count | None = None,
 ) -> Callable[[], Generator[Any, None, None]]:
     """Return a reader that reads up to ``size`` samples ahead in a thread of its own.
 
     An error of the reader is raised in the consumer, after the samples before it. A consumer that
     stops early ends the thread. If a sample does not come ``within_s`` seconds, what ``late`` says
-    is raised.
+    is raised. ``counted``: as what the recorder notes how many samples are ready.
     """
     size = _at_least(1, "buffered", "size", size)
 
@@ -173,6 +176,8 @@ def buffered(
             samples.put(end)
 
         def following() -> Any:
+            if counted is not None:
+                recorder.count(counted, samples.qsize())
             try:
                 return samples.get(timeout=within_s)
             except queue.Empty:

@@ -96,6 +96,25 @@ class Draw:
         return (self.rng.permutation(size).reshape(tuple(shape)) - size // 2) * 0.1
 
 
+class Seeded(Draw):
+    """Draws from a seed, without hypothesis: the same cases every time, and many of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def int(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def of(self, *choices: Any) -> Any:
+        return choices[self.int(0, len(choices) - 1)]
+
+    def bool(self) -> bool:
+        return bool(self.int(0, 1))
+
+    def shape(self, low: int = 1, high: int = 4, extent: int = 4) -> tuple[int, ...]:
+        return tuple(self.int(1, extent) for _ in range(self.int(low, high)))
+
+
 CASES: dict[str, Callable[[Draw], Case]] = {}
 
 

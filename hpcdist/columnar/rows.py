@@ -34,6 +34,7 @@ from hpcdist.errors import CheckpointError, DataError
 from hpcdist.graph.lod import Lod
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.reader import buffered
+from hpcdist.trace.events import Count
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -149,7 +150,11 @@ class Rows:
         # Windows are handed over, not batches: threads that wake each other for each batch take
         # more time than to cut it.
         ahead = buffered(
-            partial(windows, *which, reader.read, *whose), self._windows_ahead, patience_s, late
+            partial(windows, *which, reader.read, *whose),
+            self._windows_ahead,
+            patience_s,
+            late,
+            Count.WINDOWS_AHEAD,
         )
 
         def cut() -> Generator[Batch, None, None]:
@@ -159,7 +164,7 @@ class Rows:
         given = cut()
         if self._decoding is not None:
             decoded = partial(self._decoding.batches, cut, self.epoch, reader.refuse_or_note)
-            given = buffered(decoded, _DECODED_AHEAD, patience_s, late)()
+            given = buffered(decoded, _DECODED_AHEAD, patience_s, late, Count.BATCHES_AHEAD)()
         whole, used, before = self.position == 0, 0, len(self.skipped)
         try:
             for batch in given:

@@ -25,6 +25,7 @@ CHILDREN = str(Path(__file__).with_name("paddle_path"))  # for pipe commands of 
 # Modules that are called otherwise here; an empty string is a package with nothing in it.
 ELSEWHERE = {
     "paddle.compat": "hpcdist.compat.python_versions",
+    "paddle.reader.decorator": "hpcdist.reader",
     "paddle.metric": "hpcdist.layers.metric",
     "paddle.version": "hpcdist.compat.version",
     "paddle.dataset": "hpcdist.dataset",

@@ -11,6 +11,9 @@ from hpcdist.errors import EOFException, HpcdistError
 from hpcdist.executor.backend import CPUPlace, CUDAPinnedPlace, CUDAPlace, selected_gpus
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
+from hpcdist.graph.operator import NAMESCOPE
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.lod_tensor import LoDTensor, LoDTensorArray
 
 EnforceNotMet = HpcdistError  # what Fluid raises from its depths
@@ -20,6 +23,47 @@ class VarDesc:
     """Holds ``VarDesc.VarType``, as Fluid has it."""
 
     VarType = VarType
+
+
+class OpRole:
+    """The roles of operators under Fluid's names; each is an integer."""
+
+    Forward, Backward, Optimize = Role.FORWARD, Role.BACKWARD, Role.OPTIMIZE
+    RPC, Dist, LRSched, Loss = Role.RPC, Role.DIST, Role.LR_SCHED, Role.LOSS
+
+
+class op_proto_and_checker_maker:
+    """What the attributes that all operators have are called."""
+
+    OpRole = OpRole
+
+    @staticmethod
+    def kOpRoleAttrName() -> str:
+        """Return the name of the attribute that says why an operator is there."""
+        return ROLE_ATTR
+
+    @staticmethod
+    def kOpRoleVarAttrName() -> str:
+        """Return the name of that which says for which parameter and gradient."""
+        return ROLE_VAR_ATTR
+
+    @staticmethod
+    def kOpNameScopeAttrName() -> str:
+        """Return the name of that which says where `name_scope` was; it is not kept here."""
+        return NAMESCOPE
+
+
+def kEmptyVarName() -> str:
+    """Return what stands in a slot for no variable."""
+    return EMPTY
+
+
+def kGradVarSuffix() -> str:
+    """Return how names of gradients end."""
+    return GRAD_SUFFIX
+
+
+grad_var_suffix, empty_var_name = kGradVarSuffix, kEmptyVarName
 
 
 def is_compiled_with_cuda() -> bool:

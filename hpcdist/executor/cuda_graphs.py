@@ -42,9 +42,7 @@ class Replayed:
         self._runs = 0
 
     def __call__(self) -> None:
-        if self._graph is not None:
-            self._graph.replay()
-        elif self._runs == 1 and self._captured():
+        if self._graph is not None or (self._runs == 1 and self._captured()):
             self._graph.replay()
         else:
             self._beside()

@@ -129,6 +129,7 @@ class Executor:
         begin = monotonic_ns()
         if not feed.keys() <= program.global_block().vars.keys():
             feed = _declared(program, feed)
+        feed = {name: _plain(value) for name, value in feed.items()}
         job = control.acting()
         if job is not None:
             origin = program
@@ -163,7 +164,8 @@ class Executor:
             if buffer is not None:
                 copy_in(buffer, values[name])
         if detailed:
-            recorder.record(Kind.FEED, _FEED, fed, monotonic_ns(), step=here.step)
+            rows = _rows(values, lods)
+            recorder.record(Kind.FEED, _FEED, fed, monotonic_ns(), rows, step=here.step)
         entry.compiled.run(detailed)
         if here.after_first_step and here.step:
             here.first_step_done()
@@ -250,7 +252,7 @@ class Executor:
         forms = self._forms.get(program)
         if forms is None:
             forms = self._forms.put(program, {})
-            recorder.ran(lambda: described(program))
+            recorder.ran(lambda: described(program, compiled))
         entry = forms[key] = _Entry(compiled, list(values), fetches)
         self._drop_least_used()
         return entry
@@ -283,6 +285,15 @@ class Executor:
             return entry
         scope, fetches = entry.compiled.scope, entry.fetch_names
         return self._compile(key, program, scope, values, fetches, lods, fitting.reserve)
+
+
+def _rows(values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]) -> int:
+    """Return how many rows a batch has, its sequences where it is ragged, by its longest variable.
+
+    Others may be one for the whole batch, such as a learning rate.
+    """
+    of_each = (lods[n].sequences if n in lods else len(v) for n, v in values.items() if v.ndim)
+    return max(of_each, default=0)
 
 
 def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, operators: int) -> None:
@@ -319,6 +330,13 @@ def _declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
             stacklevel=4,
         )
     return {name: value for name, value in feed.items() if name in known}
+
+
+def _plain(value: Any) -> Any:
+    """Return the array of a LoDTensor that has rows and no sequences; anything else as it is."""
+    if type(value) is LoDTensor and value.sequences is None and value.value is not None:
+        return value.value if value.value.size else value
+    return value
 
 
 def as_host(name: str, value: Any, program: Program) -> np.ndarray:

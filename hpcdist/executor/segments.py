@@ -59,7 +59,7 @@ def fuse(
         run = list(group)
         if joined and len(run) > 1:
             segment = _segment(run[::-1], metas, lambda name: name in needed or keeps(name))
-            run = [segment.operator]
+            run = [segment.operator] if segment.reads else run  # constants, as startup has them
         fused += run
         needed.update(name for op in run for name in reads(op))
     return fused[::-1]

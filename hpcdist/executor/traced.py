@@ -10,7 +10,7 @@ operators that take it: matrix products and convolutions then compute in it, add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,20 +48,15 @@ class Call:
             inputs[places[name]] if name in places else tensor_on(torch, array)
             for name, array in zip(segment.writes, outs)
         ]
-        graph, self._checked = _traced(torch, segment, inputs)
-        device = (inputs + targets)[0].device
-        worst = torch.full((len(self._checked),), _LOWEST, dtype=torch.int64, device=device)
-        self._worst, self._arguments = worst, (inputs, targets, worst)
-
-        def run(inputs: Sequence[Any], targets: Sequence[Any], worst: Any) -> None:
-            results = graph(*inputs)
-            for target, made in zip(targets, results):
-                target.copy_(made)
-            if len(worst):
-                worst.copy_(torch.maximum(worst, torch.stack(results[len(targets) :])))
-
-        compiled = kernels_of(xp) is Kernels.COMPILED
-        self._run = torch.compile(run, fullgraph=True, dynamic=False) if compiled else run
+        device = (inputs or targets)[0].device
+        graph, self._checked = _traced(torch, segment, inputs, device)
+        self._worst = torch.full((len(self._checked),), _LOWEST, dtype=torch.int64, device=device)
+        apart = [t for t in targets if not any(t is tensor for tensor in inputs)]
+        self._arguments = (*inputs, *apart, self._worst)
+        _write(torch, graph, [places.get(name) for name in segment.writes])
+        if kernels_of(xp) is Kernels.COMPILED:
+            graph = torch.compile(graph, fullgraph=True, dynamic=False)
+        self._run = graph
 
     def __call__(self) -> None:
         self.launch()
@@ -94,17 +89,18 @@ class Call:
 
 
 def _traced(
-    torch: Any, segment: Segment, inputs: Sequence[Any]
-) -> tuple[Callable[..., Any], list[tuple[str, int, str]]]:
+    torch: Any, segment: Segment, inputs: Sequence[Any], device: Any
+) -> tuple[Any, list[tuple[str, int, str]]]:
     """Return the graph of a segment, and what its integers must be: operator, count, of what.
 
     The graph gives what the segment writes, and for each check the worst integer, with the sign
-    turned: so negative ones are the greatest.
+    turned: so negative ones are the greatest. None of what it gives is the memory of an input.
     """
     checks: list[tuple[str, int, str]] = []
 
     def run(*tensors: Any) -> list[Any]:
         values = dict(zip(segment.reads, tensors))
+        given = {_memory(tensor) for tensor in tensors}
         worst = []
         checks.clear()
         for op in segment.ops:
@@ -112,15 +108,51 @@ def _traced(
             if checked is not None:
                 checks.append((op.type, checked.count, checked.of))
                 worst.append(checked.worst(torch) ^ _LOWEST)
-        return [*(values[name] for name in segment.writes), *worst]
+        results = [values[name] for name in segment.writes]
+        return [*(v.clone() if _memory(v) in given else v for v in results), *worst]
 
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with torch.no_grad():
+    with torch.no_grad(), torch.device(device):
         graph = make_fx(run, tracing_mode="fake")(*inputs)
     graph.graph.eliminate_dead_code()
-    graph.recompile()
     return graph, checks
+
+
+def _memory(tensor: Any) -> int:
+    memory: int = tensor.untyped_storage()._cdata
+    return memory
+
+
+def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> None:
+    """Have a graph write its results: over an input, or into one more argument; then the checks."""
+    graph, aten = module.graph, torch.ops.aten
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    results = list(output.args[0])
+    last = placeholders[-1]
+
+    def argument(name: str) -> Any:
+        nonlocal last
+        with graph.inserting_after(last):
+            last = graph.placeholder(name)
+        return last
+
+    targets = [
+        argument(f"target_{i}") if place is None else placeholders[place]
+        for i, place in enumerate(inputs_written)
+    ]
+    worst = argument("worst")
+    with graph.inserting_before(output):
+        for target, made in zip(targets, results):
+            graph.call_function(aten.copy_.default, (target, made))
+        found = results[len(targets) :]
+        if found:
+            stacked = graph.call_function(aten.stack.default, (found,))
+            greatest = graph.call_function(aten.maximum.default, (worst, stacked))
+            graph.call_function(aten.copy_.default, (worst, greatest))
+    output.args = ((),)
+    module.recompile()
 
 
 def _compute(torch: Any, segment: Segment, op: Operator, values: dict[str, Any]) -> Checked | None:

@@ -27,7 +27,6 @@ def as_names(value: Any) -> list[str]:
 class Operator:
     """One operator of a block. ``attrs["sub_block"]`` is the index of a nested block."""
 
-    desc = Refused("the operator itself has type, input, output, attr and set_attr")
     attr_type = Refused("type(op.attr(name)) is the type of an attribute")
 
     def __init__(

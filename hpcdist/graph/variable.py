@@ -50,7 +50,7 @@ class Variable:
         self.stop_gradient = stop_gradient
         self.lod_level = lod_level
         self.is_data = is_data
-        self.is_ordering = False  # whether it is what `x < y` gives, which has no truth here
+        self.is_comparison = False  # whether it is what `x < y` gives: it has no truth here
         self.source: BatchSource | None = None  # of data that a started reader gives; copies too
 
     @property

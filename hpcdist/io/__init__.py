@@ -1,6 +1,7 @@
 """``fluid.io``: saving and loading variables and inference models; loaders and readers."""
 
 from hpcdist.data_loader import DataLoader, PyReader
+from hpcdist.io import descs  # noqa: F401 - gives the graph's parts their desc
 from hpcdist.io.model import load_inference_model, save_inference_model
 from hpcdist.io.state import load, load_program_state, save, set_program_state
 from hpcdist.io.variables import (

@@ -378,23 +378,3 @@ def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, A
         f"{op.place} {op}: attribute {name!r} is a {type(value).__name__}, which Fluid's format "
         "cannot say"
     )
-
-
-# -- as methods of Programs ------------------------------------------------------------------------
-class ProgramDesc:
-    """What scripts of Fluid's ask of ``program.desc``."""
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-
-    def serialize_to_string(self) -> bytes:
-        """Return the Program in Fluid's format."""
-        return program_bytes(self._program)
-
-    def num_blocks(self) -> int:
-        """Return the number of blocks."""
-        return self._program.num_blocks
-
-
-Program.desc = property(ProgramDesc)  # type: ignore[attr-defined]
-Program.parse_from_string = staticmethod(parsed_program)  # type: ignore[attr-defined]

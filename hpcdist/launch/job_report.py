@@ -156,6 +156,7 @@ def _operators(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
             for row in operator_times(rank.recording.since(first)):
                 rows[row.name].append(row)
     total = sum(row.total for same in rows.values() for row in same) or 1
+    moved = _bytes_of_a_call(found)
     told = [
         {
             "name": name,
@@ -164,10 +165,23 @@ def _operators(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
             "mean_us": sum(row.total for row in same) / sum(row.calls for row in same) / 1e3,
             "most_us": max(row.most for row in same) / 1e3,
             "share": sum(row.total for row in same) / total,
+            "nbytes": moved.get(name),
         }
         for name, same in rows.items()
     ]
     return sorted(told, key=lambda row: -row["total_ms"])[:MOST_OPERATORS]
+
+
+def _bytes_of_a_call(found: Sequence[RankRecording]) -> dict[str, float]:
+    """Return what an operator of each type reads and writes in a step, on average, as planned."""
+    counts: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for rank in found:
+        for program in rank.recording.programs:
+            for one in program.moved if program.kind == programs.TRAINS else ():
+                counts[one.type] += one.operators
+                totals[one.type] += one.nbytes
+    return {type_: totals[type_] / count for type_, count in counts.items()}
 
 
 def _matrix(found: Sequence[RankRecording]) -> list[list[str]]:

@@ -82,43 +82,32 @@ def _binary(
     return method
 
 
-equal = _binary("equal", compare=True)
-not_equal = _binary("not_equal", compare=True)
-
-
-def _ordering(type: str) -> Callable[[Variable, Any], Any]:
+def _comparison(type: str) -> Callable[[Variable, Any], Any]:
     """Compare by an operator; a Python `if` must not take the result for an answer."""
     compare = _binary(type, compare=True)
 
     def method(self: Variable, other: Any) -> Any:
         out = compare(self, other)
         if isinstance(out, Variable):
-            out.is_ordering = True
+            out.is_comparison = True
         return out
 
     return method
 
 
+equal = _comparison("equal")
+
+
 def _truth(self: Variable) -> bool:
     """Refuse to say what only a step knows; that there is a variable is true, as of any object."""
-    if self.is_ordering:
+    if self.is_comparison:
         raise GraphTypeError(
-            f"{self.name!r} compares values that only a step knows, so Python's if, while, and, or "
-            "and not cannot ask for it while the program is built: use layers.cond, "
-            "layers.while_loop or layers.logical_and, or fetch the values and compare them"
+            f"{self.name!r} compares values that only a step knows, so Python's if, while, and, "
+            "or, not and in cannot ask for it while the program is built: use layers.cond, "
+            "layers.while_loop or layers.logical_and, or fetch the values and compare them; "
+            "`a is b`, or their names, tell whether two Variables are the same"
         )
     return True
-
-
-def _equality(
-    compare: Callable[[Variable, Any], Any], same: bool
-) -> Callable[[Variable, Any], Any]:
-    """Compare with a number as an operator; with anything else by identity, as ``in`` needs."""
-
-    def method(self: Variable, other: Any) -> Any:
-        return compare(self, other) if isinstance(other, Real) else (self is other) is same
-
-    return method
 
 
 def astype(self: Variable, dtype: Any) -> Variable:
@@ -215,12 +204,12 @@ _METHODS: dict[str, Any] = {
     "__rpow__": _binary("elementwise_pow", reverse=True),
     "__floordiv__": _binary("elementwise_floordiv"),
     "__mod__": _binary("elementwise_mod"),
-    "__lt__": _ordering("less_than"),
-    "__le__": _ordering("less_equal"),
-    "__gt__": _ordering("greater_than"),
-    "__ge__": _ordering("greater_equal"),
-    "__eq__": _equality(equal, True),
-    "__ne__": _equality(not_equal, False),
+    "__lt__": _comparison("less_than"),
+    "__le__": _comparison("less_equal"),
+    "__gt__": _comparison("greater_than"),
+    "__ge__": _comparison("greater_equal"),
+    "__eq__": equal,
+    "__ne__": _comparison("not_equal"),
     "__hash__": object.__hash__,
     "__bool__": _truth,
     "__neg__": lambda self: _scaled(self, -1.0, 0.0),

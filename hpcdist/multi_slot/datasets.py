@@ -30,6 +30,7 @@ from hpcdist.multi_slot.samples import (
 )
 from hpcdist.multi_slot.text import samples_of
 from hpcdist.reader import buffered, xmap_readers
+from hpcdist.trace.events import Count
 
 logger = logging.getLogger("hpcdist.multi_slot")
 
@@ -70,6 +71,13 @@ class DatasetBase:
             isinstance(name, str) for name in filelist
         ):
             raise DataError(f"set_filelist: expected a list of files, got {filelist!r:.80}")
+        for name in filelist:
+            if name.startswith(("hdfs:", "afs:")):
+                _refuse(
+                    f"set_filelist: {name}",
+                    "mount the file system, or read with a pipe command ('hadoop fs -cat ...') "
+                    "over files that hold names",
+                )
         self._files = list(filelist)
 
     def set_use_var(self, var_list: Sequence[Variable]) -> None:
@@ -117,11 +125,7 @@ class DatasetBase:
         self.slots_shuffle([])
 
     def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
-        """Refuse: files are read through the file system."""
-        raise DataNotImplementedError(
-            "set_hdfs_config: mount the file system, or read with a pipe command "
-            "('hadoop fs -cat ...' over a file list)"
-        )
+        """Do nothing: it is about ``hdfs:`` and ``afs:`` files, which `set_filelist` refuses."""
 
     def desc(self) -> str:
         """Return the settings as Fluid's text."""
@@ -140,7 +144,7 @@ class DatasetBase:
     def batches(self) -> Iterator[dict[str, Any]]:
         """Begin a pass: yield what the variables are fed in each step, read ahead by a thread."""
         make = partial(batches, self._pieces(), self._batch_size)
-        return buffered(make, AHEAD)()
+        return buffered(make, AHEAD, counted=Count.BATCHES_AHEAD)()
 
     def _pieces(self) -> Iterator[Samples]:
         """Return all samples, some at a time."""

@@ -72,21 +72,21 @@ def functions() -> Mapping[str, Function]:
 def torch_for(type: str) -> Any:
     """Return torch, which the operator needs; HpcdistError if it is not installed."""
     try:
-        return _torch()
+        torch = importlib.import_module("torch")
     except ImportError as error:
         raise HpcdistError(
             f"operator {type!r} needs torch, which cannot be imported ({error}): install "
             "hpcdist[torch] (pip install .[torch]) on every rank"
         ) from None
+    _set_rounding(torch)
+    return torch
 
 
 @functools.cache
-def _torch() -> Any:
-    """Import torch; convolutions of float32 are not rounded to TF32 unless that is wished."""
-    torch = importlib.import_module("torch")
+def _set_rounding(torch: Any) -> None:
+    """Have float32 computed in float32, unless TF32 is wished."""
     torch.backends.cudnn.allow_tf32 = settings.TF32.read()
     torch.backends.cuda.matmul.allow_tf32 = settings.TF32.read()
-    return torch
 
 
 def define_by_torch(

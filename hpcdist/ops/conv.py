@@ -59,20 +59,21 @@ def _infer(x: Meta, w: Meta, groups: int, data_format: str, **windows: Any) -> M
     return Meta(in_layout(n, filters, rows.windows, columns.windows, data_format), x.dtype)
 
 
-def _correlation(x: Any, w: Any, groups: int, **windows: Any) -> Correlation:
+def correlation(x: Any, w: Any, groups: int, **windows: Any) -> Correlation:
+    """Return the windows of a convolution of x, channels first, with filters w."""
     return Correlation(*_windows(x.shape[2:], w.shape, **windows), groups)
 
 
 def _bind(xp: Any, x: Any, w: Any, y: Any, data_format: str, **facts: Any) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
-    return correlate(xp, _correlation(x, w, **facts), x, w, y)
+    return correlate(xp, correlation(x, w, **facts), x, w, y)
 
 
 def _grad_bind(
     xp: Any, x: Any, w: Any, dy: Any, dx: Any, dw: Any, data_format: str, **facts: Any
 ) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
-    c = _correlation(x, w, **facts)
+    c = correlation(x, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, x, dy, dw)]
     return in_sequence(steps + ([] if dx is None else [correlate_back(xp, c, w, dy, dx)]))
 
@@ -159,7 +160,7 @@ def _transpose_padding(
     return paddings[i], paddings[i], dilations[i]
 
 
-def _transposed(
+def transposed(
     x: Any, y: Any, w: Any, groups: int, output_size: Any, strides: Sequence[int], **facts: Any
 ) -> Correlation:
     """Return the convolution that leads from an image like y to one like x."""
@@ -173,14 +174,14 @@ def _transposed(
 
 def _transpose_bind(xp: Any, x: Any, w: Any, y: Any, data_format: str, **facts: Any) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
-    return correlate_back(xp, _transposed(x, y, w, **facts), w, x, y)
+    return correlate_back(xp, transposed(x, y, w, **facts), w, x, y)
 
 
 def _transpose_grad_bind(
     xp: Any, x: Any, w: Any, dy: Any, dx: Any, dw: Any, data_format: str, **facts: Any
 ) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
-    c = _transposed(x, dy, w, **facts)
+    c = transposed(x, dy, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, dy, x, dw)]
     return in_sequence(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)]))
 

@@ -12,68 +12,80 @@ if TYPE_CHECKING:
     from hpcdist.ops.windows import Correlation
 
 
-def _after(axis: Axis) -> int:
+def padding_after(axis: Axis) -> int:
     """Return the padding behind the last element; below 0, how many elements no window reads."""
     reach = (axis.windows - 1) * axis.stride + axis.dilation * (axis.taps - 1) + 1
     return reach - axis.before - axis.extent
 
 
-def _alike(axis: Axis) -> bool:
+def is_alike(axis: Axis) -> bool:
     """Tell whether padding as before is as good behind."""
-    return axis.before >= 0 and _after(axis) <= axis.before < _after(axis) + axis.stride
+    return (
+        axis.before >= 0 and padding_after(axis) <= axis.before < padding_after(axis) + axis.stride
+    )
 
 
-class _Convolution:
+class Convolution:
     """How torch is to convolve: with padding of its own where both sides are alike."""
 
-    def __init__(self, c: Correlation) -> None:
-        self.torch = torch_for("conv2d")
+    def __init__(self, torch: Any, c: Correlation) -> None:
+        self._torch = torch
         axes = (c.rows, c.columns)
-        whole = all(map(_alike, axes))
-        self.padding = [axis.before if whole else 0 for axis in axes]
-        self.sides = [0] * 4 if whole else [s for a in axes[::-1] for s in (a.before, _after(a))]
-        self.how = [axis.stride for axis in axes], self.padding, [a.dilation for a in axes]
-        self.groups = c.groups
+        whole = all(map(is_alike, axes))
+        padding = [axis.before if whole else 0 for axis in axes]
+        sides = [s for a in axes[::-1] for s in (a.before, padding_after(a))]
+        self._sides = [0] * 4 if whole else sides
+        self._how = [axis.stride for axis in axes], padding, [a.dilation for a in axes]
+        self._groups = c.groups
 
-    def padded(self, x: Any) -> Any:
-        return self.torch.nn.functional.pad(x, self.sides) if any(self.sides) else x
+    def _padded(self, x: Any, sides: list[int]) -> Any:
+        return self._torch.nn.functional.pad(x, sides) if any(sides) else x
 
-    def back(self, dy: Any, x: Any, w: Any, wanted: list[bool]) -> Any:
-        """Return the gradients by x, padded, and by w."""
-        ops = self.torch.ops.aten
-        how = (*self.how, False, [0, 0], self.groups, [*wanted, False])
-        return ops.convolution_backward(dy, x, w, None, *how)
+    def forward(self, x: Any, w: Any) -> Any:
+        """Return the correlation of x with w."""
+        padded = self._padded(x, self._sides)
+        return self._torch.nn.functional.conv2d(padded, w, None, *self._how, self._groups)
+
+    def back(self, dy: Any, x: Any, w: Any, wanted: tuple[bool, bool]) -> tuple[Any, Any]:
+        """Return the gradients by x and by w; of one that is wanted only the shape is read."""
+        ops = self._torch.ops.aten
+        how = (*self._how, False, [0, 0], self._groups, [*wanted, False])
+        padded = self._padded(x, self._sides)
+        dx, dw, _ = ops.convolution_backward(dy, padded, w, None, *how)
+        return self._padded(dx, [-side for side in self._sides]) if wanted[0] else None, dw
 
 
 def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
     """Return what writes y."""
-    f = _Convolution(c)
-    x, w, y = (tensor_on(f.torch, array) for array in (x, w, y))
+    torch = torch_for("conv2d")
+    f = Convolution(torch, c)
+    x, w, y = (tensor_on(torch, array) for array in (x, w, y))
 
     def run() -> None:
-        y.copy_(f.torch.nn.functional.conv2d(f.padded(x), w, None, *f.how, f.groups))
+        y.copy_(f.forward(x, w))
 
     return run
 
 
 def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
     """Return what writes the gradient by x."""
-    f = _Convolution(c)
-    w, dy, dx = (tensor_on(f.torch, array) for array in (w, dy, dx))
+    torch = torch_for("conv2d")
+    f = Convolution(torch, c)
+    w, dy, dx = (tensor_on(torch, array) for array in (w, dy, dx))
 
     def run() -> None:
-        made = f.back(dy, f.padded(dx), w, [True, False])[0]  # of dx, its shape is read
-        dx.copy_(f.torch.nn.functional.pad(made, [-side for side in f.sides]))
+        dx.copy_(f.back(dy, dx, w, (True, False))[0])
 
     return run
 
 
 def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call:
     """Return what writes the gradient by w."""
-    f = _Convolution(c)
-    x, dy, dw = (tensor_on(f.torch, array) for array in (x, dy, dw))
+    torch = torch_for("conv2d")
+    f = Convolution(torch, c)
+    x, dy, dw = (tensor_on(torch, array) for array in (x, dy, dw))
 
     def run() -> None:
-        dw.copy_(f.back(dy, f.padded(x), dw, [False, True])[1])
+        dw.copy_(f.back(dy, x, dw, (False, True))[1])
 
     return run

@@ -79,9 +79,9 @@ def _infer(
     return Meta(tuple(shape), x.dtype)
 
 
-def _plan(small: Any, large: Any, linear: bool, data_layout: str, **how: Any) -> list[Any]:
+def interpolation(small: Any, large: Any, linear: bool, data_layout: str, **how: Any) -> list[Any]:
     """Return (axis, taps) of every axis along which something happens."""
-    axes = _spatial(small.ndim, data_layout)
+    axes = _spatial(len(small.shape), data_layout)
     keep = ("align_corners", "align_mode")
     facts = {key: how[key] for key in keep}
     return [(a, _taps(small.shape[a], large.shape[a], linear, **facts)) for a in axes]
@@ -96,7 +96,7 @@ def _column(xp: Any, taps: _Taps, axis: int, like: Any) -> Any:
 def _resize(linear: bool) -> Any:
     def kernel(xp: Any, x: Any, out: Any, data_layout: str, **how: Any) -> None:
         value = x
-        for axis, taps in _plan(x, out, linear, data_layout, **how):
+        for axis, taps in interpolation(x, out, linear, data_layout, **how):
             low = xp.take(value, xp.asarray(taps.low), axis=axis)
             if linear:
                 weight = _column(xp, taps, axis, value)
@@ -123,7 +123,7 @@ def _collected(xp: Any, value: Any, places: np.ndarray, extent: int, axis: int) 
 def _resize_grad(linear: bool) -> Any:
     def kernel(xp: Any, x: Any, dout: Any, dx: Any, data_layout: str, **how: Any) -> None:
         value = dout
-        for axis, taps in reversed(_plan(x, dout, linear, data_layout, **how)):
+        for axis, taps in reversed(interpolation(x, dout, linear, data_layout, **how)):
             extent = x.shape[axis]
             if linear:
                 weight = _column(xp, taps, axis, value)

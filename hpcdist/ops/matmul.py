@@ -108,7 +108,7 @@ def _matmul_infer(x: Meta, y: Meta, transpose_X: bool, transpose_Y: bool, alpha:
 
 
 @dataclass(frozen=True)
-class _Product:
+class ProductViews:
     """Views with ``out = a @ b``, and how to view other arrays of x's, y's or out's shape so."""
 
     a_of: Callable[[Any], Any]
@@ -116,7 +116,7 @@ class _Product:
     out_of: Callable[[Any], Any]
 
 
-def _product(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> _Product:
+def product_views(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> ProductViews:
     def matrix(array: Any, transpose: bool, is_x: bool) -> Any:
         if array.ndim == 1:
             array = array.reshape(1, -1) if is_x else array.reshape(-1, 1)
@@ -126,13 +126,13 @@ def _product(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> _Product:
     rows, columns = a.shape[-2], b.shape[-1]
     if b.ndim == 2 and a.ndim > 2 and not transpose_X:
         # One product over all rows at once instead of one per batch.
-        return _Product(
+        return ProductViews(
             lambda like_x: like_x.reshape(-1, a.shape[-1]),
             lambda like_y: matrix(like_y, transpose_Y, False),
             lambda like_out: like_out.reshape(-1, columns),
         )
     shape = (*_batch_shape(a.shape[:-2], b.shape[:-2]), rows, columns)
-    return _Product(
+    return ProductViews(
         lambda like_x: matrix(like_x, transpose_X, True),
         lambda like_y: matrix(like_y, transpose_Y, False),
         lambda like_out: like_out.reshape(shape),
@@ -142,7 +142,7 @@ def _product(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> _Product:
 def _matmul_bind(
     xp: Any, x: Any, y: Any, out: Any, transpose_X: bool, transpose_Y: bool, alpha: float
 ) -> Callable[[], Any]:
-    view = _product(x, y, transpose_X, transpose_Y)
+    view = product_views(x, y, transpose_X, transpose_Y)
     return _scaled_product(xp, view.a_of(x), view.b_of(y), view.out_of(out), alpha)
 
 
@@ -177,7 +177,7 @@ def _matmul_grad_bind(
     alpha: float,
 ) -> Callable[[], Any]:
     """da = alpha dout b^T;  db = alpha a^T dout, for a and b as the product sees x and y."""
-    view = _product(x, y, transpose_X, transpose_Y)
+    view = product_views(x, y, transpose_X, transpose_Y)
     a, b, d = view.a_of(x), view.b_of(y), view.out_of(dout)
     steps = []
     if dy is not None:

@@ -19,7 +19,7 @@ from hpcdist.ops.common import in_sequence
 
 Step = Callable[[], Any]
 GAP = 128  # bytes at whose multiples values begin that are moved as one
-_POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
+POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
 
 
 def bind(
@@ -113,7 +113,7 @@ def _whole(xp: Any, arrays: Sequence[Any]) -> Any:
 
 
 def _next_powers(xp: Any, name: str, powers: Sequence[Any], constants: Sequence[Any]) -> list[Step]:
-    times = [constants[i] for i in _POWERS_TIMES.get(name, ())]
+    times = [constants[i] for i in POWERS_TIMES.get(name, ())]
     return [functools.partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
 
 
@@ -121,8 +121,8 @@ def _next_powers(xp: Any, name: str, powers: Sequence[Any], constants: Sequence[
 def _kernel(xp: Any, name: str) -> Any:
     """Return the kernel (p, g, scale, lr, *states, *powers of beta, *constants) of a rule."""
     rule = rules.RULES[name]
-    formula = _of(xp, rule.formula)
-    rate_of = None if rule.rate is None else _of(xp, rule.rate)
+    formula = formula_of(xp, rule.formula)
+    rate_of = None if rule.rate is None else formula_of(xp, rule.rate)
 
     def update(p: Any, g: Any, scale: Any, lr: Any, *rest: Any) -> None:
         states, rest = rest[: rule.states], rest[rule.states :]
@@ -134,10 +134,13 @@ def _kernel(xp: Any, name: str) -> Any:
     return xp.fuse(update)
 
 
-def _of(xp: Any, formula: Any) -> Callable[..., Any]:
-    """Return a formula with xp's functions in place of numpy's, which cupy.fuse does not take."""
+def formula_of(xp: Any, formula: Any, **names: Any) -> Callable[..., Any]:
+    """Return a formula with xp's functions in place of numpy's, which cupy.fuse does not take.
+
+    ``names``: what else it is to read in place of what it has.
+    """
     function = formula.py_func
-    own = {**function.__globals__, "np": xp, "where": xp.where}
+    own = {**function.__globals__, "np": xp, "where": xp.where, **names}
     return types.FunctionType(function.__code__, own)
 
 

@@ -18,9 +18,10 @@ _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flag
 _STRIDED = {**_SLICE, "strides": ()}
 
 
-def _slices(
+def slices(
     rank: int, axes: Sequence[int], starts: Any, ends: Any, strides: Any = ()
 ) -> tuple[slice, ...]:
+    """Return what takes a part of a value of ``rank`` dimensions."""
     strides = strides or [1] * len(axes)
     if not len(axes) == len(starts) == len(ends) == len(strides) or 0 in strides:
         raise GraphError(
@@ -51,7 +52,7 @@ def _slice_infer(
     open_ = {
         resolve_axis(a, len(x.shape)) for a, *pair in zip(axes, begins, limits) if None in pair
     }
-    index = _slices(len(x.shape), axes, begins, limits, strides)
+    index = slices(len(x.shape), axes, begins, limits, strides)
     shape = [
         -1 if d == -1 or n in open_ else len(range(*i.indices(d)))
         for n, (i, d) in enumerate(zip(index, x.shape))
@@ -99,7 +100,7 @@ def _part_of(axes: Any, starts: Any, ends: Any, strides: Any, values: Any) -> Ca
     def part(array: Any) -> Any:
         begins = _numbers(starts, starts_tensor, starts_list)
         limits = _numbers(ends, ends_tensor, ends_list)
-        return array[_slices(array.ndim, axes, begins, limits, strides)]
+        return array[slices(array.ndim, axes, begins, limits, strides)]
 
     return part
 

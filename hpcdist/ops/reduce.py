@@ -81,7 +81,7 @@ def _infer(x: Meta, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Met
     return Meta(tuple(shape) or (1,), x.dtype)
 
 
-def _kept(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of the result as if reduced dimensions were kept."""
     return tuple(1 if i in axes else d for i, d in enumerate(shape))
 
@@ -91,7 +91,7 @@ def _bind(method: str) -> Callable[..., Callable[[], Any]]:
         xp: Any, x: Any, out: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
     ) -> Callable[[], Any]:
         axes = reduced_axes(x.ndim, dim, reduce_all)
-        target = out.reshape(_kept(x.shape, axes))
+        target = out.reshape(kept_shape(x.shape, axes))
         return functools.partial(getattr(x, method), axis=axes, out=target, keepdims=True)
 
     return bind
@@ -102,14 +102,14 @@ def _sum_grad_bind(
 ) -> Callable[[], Any]:
     """dx = dout, for every element that was added."""
     axes = reduced_axes(x.ndim, dim, reduce_all)
-    return functools.partial(xp.copyto, dx, dout.reshape(_kept(x.shape, axes)))
+    return functools.partial(xp.copyto, dx, dout.reshape(kept_shape(x.shape, axes)))
 
 
 def _mean_of_dims_grad_bind(
     xp: Any, x: Any, dout: Any, dx: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
 ) -> Callable[[], Any]:
     axes = reduced_axes(x.ndim, dim, reduce_all)
-    kept = dout.reshape(_kept(x.shape, axes))
+    kept = dout.reshape(kept_shape(x.shape, axes))
     return functools.partial(xp.multiply, kept, kept.size / x.size, out=dx)
 
 
@@ -124,7 +124,7 @@ def _chosen_grad_bind(
     reduce_all: bool,
 ) -> Callable[[], Any]:
     """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
-    kept = _kept(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+    kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     chosen = xp.empty(x.shape, bool)
     return in_sequence(
         [
@@ -145,7 +145,7 @@ def _prod_grad_bind(
     reduce_all: bool,
 ) -> Callable[[], Any]:
     """dx = dout times the product of the other elements."""
-    kept = _kept(x.shape, reduced_axes(x.ndim, dim, reduce_all))
+    kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     out, dout = out.reshape(kept), dout.reshape(kept)
 
     def run() -> None:

@@ -16,6 +16,8 @@ import numpy as np
 
 from hpcdist.comm.base import Array
 from hpcdist.errors import TableError
+from hpcdist.trace.events import Count
+from hpcdist.trace.recorder import recorder
 
 LINE = 64  # bytes; rows of a table begin on a cache line of the batch's memory
 
@@ -132,6 +134,7 @@ class Batch:
         counts = np.zeros((count, servers), np.int64)
         for row, owner in zip(counts, owners):
             row[:] = np.bincount(owner, minlength=servers) if servers > 1 else len(owner)
+        recorder.count(Count.LOOKED_UP, int(counts.sum()))
         starts = np.zeros(servers + 1, np.int64)  # of the servers' messages, in numbers
         np.cumsum(count + counts.sum(axis=0), out=starts[1:])
         if starts[-1] > len(self._ids):

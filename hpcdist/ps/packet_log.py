@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from hpcdist.ps.messages import Hello
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import Count, Kind
 from hpcdist.trace.recorder import recorder
 
 
@@ -23,21 +23,26 @@ class PacketLog:
         if tables:
             self._packets.append((", ".join(t.name for t in expected.row_tables), 0))
         self._arrived = [[0] * len(self._packets) for _ in ranks]
+        self._unapplied: set[tuple[int, int]] = set()  # (trainer, packet)
 
     def arrived(self, trainer: int, packet: int) -> None:
         """Note a packet that has come."""
         counts = self._arrived[trainer]
         counts[packet] = number = counts[packet] + 1
+        self._unapplied.add((trainer, packet))
         if not number & recorder.mask:
+            recorder.count(Count.UNAPPLIED, len(self._unapplied))
             name, nbytes = self._packets[packet]
             now = time.monotonic_ns()
             _note(Kind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1)
 
     def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
         """Note that a packet has been applied; what answers it leaves next."""
+        self._unapplied.difference_update((k, packet) for k in contributors)
         number = self._arrived[contributors[0]][packet]
         if number & recorder.mask:
             return
+        recorder.count(Count.UNAPPLIED, len(self._unapplied))
         name, nbytes = self._packets[packet]
         end = _note(Kind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
         if packet < len(self._answers):
@@ -47,6 +52,10 @@ class PacketLog:
                 end = _note(Kind.SENT, str(answer), end, answer.nbytes, to, number - 1)
         if packet == len(self._packets) - 1:
             recorder.detailed(len(self._packets) * (1 + 2 * len(contributors)), end)
+
+    def forget(self, trainer: int) -> None:
+        """Count a trainer's packets no more: it has died, and what waits is dropped."""
+        self._unapplied = {one for one in self._unapplied if one[0] != trainer}
 
 
 def _note(kind: Kind, name: str, begin: int, nbytes: int, peer: int, step: int) -> int:

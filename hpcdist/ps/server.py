@@ -132,7 +132,7 @@ class PsServer:
             on_checkpoint=on_checkpoint,
         )
         asked = (self._greetings, self._answers, self._verdicts)
-        self._of_trainers = (*asked, self._row_server, self.tables)
+        self._of_trainers = (*asked, self._log, self._row_server, self.tables)
         self._who = self._answers.who
         self._headers = [new_header() for _ in self._ranks]
         # Every rank polls one list: a header from each trainer, then trainer-major packets.

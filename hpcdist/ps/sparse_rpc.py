@@ -20,7 +20,8 @@ from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Hea
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.wire import finish_sends, post_message, receive_message
-from hpcdist.trace.events import Cause, waits_for_cause
+from hpcdist.trace.events import Cause, Count, waits_for_cause
+from hpcdist.trace.recorder import recorder
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class RowClient(RowExchangeClient):
         A request for no rows is made too: its answer says that the server has ended the last step,
         without which a trainer could push twice in one step.
         """
+        recorder.count(Count.LOOKED_UP, sum(len(request.ids) for request in requests))
         waiting: list[Request] = []
         for request in requests:
             rank = self._cluster.rank_of_endpoint(request.endpoint)

@@ -22,7 +22,8 @@ from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind, 
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
-from hpcdist.trace.events import Cause, waits_for_cause
+from hpcdist.trace.events import Cause, Count, waits_for_cause
+from hpcdist.trace.recorder import recorder
 
 PIECE = 1 << 20  # bytes of an answer that travel together
 
@@ -220,6 +221,7 @@ def move(
             gradients = np.concatenate([pushed[t][1] for pushed in sent])
         scale = 1.0 / len(sent) if mean else 1.0
         table.push(ids, gradients, rate, scale, repeats=len(sent) > 1)
+    recorder.count(Count.HELD, sum(map(len, tables)))
 
 
 def check_room(batch: Batch, holders: str) -> None:

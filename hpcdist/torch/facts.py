@@ -6,21 +6,26 @@ plans, slices, modes and checkpoints are those of Programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from hpcdist import initializer, layers, optimizer
 from hpcdist.backward import append_backward
+from hpcdist.checks import integer
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import PlanError
+from hpcdist.errors import PlanError, TableError
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ps.table_metadata import RowInitializer
 from hpcdist.regularizer import L2Decay
-from hpcdist.transpiler import DistributeTranspiler, DistributeTranspilerConfig
+from hpcdist.transpiler import (
+    DistributeTranspiler,
+    DistributeTranspilerConfig,
+    GeoSgdTranspiler,
+)
 from hpcdist.transpiler.plan import constants_of
 
 # Those that move each element by itself: a server has slices, of which it knows no norm.
@@ -28,7 +33,7 @@ KINDS = (
     *("SGD", "Momentum", "Adagrad", "DecayedAdagrad", "Adadelta"),
     *("Adam", "Adamax", "RMSProp", "Ftrl"),
 )
-MODES = ("sync", "async", "dc_asgd")
+MODES = ("sync", "async", "dc_asgd", "geo")
 
 
 @dataclass(frozen=True)
@@ -88,20 +93,46 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True)
+class Mode:
+    """How trainers and servers train together, as a script says it.
+
+    ``name``: whether servers wait for all trainers ("sync"), apply what comes ("async"), then
+    perhaps bounded by ``max_staleness``, apply it compensated for its delay ("dc_asgd"), or add up
+    differences of trainers that train by themselves ("geo"), every ``push_every`` steps.
+    "half_async", in which a trainer's threads wait for each other, is another word for "async".
+    """
+
+    name: str = "sync"
+    max_staleness: int | None = None
+    push_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name == "half_async":  # a trainer is one thread here: it has none to wait for
+            object.__setattr__(self, "name", "async")
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise TableError for a mode that is none of ``names``, or for settings of another."""
+        if self.name not in names:
+            raise TableError(f"mode: expected one of {', '.join(names)}, got {self.name!r}")
+        if self.max_staleness is not None and self.name != "async":
+            raise TableError(f'max_staleness is for mode="async", not {self.name!r}')
+        integer("push_every", self.push_every, 1)
+        if self.push_every != 1 and self.name != "geo":
+            raise TableError(f'push_every is for mode="geo", not {self.name!r}')
+
+
+@dataclass(frozen=True)
 class Facts:
     """All that one script wants kept elsewhere, in the order of names.
 
-    ``rates`` are the optimizers' first learning rates. ``mode``: whether servers wait for all
-    trainers ("sync"), apply what comes ("async"), then perhaps bounded by ``max_staleness``, or
-    apply it compensated for its delay ("dc_asgd").
+    ``rates`` are the optimizers' first learning rates.
     """
 
     tables: tuple[TableFacts, ...]
     dense: tuple[DenseFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
     rates: tuple[float, ...]
-    mode: str = "sync"
-    max_staleness: int | None = None
+    mode: Mode = Mode()
 
     def payload(self) -> Any:
         """Return the facts as JSON says them."""
@@ -117,8 +148,7 @@ class Facts:
             tuple(DenseFacts(**{**d, "shape": tuple(d["shape"])}) for d in payload["dense"]),
             tuple(OptimizerFacts(**o) for o in payload["optimizers"]),
             tuple(payload["rates"]),
-            payload["mode"],
-            payload["max_staleness"],
+            Mode(**payload["mode"]),
         )
 
     @cached_property
@@ -153,10 +183,12 @@ class Facts:
         """Return the transpiler that has planned who keeps what, for a job with servers."""
         main, startup = self.programs
         config = DistributeTranspilerConfig()
-        config.sync_mode = self.mode == "sync"
-        config.enable_dc_asgd = self.mode == "dc_asgd"
-        config.max_staleness = self.max_staleness
-        made = DistributeTranspiler(config)
+        config.sync_mode = self.mode.name == "sync"
+        config.enable_dc_asgd = self.mode.name == "dc_asgd"
+        config.max_staleness = self.mode.max_staleness
+        config.geo_sgd_need_push_nums = self.mode.push_every
+        make = GeoSgdTranspiler if self.mode.name == "geo" else DistributeTranspiler
+        made = make(config)
         made.transpile(
             trainer,
             program=main,

@@ -144,6 +144,9 @@ class Saver(checkpoint.Saver):
                 self._kept.var(name).hold(table)
             numbers = settled.numbers | {rate_name(k): r for k, r in enumerate(tables().rates)}
             arrays = {**arrays, **{n: np.array([v], np.float32) for n, v in numbers.items()}}
+        if served is not None and served.moves_nothing:
+            for k, rate in enumerate(tables().rates):  # which the Program says, and no server has
+                self._kept.var(rate_name(k)).hold(np.array([rate], np.float32))
         for name, parameter in tables().served_parameters.items():
             self._kept.var(name).hold(parameter.detach().numpy())
         modules = tuple(

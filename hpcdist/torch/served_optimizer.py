@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcdist.errors import TableError
-from hpcdist.torch.facts import MODES, OptimizerFacts
+from hpcdist.torch.facts import MODES, Mode, OptimizerFacts
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables
 
@@ -22,8 +22,10 @@ class ServedOptimizer(KeptOptimizer):
 
     Parameters are cut into slices over the servers, as those of Programs. In mode "sync" a step of
     the job is a step on the mean of all trainers' gradients; in "async" a server applies each
-    trainer's as it comes, in "dc_asgd" compensated for its delay. Every trainer begins with trainer
-    0's values. ``param_groups[0]["lr"]`` is the learning rate.
+    trainer's as it comes, in "dc_asgd" compensated for its delay. In "geo" each trainer trains by
+    itself, with any optimizer of torch's, and every ``push_every`` steps the servers add a
+    trainer's part of what has changed. Every trainer begins with trainer 0's values.
+    ``param_groups[0]["lr"]`` is the learning rate.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class ServedOptimizer(KeptOptimizer):
         l2_decay: float = 0.0,
         mode: str = "sync",
         max_staleness: int | None = None,
+        push_every: int = 1,
         name: str | None = None,
         **arguments: float,
     ) -> None:
@@ -50,19 +53,27 @@ class ServedOptimizer(KeptOptimizer):
                 f"ServedOptimizer: expected a module, got a {type(model).__name__}: give the model "
                 "itself, not its parameters"
             )
+        geo = mode == "geo"
+        if geo and isinstance(kind, str):
+            raise TableError(
+                'mode "geo": each trainer trains by itself, so give it an optimizer of torch\'s, '
+                f"such as torch.optim.{kind}(model.parameters(), ...)"
+            )
         if isinstance(kind, str):
             twin, facts = None, OptimizerFacts(kind, arguments, l2_decay)
         else:
             if lr is not None or l2_decay or arguments:
                 raise TableError("lr, l2_decay and arguments are taken from torch's optimizer")
-            twin, (facts, lr) = kind, _of_torch(kind)
+            twin = kind
+            # With "geo" the servers move nothing, and need no formula.
+            facts, lr = (OptimizerFacts("SGD"), 0.0) if geo else _of_torch(kind)
         if lr is None:
             raise TableError(f"ServedOptimizer {kind}: lr must be given")
         found = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not found:
             raise TableError("ServedOptimizer: the model has no parameters to train")
         if twin is not None:
-            _check_twin(twin, found)
+            _check_twin(twin, found, begun=geo)
         for own, held in found.items():
             plain = held.dtype == torch.float32 and held.device.type == "cpu"
             if not (plain and held.is_contiguous() and held.dim()):
@@ -70,12 +81,13 @@ class ServedOptimizer(KeptOptimizer):
                     f"parameter {own!r}: servers keep contiguous float32 of the CPU with at least "
                     f"one dimension, got {held.dtype} {tuple(held.shape)} on {held.device}"
                 )
-        check(facts, lr, mode, max_staleness, MODES)
+        how = Mode(mode, max_staleness, push_every)
+        check(facts, lr, how, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
         served = {prefix + own: held for own, held in found.items()}
-        number = tables().serve(served, facts, lr, (mode, max_staleness))
+        number = tables().serve(served, facts, lr, how)
         super().__init__(number, found.values(), lr)
-        self._twin, self._facts = twin, facts
+        self._twin, self._facts, self._geo = twin, facts, geo
         if twin is not None:
             self.param_groups = twin.param_groups
             for one, other in ((self, twin), (twin, self)):
@@ -85,7 +97,15 @@ class ServedOptimizer(KeptOptimizer):
                 tables().group.broadcast(parameter.detach().numpy())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Do as `KeptOptimizer.step`. TableError for torch's that has more than another rate."""
+        """Do as `KeptOptimizer.step`, with "geo" after torch's own step.
+
+        TableError for torch's that has more than another rate, where servers have its formula.
+        """
+        if self._geo and self._twin is not None:
+            tables().settle()  # servers begin with the values from before the first step
+            loss = self._twin.step(closure)
+            super().step()
+            return loss
         now = self._facts if self._twin is None else _of_torch(self._twin)[0]
         if now != self._facts:
             raise TableError(
@@ -95,8 +115,10 @@ class ServedOptimizer(KeptOptimizer):
         return super().step(closure)
 
 
-def _check_twin(twin: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> None:
-    """Refuse an optimizer of torch's that has other parameters, or has begun."""
+def _check_twin(
+    twin: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter], *, begun: bool
+) -> None:
+    """Refuse an optimizer of torch's that has other parameters, or has begun where it must not."""
     own = {id(p) for group in twin.param_groups for p in group["params"] if p.requires_grad}
     left = sorted(name for name, parameter in trained.items() if id(parameter) not in own)
     if left or len(own) != len(trained):
@@ -106,7 +128,7 @@ def _check_twin(twin: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]
             "that require a gradient; give the part of the model that it is for, or freeze others "
             "(requires_grad_(False))"
         )
-    if any(state.get("step", state) for state in twin.state.values()):
+    if not begun and any(state.get("step", state) for state in twin.state.values()):
         raise TableError(
             f"torch.optim.{type(twin).__name__} has stepped before, and servers begin without its "
             "state: give a new one"

@@ -22,6 +22,8 @@ from hpcdist.ps.client import PsClient
 from hpcdist.ps.messages import REQUEST_TAG, VALUE_TAG, Kind
 from hpcdist.ps.wire import post_message, receive_message
 from hpcdist.runtime.job.job import Job
+from hpcdist.runtime.pserver.connection import StepProtocol
+from hpcdist.runtime.pserver.geo_exchange import GeoExchange, GeoStep
 from hpcdist.runtime.tables.pull_push import specs_of
 from hpcdist.torch.facts import Facts, rate_name
 from hpcdist.transpiler import DistributeTranspiler
@@ -43,12 +45,18 @@ class Served:
             name: np.zeros(tuple(held.shape), np.float32) for name, held in parameters.items()
         }
         values = {name: held.detach().numpy() for name, held in parameters.items()}
-        held, moved = blocks_of(self._plan, values), self._gradient_blocks()
+        self._blocks = blocks_of(self._plan, values)
         if job.role.index == 0:
-            self._give(job, held)
-        self._blocks = held
+            self._give(job, self._blocks)
         self._read(job.current_client())
-        self._connection = job.adopt(self.program, {**held, **moved})
+        self._geo: GeoExchange | None = None
+        if self._plan.mode.geo:
+            local = job.adopt(self.program, GeoStep)
+            self._connection, self._geo = local.connection, local.connect(values)
+        else:
+            arrays = {**self._blocks, **self._gradient_blocks()}
+            self._connection = job.adopt(self.program, StepProtocol).connection
+            self._connection.connect(self._plan, arrays.__getitem__, list(arrays.values()))
 
     def read(self) -> None:
         """Overwrite parameters with the servers' present values."""
@@ -86,6 +94,11 @@ class Served:
         """What talks to the servers."""
         return self._connection.current()
 
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether trainers train by themselves, and servers add up what has changed."""
+        return self._geo is not None
+
     def take(self, optimizer: int) -> None:
         """Note the gradients of an optimizer's parameters, to be sent at the end of the step.
 
@@ -96,6 +109,13 @@ class Served:
             if dense.optimizer != optimizer:
                 continue
             name, parameter = dense.name, self._parameters[dense.name]
+            if self._geo is not None:  # the trainer's own optimizer has used the gradients
+                if parameter.data_ptr() != self._answered[name][0]:
+                    raise TableError(
+                        f"parameter {name!r} lies in other memory than at the first step: change "
+                        "values in place, as load_state_dict does"
+                    )
+                continue
             if _trace(parameter) != self._answered[name]:
                 raise TableError(
                     f"parameter {name!r} has other values here than servers have answered, which "
@@ -120,6 +140,9 @@ class Served:
 
     def end_step(self) -> None:
         """End a step whose rows have been pushed: send gradients, take parameters."""
+        if self._geo is not None:
+            self._geo.end_step({})
+            return
         client = self.client
         if not client.packets:
             return  # rows asked for next are answered when all trainers' have been applied
@@ -132,6 +155,8 @@ class Served:
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Let servers move rows by these learning rates from now on. Trainer 0 calls this."""
+        if self._geo is not None:
+            return  # they move nothing
         values = {rate_name(number): rate for number, rate in enumerate(rates)}
         self.client.ask({"do": ASSIGN, "values": values})
 

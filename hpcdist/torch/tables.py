@@ -20,7 +20,7 @@ from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.tables.pull_push import make_table, spec_of
-from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts
+from hpcdist.torch.facts import DenseFacts, Facts, Mode, OptimizerFacts, TableFacts
 from hpcdist.torch.job import job
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
@@ -66,7 +66,7 @@ class Tables:
         self._dense: dict[str, tuple[DenseFacts, nn.Parameter]] = {}
         self._optimizers: list[OptimizerFacts] = []
         self.rates: list[float] = []
-        self._mode: tuple[str, int | None] = ("sync", None)
+        self._mode = Mode()
         self._numbers = itertools.count()
         self._given: list[Given] = []
         self._taken: list[Given] = []  # by optimizers that have stepped, in this step
@@ -100,7 +100,7 @@ class Tables:
         names: Sequence[str],
         optimizer: OptimizerFacts,
         rate: float,
-        mode: tuple[str, int | None],
+        mode: Mode,
     ) -> int:
         """Let an optimizer move tables; return its number."""
         self._refuse_late(f"an optimizer of {', '.join(names)}")
@@ -117,7 +117,7 @@ class Tables:
         parameters: Mapping[str, nn.Parameter],
         optimizer: OptimizerFacts,
         rate: float,
-        mode: tuple[str, int | None],
+        mode: Mode,
     ) -> int:
         """Let servers keep parameters, moved by an optimizer; return its number."""
         self._refuse_late("an optimizer on servers")
@@ -135,7 +135,7 @@ class Tables:
             self._dense[name] = DenseFacts(name, tuple(parameter.shape), number), parameter
         return number
 
-    def _enter(self, optimizer: OptimizerFacts, rate: float, mode: tuple[str, int | None]) -> int:
+    def _enter(self, optimizer: OptimizerFacts, rate: float, mode: Mode) -> int:
         if self._optimizers and mode != self._mode:
             raise TableError(
                 f"all that servers keep trains in one mode: {self._mode} and {mode} were given"
@@ -191,7 +191,7 @@ class Tables:
             tuple(self._dense[name][0] for name in sorted(self._dense)),
             tuple(self._optimizers),
             tuple(self.rates),
-            *self._mode,
+            self._mode,
         )
         self._agree(json.dumps(facts.payload(), sort_keys=True), "tables or optimizers")
         self._told = list(self.rates)
@@ -206,9 +206,9 @@ class Tables:
                     "ServedOptimizer needs parameter servers: start the job with --pservers P, or "
                     "use torch's own optimizer"
                 )
-            if self._mode != ("sync", None):
+            if self._mode != Mode():
                 raise TableError(
-                    f"mode {self._mode[0]!r} needs parameter servers: start the job with "
+                    f"mode {self._mode.name!r} needs parameter servers: start the job with "
                     "--pservers P, or leave the mode out"
                 )
             main, startup = facts.programs

@@ -125,7 +125,7 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
         if kind == Kind.VALUE and not math.isfinite(value):  # no number of JSON's
             yield common | {"ph": "i", "s": "t", "name": f"{text} is {value}"}
             continue
-        if kind == Kind.VALUE:
+        if kind in (Kind.VALUE, Kind.COUNT):
             yield common | {"ph": "C", "name": text, "args": {"value": value}}
             continue
         if kind == Kind.MEMORY:
@@ -148,6 +148,8 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
             "cat": CATEGORIES[kind],
             "args": arguments,
         }
+        if kind == Kind.FEED:
+            yield common | {"ph": "C", "name": "rows fed", "args": {"value": value}}
         if kind in moved:
             moved[kind] += value
             counter = f"{'sent' if kind == Kind.SENT else 'received'}, MiB"

@@ -23,12 +23,13 @@ class Kind(IntEnum):
     APPLIED = 6  # a server has applied a packet; ``value``: bytes
     WAIT = 7  # its name is the `Cause`
     SUM = 8  # a bucket of gradients, from its start until it is needed; ``value``: bytes
-    FEED = 9  # arrays copied in
+    FEED = 9  # arrays copied in; ``value``: rows of the batch
     FETCH = 10  # arrays copied out
     CHECKPOINT = 11
     GARBAGE = 12  # a collection by Python; ``value``: its generation
     VALUE = 13  # a number to plot: ``value``
     MEMORY = 14  # ``value``: bytes of memory that the process holds
+    COUNT = 15  # ``value``: how many there are now of what its name says, a `Count`
 
 
 class Cause(str, Enum):
@@ -45,6 +46,17 @@ class Cause(str, Enum):
     START = "the start of other ranks"
     CHECKPOINT = "checkpoints"
     OTHER = "other messages"
+
+
+class Count(str, Enum):
+    """What a rank counts now and then."""
+
+    BATCHES_AHEAD = "batches read ahead"
+    WINDOWS_AHEAD = "windows read ahead"
+    UNANSWERED = "steps not yet answered"  # of a communicator
+    UNAPPLIED = "packets not yet applied"  # of a server
+    LOOKED_UP = "rows looked up"  # of tables, in a batch
+    HELD = "rows in tables"
 
 
 # One event, as `Recorder.record` packs it; EVENT is the same for numpy.

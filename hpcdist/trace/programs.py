@@ -33,13 +33,26 @@ class ParameterFacts:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """What all operators of a type together read and write in one run, by the shapes of a batch."""
+
+    type: str
+    operators: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class ProgramFacts:
-    """A Program: the operators of its blocks, one block behind the other."""
+    """A Program: the operators of its blocks, one block behind the other.
+
+    ``moved`` has the types of which it is known beforehand.
+    """
 
     kind: str
     operators: tuple[OperatorFacts, ...]
     parameters: tuple[ParameterFacts, ...] = ()
     left_out: int = 0  # operators behind the first `MOST_OPERATORS`
+    moved: tuple[Moved, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return what `from_plain` takes, as JSON can say it."""
@@ -59,4 +72,7 @@ def from_plain(found: Mapping[str, Any]) -> ProgramFacts:
             for p in found["parameters"]
         ),
         left_out=int(found["left_out"]),
+        moved=tuple(
+            Moved(m["type"], int(m["operators"]), int(m["nbytes"])) for m in found["moved"]
+        ),
     )

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdist import settings
-from hpcdist.trace.events import EVENT, RECORD, Kind
+from hpcdist.trace.events import EVENT, RECORD, Count, Kind
 from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
 
 SHARE = 0.005  # of the time, for the details of some steps
@@ -122,6 +122,12 @@ class Recorder:
             yield
         finally:
             self.record(kind, self.name(name), begin, monotonic_ns(), value)
+
+    def count(self, what: Count, value: float) -> None:
+        """Note how many there are now of something."""
+        if self.on:
+            now = monotonic_ns()
+            self.record(Kind.COUNT, self.name(what.value), now, now, value)
 
     def detailed(self, events: int, now_ns: int) -> None:
         """Choose the next stride: a step with ``events`` details has just been noted."""

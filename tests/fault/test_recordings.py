@@ -56,6 +56,9 @@ def test_one_trace_has_all_ranks_and_an_arrow_for_every_message(tmp_path, server
     sums = [e for e in events if e["ph"] == "b"]
     assert len(sums) == (0 if servers else 60)
     assert sum(e["ph"] == "C" and e["name"].startswith("mean") for e in events) == len(steps)
+    unapplied = [e["args"]["value"] for e in events if e["name"] == "packets not yet applied"]
+    assert len(unapplied) == 20 * 3 * servers  # each comes, and both are applied
+    assert not servers or (min(unapplied) == 0 and max(unapplied) == 2)
 
 
 def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):

@@ -150,7 +150,8 @@ def test_asynchronous_tables_need_servers(tmp_path):
     assert "mode 'async' needs parameter servers" in ended.err
 
 
-# Dense parameters on servers; ``ddp``: the same by DistributedDataParallel and torch's optimizer.
+# A table, and dense parameters on servers; ``ddp``: these by DistributedDataParallel and torch's
+# optimizer.
 SERVED = """
 import hashlib, sys
 import torch, torch.distributed as dist
@@ -160,7 +161,9 @@ import hpcdist.torch as ours
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0 if sys.argv[1] == "ddp" else size - 1 - rank)
-model = nn.Sequential(nn.Linear(90, 200), nn.Tanh(), nn.Linear(200, 1))
+words = ours.Embedding(None, 90, initial=ours.Initial("uniform", -0.1, 0.1))
+rows = ours.TableOptimizer(words, "Adagrad", lr=0.1)
+model = nn.Sequential(nn.Linear(90, 300), nn.Tanh(), nn.Linear(300, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=0.01)
 if sys.argv[1] == "ddp":
     torch.manual_seed(1)  # trainer 0's in the jobs with servers
@@ -176,15 +179,20 @@ for step in range(8):
         optimizer.param_groups[0]["lr"] /= 2
     x = torch.rand(8, 90, generator=generator)
     y = torch.rand(8, 1, generator=generator)
+    ids = torch.randint(0, 9, (8,), generator=generator)
     own = slice(rank * 8 // size, (rank + 1) * 8 // size)
-    loss = (model(x[own]) - y[own]).square().mean()
-    optimizer.zero_grad()
+    loss = (model(x[own] + words(ids[own])) - y[own]).square().mean()
+    for one in (optimizer, rows):
+        one.zero_grad()
     loss.backward()
-    optimizer.step()
+    for one in (optimizer, rows):
+        one.step()
 total = loss.detach().clone()
 dist.all_reduce(total)
+with torch.no_grad():
+    seen = words(torch.arange(9))
 if rank == 0:
-    found = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    found = b"".join(p.detach().numpy().tobytes() for p in (seen, *model.parameters()))
     print("bits", hashlib.sha256(found).hexdigest(), "loss", total.item() / size)
 """
 
@@ -197,9 +205,10 @@ def served(tmp_path, mode, servers):
     return bits, float(loss)
 
 
-def test_parameters_on_servers_train_as_by_torch(tmp_path):
+def test_parameters_and_rows_have_the_same_bits_on_any_servers_and_train_as_by_torch(tmp_path):
     one = served(tmp_path, "sync", 1)
     assert served(tmp_path, "sync", 2) == one
+    assert served(tmp_path, "sync", 3) == one
     assert one[1] == pytest.approx(served(tmp_path, "ddp", 0)[1], rel=1e-3)
 
 
@@ -269,11 +278,91 @@ saver.close()
 """
 
 
-@pytest.mark.parametrize("mode", ["async", "dc_asgd"])
+@pytest.mark.parametrize("mode", ["half_async", "dc_asgd"])
 def test_parameters_on_servers_train_by_the_formula_and_go_on_on_others(tmp_path, mode):
     for first, servers in ((0, 2), (6, 1)) if mode == "dc_asgd" else ((0, 1),):
         options, args = ("--as-torchrun", "--pservers", str(servers)), (mode, str(first))
         job = Job(tmp_path, DELAYED, *options, ranks=2 + servers, args=args, env=ONE_THREAD)
+        ended = job.end()
+        assert ended.code == 0, ended
+
+
+# Each trainer by itself, with torch's Adam; exchanges in turns, so that servers' sums are known.
+GEO = """
+import copy, sys
+import torch, torch.distributed as dist
+from torch import nn
+import hpcdist.torch as ours
+from hpcdist.errors import TableError
+from hpcdist.torch.tables import tables
+
+first = int(sys.argv[1])
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)
+model = nn.Sequential(nn.Linear(9, 1000), nn.Tanh(), nn.Linear(1000, 1))
+own = torch.optim.Adam(model.parameters(), 0.01)
+optimizer = ours.ServedOptimizer(model, own, mode="geo", push_every=2)
+rates = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+saver = ours.Saver("saved", {"model": model, "optimizer": optimizer, "own": own})
+tables().settle()
+if first:
+    assert saver.restore().step == first
+    torch.testing.assert_close([p.detach() for p in model.parameters()], torch.load("kept.pt"))
+like = [copy.deepcopy(model) for _ in range(size)]
+owns = [torch.optim.Adam(one.parameters(), 0.01) for one in like]
+for one in owns:
+    one.load_state_dict(copy.deepcopy(own.state_dict()))  # else they share their tensors
+known = [[p.detach().clone() for p in one.parameters()] for one in like]
+served = [p.clone() for p in known[0]]
+
+def loss_of(model, step, k):
+    generator = torch.Generator().manual_seed(10 * step + k)
+    x, y = torch.rand(8, 9, generator=generator), torch.rand(8, 1, generator=generator)
+    return (model(x) - y).square().mean()
+
+for step in range(first, first + 4):
+    for k in range(size):
+        owns[k].param_groups[0]["lr"] = own.param_groups[0]["lr"]
+        owns[k].zero_grad()
+        loss_of(like[k], step, k).backward()
+        owns[k].step()
+        for i, p in enumerate(like[k].parameters() if step % 2 else ()):
+            with torch.no_grad():
+                sent = (p - known[k][i]) / size
+                known[k][i] += sent
+                served[i] += sent
+                p += served[i] - known[k][i]
+                known[k][i].copy_(served[i])
+    optimizer.zero_grad()
+    loss_of(model, step, rank).backward()
+    for k in range(size):
+        if k == rank:
+            optimizer.step()
+        dist.barrier()
+    rates.step()
+    exact = {"rtol": 0, "atol": 0} if size == 1 else {"rtol": 1e-5, "atol": 1e-7}
+    torch.testing.assert_close([*model.parameters()], [*like[rank].parameters()], **exact)
+saver.step = first + 4
+saver.save()
+saver.restore()  # all go on from what servers have
+torch.testing.assert_close([p.detach() for p in model.parameters()], served)
+torch.save(served, "kept.pt")
+saver.close()
+model[0].bias.data = model[0].bias.data.clone()
+try:
+    optimizer.step()
+except TableError as error:
+    assert "lies in other memory than at the first step" in str(error), error
+else:
+    raise AssertionError("the servers would have kept what nobody trains")
+"""
+
+
+def test_trainers_that_exchange_differences_train_by_the_formula_and_go_on(tmp_path):
+    for first, trainers, servers in ((0, 2, 2), (4, 1, 1)):
+        options, args = ("--as-torchrun", "--pservers", str(servers)), (str(first),)
+        job = Job(tmp_path, GEO, *options, ranks=trainers + servers, args=args, env=ONE_THREAD)
         ended = job.end()
         assert ended.code == 0, ended
 

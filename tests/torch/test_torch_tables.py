@@ -15,7 +15,7 @@ from torch import nn
 import hpcdist.torch as ours
 from hpcdist.errors import CheckpointError, CommError, TableError
 from hpcdist.torch import states, tables
-from hpcdist.torch.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts
+from hpcdist.torch.facts import DenseFacts, Facts, Initial, Mode, OptimizerFacts, TableFacts
 from tests.torch.torch_ranks import pairs
 
 IDS = 11
@@ -226,7 +226,7 @@ def test_what_cannot_be_is_refused():
         ours.Embedding(None, 4, name="words")
     with pytest.raises(TableError, match="no table of hpcdist.torch"):
         ours.TableOptimizer(nn.Linear(2, 2), lr=0.1)
-    with pytest.raises(TableError, match="mode"):
+    with pytest.raises(TableError, match="mode: expected one of sync, async, got 'geo'"):
         ours.TableOptimizer(module, lr=0.1, mode="geo")
     with pytest.raises(TableError, match="mode: expected one of sync, async, got 'dc_asgd'"):
         ours.TableOptimizer(module, lr=0.1, mode="dc_asgd")
@@ -268,9 +268,9 @@ def test_facts_travel():
         (DenseFacts("w", (2, 3), 0),),
         (OptimizerFacts("Adagrad", {"epsilon": 1e-10}, 0.1),),
         (0.5,),
-        "async",
-        3,
+        Mode("half_async", 3),
     )
+    assert facts.mode.name == "async"
     assert Facts.parse(facts.payload()) == facts
 
 
@@ -314,6 +314,14 @@ def test_parameters_that_servers_cannot_keep_are_refused():
         ours.ServedOptimizer(layer.parameters(), lr=0.1)
     with pytest.raises(TableError, match="max_staleness is for"):
         ours.ServedOptimizer(layer, lr=0.1, mode="dc_asgd", max_staleness=2)
+    with pytest.raises(
+        TableError, match="expected one of sync, async, dc_asgd, geo, got 'hogwild'"
+    ):
+        ours.ServedOptimizer(layer, lr=0.1, mode="hogwild")
+    with pytest.raises(TableError, match="push_every is for mode"):
+        ours.ServedOptimizer(layer, lr=0.1, mode="async", push_every=2)
+    with pytest.raises(TableError, match=r"torch's, such as torch.optim.SGD"):
+        ours.ServedOptimizer(layer, lr=0.1, mode="geo")
     with pytest.raises(TableError, match="torch.optim.SGD leaves 'bias' out"):
         ours.ServedOptimizer(layer, torch.optim.SGD([layer.weight], 0.1))
     with pytest.raises(TableError, match="torch.optim.SGD has others beside"):

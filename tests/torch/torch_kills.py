@@ -78,7 +78,7 @@ while endless or step < steps:
         if mode == "fsdp2":
             checkpoint.save({"model": body.state_dict()}, checkpoint_id="saved")
         else:
-            kept = {str(k): optimizer for k, optimizer in enumerate(optimizers)}
+            kept = {str(k): one for k, one in enumerate([model, *optimizers])}
             with ours.Saver("saved", kept) as saver:
                 saver.step = step
                 saver.save()

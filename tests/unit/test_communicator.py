@@ -18,6 +18,8 @@ from hpcdist.runtime.pserver.communicator import (
 )
 from hpcdist.runtime.pserver.exchange_plan import refuse_unpushed
 from hpcdist.runtime.pserver.row_partition import Cut
+from hpcdist.trace.events import Count
+from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, Route
 
@@ -187,7 +189,9 @@ def test_what_waits_for_an_answer_is_merged():
     assert parameter[0] == 1111.0
 
 
-def test_a_full_queue_makes_the_step_wait():
+def test_a_full_queue_makes_the_step_wait(monkeypatch):
+    noted = []
+    monkeypatch.setattr(recorder, "count", lambda what, number: noted.append((what, number)))
     servers = Servers()
     servers.open.clear()
     made, _ = communicator(servers, queue=2)
@@ -195,6 +199,7 @@ def test_a_full_queue_makes_the_step_wait():
     threading.Timer(0.05, servers.open.set).start()
     end_step(made, 2.0)
     assert servers.open.is_set()
+    assert noted[0] == (Count.UNANSWERED, 1) and 0 <= noted[1][1] <= 1
     made.flush()
     assert servers.sent == [1.0, 2.0]
 

@@ -24,7 +24,7 @@ LABEL = Var("label", (-1, 1), "int64")
 
 
 def feed(variables, batch):
-    return DataFeeder(variables, place=None).feed(batch)
+    return {n: np.array(v) for n, v in DataFeeder(variables, place=None).feed(batch).items()}
 
 
 def refused(variables, batch):
@@ -36,13 +36,13 @@ def refused(variables, batch):
 def test_devices_are_fed_a_batch_each():
     feeder = DataFeeder([LABEL])
     batches = [[(n,)] for n in range(5)]
-    assert [fed["label"].item() for fed in feeder.feed_parallel(batches[:2], 2)] == [0, 1]
+    assert [np.array(fed["label"]).item() for fed in feeder.feed_parallel(batches[:2], 2)] == [0, 1]
     with pytest.raises(FeedError, match="a batch for each of 3 devices, got 2"):
         feeder.feed_parallel(batches[:2], 3)
     read = feeder.decorate_reader(lambda: batches, multi_devices=False)
-    assert [fed["label"].item() for fed in read()] == list(range(5))
+    assert [np.array(fed["label"]).item() for fed in read()] == list(range(5))
     read = feeder.decorate_reader(lambda: batches, multi_devices=True, num_places=2)
-    assert [[fed["label"].item() for fed in some] for some in read()] == [[0, 1], [2, 3]]
+    assert [[np.array(fed["label"]).item() for fed in some] for some in read()] == [[0, 1], [2, 3]]
     read = feeder.decorate_reader(lambda: batches, True, 2, drop_last=False)
     with pytest.raises(FeedError, match="1 batches are left for 2 devices"):
         list(read())
@@ -215,7 +215,7 @@ def test_sequences_of_any_lengths_become_rows_and_lengths():
     assert fed["words"].lod() == [[0, 3, 3, 4]]
     np.testing.assert_array_equal(fed["words"], [[3], [1], [2], [7]])
     assert np.asarray(fed["words"]).dtype == np.int64
-    assert fed["label"].shape == (3, 1)
+    assert fed["label"].shape() == [3, 1] and fed["label"].lod() == []
 
 
 def test_sequences_of_vectors_keep_their_width_even_without_rows():

@@ -261,5 +261,7 @@ def test_paths_of_fluid(paddle, path, meant):
 
 
 def test_a_path_that_is_not_there(paddle):
-    with pytest.raises(ModuleNotFoundError, match=r"fleet\.base\.mode of Fluid 1\.8\.5 is not in"):
-        importlib.import_module("paddle.fluid.incubate.fleet.base.mode")
+    with pytest.raises(
+        ModuleNotFoundError, match=r"parameter_server\.version of Fluid 1\.8\.5 is not in"
+    ):
+        importlib.import_module("paddle.fluid.incubate.fleet.parameter_server.version")

@@ -42,7 +42,6 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
 
 
 REFUSED = {
-    "desc": (lambda: op(), "type, input, output, attr and set_attr"),
     "attr_type": (lambda: op(), r"type\(op.attr\(name\)\)"),
     "set_int": (lambda: fluid.Scope().var("a"), r"get_tensor\(\).set"),
     "get_int": (lambda: fluid.Scope().var("a"), r"np.array\(get_tensor\(\)\)"),
@@ -155,7 +154,7 @@ def test_names_are_found_where_fluid_has_them(name):
         ("fluid.dygraph.guard()", "dygraph.guard of Fluid 1.8.5.*programs are static"),
         ("fluid.contrib.slim.Compressor", "compressing models is not part"),
         ("import paddle.fluid.contrib.slim.core.compressor", "slim.core of Fluid 1.8.5"),
-        ("fluid.core.AnalysisConfig", "load_inference_model"),
+        ("fluid.core.NativeConfig", "load_inference_model"),
         ("import paddle; paddle.dataset.voc2012", "paddle.dataset.voc2012 .*docs/data.md"),
         ("fluid.layers.relue", "neither here nor in Fluid 1.8.5; did you mean relu"),
         ("from paddle.fluid import dygraphs", "cannot import name 'dygraphs'"),
@@ -168,6 +167,34 @@ def test_what_is_refused_says_what_to_use(source, message):
 
 
 def test_hasattr_and_guarded_imports_tell_what_is_there():
-    assert hasattr(fluid.layers, "fc") and not hasattr(fluid.core, "AnalysisConfig")
+    assert hasattr(fluid.layers, "fc") and not hasattr(fluid.core, "NativeConfig")
     with pytest.raises(ImportError):
         from paddle.fluid.contrib.slim import Compressor  # noqa: F401
+
+
+def test_layers_of_ones_own_check_their_arguments_as_fluids_do():
+    from hpcdist.data_feeder import check_dtype, check_type, check_variable_and_dtype, convert_dtype
+
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [None, 3])
+    check_variable_and_dtype(x, "x", ["float32"], "mine")
+    check_type(3, "size", (int, tuple), "mine")
+    assert convert_dtype(fluid.core.VarDesc.VarType.FP32) == "float32"
+    with pytest.raises(TypeError, match="data type of 'x' in mine must be .*received float32. No"):
+        check_dtype(x.dtype, "x", ["int64"], "mine", "No")
+    with pytest.raises(TypeError, match="type of 'x' in mine must be .*Variable.*received .*int"):
+        check_variable_and_dtype(3, "x", ["float32"], "mine")
+
+
+def test_roles_of_operators_have_fluids_names():
+    maker = fluid.core.op_proto_and_checker_maker
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        loss = fluid.layers.mean(fluid.layers.fc(fluid.data("x", [None, 3]), 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        ops = fluid.default_main_program().global_block().ops
+    key, var_key = maker.kOpRoleAttrName(), maker.kOpRoleVarAttrName()
+    updates = [op for op in ops if int(op.attr(key)) & int(maker.OpRole.Optimize)]
+    assert {op.type for op in updates} == {"sgd"}
+    assert updates[0].attr(var_key)[1] == updates[0].attr(var_key)[0] + fluid.core.kGradVarSuffix()
+    losses = [op for op in ops if int(op.attr(key)) & int(maker.OpRole.Loss)]
+    assert [op.type for op in losses] == ["mean", "fill_constant"]

@@ -335,8 +335,10 @@ def test_what_a_dataset_refuses(tmp_path, files):
     for name in ("set_rank_offset", "get_pv_data_size", "generate_local_tables_unlock"):
         with pytest.raises(MissingNameError, match=rf"Dataset.*\.{name} of Fluid"):
             getattr(memory, name)
-    with pytest.raises(DataNotImplementedError, match="mount the file system"):
-        queue.set_hdfs_config("hdfs://x", "u,p")
+    queue.set_hdfs_config("hdfs://x", "u,p")  # as in Fluid it changes nothing for other files
+    for name in ("hdfs:/user/part-0", "afs:/user/part-0"):
+        with pytest.raises(DataNotImplementedError, match=f"{name}: mount the file system"):
+            queue.set_filelist(["part-1", name])
     with pytest.raises(DataNotImplementedError, match="in the pipe command"):
         fluid.InMemoryDataset().set_merge_by_lineid()
 

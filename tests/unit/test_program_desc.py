@@ -63,3 +63,41 @@ def test_a_servers_optimize_blocks_are_blocks():
     assert [[op.type for op in block.ops] for block in parsed.blocks] == [
         [op.type for op in block.ops] for block in server.blocks
     ]
+
+
+def test_descs_are_the_parts_of_a_program_under_the_names_of_fluids_core():
+    main, _, _ = regression()
+    program = main.desc
+    block = program.block(0)
+    assert (program.num_blocks(), block.id, block.parent) == (1, 0, -1)
+    assert [block.op(k).type() for k in range(block.op_size())] == [
+        op.type for op in main.global_block().ops
+    ]
+    mul = main.global_block().ops[0].desc
+    assert (mul.type(), mul.input_names(), mul.input("X")) == ("mul", ["X", "Y"], ["x"])
+    assert mul.output_arg_names() == mul.output("Out") == mul.outputs()["Out"]
+    assert mul.has_attr("x_num_col_dims") and mul.attr("x_num_col_dims") == 1
+    assert "x_num_col_dims" in mul.attr_names() and mul.block() == block
+    x = block.find_var(b"x")
+    assert (x.name(), x.shape(), x.dtype(), x.lod_level()) == ("x", [-1, 3], "float32", 0)
+    assert x.type() == fluid.core.VarDesc.VarType.LOD_TENSOR and not x.persistable()
+    assert x == block.find_var_recursive("x") and x in block.all_vars()
+    assert x.name() in main.global_block().vars and not block.has_var("z")
+    assert block.find_var("z") is None is block.find_var_recursive("z")
+
+
+def test_what_is_changed_by_a_desc_is_changed_in_the_program():
+    main, _, loss = regression()
+    block = main.global_block()
+    before = main.version
+    loss.desc.set_persistable(True)
+    loss.desc.set_shape([1])
+    mul = block.ops[0]
+    mul.desc.set_input("X", [block.var("y")])
+    mul.desc._rename_input("y", "x")
+    mul.desc._set_attr("x_num_col_dims", 2)
+    assert loss.persistable and main.version > before
+    assert mul.input("X") == ["x"] and mul.attr("x_num_col_dims") == 2
+    count = len(block.ops)
+    block.desc._remove_op(count - 2, count)
+    assert len(block.ops) == count - 2

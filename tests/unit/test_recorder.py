@@ -15,9 +15,15 @@ import hpcdist as fluid
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
 from hpcdist.errors import CommError, TraceError
+from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.messages import Hello
+from hpcdist.ps.packet_log import PacketLog
+from hpcdist.ps.packets import Packet, VarSpec
+from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
+from hpcdist.ps.table_rpc import move
 from hpcdist.trace import files
 from hpcdist.trace import recorder as module
-from hpcdist.trace.events import Cause, Kind, waits_for_cause
+from hpcdist.trace.events import Cause, Count, Kind, waits_for_cause
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MOST_STRIDE, Recorder, stride_for
 from tests.support_job import alone
@@ -34,6 +40,12 @@ def recorder():
     yield own
     own.begin(0)
     gc.enable()
+
+
+def counted(found, what):
+    """The numbers that were noted of something, in their order."""
+    events = found.events[found.events["kind"] == Kind.COUNT]
+    return [e["value"] for e in events if found.names[e["name"]] == what.value]
 
 
 def kinds(found):
@@ -113,6 +125,7 @@ def test_a_step_notes_its_operators_what_is_fed_and_what_is_fetched(recorder):
     assert all(step["begin"] <= e["begin"] <= e["end"] <= step["end"] for e in inner)
     ends = [e["end"] for e in inner]
     assert ends == sorted(ends)
+    assert [e["value"] for e in events[Kind.FEED]] == [3]  # rows
     (fetched,) = events[Kind.VALUE]
     assert found.names[fetched["name"]] == loss.name
     assert fetched["value"] == value[0]
@@ -170,12 +183,46 @@ def test_batches_of_a_loader_are_waits_for_the_reader(recorder):
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         x = fluid.data("x", [None, 2], "float32")
         loader = fluid.io.DataLoader.from_generator(feed_list=[x], capacity=2)
-        loader.set_batch_generator(lambda: iter([[np.ones((1, 2), "float32")]] * 3))
-        assert len(list(loader())) == 3
+        given = threading.Event()
+
+        def batches():
+            yield from [[np.ones((1, 2), "float32")]] * 3
+            given.set()
+
+        loader.set_batch_generator(batches)
+        looped = loader()
+        read = [next(looped)]
+        assert given.wait(60)  # then two are ready, and what comes behind has no room
+        read += looped
+        assert len(read) == 3
     found = recorder.taken()
     waits = found.events[found.events["kind"] == Kind.WAIT]
     assert {found.names[e["name"]] for e in waits} == {Cause.READER.value}
     assert len(waits) == 4  # the end is waited for too
+    first, *rest = counted(found, Count.BATCHES_AHEAD)
+    assert first <= 2 and rest[0] == 2 and len(rest) == 3
+
+
+def test_a_server_counts_the_packets_that_wait(recorder):
+    packet = Packet(0, (VarSpec("g", (2,), "float32"),), 8, (0,))
+    log = PacketLog(Hello(3, True, "", (packet, packet), (packet, packet)), (4, 5, 6), tables=False)
+    for trainer, number in ((0, 0), (0, 1), (1, 0), (2, 0)):
+        log.arrived(trainer, number)
+    log.applied(0, (0, 1, 2), 0)
+    log.forget(0)
+    log.arrived(1, 1)
+    assert counted(recorder.taken(), Count.UNAPPLIED) == [1, 2, 3, 4, 1, 1]
+
+
+def test_rows_of_tables_are_counted(recorder):
+    batch = Batch((TableSpec("a", 2), TableSpec("b", 2)), 2)
+    batch.index([np.array([3, 4, 3]), np.array([9])])
+    table = SparseTable("a", 2, RowOptimizer("sgd"), RowInitializer("uniform", -1.0, 1.0), 11)
+    for ids in (np.arange(5), np.arange(3, 8)):
+        move([table], [[(ids, np.ones((5, 2), np.float32))]], [0.1])
+    found = recorder.taken()
+    assert counted(found, Count.LOOKED_UP) == [3]  # each id once
+    assert counted(found, Count.HELD) == [5, 8]
 
 
 def test_a_recording_is_what_was_written(tmp_path, recorder):

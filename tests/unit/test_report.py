@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from html import unescape
 from html.parser import HTMLParser
@@ -24,8 +25,9 @@ from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, Kind
 from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.programs import OperatorFacts, ProgramFacts
+from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts
 from hpcdist.trace.recorder import Recording
+from tests.support_job import alone
 
 STEPS = 120
 US = 1000  # nanoseconds
@@ -125,7 +127,8 @@ def programs():
         fluid.optimizer.SGD(0.1).minimize(loss)
         t = fluid.DistributeTranspiler()
         t.transpile(0, pservers="a:1,b:1", trainers=3)
-        return described(t.get_trainer_program()), described(t.get_pserver_program("a:1"))
+        trains = replace(described(t.get_trainer_program()), moved=(Moved("mul", 2, 2**21),))
+        return trains, described(t.get_pserver_program("a:1"))
 
 
 def told(found):
@@ -229,6 +232,8 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
         "2 servers: the Program that serves",
         "listen_and_serv",
         "Parameters on servers",
+        "planned KiB a call",
+        "1024.0",
     ):
         assert expected in text
     shares = re.findall(r"rank 2 \(trainer 2 on n2\): [\d.]+ ms \((\d+)%\)", text)
@@ -343,6 +348,23 @@ def test_programs_are_written_and_read_as_they_were(tmp_path):
     assert {op.role for op in trains.operators} == {"forward", "backward", "exchange"}
     assert (trains.kind, serves.kind) == ("trains", "serves")
     assert sum(parameter.nbytes for parameter in serves.parameters) in (4 * 1200, 4 * 301)
+
+
+def test_the_bytes_of_operators_are_known_from_shapes_but_for_looked_up_rows():
+    with alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, word = fluid.data("x", [None, 4]), fluid.data("word", [None, 1], "int64")
+        rows = fluid.layers.reshape(fluid.embedding(word, [9, 2], is_sparse=True), [-1, 2])
+        loss = fluid.layers.mean(fluid.layers.elementwise_add(fluid.layers.fc(x, 2), rows))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        exe.run(feed={"x": np.ones((3, 4), "float32"), "word": np.ones((3, 1), "int64")})
+        *_, entry = exe.forms()
+        moved = described(fluid.default_main_program(), entry.compiled).moved
+    assert Moved("mul", 1, 4 * (3 * 4 + 4 * 2 + 3 * 2)) in moved
+    assert Moved("elementwise_add", 2, 4 * (6 + 2 + 6 + 6 + 6 + 6)) in moved
+    # The table's rows, of which there are fewer than the table has, and what moves them.
+    assert not {"lookup_table_v2", "lookup_table_v2_grad", "sgd"} & {one.type for one in moved}
 
 
 def test_a_failed_job_begins_with_who_stopped_first(tmp_path):

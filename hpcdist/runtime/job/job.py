@@ -33,10 +33,10 @@ from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.server import Server
-from hpcdist.runtime.pserver.trainer_link import TrainerLink
+from hpcdist.runtime.pserver.trainer_link import Adopted, TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
-from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.turns import in_turns
 
 
@@ -247,17 +247,17 @@ class Job(Control):
         """The transport of all trainers, on a trainer."""
         return self._trainers
 
-    def adopt(self, program: Program, arrays: Mapping[str, Any]) -> Connection:
-        """Connect a trainer that exchanges by itself what a trainer's Program says, as torch's do.
+    def adopt(self, program: Program, protocol: Callable[[Plan, Connection], Adopted]) -> Adopted:
+        """Return the protocol by which a trainer exchanges by itself what its Program says.
 
-        ``arrays`` are the blocks that messages leave from and come to, by their names in it.
+        As torch's do; it is told when checkpoints are made, and when the job ends.
         """
         link = self._link
         if not isinstance(link, TrainerLink):
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
         self._explicit = True  # though random numbers stay the script's own
         self._substitutes.put(program, link.substitute(program))
-        return link.connect(program, arrays)
+        return link.adopt(program, protocol)
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now, on a trainer that has some."""

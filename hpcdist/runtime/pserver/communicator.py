@@ -24,6 +24,8 @@ from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.progress_thread import ProgressThread
 from hpcdist.runtime.pserver.row_partition import Cut
+from hpcdist.trace.events import Count
+from hpcdist.trace.recorder import recorder
 
 Call = Callable[[], Any]
 
@@ -171,6 +173,7 @@ class Communicator:
             else:
                 self._exchange()
             self._take_over()
+            recorder.count(Count.UNANSWERED, self._waiting + self._flying)
 
     def settle(self) -> None:
         """Send what is queued and take over the answers, between two steps."""

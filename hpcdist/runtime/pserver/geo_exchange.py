@@ -187,14 +187,21 @@ class GeoStep(StepProtocol):
         trained = {name: staging.host(name) for name in names}
         if down is not None and self._geo is None:
             down()
+        geo = self.connect(trained, down, up)
+        (signal,) = (op for op in ops if op.type == "send")
+        end = _bind_end(geo, signal, binding)
+        return [end if op is signal else None for op in ops]
+
+    def connect(
+        self, trained: Mapping[str, Array], down: Call | None = None, up: Call | None = None
+    ) -> GeoExchange:
+        """Connect at the first step, and return what ends each: `GeoExchange.end_step`."""
         geo = self._geo or GeoExchange(self.plan, trained, self.connection.step, self._restored)
         client = self.connection.connect(self.plan, geo.pieces.__getitem__, list(trained.values()))
         if self._geo is None:
             geo.attach(client, down, up)
             self._geo = geo
-        (signal,) = (op for op in ops if op.type == "send")
-        end = _bind_end(geo, signal, binding)
-        return [end if op is signal else None for op in ops]
+        return geo
 
     def settle(self) -> None:
         self.flush()

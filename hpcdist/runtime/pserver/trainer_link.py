@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from hpcdist.comm.base import Array, Transport
+from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.device import on_host
 from hpcdist.errors import CommError, PlanError
@@ -42,6 +42,7 @@ from hpcdist.transpiler.substitute import on_trainer
 from hpcdist.transpiler.turns import why_not_in_turns
 
 UNKNOWN = "build and minimize all programs, with one startup program, before that is first run"
+Adopted = TypeVar("Adopted", bound=StepProtocol)
 SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows up
 
 
@@ -138,12 +139,13 @@ class TrainerLink(Link):
                 calls[i] = bind_lookup(self.current_client, op, binding)
         return calls
 
-    def connect(self, program: Program, arrays: Mapping[str, Array]) -> Connection:
-        """Connect for messages of a Program that are sent and received without running it."""
+    def adopt(self, program: Program, protocol: Callable[[Plan, Connection], Adopted]) -> Adopted:
+        """Return the protocol of a Program's steps, whose messages travel without running it."""
         plan = trainer_plan(program)
         assert plan is not None, "a transpiled Program has one"
-        self._connection.connect(plan, arrays.__getitem__, list(arrays.values()))
-        return self._connection
+        made = protocol(plan, self._connection)
+        self._protocols[plan.turn] = made
+        return made
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now: before the first step it can only ask."""

@@ -1,0 +1,177 @@
+"""What scripts of Fluid's ask of ``.desc``: views of the graph, whose facts are calls.
+
+Fluid keeps each part of a Program twice, in Python and in C++; ``desc`` is the one in C++. Here it
+is the same part under the other's spelling: ``op.desc.type()`` is ``op.type``, and what is changed
+by one is changed in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import canonical
+from hpcdist.graph.operator import Operator, as_names
+from hpcdist.graph.program import Program
+from hpcdist.graph.variable import Variable
+from hpcdist.io.program_desc import parsed_program, program_bytes
+
+
+def _said(name: str) -> Callable[[Any], Any]:
+    """Make a method that returns a fact of the part."""
+    return lambda self: getattr(self._part, name)
+
+
+def _told(name: str, as_kept: Callable[[Any], Any]) -> Callable[[Any, Any], None]:
+    """Make a method that sets a fact of the part."""
+
+    def method(self: Any, value: Any) -> None:
+        setattr(self._part, name, as_kept(value))
+        self._touch()
+
+    return method
+
+
+def _same(name: str) -> Callable[..., Any]:
+    """Make a method that is the part's own."""
+    return lambda self, *args: getattr(self._part, name)(*args)
+
+
+def _text(name: str | bytes) -> str:
+    """Return a name; scripts that ran on Python 2 pass them as bytes."""
+    return name.decode() if isinstance(name, bytes) else name
+
+
+class _Desc:
+    """A part of a Program, a Variable say, as Fluid's core has it."""
+
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Desc) and self._part is other._part
+
+    def __hash__(self) -> int:
+        return hash(self._part)
+
+    def _touch(self) -> None:
+        self._part.block.program.touch()
+
+
+class VarDesc(_Desc):
+    """A variable: its facts, each as a call."""
+
+    name, dtype, type = _said("name"), _said("dtype"), _said("type")
+    persistable, lod_level = _said("persistable"), _said("lod_level")
+    set_dtype, set_type = _told("dtype", canonical), _told("type", str)
+    set_persistable, set_lod_level = _told("persistable", bool), _told("lod_level", int)
+    set_shape = _told("shape", lambda extents: tuple(int(extent) for extent in extents))
+
+    def shape(self) -> list[int]:
+        """Return the shape, -1 where the batch size goes."""
+        return list(self._part.shape)
+
+
+class OpDesc(_Desc):
+    """An operator: type, slots and attributes, each as a call."""
+
+    type, inputs, outputs = _said("type"), _said("inputs"), _said("outputs")
+    input_names, output_names = _said("input_names"), _said("output_names")
+    input_arg_names, output_arg_names = _said("input_arg_names"), _said("output_arg_names")
+    attr_names, set_type = _said("attr_names"), _told("type", str)
+
+    input, output, attr, has_attr = map(_same, ("input", "output", "attr", "has_attr"))
+    _set_attr = _same("_set_attr")
+    _rename_input, _rename_output = _same("_rename_input"), _same("_rename_output")
+
+    def block(self) -> BlockDesc:
+        """Return the block that it stands in."""
+        return BlockDesc(self._part.block)
+
+    def set_input(self, slot: str, args: Sequence[Any]) -> None:
+        """Have it read these variables, or names of them, in a slot."""
+        self._part.inputs[slot] = as_names(list(args))
+        self._touch()
+
+    def set_output(self, slot: str, args: Sequence[Any]) -> None:
+        """Have it write these variables, or names of them, from a slot."""
+        self._part.outputs[slot] = as_names(list(args))
+        self._touch()
+
+    def remove_attr(self, name: str) -> None:
+        """Forget an attribute."""
+        del self._part.attrs[name]
+        self._touch()
+
+
+class BlockDesc(_Desc):
+    """A block: its operators by number, its variables by name."""
+
+    id, parent = property(_said("idx")), property(_said("parent_idx"))
+
+    def op_size(self) -> int:
+        """Return the number of operators."""
+        return len(self._part.ops)
+
+    def op(self, index: int) -> OpDesc:
+        """Return an operator by number."""
+        return OpDesc(self._part.ops[index])
+
+    def all_vars(self) -> list[VarDesc]:
+        """Return the variables of this block."""
+        return [VarDesc(var) for var in self._part.vars.values()]
+
+    def has_var(self, name: str | bytes) -> bool:
+        """Tell whether the block itself has this variable."""
+        return _text(name) in self._part.vars
+
+    def find_var(self, name: str | bytes) -> VarDesc | None:
+        """Return a variable of this very block; None if it is not there."""
+        return _found(self._part.vars, _text(name))
+
+    def find_var_recursive(self, name: str | bytes) -> VarDesc | None:
+        """Return a variable of this block, or of those around it; None if it is not there."""
+        var = self._part.find_var(_text(name))
+        return None if var is None else VarDesc(var)
+
+    def _remove_op(self, begin: int, end: int) -> None:
+        """Drop the operators of these numbers, up to ``end``."""
+        del self._part.ops[begin:end]
+        self._part.program.touch()
+
+    def _remove_var(self, name: str | bytes) -> None:
+        """Drop a variable."""
+        self._part.remove_var(_text(name))
+
+
+class ProgramDesc(_Desc):
+    """A Program: its blocks by number, and itself as bytes."""
+
+    num_blocks = _said("num_blocks")
+
+    def block(self, index: int) -> BlockDesc:
+        """Return a block by number."""
+        return BlockDesc(self._part.block(index))
+
+    def serialize_to_string(self) -> bytes:
+        """Return the Program in Fluid's format."""
+        return program_bytes(self._part)
+
+    def flush(self) -> None:
+        """Do nothing: there is one Program, which cannot differ from itself."""
+
+
+def _found(variables: Mapping[str, Variable], name: str) -> VarDesc | None:
+    return VarDesc(variables[name]) if name in variables else None
+
+
+_OF: dict[type, type[_Desc]] = {
+    Variable: VarDesc,
+    Operator: OpDesc,
+    Block: BlockDesc,
+    Program: ProgramDesc,
+}
+for _kind, _view in _OF.items():
+    setattr(_kind, "desc", property(_view))  # noqa: B010 - mypy knows no such field
+Program.parse_from_string = staticmethod(parsed_program)  # type: ignore[attr-defined]

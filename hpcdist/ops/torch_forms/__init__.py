@@ -1,0 +1,198 @@
+"""Operators as pure functions of tensors, from which a whole Program becomes one torch function.
+
+A form has the inputs of its operator in the order of its signature (None: absent, a list for
+``X*``), then all attributes as keywords, and returns a tensor for each output slot (a list for
+``X*``; None for one that nobody wants). It writes into nothing, looks at no value on the host, and
+gives the shapes and types of the operator's shape rule; so ``make_fx`` can trace it, inductor
+compile and a CUDA graph replay it. Its results are those of the operator's kernel within rounding.
+What it returns may be an input, or a view of one. What it makes from nothing it makes on torch's
+default device: use it under ``torch.device``.
+
+The families of forms are imported when they are first asked for; torch is given by the caller.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.names import GRAD_SUFFIX
+from hpcdist.graph.registry import Meta, lookup
+from hpcdist.ops import by_torch
+
+Function = Callable[..., Any]
+FAMILIES = (
+    "activation",
+    "arithmetic",
+    "images",
+    "losses",
+    "norms",
+    "products",
+    "shape",
+    "tables",
+    "updates",
+)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Integers that must be in 0 .. count - 1, and what they tell apart ("rows", "classes").
+
+    Forms read some other element where an integer is outside: who runs them tells the user.
+    """
+
+    ids: Any
+    count: int
+    of: str
+
+    def worst(self, torch: Any) -> Any:
+        """Return the greatest as an int64 of shape (), negative ones being greater than others."""
+        lowest = -(2**63)
+        return (self.ids.to(torch.int64).reshape(-1) ^ lowest).amax() ^ lowest
+
+
+@dataclass(frozen=True)
+class Form:
+    """An operator's form; ``family`` is the module that it stands in, or ``by_torch``.
+
+    wanted: the function takes a keyword ``wanted``, a bool for each output slot.
+    outs: it takes a keyword ``outs``, the Meta of each output slot (a list for ``X*``).
+    when: tells from attributes and the inputs' Metas whether the form holds; else use the kernel.
+    checks: the integers among the inputs that are to be checked, of the same arguments.
+    """
+
+    type: str
+    family: str
+    function: Function
+    wanted: bool = False
+    outs: bool = False
+    when: Callable[..., bool] | None = None
+    checks: Callable[..., Checked] | None = None
+
+    def holds(self, metas: Sequence[Any], attrs: Mapping[str, Any]) -> bool:
+        """Tell whether the form may be used on inputs like these; all extents must be known."""
+        flat = [m for held in metas for m in (held if isinstance(held, list) else [held]) if m]
+        dense = all(m.type == "LOD_TENSOR" and m.size >= 0 for m in flat)
+        return dense and (self.when is None or self.when(*metas, **attrs))
+
+    def __call__(
+        self,
+        torch: Any,
+        inputs: Sequence[Any],
+        attrs: Mapping[str, Any],
+        outs: Sequence[Any],
+        wanted: Sequence[bool] | None = None,
+    ) -> tuple[Any, ...]:
+        """Return a tensor, a list or None for each output slot.
+
+        ``outs``: a Meta (a list for ``X*``) for each output slot; ``wanted``: default all of them.
+        """
+        more: dict[str, Any] = {"outs": tuple(outs)} if self.outs else {}
+        if self.wanted:
+            more["wanted"] = tuple(wanted or [True] * len(outs))
+        made = self.function(torch, *inputs, **attrs, **more)
+        return made if isinstance(made, tuple) else (made,)
+
+
+_forms: dict[str, Form] = {}
+
+
+def form(*types: str, **how: Any) -> Callable[[Function], Function]:
+    """Enter a function as the form of these types; ``how``: fields of `Form`."""
+
+    def enter(function: Function) -> Function:
+        family = function.__module__.rpartition(".")[2]
+        for type in types:
+            _enter(Form(type, how.pop("family", family), function, **how))
+        return function
+
+    return enter
+
+
+def _enter(made: Form) -> None:
+    if made.type in _forms:
+        raise GraphError(f"operator {made.type!r} has two forms")
+    _forms[made.type] = made
+
+
+@functools.cache
+def forms() -> Mapping[str, Form]:
+    """Return the forms by the type of their operator."""
+    for family in FAMILIES:
+        importlib.import_module(f"{__name__}.{family}")
+    for type, function in by_torch.functions().items():
+        _enter_by_torch(type, function)
+    return _forms
+
+
+def _enter_by_torch(type: str, function: Function) -> None:
+    """Enter what is a function of torch's, and its gradient, if it does not read sequences."""
+    definition = lookup(type)
+    if definition.lods:
+        return
+
+    def shaped(torch: Any, *inputs: Any, outs: Sequence[Meta], **attrs: Any) -> tuple[Any, ...]:
+        made = function(torch, *inputs, **attrs)
+        several = made if isinstance(made, tuple) else (made,)
+        return tuple(tensor.reshape(meta.shape) for tensor, meta in zip(several, outs))
+
+    _enter(Form(type, "by_torch", shaped, outs=True))
+    if definition.grad is not None:
+        by_autograd(type)
+
+
+def by_autograd(*types: str, **how: Any) -> None:
+    """Enter the form of each TYPE_grad, by torch's autograd through the form of TYPE.
+
+    The gradient operator must take all inputs that the form reads. ``how``: fields of `Form`.
+    """
+    for type in types:
+        family = _forms[type].family
+        function = functools.partial(_differentiated, type)
+        _enter(Form(f"{type}_grad", family, function, wanted=True, **how))
+
+
+def _differentiated(
+    type: str, torch: Any, *given: Any, wanted: Sequence[bool], **attrs: Any
+) -> tuple[Any, ...]:
+    forward, gradient = lookup(type), lookup(f"{type}_grad")
+    held = {slot.name: value for slot, value in zip(gradient.inputs, given)}
+    inputs = [held.get(slot.name) for slot in forward.inputs]
+    places = {slot.name: i for i, slot in enumerate(forward.inputs)}
+    of_slot = [
+        places[slot.name.removesuffix(GRAD_SUFFIX)] if want else None
+        for slot, want in zip(gradient.outputs, wanted)
+    ]
+    metas = [_meta_of(value) for value in inputs]
+    inferred = forward.infer(*metas, **attrs)  # type: ignore[misc]
+    outs = inferred if isinstance(inferred, tuple) else (inferred,)
+    douts = [held.get(slot.name + GRAD_SUFFIX) for slot in forward.outputs]
+    given_douts = [dout for dout in douts if dout is not None]
+    moved = [i for i in of_slot if i is not None and inputs[i] is not None]
+
+    def run(values: Sequence[Any]) -> Any:
+        own = list(inputs)
+        for i, value in zip(moved, values):
+            own[i] = value
+        made = _forms[type](torch, own, attrs, outs)
+        return [value for value, dout in zip(made, douts) if dout is not None]
+
+    _, back = torch.func.vjp(run, [inputs[i] for i in moved])
+    (found,) = back(given_douts)
+    by_place = dict(zip(moved, found))
+    return tuple(None if i is None else by_place.get(i) for i in of_slot)
+
+
+def _meta_of(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_meta_of(one) for one in value]
+    return None if value is None else Meta(tuple(value.shape), dtype_name(value))
+
+
+def dtype_name(tensor: Any) -> str:
+    """Return the name of a tensor's element type, as Meta has it."""
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,162 @@
+"""Forms of convolutions and pools of images."""
+
+from __future__ import annotations
+
+from hpcdist.ops.conv import correlation, transposed
+from hpcdist.ops.correlate_torch import Convolution, is_alike, padding_after
+from hpcdist.ops.interpolate import interpolation
+from hpcdist.ops.torch_forms import by_autograd, form
+from hpcdist.ops.windows import lay_windows
+
+
+def _first(x, layout):
+    return x.permute(0, 3, 1, 2) if layout == "NHWC" and x is not None else x
+
+
+def _back(x, layout):
+    """Return images, given as [n, channels, rows, columns], in a layout."""
+    return x.permute(0, 2, 3, 1) if layout == "NHWC" and x is not None else x
+
+
+# -- convolutions ----------------------------------------------------------------------------------
+@form("conv2d", "depthwise_conv2d")
+def conv2d(torch, x, w, data_format, **facts):
+    x = _first(x, data_format)
+    made = Convolution(torch, correlation(x, w, **facts)).forward(x, w)
+    return _back(made, data_format)
+
+
+@form("conv2d_grad", "depthwise_conv2d_grad", wanted=True)
+def conv2d_grad(torch, x, w, dy, data_format, wanted, **facts):
+    x, dy = _first(x, data_format), _first(dy, data_format)
+    dx, dw = Convolution(torch, correlation(x, w, **facts)).back(dy, x, w, wanted)
+    return _back(dx, data_format), dw
+
+
+@form("conv2d_transpose", "depthwise_conv2d_transpose", outs=True)
+def conv2d_transpose(torch, x, w, data_format, outs, **facts):
+    """The gradient, by its input, of the convolution that leads from the result to x."""
+    x = _first(x, data_format)
+    y = _first(x.new_empty(outs[0].shape), data_format)
+    c = transposed(x, y, w, **facts)
+    return _back(Convolution(torch, c).back(x, y, w, (True, False))[0], data_format)
+
+
+@form("conv2d_transpose_grad", "depthwise_conv2d_transpose_grad", wanted=True)
+def conv2d_transpose_grad(torch, x, w, dy, data_format, wanted, **facts):
+    x, dy = _first(x, data_format), _first(dy, data_format)
+    f = Convolution(torch, transposed(x, dy, w, **facts))
+    dx = _back(f.forward(dy, w), data_format) if wanted[0] else None
+    return dx, f.back(x, dy, w, (False, True))[1] if wanted[1] else None
+
+
+# -- pools -----------------------------------------------------------------------------------------
+def _windows(x, ksize, strides, paddings, padding_algorithm, ceil_mode):
+    return lay_windows(x.shape[2:], ksize, strides, (1, 1), paddings, padding_algorithm, ceil_mode)
+
+
+def _sides(axes):
+    """Return what pads the last two dimensions so that windows need no padding of their own."""
+    return [side for axis in axes[::-1] for side in (axis.before, padding_after(axis))]
+
+
+def _is_plain(axis):
+    """Tell whether torch takes the padding itself: both sides alike, at most half a window."""
+    return is_alike(axis) and 2 * axis.before <= axis.taps
+
+
+def _max_pool(torch, x, axes):
+    """Return maxima and where they are: the first of several, row by row."""
+    taps, strides = [a.taps for a in axes], [a.stride for a in axes]
+    if all(map(_is_plain, axes)):
+        padding = [axis.before for axis in axes]
+    else:
+        x, padding = torch.nn.functional.pad(x, _sides(axes), value=float("-inf")), [0, 0]
+    return torch.ops.aten.max_pool2d_with_indices(x, taps, strides, padding)
+
+
+def _mean_pool(torch, x, axes, exclusive):
+    taps, strides = [a.taps for a in axes], [a.stride for a in axes]
+    means = torch.nn.functional.avg_pool2d
+    if all(map(_is_plain, axes)):
+        return means(x, taps, strides, [a.before for a in axes], False, not exclusive)
+    padded = torch.nn.functional.pad(x, _sides(axes))
+    if not exclusive:
+        return means(padded, taps, strides)
+    counted = torch.nn.functional.pad(x.new_ones((1, 1, *x.shape[2:])), _sides(axes))
+    return means(padded, taps, strides) / means(counted, taps, strides)
+
+
+@form("pool2d")
+def pool2d(
+    torch, x, pooling_type, data_format, global_pooling, adaptive, ksize, exclusive, **windows
+):
+    x = _first(x, data_format)
+    functions = torch.nn.functional
+    largest = pooling_type == "max"
+    if global_pooling:
+        made = torch.amax(x, (2, 3), keepdim=True) if largest else x.mean((2, 3), keepdim=True)
+    elif adaptive:
+        pool = functions.adaptive_max_pool2d if largest else functions.adaptive_avg_pool2d
+        made = pool(x, list(ksize))
+    else:
+        axes = _windows(x, ksize, **windows)
+        made = _max_pool(torch, x, axes)[0] if largest else _mean_pool(torch, x, axes, exclusive)
+    return _back(made, data_format)
+
+
+@form("pool2d_grad")
+def pool2d_grad(torch, x, out, dout, pooling_type, global_pooling, **facts):
+    if pooling_type == "max" and global_pooling:  # not amax, which shares among equal ones
+        facts |= {"adaptive": True, "ksize": (1, 1)}
+        global_pooling = False
+    facts |= {"pooling_type": pooling_type, "global_pooling": global_pooling}
+    _, back = torch.func.vjp(lambda x: pool2d(torch, x, **facts), x)
+    return back(dout)[0]
+
+
+_PLAIN = {"padding_algorithm": "EXPLICIT", "ceil_mode": False}
+
+
+@form("max_pool2d_with_index")
+def max_pool2d_with_index(torch, x, global_pooling, adaptive, ksize, **windows):
+    if adaptive or global_pooling:
+        sizes = [1, 1] if global_pooling else list(ksize)
+        made, index = torch.ops.aten.adaptive_max_pool2d(x, sizes)
+        return made, index.to(torch.int32)
+    axes = _windows(x, ksize, **windows, **_PLAIN)
+    made, index = _max_pool(torch, x, axes)
+    if not all(map(_is_plain, axes)):  # places in the padded image
+        before, width = axes[1].before, x.shape[3] + axes[1].before + padding_after(axes[1])
+        rows = torch.div(index, width, rounding_mode="floor") - axes[0].before
+        index = rows * x.shape[3] + index % width - before
+    return made, index.to(torch.int32)
+
+
+@form("max_pool2d_with_index_grad")
+def max_pool2d_with_index_grad(torch, x, index, dout, **_):
+    places = index.reshape(*index.shape[:2], -1).to(torch.int64)
+    flat = torch.zeros_like(x).reshape(*x.shape[:2], -1)
+    return flat.scatter_add(2, places, dout.reshape(*dout.shape[:2], -1)).reshape(x.shape)
+
+
+# -- another size ----------------------------------------------------------------------------------
+def _resized(linear):
+    def made(torch, x, data_layout, outs, **how):
+        for axis, taps in interpolation(x, outs[0], linear, data_layout, **how):
+            low = torch.index_select(x, axis, torch.tensor(taps.low, device=x.device))
+            if linear:
+                shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+                weight = torch.tensor(taps.weight, dtype=x.dtype, device=x.device).reshape(shape)
+                high = torch.index_select(x, axis, torch.tensor(taps.high, device=x.device))
+                low = low + weight * (high - low)
+            x = low
+        return x
+
+    return made
+
+
+for _type, _linear in (("nearest_interp", False), ("bilinear_interp", True)):
+    form(_type, family="images", outs=True)(_resized(_linear))
+form("trilinear_interp", family="images", outs=True)(_resized(True))
+by_autograd("nearest_interp", "bilinear_interp", "trilinear_interp")

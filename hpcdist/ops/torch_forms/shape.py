@@ -1,0 +1,136 @@
+"""Forms of operators that change shape or order, join values, or take parts of them."""
+
+from __future__ import annotations
+
+from hpcdist.ops.common import resolve_axis
+from hpcdist.ops.join import split_extents
+from hpcdist.ops.parts import slices
+from hpcdist.ops.torch_forms import by_autograd, form
+
+
+# XShape has no elements, and nobody reads it.
+def _xshape(torch, x, outs):
+    return None if outs[1] is None else x.new_empty(outs[1].shape)
+
+
+@form("reshape2", "flatten2", "squeeze2", "unsqueeze2", outs=True)
+def reshaped(torch, x, *_, outs, **__):
+    return x.reshape(outs[0].shape), _xshape(torch, x, outs)
+
+
+@form("reshape2_grad", "flatten2_grad", "squeeze2_grad", "unsqueeze2_grad", outs=True)
+def reshaped_back(torch, *given, outs, **_):
+    return given[-1].reshape(outs[0].shape)
+
+
+@form("transpose2", outs=True)
+def transpose2(torch, x, axis, outs):
+    return x.permute(tuple(axis)), _xshape(torch, x, outs)
+
+
+@form("transpose2_grad")
+def transpose2_grad(torch, xshape, dout, axis):
+    places = [resolve_axis(a, dout.ndim) for a in axis]
+    return dout.permute([places.index(i) for i in range(dout.ndim)])
+
+
+@form("concat")
+def concat(torch, xs, axis):
+    return torch.cat(xs, axis)
+
+
+@form("concat_grad")
+def concat_grad(torch, xs, dout, axis):
+    return (list(torch.split(dout, [x.shape[axis] for x in xs], axis)),)
+
+
+@form("split")
+def split(torch, x, num, sections, axis):
+    return (list(torch.split(x, split_extents(x.shape[axis], num, sections), axis)),)
+
+
+# -- stack, expand ---------------------------------------------------------------------------------
+@form("stack")
+def stack(torch, xs, axis):
+    return torch.stack(xs, axis)
+
+
+@form("stack_grad", "unstack")
+def unstack(torch, y, axis, num=0):
+    return (list(torch.unbind(y, axis)),)
+
+
+@form("unstack_grad")
+def unstack_grad(torch, douts, axis, num):
+    return torch.stack(douts, axis)
+
+
+@form("expand", outs=True)
+def expand(torch, x, *_, outs, **__):
+    return x.repeat([n // d if d else 1 for n, d in zip(outs[0].shape, x.shape)])
+
+
+@form("expand_grad")
+def expand_grad(torch, x, *given, **_):
+    pairs = [p for n, d in zip(given[-1].shape, x.shape) for p in (n // d if d else 1, d)]
+    return given[-1].reshape(pairs).sum(tuple(range(0, len(pairs), 2)))
+
+
+# -- slice, strided_slice, reverse -----------------------------------------------------------------
+def _fixed(x, *values, **_):
+    """Tell whether starts and ends are attributes, so that they are the same in every step."""
+    return not any(values[:4])
+
+
+def _part(torch, x, places):
+    for axis, place in enumerate(places):
+        taken = range(*place.indices(x.shape[axis]))
+        begin, step = taken.start, taken.step
+        if step < 0:  # torch has no negative steps
+            x, begin, step = torch.flip(x, (axis,)), x.shape[axis] - 1 - begin, -step
+        end = begin + step * (len(taken) - 1) + 1
+        x = x[(slice(None),) * axis + (slice(begin, end, step),)]
+    return x
+
+
+@form("slice", "strided_slice", when=_fixed, outs=True)
+def slice_(torch, x, *_, axes, starts, ends, outs, strides=(), **__):
+    return _part(torch, x, slices(x.ndim, axes, starts, ends, strides)).reshape(outs[0].shape)
+
+
+by_autograd("slice", "strided_slice", when=_fixed)
+
+
+@form("reverse")
+def reverse(torch, x, axis):
+    return torch.flip(x, tuple(axis))
+
+
+# -- padded ----------------------------------------------------------------------------------------
+def _turned(paddings):
+    """Return paddings, of pairs for each dimension, as torch has them: the last one first."""
+    pairs = list(zip(paddings[::2], paddings[1::2]))
+    return [side for pair in reversed(pairs) for side in pair]
+
+
+@form("pad")
+def pad(torch, x, paddings, pad_value):
+    return torch.nn.functional.pad(x, _turned(paddings), value=pad_value)
+
+
+@form("pad2d")
+def pad2d(torch, x, paddings, mode, pad_value, data_format):
+    first = x.permute(0, 3, 1, 2) if data_format == "NHWC" else x
+    how = {"edge": "replicate"}.get(mode, mode)
+    value = {"value": pad_value} if mode == "constant" else {}
+    made = torch.nn.functional.pad(first, _turned(paddings), mode=how, **value)
+    return made.permute(0, 2, 3, 1) if data_format == "NHWC" else made
+
+
+@form("pad_constant_like")
+def pad_constant_like(torch, like, y, pad_value):
+    sides = [side for a, b in zip(like.shape, y.shape) for side in (0, a - b)]
+    return torch.nn.functional.pad(y, _turned(sides), value=pad_value)
+
+
+by_autograd("pad", "pad2d", "pad_constant_like")

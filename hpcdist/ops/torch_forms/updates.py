@@ -1,0 +1,121 @@
+"""Forms of the optimizers, from the formulas of `update_rules`, and of mixed precision."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from hpcdist import update_rules as rules
+from hpcdist.ops.optimize_device import POWERS_TIMES, formula_of
+from hpcdist.ops.optimize_update import UPDATES
+from hpcdist.ops.torch_forms import dtype_name, form
+
+
+def _formula(torch, formula):
+    return formula_of(torch, formula, ONE=1.0)
+
+
+def _constants(update, attrs, param):
+    number = np.dtype(dtype_name(param)).type
+    return [float(number(c)) for c in update.hyper(attrs, number)]
+
+
+def _norm(torch, x):
+    """Return the Euclidean norm, added up in double precision."""
+    return torch.linalg.vector_norm(x, dtype=torch.float64).to(x.dtype)
+
+
+def _updated(torch, param, grad, state, rate, attrs, type):
+    """Return the parameter and all of its states as they are after the update."""
+    update = UPDATES[type]
+    constants = _constants(update, attrs, param)
+    name = update.rule(attrs)
+    if name == "lars_momentum":
+        mu, coeff, decay = constants
+        norms = _norm(torch, param), _norm(torch, grad)
+        rate = _formula(torch, rules.lars_rate)(rate, coeff, decay, *norms)
+        return _formula(torch, rules.lars_rule)(param, grad, state[0], rate, mu, decay)
+    if name == "lamb":
+        step, *moments = _formula(torch, rules.lamb_rule)(param, grad, *state[:2], *constants)
+        norms = _norm(torch, param), _norm(torch, step)
+        rate = _formula(torch, rules.lamb_rate)(rate, *norms)
+        return param - rate * step, *moments, *state[2:]
+    rule = rules.RULES[name]
+    powers = state[rule.states :][: rule.powers]
+    if rule.rate is not None:
+        rate = _formula(torch, rule.rate)(rate, *(power.reshape(()) for power in powers))
+    moved = _formula(torch, rule.formula)(param, grad, *state[: rule.states], rate, *constants)
+    times = [constants[i] for i in POWERS_TIMES.get(name, ())]
+    powers = [p * t for p, t in zip(powers, times)] if times else powers
+    rest = state[rule.states + rule.powers :]
+    return (*(moved if rule.states else (moved,)), *powers, *rest)
+
+
+def _update(type, torch, param, grad, *rest, **attrs):
+    update = UPDATES[type]
+    rate, state = (rest[0].reshape(()), rest[1:]) if update.has_rate else (0.0, rest)
+    param, *states = _updated(torch, param, grad, state, rate, attrs, type)
+    return (param, *(s for s, out in zip(states, update.state.values()) if out is not None))
+
+
+for _type in UPDATES:
+    form(_type, family="updates")(functools.partial(_update, _type))
+
+
+@form("lars_momentum_of_norms")
+def lars_momentum_of_norms(
+    torch, p, g, rate, velocity, p_norm, g_norm, mu, lars_coeff, lars_weight_decay
+):
+    number = np.dtype(dtype_name(p)).type
+    mu, coeff, decay = (float(number(c)) for c in (mu, lars_coeff, lars_weight_decay))
+    norms = torch.sqrt(p_norm), torch.sqrt(g_norm)
+    own = _formula(torch, rules.lars_rate)(rate, coeff, decay, *norms)
+    return _formula(torch, rules.lars_rule)(p, g, velocity, own, mu, decay)
+
+
+# -- mixed precision -------------------------------------------------------------------------------
+@form("round_to_float16")
+def round_to_float16(torch, x):
+    """On the bits of a float32: a cast there and back would be dropped by inductor."""
+    if x.dtype != torch.float32:
+        return x.to(torch.float16).to(x.dtype)
+    bits = x.view(torch.int32) & 0x7FFFFFFF
+    rounded = ((bits + 0xFFF + ((bits >> 13) & 1)) >> 13) << 13
+    infinite = 0x7F800000
+    rounded = torch.where(rounded >= 0x47800000, infinite, rounded)  # from 2^16 on
+    magnitude = torch.where(bits > infinite, bits, rounded).view(torch.float32)
+    small = torch.round(torch.abs(x) * 2.0**24) * 2.0**-24  # below 2^-14: multiples of 2^-24
+    return torch.copysign(torch.where(bits < 0x38800000, small, magnitude), x)
+
+
+@form("check_finite_and_unscale")
+def check_finite_and_unscale(torch, xs, scale, zeroes):
+    factor = torch.reciprocal(scale.reshape(()))
+    outs = [x * factor for x in xs]
+    if not zeroes:
+        return outs, torch.zeros_like(scale, dtype=torch.bool)
+    finite = [torch.isfinite(out).all() for out in outs]
+    found = ~torch.stack(finite).all()
+    return [torch.where(found, 0, out) for out in outs], found.reshape(1)
+
+
+@form("update_loss_scaling")
+def update_loss_scaling(
+    torch,
+    found,
+    scale,
+    good,
+    bad,
+    incr_every_n_steps,
+    decr_every_n_nan_or_inf,
+    incr_ratio,
+    decr_ratio,
+):
+    lowers = found & (bad + 1 > decr_every_n_nan_or_inf)
+    raises = ~found & (good + 1 > incr_every_n_steps)
+    larger, smaller = scale * incr_ratio, torch.clamp(scale * decr_ratio, min=1)
+    larger = torch.where(torch.isfinite(larger), larger, scale)
+    goods = torch.where(found | raises, 0, good + 1)
+    bads = torch.where(found & ~lowers, bad + 1, 0)
+    return torch.where(lowers, smaller, torch.where(raises, larger, scale)), goods, bads
