@@ -238,8 +238,8 @@ KERNELS = Setting(
     "HPCDIST_KERNELS",
     Word("auto", "own", "torch", "fused", "compiled"),
     "auto",
-    "whose kernels compute: hpcdist's own; PyTorch's for convolutions and gelu (`torch`); PyTorch's "
-    "for all runs of operators that it can compute as one (`fused`), which inductor may compile "
+    "whose kernels compute: hpcdist's own; PyTorch's for convolutions and gelu (`torch`), for all "
+    "runs of operators that it can compute as one (`fused`), or these compiled by inductor "
     "(`compiled`). `auto` is `fused` on a GPU, if PyTorch with CUDA is installed, else `own`. The "
     "same on all ranks of a job",
 )

@@ -1,4 +1,4 @@
-"""Runs of operators that PyTorch computes as one function: which, and what goes in and out. Pure."""
+"""Runs of operators that PyTorch computes as one: which they are, what goes in and out. Pure."""
 
 from __future__ import annotations
 
