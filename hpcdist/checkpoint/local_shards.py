@@ -16,7 +16,7 @@ from hpcdist.executor.merging import merged_gradients
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.distribution import VarDistributed
 from hpcdist.graph.dtypes import VarType
-from hpcdist.graph.program import Program
+from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.ps.table import SparseTable
@@ -61,6 +61,17 @@ def persistables(program: Program) -> Iterator[Variable]:
     for var in program.list_vars():
         if var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS):
             yield var
+
+
+def program_of_job(given: Program | None) -> Program:
+    """Return the Program whose variables are saved; CheckpointError if none is given or meant."""
+    program = given if given is not None else default_main_program()
+    if given is None and next(persistables(program), None) is None:
+        raise CheckpointError(
+            "main_program: expected the Program that trains, got none, and the default main "
+            "program keeps no variables"
+        )
+    return program
 
 
 def roles_of(program: Program) -> dict[str, str]:

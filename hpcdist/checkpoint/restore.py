@@ -17,6 +17,7 @@ from hpcdist.checkpoint.local_shards import (
     individual,
     individually,
     persistables,
+    program_of_job,
     tables_of,
     whole,
 )
@@ -34,7 +35,7 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.merging import merged_steps
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.program import Program
 from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.dgc import COUNTER
@@ -77,7 +78,7 @@ def restore(
     """
     peers = peers_here()
     wait()
-    program = peers.program(main_program if main_program is not None else default_main_program())
+    program = peers.program(program_of_job(main_program))
     scope = scope if scope is not None else global_scope()
     (found, *_) = together(peers, lambda: _chosen(Path(dirname)) if peers.trainer == 0 else None)
     note(dirname)

@@ -14,7 +14,7 @@ from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, drop_unfinished, prune
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.local import Content, Label
-from hpcdist.checkpoint.local_shards import tables_of
+from hpcdist.checkpoint.local_shards import program_of_job, tables_of
 from hpcdist.checkpoint.one_file import check_possible, write_together
 from hpcdist.checkpoint.ranks import peers_here, together, with_the_living
 from hpcdist.checkpoint.recent import note
@@ -26,7 +26,7 @@ from hpcdist.executor import control
 from hpcdist.executor.control import Peers
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
-from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.program import Program
 from hpcdist.ops.common import in_sequence
 from hpcdist.trace.events import Kind
 from hpcdist.trace.recorder import recorder
@@ -67,7 +67,7 @@ def save(
     """
     peers = peers_here()
     wait()
-    main = main_program if main_program is not None else default_main_program()
+    main = program_of_job(main_program)
     program = peers.program(main)
     scope = scope if scope is not None else global_scope()
     if step < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +25,8 @@ from hpcdist.lod_tensor import LoDTensor, concatenated
 from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.data_parallel import RUNNING, DataParallel, data_parallel, loss_gradients
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
+
+logger = logging.getLogger(__name__)
 
 Scale = BuildStrategy.GradientScaleStrategy
 
@@ -68,6 +71,7 @@ class CompiledProgram:
         self._parallel = False
         self._places: Sequence[Place] | None = None
         self._made: dict[tuple[int, int], DataParallel] = {}
+        self._said = False  # that ranks take the place of devices
 
     def with_data_parallel(
         self,
@@ -135,6 +139,7 @@ class CompiledProgram:
         if not self._parallel or self._is_shared_by_ranks():
             self._check_read_by_one(devices)
             self._check_scale_by_one(devices)
+            self._say_ranks_are_devices(devices)
             return DividedRun(self.program, with_read(self.program, only_feed(feed)), fetch_list)
         if devices == 1:
             feed = with_read(self.program, only_feed(feed))
@@ -171,6 +176,18 @@ class CompiledProgram:
                 "batches take the gradient of the mean; leave CoeffNumDevice, or transpile the "
                 "program in nccl2 mode"
             )
+
+    def _say_ranks_are_devices(self, devices: int) -> None:
+        if not self._parallel or devices == 1 or self._said:
+            return
+        self._said = True
+        logger.warning(
+            "%d devices are asked for; ranks that share batches are one device together: what is "
+            "fetched is the whole batch's, not a value for each device, and sums and batch_norm go "
+            "over the whole batch, where each device would take its part (CPU_NUM=1, or places to "
+            "one, makes one process the same)",
+            devices,
+        )
 
     def _check_complete(self, batches: int, devices: int) -> None:
         if batches < devices and self._has_backward():

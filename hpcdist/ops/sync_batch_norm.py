@@ -141,6 +141,7 @@ class _Forward(_Rows):
         if count == 1:  # as in Fluid, left alone
             xp.copyto(y, x)
             saved_mean[...] = x[0].reshape(-1)
+            saved_deviation.fill(0)  # multiplied where no row is: not by what was in memory
             return
         number = x.dtype.type
         rest, momentum = number(1 - self._momentum), number(self._momentum)

@@ -166,6 +166,7 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
     served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
     trainers = [op for i, op in enumerate(block.ops) if i not in served]
     moved = {name for op in _nested(trainers) for name in op.output_arg_names}
+    _refuse_moving_parameters(block, roles)
     schedule = [block.ops[i] for i in roles.schedule]
     made = {name for op in _nested(schedule) for name in op.output_arg_names}
     for op in schedule:
@@ -176,6 +177,20 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
         for i in update.on_server:
             _refuse_what_trainers_have(block.ops[i], made | own, moved)
             own.update(block.ops[i].output_arg_names)
+
+
+def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
+    """Refuse other operators than updates that write a parameter: servers would go on without."""
+    served = {update.parameter for update in roles.updates}
+    known = {*roles.following, *(i for update in roles.updates for i in update.ops)}
+    for i, op in enumerate(block.ops):
+        written = {name for inner in _nested([op]) for name in inner.output_arg_names} & served
+        if written and i not in known:
+            raise PlanError(
+                f"{op.place} {op} writes parameter {min(written)!r}, which the parameter servers "
+                "hold and update: they would go on with a value of their own; let an optimizer, "
+                "or its regularization, move it, or train without servers (no --pservers)"
+            )
 
 
 def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:

@@ -45,6 +45,18 @@ def ragged() -> list[Any]:
     return [layers.mean(layers.square_error_cost(layers.fc(pooled, 1), y)), *_masks("dropout")]
 
 
+def ragged_drawn() -> list[Any]:
+    """Noise, columns and classes for words of sentences: every trainer draws for all of them."""
+    words = layers.data("words", [1], dtype="int64", lod_level=1)
+    rows = layers.embedding(words, [20, 3])
+    noise = layers.gaussian_random_batch_size_like(rows, [-1, 3], std=0.1)
+    column = layers.sampling_id(layers.softmax(rows))
+    cost = layers.nce(rows, words, 20, num_neg_samples=4)
+    (op,) = [op for op in cost.block.ops if op.type == "nce"]
+    classes = cost.block.var(op.output("SampleLabels")[0])
+    return [layers.mean(cost) + layers.mean(noise), noise, column, classes]
+
+
 def noisy() -> list[Any]:
     x, y = layers.data("x", [6]), layers.data("y", [1])
     noise = layers.gaussian_random_batch_size_like(x, [-1, 6], std=0.1)
@@ -75,7 +87,7 @@ def _masks(kind: str) -> list[Any]:
     return [block.var(op.output("Mask")[0]) for op in block.ops if op.type == kind]
 
 
-NETS = {"dense": dense, "drawn": drawn, "seeded": seeded, "ragged": ragged, "noisy": noisy}
+NETS = {net.__name__: net for net in (dense, drawn, seeded, ragged, ragged_drawn, noisy)}
 
 
 def batch(step: int, rows: int, fed: list[str]) -> dict[str, Any]:

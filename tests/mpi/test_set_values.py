@@ -32,7 +32,7 @@ class Training:
         with fluid.unique_name.guard(), fluid.program_guard(self.main, self.startup):
             x, y = layers.data("x", [4]), layers.data("y", [1])
             loss = layers.mean(layers.square_error_cost(layers.fc(x, 1, param_attr="w"), y))
-            test = self.main.clone(for_test=True)
+            self.test = self.main.clone(for_test=True)
             optimizer = fluid.optimizer.Momentum(0.1, 0.9)
             optimizer.minimize(loss)
             self.rate = optimizer._global_learning_rate().name
@@ -43,7 +43,7 @@ class Training:
         ]
         self.between(self)
         losses += [self.exe.run(self.main, feed=batch(s), fetch_list=[loss]) for s in range(STEPS)]
-        losses.append(self.exe.run(test, feed=batch(9), fetch_list=[loss, "w"]))
+        losses.append(self.exe.run(self.test, feed=batch(9), fetch_list=[loss, "w"]))
         return [np.array(value) for fetched in losses for value in fetched]
 
 
@@ -67,6 +67,12 @@ def by_a_program(training: Training) -> None:
         w = clip.global_block().create_var("w", shape=(4, 1), dtype="float32", persistable=True)
         layers.assign(layers.clip(w, -0.01, 0.01), w)
     training.exe.run(clip)
+
+
+def by_a_feed(training: Training) -> None:
+    """Feed weights to the test Program: they stay, as whatever is fed and persistable does."""
+    w = np.full((4, 1), 0.25, np.float32)
+    training.exe.run(training.test, feed={**batch(7), "w": w}, fetch_list=["w"])
 
 
 def a_rate_by_a_program(training: Training) -> None:
@@ -103,7 +109,7 @@ def check_equal(training: Training, trainers: int, servers: int) -> None:
 @pytest.mark.parametrize(("trainers", "servers"), SHAPES)
 @pytest.mark.parametrize(
     ("between", "before"),
-    [(by_hand, 0), (by_hand, STEPS), (by_a_program, STEPS)],
+    [(by_hand, 0), (by_hand, STEPS), (by_a_program, STEPS), (by_a_feed, STEPS)],
 )
 def test_a_changed_parameter_is_gone_on_with_or_refused(between, before, trainers, servers):
     training = Training(between, before)

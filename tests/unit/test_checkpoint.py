@@ -226,6 +226,18 @@ def test_a_part_is_no_checkpoint(tmp_path):
         StoredFile(tmp_path / "nowhere")
 
 
+def test_a_script_that_trains_another_program_than_the_default_must_give_it(tmp_path):
+    exe = fluid.Executor()
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        for call in (
+            lambda: checkpoint.save(exe, tmp_path, 1),
+            lambda: checkpoint.restore(exe, tmp_path),
+        ):
+            with pytest.raises(CheckpointError, match="main_program: expected the Program that"):
+                call()
+    assert not any(tmp_path.iterdir())
+
+
 # -- checkpoints that cannot be read ---------------------------------------------------------------
 def hide(path):
     """Move a part of a checkpoint away; return what brings it back."""

@@ -9,6 +9,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from tests.thread_jobs import ranks_as_threads
 
 Scale = fluid.BuildStrategy.GradientScaleStrategy
 
@@ -266,3 +267,43 @@ def test_sequences_of_all_devices_are_joined_as_tensors(monkeypatch, devices):
     assert rows.recursive_sequence_lengths() == [[1, 3, 2]] and rows._is_initialized()
     np.testing.assert_array_equal(np.array(rows).ravel(), 2 * np.arange(6))
     assert isinstance(means, fluid.LoDTensor) and means.shape() == [devices]
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_test_program_takes_each_devices_running_statistics(share):
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        normed = layers.batch_norm(layers.data("x", [2]), momentum=0.0)
+        test = main.clone(for_test=True)
+        loss = layers.mean(layers.fc(normed, 1))
+        fluid.optimizer.SGD(0.0).minimize(loss)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(startup)
+    places = [fluid.CPUPlace()] * 2
+    train = fluid.CompiledProgram(main).with_data_parallel(loss.name, places=places)
+    shared = fluid.CompiledProgram(test).with_data_parallel(
+        share_vars_from=train if share else None, places=places
+    )
+    x = np.random.default_rng(0).normal(3, 2, (8, 2)).astype("float32")
+    exe.run(train, {"x": x}, [loss])
+    (got,) = exe.run(shared, {"x": x}, [normed])
+    wanted = [(part - part.mean(0)) / np.sqrt(part.var(0) + 1e-5) for part in np.split(x, 2)]
+    np.testing.assert_allclose(got, np.concatenate(wanted), rtol=1e-4)
+
+
+def test_a_job_says_that_its_ranks_are_one_device(caplog):
+    def script() -> Any:
+        main, startup, loss, guess = network()
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        two = fluid.CompiledProgram(main).with_data_parallel(
+            loss.name, places=[fluid.CPUPlace()] * 2
+        )
+        fed = {k: v for k, v in batch(0, 6).items() if k != "ids"}
+        return [exe.run(two, feed=fed, fetch_list=[loss, guess]) for _ in range(2)]
+
+    with ranks_as_threads() as run:
+        for (cost, rows), _ in run(2, 0, [script] * 2):
+            assert (cost.shape, rows.shape) == ((1,), (6, 1))
+    said = [r.getMessage() for r in caplog.records if "devices are asked for" in r.getMessage()]
+    assert len(said) == 2  # one on each rank, at its first step

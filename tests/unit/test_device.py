@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.errors import GraphError
 from tests.device_cases import DeviceTests
 from tests.support_device import MODULE, install
 
@@ -33,3 +36,14 @@ def test_the_stand_in_refuses_what_cupy_refuses():
         MODULE.add(array, 1, where=True)
     with pytest.raises(AttributeError, match="no attribute 'select'"):
         _ = MODULE.select
+
+
+def test_a_loop_is_refused_on_a_gpu():
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        three = layers.fill_constant([1], "int64", 3)
+        (count,) = layers.while_loop(
+            lambda i: i < three, lambda i: [i + 1], [layers.fill_constant([1], "int64", 0)]
+        )
+    with pytest.raises(GraphError, match=r"run on CPUPlace\(\) only"):
+        fluid.Executor(fluid.CUDAPlace(0)).run(main, fetch_list=[count])

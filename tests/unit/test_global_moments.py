@@ -26,7 +26,7 @@ def test_parts_of_any_sizes_have_the_moments_of_the_whole(cuts):
     np.testing.assert_allclose(squares / count, rows.var(0), rtol=1e-9)
 
 
-def bound(exchange):
+def bound(exchange, rows=4):
     main = fluid.Program()
     with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
         y = fluid.layers.batch_norm(fluid.data("x", [None, 3]))
@@ -34,9 +34,17 @@ def bound(exchange):
     synchronize_batch_norm(block)
     (op,) = block.ops
     arrays = {n: np.ones(3, np.float32) for n in (*op.input_arg_names, *op.output_arg_names)}
-    arrays |= {"x": np.eye(4, 3, dtype=np.float32), y.name: np.empty((4, 3), np.float32)}
+    arrays |= {n: np.full(3, np.nan, np.float32) for n in op.output("SavedVariance")}
+    arrays |= {"x": np.eye(rows, 3, dtype=np.float32), y.name: np.empty((rows, 3), np.float32)}
     backend = backend_of(CPUPlace())
-    return bind_moments(op, Binding(main, None, backend, arrays), exchange), arrays[y.name], op
+    return bind_moments(op, Binding(main, None, backend, arrays), exchange), arrays[y.name], arrays
+
+
+def test_a_batch_of_one_row_leaves_no_moment_unwritten():
+    call, found, arrays = bound(None, rows=1)
+    call()
+    np.testing.assert_array_equal(found, [[1, 0, 0]])
+    assert all(np.isfinite(array).all() for array in arrays.values())
 
 
 def test_one_that_died_is_left_out_and_one_that_ended_is_named():

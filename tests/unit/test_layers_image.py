@@ -119,6 +119,7 @@ def test_batch_norm_has_two_weights_that_learn_and_two_that_follow(programs):
         (lambda x: layers.pool2d(x, 2, pool_padding="VALID", ceil_mode=True), "ceil_mode"),
         (lambda x: layers.adaptive_pool2d(x, 2, "avg", True), "a mean has no index"),
         (lambda x: layers.batch_norm(x, bias_attr=False), "needs scale and bias"),
+        (lambda x: layers.batch_norm(x, momentum=x), "momentum must be a number"),
         (lambda x: nets.img_conv_group(x, [2, 3], 2, conv_padding=[1]), "1 values for 2"),
         (lambda x: nets.scaled_dot_product_attention(x, x, x), r"expected \[batch, length"),
     ],
@@ -126,6 +127,20 @@ def test_batch_norm_has_two_weights_that_learn_and_two_that_follow(programs):
 def test_what_does_not_fit_is_refused_at_the_layer(programs, build, message):
     with pytest.raises(GraphError, match=message):
         build(fluid.data("x", [None, 3, 8, 8]))
+
+
+def test_a_normalization_in_place_gives_the_same_under_a_name_of_its_own(programs):
+    main, startup = programs
+    x = fluid.data("x", [None, 3, 4, 4])
+    hidden = layers.scale(x, 2.0)
+    apart, in_place = (layers.batch_norm(hidden, in_place=on) for on in (False, True))
+    assert in_place.name not in (hidden.name, apart.name)
+    exe, scope = fluid.Executor(), fluid.Scope()
+    exe.run(startup, scope=scope)
+    fed = np.random.default_rng(0).normal(3, 2, (5, 3, 4, 4)).astype("float32")
+    before, one, other = exe.run(main, {"x": fed}, [hidden, apart, in_place], scope=scope)
+    np.testing.assert_array_equal(before, 2 * fed)
+    np.testing.assert_array_equal(one, other)
 
 
 def test_a_gradient_through_a_test_normalization_is_refused(programs):

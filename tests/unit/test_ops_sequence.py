@@ -129,6 +129,20 @@ def test_convolution_takes_no_other_stride():
         layers.sequence_conv(ragged(), 3, filter_stride=2)
 
 
+def test_trainable_padding_and_images_of_their_own_sizes_are_refused():
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = ragged()
+        layers.sequence_conv(x, 3)
+        conv = next(op for op in x.block.ops if op.type == "sequence_conv")
+        slots = {slot: conv.input(slot) for slot in conv.inputs}
+        with pytest.raises(GraphError, match="paddings not trainable"):
+            attrs = {**conv.attrs, "paddingTrainable": True}
+            x.block.append_op("sequence_conv", slots, {"Out": "out"}, attrs)
+        with pytest.raises(GraphError, match="input_image_size is not there"):
+            image = fluid.data("image", [None, 1, 4, 4])
+            layers.im2sequence(image, 2, input_image_size=image)
+
+
 # -- other sequences -------------------------------------------------------------------------------
 def test_expand_repeats_rows():
     x = numbers([3], 2)

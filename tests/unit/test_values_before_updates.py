@@ -214,8 +214,26 @@ def test_a_rate_that_servers_hold_may_be_fed(shape):
 
 def test_only_one_number_can_be_fed_to_servers():
     rate = np.full(2, 0.01, np.float32)
-    with pytest.raises(FeedError, match="feed 'learning_rate': only the parameter servers hold"):
+    with pytest.raises(FeedError, match="feed 'learning_rate': the parameter servers hold"):
         list(jobs([(2, 1)], lambda: build(sgd, held_rate), learning_rate=rate))
+
+
+def test_a_parameter_that_servers_hold_is_not_fed_to_a_step():
+    w = np.zeros((WIDE, 1), np.float32)
+    with pytest.raises(FeedError, match="feed 'w': the parameter servers hold"):
+        list(jobs([(2, 1)], lambda: build(sgd, held_rate), w=w))
+
+
+def test_trainers_do_not_write_what_servers_hold():
+    def make():
+        main, startup, loss = build(sgd, lambda: 0.1)
+        with fluid.program_guard(main, startup):  # weights of a critic, clipped in every step
+            w = main.global_block().var("w")
+            layers.assign(layers.clip(w, -0.05, 0.05), w)
+        return main, startup, loss
+
+    with pytest.raises(PlanError, match="writes parameter 'w', which the parameter servers hold"):
+        list(jobs([(1, 1)], make))
 
 
 def test_a_step_counter_that_servers_move_is_not_read_on_trainers():

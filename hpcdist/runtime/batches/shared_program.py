@@ -251,7 +251,7 @@ class SharedProgram:
         ops = self._program.global_block().ops
         updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
         fixed = (op for op in ops if self.draws_all_sequences(op))
-        why = next((f"{op.place} {op} has a seed: it draws for all sequences" for op in fixed), "")
+        why = next((f"{op.place} {op} draws for all sequences at once" for op in fixed), "")
         for name, mixed in self._rows.mixed_states().items():
             why = f"trainers would keep different values of {name!r}: {mixed}"
             if name in updated:
@@ -261,9 +261,13 @@ class SharedProgram:
         return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
 
     def draws_all_sequences(self, op: Operator) -> bool:
-        """Tell whether an operator with a seed draws for the sequences of a whole batch only."""
-        seeded = draws_by_rows(op) and bool(op.attrs.get("fix_seed"))
-        return seeded and any(self.has_sequences(name) for name in op.input_arg_names)
+        """Tell whether an operator draws for the sequences of a whole batch only.
+
+        One with a seed does, and one that knows of rows, but not whose sequences they are.
+        """
+        if not draws_by_rows(op) or not any(map(self.has_sequences, op.input_arg_names)):
+            return False
+        return bool(op.attrs.get("fix_seed")) or not lookup(op.type).lods
 
     def has_rows(self, name: str) -> bool:
         """Tell whether a value consists of rows, or sequences, of the batch."""

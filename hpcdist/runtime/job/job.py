@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -20,6 +20,7 @@ from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
+from hpcdist.graph.variable import Parameter
 from hpcdist.ops.counter_random import draw_as_reader
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
@@ -110,6 +111,8 @@ class Job(Control):
         if self.cluster.servers and not self._serves:
             on_servers = _held_by_servers(program, found, feed)
             self._note_run(program, scope)
+            if not program.trains:
+                self._note_fed(program, feed, scope)
         self._link.begin(found, scope)
         if found.trains or program.main is not None or _is_startup(found):
             self._trained.add(scope)
@@ -144,13 +147,20 @@ class Job(Control):
                 "each training, or train without servers (no --pservers)"
             )
 
+    def _note_fed(self, program: Program, names: Iterable[str], scope: Scope) -> None:
+        """Notice what is fed and kept: like `tensor.set`, it stays for the steps that follow."""
+        own = program.global_block().vars
+        for name in names:
+            if name in own and own[name].persistable:
+                self._set.note(scope.var_or_new(name))
+
     def _refuse_what_servers_alone_read(self, variables: Sequence[ScopeVariable]) -> None:
         for variable in variables:
             if variable.name in self._only_there:
                 raise PlanError(
-                    f"{variable.name!r} was changed on a trainer, by tensor.set or by a program "
-                    "that writes it, but only the parameter servers hold and read it: feed a "
-                    "learning rate to the step, let a schedule of layers.learning_rate_scheduler "
+                    f"{variable.name!r} was changed on a trainer, by tensor.set, a feed or a "
+                    "program that writes it, but only the parameter servers hold and read it: feed "
+                    "a learning rate to the step, let a schedule of layers.learning_rate_scheduler "
                     "compute it, or train without servers (no --pservers)"
                 )
 
@@ -165,7 +175,7 @@ class Job(Control):
         for name, value in fed.items():
             if not alike or self._explicit or name not in rates or np.size(value) != 1:
                 raise FeedError(
-                    f"feed {name!r}: only the parameter servers hold and read it; they can be fed "
+                    f"feed {name!r}: the parameter servers hold and read it; they can be fed "
                     "learning rates, one number each, in a plain script whose trainers are all fed "
                     "the same; let a schedule of layers.learning_rate_scheduler compute it, or "
                     "train without servers (no --pservers)"
@@ -392,9 +402,17 @@ class Job(Control):
 
 
 def _held_by_servers(program: Program, found: Program, feed: Feed) -> list[str]:
-    """Return what is fed that is gone from the Program that a trainer runs, as learning rates."""
+    """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
     own, left = program.global_block().vars, found.global_block().vars
-    return [name for name in feed if name in own and name not in left]
+    fed = [name for name in feed if name in own]
+    return [
+        n for n in fed if n not in left or (isinstance(own[n], Parameter) and _is_routed(found, n))
+    ]
+
+
+def _is_routed(found: Program, parameter: str) -> bool:
+    plan = trainer_plan(found)
+    return plan is not None and any(route.parameter == parameter for route in plan.routes)
 
 
 def _is_startup(program: Program) -> bool:

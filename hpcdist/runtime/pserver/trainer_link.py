@@ -187,9 +187,9 @@ class TrainerLink(Link):
 
     def _refuse_changed(self, name: str) -> NoReturn:
         raise PlanError(
-            f"trainer {self._trainer_id}: {name!r} was changed on the trainer, by tensor.set or by "
-            "a program that writes it, but the parameter servers hold it and would go on with "
-            "theirs: let an initializer set it (initializer.NumpyArrayInitializer), "
+            f"trainer {self._trainer_id}: {name!r} was changed on the trainer, by tensor.set, a "
+            "feed or a program that writes it, but the parameter servers hold it and would go on "
+            "with theirs: let an initializer set it (initializer.NumpyArrayInitializer), "
             "fluid.io.load_params, or train without servers (no --pservers)"
         )
 
