@@ -36,7 +36,8 @@ class Replayed:
         self._cupy, self._torch = cupy, torch_for(TYPE)
         self._launches = [c.launch if isinstance(c, Call) else c for c in calls]
         self._tells = [c.tell for c in calls if isinstance(c, Call)]
-        self._stream = self._torch.cuda.Stream()
+        self._of_cupy = cupy.cuda.Stream(non_blocking=True)
+        self._stream = self._torch.cuda.ExternalStream(self._of_cupy.ptr)
         self._pool = cupy.cuda.MemoryPool()
         self._graph: Any = None
         self._runs = 0
@@ -51,8 +52,7 @@ class Replayed:
             tell()
 
     def _launch(self) -> None:
-        stream = self._cupy.cuda.ExternalStream(self._stream.cuda_stream)
-        with stream, self._cupy.cuda.using_allocator(self._pool.malloc):
+        with self._of_cupy, self._cupy.cuda.using_allocator(self._pool.malloc):
             for launch in self._launches:
                 launch()
 

@@ -10,14 +10,14 @@ operators that take it: matrix products and convolutions then compute in it, add
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
-from hpcdist.executor.segments import TYPE, Segment, inputs_of
+from hpcdist.executor.segments import MOVES, ROUND, TYPE, Segment, inputs_of
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import arguments, define, lookup, own_attrs
@@ -25,12 +25,13 @@ from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
 from hpcdist.ops.torch_forms import Checked, forms
 
-_ROUND = "round_to_float16"
 _CONVOLUTIONS = {"conv2d", "depthwise_conv2d", "conv2d_grad", "depthwise_conv2d_grad"}
 _FORWARD_IN_HALF = (
     *("batch_norm", "conv2d", "depthwise_conv2d", "elementwise_add", "flatten2", "matmul", "mul"),
     *("pool2d", "relu", "reshape2", "slice", "stack", "transpose2", "unstack"),
 )
+_COMPUTING = {*_FORWARD_IN_HALF} - {*MOVES, "relu", "stack", "unstack"}
+_STATISTICS = ("Scale", "Bias", "Mean", "Variance", "SavedMean", "SavedVariance")  # of batch_norm
 # Products, which sum in single precision, and what rounds its result once or moves values only.
 _IN_HALF = {name for forward in _FORWARD_IN_HALF for name in (forward, f"{forward}_grad")}
 _LOWEST = -(2**63)
@@ -97,14 +98,16 @@ def _traced(
     turned: so negative ones are the greatest. None of what it gives is the memory of an input.
     """
     checks: list[tuple[str, int, str]] = []
+    rounded = {n for op in segment.ops if op.type == ROUND for n in op.input("X")}
 
     def run(*tensors: Any) -> list[Any]:
         values = dict(zip(segment.reads, tensors))
+        values |= {name: values[name].to(torch.float16) for name in segment.half}
         given = {_memory(tensor) for tensor in tensors}
         worst = []
         checks.clear()
         for op in segment.ops:
-            checked = _compute(torch, segment, op, values)
+            checked = _compute(torch, segment, op, values, rounded)
             if checked is not None:
                 checks.append((op.type, checked.count, checked.of))
                 worst.append(checked.worst(torch) ^ _LOWEST)
@@ -117,6 +120,12 @@ def _traced(
         graph = make_fx(run, tracing_mode="fake")(*inputs)
     graph.graph.eliminate_dead_code()
     return graph, checks
+
+
+def _may_round(op: Operator, rounded: Collection[str]) -> bool:
+    """Tell whether what an operator gives may be rounded: the Program does so, or none is made."""
+    out = lookup(op.type).outputs[0].name
+    return op.type not in _COMPUTING or all(name in rounded for name in op.output(out))
 
 
 def _memory(tensor: Any) -> int:
@@ -155,16 +164,20 @@ def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> Non
     module.recompile()
 
 
-def _compute(torch: Any, segment: Segment, op: Operator, values: dict[str, Any]) -> Checked | None:
+def _compute(
+    torch: Any, segment: Segment, op: Operator, values: dict[str, Any], rounded: Collection[str]
+) -> Checked | None:
     """Put an operator's results among the values; return what is to be checked of its inputs."""
-    if op.type == _ROUND:
+    if op.type == ROUND:
         values[op.output("Out")[0]] = values[op.input("X")[0]].to(torch.float16)
         return None
     form, definition = forms()[op.type], lookup(op.type)
     given = {n: values[n] for n in op.input_arg_names if n != EMPTY}
-    floats = {n for n, value in given.items() if value.is_floating_point()}
-    half = {n for n in floats if given[n].dtype == torch.float16}
-    if op.type not in _IN_HALF:
+    single = {n for n, value in given.items() if value.dtype == torch.float32}
+    half = {n for n, value in given.items() if value.dtype == torch.float16}
+    if op.type == "batch_norm" or op.type == "batch_norm_grad":
+        single -= {n for slot in _STATISTICS for n in op.input(slot)}
+    if op.type not in _IN_HALF or single or not _may_round(op, rounded):
         given |= {n: given[n].to(torch.float32) for n in half}
     elif half and op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
         last = torch.channels_last
