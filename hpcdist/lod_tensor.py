@@ -95,6 +95,10 @@ class LoDTensor:
     def __len__(self) -> int:
         return len(self._array())
 
+    def __getitem__(self, item: Any) -> LoDTensor:
+        """Return a copy of a part of the rows, without sequences."""
+        return LoDTensor(np.array(self._array()[item]))
+
     def __repr__(self) -> str:
         rows = None if self.value is None else f"{self.value.dtype}{list(self.value.shape)}"
         return f"LoDTensor({rows}, lengths={self.recursive_sequence_lengths()})"

@@ -204,6 +204,13 @@ FEED = Setting(
     "whole",
     "what each trainer of a plain script feeds, as `--feed`: the whole batch, or rows of its own",
 )
+DENSE = Setting(
+    "HPCDIST_DENSE",
+    Word("pserver", "collective"),
+    "pserver",
+    "where parameters live that are no distributed tables, in a job with servers, as `--dense`: on "
+    "these, or on the trainers, which sum their gradients",
+)
 ALLREDUCE = Setting(
     "HPCDIST_ALLREDUCE", Word(*CARRIERS), "nccl", "what sums gradients between GPUs"
 )

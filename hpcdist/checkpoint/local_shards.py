@@ -175,7 +175,7 @@ def whole(name: str, role: str, array: Any) -> Held:
 def server_variables(program: Program, scope: Scope) -> list[Held]:
     """Return what a server holds: its rows of parameters and accumulators, and what it counts with.
 
-    What all servers have alike (learning rates, counters) is only server 0's.
+    What all servers have alike (learning rates, counters) is only server 0's, or the trainers'.
     """
     plan = _plan(program)
     blocks = _blocks_by_state(program, plan)
@@ -185,7 +185,7 @@ def server_variables(program: Program, scope: Scope) -> list[Held]:
         if array is not None:
             block = blocks.get(record.slice.name)
             found[record.slice.name] = Held(record.slice.name, _piece_of(record, block, array))
-    if plan.index == 0:
+    if plan.index == 0 and not plan.mode.dense_summed:  # else trainers have the same
         for held in alike_on_servers(program, scope):
             found.setdefault(held.local, held)
     return list(found.values())

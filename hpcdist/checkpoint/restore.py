@@ -43,7 +43,7 @@ from hpcdist.ps.table import SparseTable
 from hpcdist.trace.events import Kind
 from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.compressed import compressed_updates
-from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import is_distributed_lookup, read_tables
 
@@ -217,7 +217,7 @@ def is_table(scope: Scope, name: str) -> bool:
 def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:
     """Return the variables that this process never holds, but servers or other trainers do."""
     names: set[str] = set()
-    plan = trainer_plan(program)
+    plan = served_plan(program)
     if plan is not None:
         names.update(route.parameter for route in plan.routes if route.remote)
         names.update(name for table in plan.tables for name in table.names)

@@ -17,6 +17,7 @@ from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, holds_averages
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
+from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.sharded_updates import owners_of
 
 
@@ -38,7 +39,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
     of its own trainer 0's stands under the plain name, unless that is the servers'. State of an
     optimizer that trainers divide is written by those who hold it.
     """
-    refuse_averages(peers, scope)
+    refuse_averages(peers, program, scope)
     every = whole_variables(program, scope)
     held = own_variables(peers, program, scope)
     own = individual(program)
@@ -63,9 +64,9 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
     return found
 
 
-def refuse_averages(peers: Peers, scope: Scope) -> None:
+def refuse_averages(peers: Peers, program: Program, scope: Scope) -> None:
     """Refuse to save what servers hold while trainers have averages in place of it."""
-    if peers.servers and holds_averages(scope):
+    if peers.servers and group_of(program) is None and holds_averages(scope):
         raise CheckpointError(
             "parameters have their averages here (apply), but servers would save the parameters' "
             "own values: save_params and save_inference_model save the averages, anything else "

@@ -37,7 +37,9 @@ ELSEWHERE = {
             "conll05",
             "imdb",
             "imikolov",
+            "mnist",
             "movielens",
+            "uci_housing",
             "wmt14",
             "wmt16",
         )

@@ -32,6 +32,7 @@ ALIASES = {
         "average",
         "compiler",
         "core",
+        "debugger",
         "framework",
         "install_check",
         "layer_helper",

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,11 @@ def test() -> Callable[[], Iterator[tuple[np.ndarray, int]]]:
 
 
 def _reader(part: str) -> Callable[[], Iterator[tuple[np.ndarray, int]]]:
-    images_path, labels_path = (fetch(file) for file in FILES[part])
+    return reader_of(*(fetch(file) for file in FILES[part]))
+
+
+def reader_of(images_path: Path, labels_path: Path) -> Callable[[], Iterator[Any]]:
+    """Return a reader of samples as ``train``'s, of these files; DataError if they are damaged."""
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.shape[1:] != PIXELS:
         raise damaged(images_path, f"expected images of {PIXELS} pixels, got {images.shape[1:]}")

@@ -53,7 +53,13 @@ def test() -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
 def _reader(
     part: Callable[[int], slice],
 ) -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
-    table = read_table(fetch(FILE))
+    return reader_of(read_table(fetch(FILE)), part)
+
+
+def reader_of(
+    table: np.ndarray, part: Callable[[int], slice]
+) -> Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]:
+    """Return a reader of these rows, features and price, of a table as ``read_table`` gives it."""
     return regression_reader(spread_normalised(table[:, :-1]), table[:, -1], part(len(table)))
 
 

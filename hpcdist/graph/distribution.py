@@ -93,9 +93,9 @@ class VarsDistributed:
 class Distribution:
     """How a Program is distributed: not at all, unless it is one of the transpiler's classes.
 
-    These are `Plan` (of a trainer that has servers), `ServerPlan`, and `Group` (of trainers without
-    servers). ``fingerprint`` is equal on ranks that built the same program and plan; ``records``
-    say what lies on which server.
+    These are `Plan` (of a trainer that has servers), `ServerPlan`, `Group` (of trainers without
+    servers) and `HybridGroup` (of trainers whose servers have tables only). ``fingerprint`` is
+    equal on ranks that built the same program and plan; ``records`` say what lies on which server.
     """
 
     fingerprint: str | None = field(default=None, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcdist.checks import Refused
 from hpcdist.errors import MissingNameError
 from hpcdist.graph.owner import OwningBlock
 from hpcdist.graph.roles import ROLE_ATTR, Role
@@ -26,8 +25,6 @@ def as_names(value: Any) -> list[str]:
 
 class Operator:
     """One operator of a block. ``attrs["sub_block"]`` is the index of a nested block."""
-
-    attr_type = Refused("type(op.attr(name)) is the type of an attribute")
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ by one is changed in both.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any
 
 from hpcdist.graph.block import Block
@@ -15,7 +16,14 @@ from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
-from hpcdist.io.program_desc import parsed_program, program_bytes
+from hpcdist.io.program_desc import attr_type, parsed_program, program_bytes
+
+
+class AttrType(IntEnum):
+    """Types of attributes, as Fluid numbers them."""
+
+    INT, FLOAT, STRING, INTS, FLOATS, STRINGS = range(6)
+    BOOL, BOOLS, BLOCK, LONG, BLOCKS, LONGS = range(6, 12)
 
 
 def _said(name: str) -> Callable[[Any], Any]:
@@ -84,6 +92,10 @@ class OpDesc(_Desc):
     input, output, attr, has_attr = map(_same, ("input", "output", "attr", "has_attr"))
     _set_attr = _same("_set_attr")
     _rename_input, _rename_output = _same("_rename_input"), _same("_rename_output")
+
+    def attr_type(self, name: str) -> AttrType:
+        """Return the type of an attribute."""
+        return AttrType(attr_type(self._part, name))
 
     def block(self) -> BlockDesc:
         """Return the block that it stands in."""
@@ -174,4 +186,5 @@ _OF: dict[type, type[_Desc]] = {
 }
 for _kind, _view in _OF.items():
     setattr(_kind, "desc", property(_view))  # noqa: B010 - mypy knows no such field
+Operator.attr_type = lambda op, name: OpDesc(op).attr_type(name)  # type: ignore[attr-defined]
 Program.parse_from_string = staticmethod(parsed_program)  # type: ignore[attr-defined]

@@ -327,6 +327,11 @@ def _said_var(var: Variable) -> dict[str, Any]:
     return {"name": var.name, "type": kind, "persistable": kept, "need_check_feed": fed}
 
 
+def attr_type(op: Operator, name: str) -> int:
+    """Return the number that Fluid's format has for the type of an attribute, as in `ATTRS`."""
+    return int(_said_attr(op, name, op.attrs[name], lookup(op.type).attrs.get(name))["type"])
+
+
 def _end(type: str, inputs: Any, outputs: Any, column: int) -> dict[str, Any]:
     attrs = [{"name": "col", "type": INT, "i": column}]
     return {

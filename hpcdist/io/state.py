@@ -174,7 +174,7 @@ def _state(path: Path) -> dict[str, np.ndarray]:
 def _assign(state: Mapping[str, np.ndarray], where: str) -> None:
     if peers_here().servers:
         raise CheckpointError(
-            "the parameters of this job are its servers': set them in one process, then "
+            "servers keep the parameters of this job, or its tables: set them in one process, then "
             "fluid.save them there and fluid.load them here"
         )
     scope = global_scope()

@@ -40,7 +40,7 @@ from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program, default_main_program
 from hpcdist.graph.variable import Parameter, Variable
-from hpcdist.transpiler.plan import trainer_plan
+from hpcdist.transpiler.hybrid import served_plan
 from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import not_here, owners_of
 from hpcdist.transpiler.table_metadata import tables_looked_up
@@ -181,12 +181,12 @@ def save_persistables(
     Of a Program that trains with parameter servers, trainer 0 lets every server write its part.
     """
     program, peers = _program("main_program", main_program), peers_here()
-    if not peers.servers or trainer_plan(peers.program(program)) is None:
+    if not peers.servers or served_plan(peers.program(program)) is None:
         how: dict[str, Any] = {"format": format, "compression": compression}
         save_vars(executor, dirname, program, None, is_persistable, filename, **how)
         return
     format = _format(format, compression, program, tables_looked_up(program))
-    refuse_averages(peers, global_scope())
+    refuse_averages(peers, peers.program(program), global_scope())
 
     def save() -> None:
         if format == "hdf5":

@@ -393,6 +393,7 @@ def _run_script(asked: Options) -> None:
     if asked.log_dir is not None and runtime.is_first():
         here.after_first_step.append(functools.partial(slurm.note_first_step, asked.log_dir))
     settings.SEED.write(asked.seed)
+    settings.DENSE.write(asked.dense)
     if asked.as_torchrun:
         from hpcdist.torch import takeover  # an optional extra, and seconds to import
 

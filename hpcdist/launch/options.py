@@ -65,6 +65,7 @@ class Options:
     as_paddle: bool
     as_torchrun: bool
     feed: str
+    dense: str
     seed: int
     deadline: int | None
     on_failure: OnFailure | None
@@ -193,6 +194,13 @@ def _parser() -> argparse.ArgumentParser:
         "{whole,local}",
         "what each trainer of a plain script feeds: the whole batch, of which it takes its "
         "rows (default), or rows of its own, which together are the batch",
+    )
+    _add(
+        parser,
+        settings.DENSE,
+        "{pserver,collective}",
+        "in a job with servers, where parameters live that are no distributed tables: on the "
+        "servers (default), or on the trainers, which sum their gradients",
     )
     parser.add_argument(
         "--seed",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
@@ -377,10 +377,14 @@ def _selected_grad(x: Sequence[Any], mask: Value, dout: Any) -> list[Any]:
 
 
 def _selected_infer(x: Sequence[Meta], mask: Meta) -> Meta:
-    if len({len(meta.shape) for meta in x}) > 1:
-        raise GraphError(f"select_input: branches give shapes {[meta.shape for meta in x]}")
-    extents = zip(*(meta.shape for meta in x))
-    shape = tuple(same[0] if len(set(same)) == 1 else -1 for same in extents)
+    # Where ranks differ it is declared as the first one, which Fluid does; the step has its own.
+    first, *others = (meta.shape for meta in x)
+    alike = [other for other in others if len(other) == len(first)]
+    extents = (-1, *first[1:]) if len(alike) < len(others) else first
+    shape = tuple(
+        extent if all(other[axis] == extent for other in alike) else -1
+        for axis, extent in enumerate(extents)
+    )
     return Meta(shape, x[0].dtype, x[0].type, lod=x[0].lod)
 
 

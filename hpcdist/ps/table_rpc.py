@@ -65,6 +65,16 @@ class TableClient(RowExchangeClient):
         self._finish_asked()
         check_room(batch, "server")
 
+    def settle(self, tables: Sequence[TableSpec]) -> None:
+        """Wait until the servers have applied what they must have before they answer for rows.
+
+        Synchronously that is what all trainers have pushed in as many steps as this one.
+        """
+        nothing = Batch(tables, len(self._cluster.servers))
+        nothing.index([np.empty(0, np.int64)] * len(tables))
+        self.finish()
+        self.pull(nothing, create=False)
+
     def push(self, batch: Batch) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`."""
         for rank, message, rows in zip(self._cluster.servers, batch.messages, batch.rows):
@@ -135,9 +145,11 @@ class TableServer(RowExchangeServer):
             self._receive(trainer, ROWS_TAG, [gradients], "gradients of tables")
         self._pushed[trainer] = list(zip(ids, rows_of(self._specs, counts, gradients)))
 
-    def apply(self, contributors: Sequence[int], rates: Sequence[float]) -> None:
-        """Move all tables by the mean of what the contributors sent; see `move`."""
-        move(self._tables, [self._pushed[k] for k in contributors], rates)
+    def apply(
+        self, contributors: Sequence[int], rates: Sequence[float], *, mean: bool = True
+    ) -> None:
+        """Move all tables by the mean, or the sum, of what the contributors sent; see `move`."""
+        move(self._tables, [self._pushed[k] for k in contributors], rates, mean=mean)
 
     # -- inside --
 

@@ -187,6 +187,7 @@ class Facts:
         config.enable_dc_asgd = self.mode.name == "dc_asgd"
         config.max_staleness = self.mode.max_staleness
         config.geo_sgd_need_push_nums = self.mode.push_every
+        config.dense = "pserver"  # those that the script gives to servers
         make = GeoSgdTranspiler if self.mode.name == "geo" else DistributeTranspiler
         made = make(config)
         made.transpile(

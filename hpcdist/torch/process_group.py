@@ -63,6 +63,10 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     # torch's own groups ask their backends for these.
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
     def getGroupName(self) -> str:
         return self._names["name"]
 

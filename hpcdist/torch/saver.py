@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 from hpcdist import checkpoint, runtime
 from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
-from hpcdist.checkpoint.ranks import peers_here, together
+from hpcdist.checkpoint.ranks import agreed, peers_here
 from hpcdist.checkpoint.saver import BEST
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.backend import CPUPlace
@@ -77,7 +77,7 @@ class Saver(checkpoint.Saver):
     def restore(self, *, best: bool = False) -> Restored | None:
         """Take up the latest checkpoint, or the best; None if there is none yet. Collective."""
         directory = self._dirname / BEST if best else self._dirname
-        path, said = together(peers_here(), lambda: _chosen(directory))[0]
+        path, said = _met(lambda: _chosen(directory))[0]
         if path is None:
             return None
         tables().pause()
@@ -118,7 +118,7 @@ class Saver(checkpoint.Saver):
         arrays = {name: as_array(tensor) for name, tensor in tensors.items() if tensor.numel()}
         digests = {name: xxhash.xxh3_64_hexdigest(array.data) for name, array in arrays.items()}
         mine: Any = {"objects": objects, "plain": plain, "random": random, "digests": digests}
-        each = together(peers_here(), lambda: mine)
+        each = _met(lambda: mine)
         said = {
             "objects": each[0]["objects"],
             "trainers": [{"plain": one["plain"], "random": one["random"]} for one in each],
@@ -160,6 +160,16 @@ class Saver(checkpoint.Saver):
                 block.create_var(name, persistable=True, **facts)
             self._kept.var(name).hold(array)
         self._program = program
+
+
+def _met(what: Callable[[], Any]) -> list[Any]:
+    """Do something on every trainer; return all results, when all have come within the deadline."""
+
+    def gather(data: bytes) -> list[bytes]:
+        others = "the other trainers' part of a checkpoint"
+        return [*tables().group.allgather_bytes(data, job().deadline_s, others)]
+
+    return agreed(gather, what, "trainer")
 
 
 def _chosen(directory: Path) -> list[Any]:

@@ -361,11 +361,7 @@ class Tables:
         if self.rates == self._told:
             return
         if self._specs:
-            # What rows are answered after has been applied: the servers' last step is over.
-            self._exchange.finish()
-            nothing = _Pulled(self._specs, runtime.server_count())
-            nothing.index({})
-            self._exchange.pull(nothing.batch)
+            served.client.tables.settle(self._specs)  # the servers' last step is over
         served.set_rates(self.rates)
         self._told = list(self.rates)
 

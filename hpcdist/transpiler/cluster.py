@@ -13,6 +13,7 @@ from hpcdist.graph.distribution import Distribution
 from hpcdist.graph.program import Program
 from hpcdist.transpiler.config import DistributeTranspilerConfig
 
+PLAIN = Fusing(memory_mb=32.0)  # for scripts that say nothing: fleet 2.0's default
 COLLECTIVE_MODES = ("grad_allreduce", "local_sgd", "single_process_multi_thread")
 
 

@@ -12,6 +12,7 @@ from hpcdist.errors import PlanAssertionError, PlanAttributeError, PlanError, Pl
 from hpcdist.transpiler.dispatch import PSDispatcher, RoundRobin
 
 MODES = ("pserver", "nccl2", "collective")
+DENSE = ("pserver", "collective")
 SMALLEST_BLOCK = 8192  # elements; Fluid refuses less
 
 
@@ -32,6 +33,9 @@ class DistributeTranspilerConfig(Fields):
     each other. ``wait_port`` is kept for scripts that set it: no ports are opened here.
     ``max_staleness`` (not in Fluid): asynchronous trainers wait when they are so many steps ahead
     of the slowest; None lets them run.
+    ``dense`` (not in Fluid): in pserver mode, where parameters live that are no distributed tables:
+    on the servers ("pserver"), or on the trainers, which sum their gradients ("collective"); None:
+    as ``--dense`` says.
     """
 
     slice_var_up: bool = True
@@ -39,6 +43,7 @@ class DistributeTranspilerConfig(Fields):
     min_block_size: int = SMALLEST_BLOCK
     enable_dc_asgd: bool = False
     max_staleness: int | None = None
+    dense: str | None = None
     mode: str = "pserver"
     print_log: bool = False
     wait_port: bool = True
@@ -83,6 +88,11 @@ def dispatcher_class(config: DistributeTranspilerConfig) -> type[PSDispatcher]:
     return method
 
 
+def sums_dense(config: DistributeTranspilerConfig) -> bool:
+    """Tell whether trainers with servers sum dense gradients: the servers keep tables only."""
+    return (config.dense or settings.DENSE.read()) == "collective"
+
+
 def check_config(config: Any) -> None:
     """Refuse settings that no mode can use."""
     if not isinstance(config, DistributeTranspilerConfig):
@@ -91,6 +101,8 @@ def check_config(config: Any) -> None:
         )
     if config.mode not in MODES:
         raise PlanError(f"config.mode: expected one of {', '.join(MODES)}, got {config.mode!r}")
+    if config.dense is not None and config.dense not in DENSE:
+        raise PlanError(f"config.dense: expected one of {', '.join(DENSE)}, got {config.dense!r}")
     as_fluid = (PlanTypeError, PlanAssertionError)
     integer("config.min_block_size", config.min_block_size, SMALLEST_BLOCK, errors=as_fluid)
     for name in ("nccl_comm_num", "geo_sgd_need_push_nums"):

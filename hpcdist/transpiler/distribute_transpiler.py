@@ -28,6 +28,12 @@ from hpcdist.transpiler.config import (
 )
 from hpcdist.transpiler.counters import count_by_trainer
 from hpcdist.transpiler.grad_allreduce import rewrite_in_place
+from hpcdist.transpiler.hybrid import (
+    hybrid_group,
+    hybrid_startup,
+    hybrid_trainer,
+    tables_alone,
+)
 from hpcdist.transpiler.mode import Mode, choose_mode
 from hpcdist.transpiler.placement_records import vars_distributed
 from hpcdist.transpiler.plan import Plan, constants_of, fingerprint, make_plan
@@ -55,6 +61,7 @@ class DistributeTranspiler:
         self._plan: Plan | None = None
         self._group: Group | None = None  # in place of a plan, where there are no servers
         self._main = Program()
+        self._served = Program()  # the same, or what servers are to keep of it
         self._startup = Program()
 
     def _set_server_config(self, server_config: ServerRuntimeConfig | None = None) -> None:
@@ -102,7 +109,7 @@ class DistributeTranspiler:
             )
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
         mode = self._mode(config, sync_mode)
-        plan = make_plan(main, participants, config, mode)
+        plan = make_plan(_served(main, mode), participants, config, mode)
         tables = with_startup(plan.tables, startup)
         plan = replace(plan, constants=constants_of(startup), tables=tables)
         origin, origin_startup = main.clone(), startup.clone()
@@ -110,12 +117,13 @@ class DistributeTranspiler:
             origin, origin_startup = count_by_trainer(
                 origin, origin_startup, plan.counter, plan.counters
             )
+        served = _served(origin, mode)
         plan = replace(
-            plan, fingerprint=fingerprint(origin, plan), records=vars_distributed(origin, plan)
+            plan, fingerprint=fingerprint(origin, plan), records=vars_distributed(served, plan)
         )
         trainer = self._trainer(origin, plan)  # refuses before anything changes
         self._plan, self._group = plan, None
-        self._main, self._startup = origin, origin_startup
+        self._main, self._served, self._startup = origin, served, origin_startup
         main.on_trainer = trainer
         startup.on_trainer = self.get_trainer_startup_program()
         if config.print_log:
@@ -141,7 +149,7 @@ class DistributeTranspiler:
     def get_pserver_program(self, endpoint: str) -> Program:
         """Return the main program of the server at ``endpoint``."""
         plan = self._planned(endpoint)
-        return self._server(self._main, plan, endpoint)
+        return self._server(self._served, plan, endpoint)
 
     def get_startup_program(
         self,
@@ -156,7 +164,7 @@ class DistributeTranspiler:
         _program("pserver_program", pserver_program, self._main)
         _program("startup_program", startup_program, self._startup)
         server = self.get_pserver_program(endpoint)
-        return pserver_startup(self._startup, self._main, self._planned(), endpoint, server)
+        return pserver_startup(self._startup, self._served, self._planned(), endpoint, server)
 
     def get_pserver_programs(self, endpoint: str) -> tuple[Program, Program]:
         """Return main and startup program of the server at ``endpoint``."""
@@ -212,9 +220,13 @@ class DistributeTranspiler:
         return choose_mode(config, sync_mode)
 
     def _trainer(self, main: Program, plan: Plan) -> Program:
+        if plan.mode.dense_summed:
+            return hybrid_trainer(main, hybrid_group(plan, self.config.nccl_comm_num))
         return trainer_program(main, plan)
 
     def _trainer_startup(self, startup: Program, main: Program, plan: Plan) -> Program:
+        if plan.mode.dense_summed:
+            return hybrid_startup(startup, main, hybrid_group(plan, self.config.nccl_comm_num))
         return trainer_startup(startup, main, plan)
 
     def _server(self, main: Program, plan: Plan, endpoint: str) -> Program:
@@ -230,6 +242,11 @@ class DistributeTranspiler:
                 f"unknown endpoint {endpoint!r}: expected one of {', '.join(self._plan.endpoints)}"
             )
         return self._plan
+
+
+def _served(main: Program, mode: Mode) -> Program:
+    """Return the Program of which servers keep the parameters."""
+    return tables_alone(main) if mode.dense_summed else main
 
 
 def _with_older_arguments(

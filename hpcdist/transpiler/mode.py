@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcdist.errors import PlanAssertionError, PlanError, PlanTypeError
-from hpcdist.transpiler.config import DistributedMode, DistributeTranspilerConfig
+from hpcdist.transpiler.config import (
+    DistributedMode,
+    DistributeTranspilerConfig,
+    sums_dense,
+)
+
+SUMS = "with dense = 'collective' trainers sum gradients in every step"
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,8 @@ class Mode:
     threads meet at a barrier. ``dc_asgd``: servers compensate the delay of each gradient.
     ``max_staleness``: how many steps ahead of the slowest a trainer may be, None any number.
     ``push_every``: in GEO mode, after how many local steps differences are exchanged.
+    ``dense_summed``: parameters that are no distributed tables live on the trainers, which sum
+    their gradients; servers keep tables, whose rows' gradients come divided by the trainers.
     """
 
     distributed_mode: DistributedMode = DistributedMode.SYNC
@@ -29,6 +37,7 @@ class Mode:
     dc_asgd: bool = False
     push_every: int = 0
     max_staleness: int | None = None
+    dense_summed: bool = False
 
     @property
     def synchronous(self) -> bool:
@@ -47,11 +56,23 @@ def choose_mode(config: DistributeTranspilerConfig, sync_mode: bool) -> Mode:
         raise PlanError("config.geo_sgd_mode: use hpcdist.transpiler.GeoSgdTranspiler")
     if sync_mode not in (True, False):
         raise PlanTypeError(f"sync_mode: expected True or False, got {sync_mode!r}")
+    if sums_dense(config):
+        if not sync_mode:
+            raise PlanError(
+                f"sync_mode=False: {SUMS}, so servers wait for all of them too: pass "
+                "sync_mode=True, or let servers keep all parameters (dense = 'pserver')"
+            )
+        return replace(_sync(config), dense_summed=True)
     return _sync(config) if sync_mode else _async(config)
 
 
 def geo_mode(config: DistributeTranspilerConfig) -> Mode:
     """Return the mode of a GeoSgdTranspiler."""
+    if sums_dense(config):
+        raise PlanError(
+            f"GEO mode: {SUMS}, but here they train by themselves: leave it out, or train "
+            "synchronously"
+        )
     for name in ("enable_dc_asgd", "completely_not_async"):
         if getattr(config, name):
             raise PlanError(f"config.{name} has no meaning in GEO mode: set it to False")

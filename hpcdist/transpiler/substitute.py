@@ -42,10 +42,10 @@ def on_server(program: Program) -> Program:
     return lone_steps(program, held) if held else program
 
 
-def in_group(program: Program) -> Program:
-    """Return what a trainer runs without servers: in nccl2 mode as ParallelExecutor did.
+def in_group(program: Program, *, tables_here: bool = True) -> Program:
+    """Return what a trainer runs that sums gradients: in nccl2 mode as ParallelExecutor did.
 
-    Rows of distributed tables are shared out over the trainers.
+    Rows of distributed tables are shared out over the trainers, unless servers have them.
     """
     group = group_of(program)
     if group is not None and len(group.endpoints) > 1 and program.trains:
@@ -56,13 +56,13 @@ def in_group(program: Program) -> Program:
         program = adaptive(program, group)
     if group is not None and group.sharded:
         program = sharded(program, required_group(program))
-    return with_tables(program)
+    return with_tables(program, here=tables_here)
 
 
-def with_tables(program: Program) -> Program:
-    """Return what makes and uses its distributed tables itself: it, if it has none."""
+def with_tables(program: Program, *, here: bool = True) -> Program:
+    """Return what uses its distributed tables itself, and makes them ``here``: it, without any."""
     tables = _tables_of(program)
-    return lone_steps(program, tables) if tables or _looks_up(program) else program
+    return lone_steps(program, tables, here=here) if tables or _looks_up(program) else program
 
 
 def _tables_of(program: Program) -> tuple[Table, ...]:

@@ -59,17 +59,18 @@ def trainer_steps(program: Program, plan: Plan) -> Program:
     return new
 
 
-def lone_steps(program: Program, tables: Sequence[Table]) -> Program:
+def lone_steps(program: Program, tables: Sequence[Table], *, here: bool = True) -> Program:
     """Return what a process that trains alone runs: a startup makes its tables, others use them.
 
-    A server's startup makes its tables, too.
+    A server's startup makes its tables, too; that of a trainer that has these servers does not, for
+    they are not ``here``.
     """
     names = {name for table in tables for name in table.names}
     new = program.clone()
     block = new.global_block()
     filled = _drop_fills(block, names)
     for table in tables:
-        if table.parameter in filled:
+        if here and table.parameter in filled:
             attrs = {"table": table, ROLE_ATTR: int(Role.FORWARD)}
             block.add_op(Operator(block, "make_table", {}, {}, attrs))
     updates = [op for op in block.ops if op.input("Param") and op.input("Param")[0] in names]

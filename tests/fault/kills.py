@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -25,6 +25,7 @@ from tests.jobs import Ended, Job, can_be_tolerant, kills_survivors
 
 STEPS = 300
 MODES = ("sync", "plain", "async", "half_async", "communicator", "geo", "collective")
+HYBRID = "hybrid"  # a plain script, with a table on servers
 ASYNCHRONOUS = ("async", "half_async", "communicator", "geo")
 # What a process is about to do when it ends, or a little later.
 MOMENTS = ("startup", "connect", "compile", "step", "save", "close", "end")
@@ -115,7 +116,12 @@ dies = moment == "step"
 x = fluid.data(name="x", shape=[None, trainers], dtype="float32")
 zero = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.0))
 a, b = (fluid.layers.fc(x, 1, param_attr=zero, bias_attr=False) for _ in range(2))
-loss = fluid.layers.mean(fluid.layers.elementwise_add(a, b))
+parts = [a, b]
+if mode == "hybrid":
+    ids = fluid.data(name="ids", shape=[None, 1], dtype="int64")
+    parts.append(fluid.layers.embedding(
+        ids, [-1, 1], is_sparse=True, is_distributed=True, param_attr=zero))
+loss = fluid.layers.mean(fluid.layers.sums(parts))
 exe = fluid.Executor(fluid.CPUPlace())
 
 def note(step):
@@ -132,15 +138,19 @@ def note(step):
 
 acked = os.open(f"step.{RANK}", os.O_CREAT | os.O_WRONLY)
 note(0)
-if mode in ("plain", "collective"):
+if mode in ("plain", "collective", "hybrid"):
     fluid.optimizer.SGD(float(rate)).minimize(loss)
     at("connect")
     exe.run(fluid.default_startup_program())
     at("compile")
-    batch = np.ones((6, trainers), "float32")
+    feed = {"x": np.ones((6, trainers), "float32")}
+    moved = 2 * trainers  # values that are added up, each of which moves by the rate
+    if mode == "hybrid":
+        feed["ids"] = np.full((6, 1), 7)
+        moved += 1
     for step in range(steps):
-        (value,) = exe.run(feed={"x": batch}, fetch_list=[loss])
-        expected = -2.0 * trainers * rate * step
+        (value,) = exe.run(feed=feed, fetch_list=[loss])
+        expected = -1.0 * moved * rate * step
         assert abs(value[0] - expected) < 1e-3 * rate + 1e-5 * abs(expected), (step, value)
         note(step + 1)
     at("close")
@@ -208,7 +218,7 @@ class Death:
 class Kill:
     """A job, and which of its ranks end."""
 
-    mode: str  # one of MODES
+    mode: str  # one of MODES, or HYBRID
     trainers: int
     servers: int
     deaths: tuple[Death, ...]
@@ -232,10 +242,10 @@ class Kill:
         return self.asked == "continue" or (self.asked is None and self.mode in ASYNCHRONOUS)
 
 
-def draw(seed: int) -> Kill:
+def draw(seed: int, modes: Sequence[str] = MODES) -> Kill:
     """Return the job number ``seed``."""
     rng = random.Random(seed)
-    mode = rng.choice(MODES)
+    mode = rng.choice(modes)
     trainers, servers = rng.choice([(2, 2), (3, 1), (2, 1)])
     if mode == "collective":
         trainers, servers = rng.choice([(2, 0), (3, 0)])
@@ -250,14 +260,15 @@ def draw(seed: int) -> Kill:
         way = rng.choice(["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "os._exit", *OWN_WORDS])
         if rank >= trainers:
             # A plain script says nothing of servers; one that serves raises nothing meanwhile.
-            if mode == "plain" and moment in ("connect", "compile", "end"):
+            if mode in ("plain", HYBRID) and moment in ("connect", "compile", "end"):
                 moment = "step"
             if moment in ("step", "save", "close") and way in OWN_WORDS:
                 way = "os._exit"
         step = rng.randrange(STEPS // 4, STEPS // 2 - 10)
         after_s = rng.choice([0.0, rng.random() * 0.03, rng.random() * 0.15])
         deaths.append(Death(rank, moment, way, step, after_s))
-    asked = rng.choice([None, "continue"]) if tolerant and servers else None
+    may_go_on = tolerant and servers and mode != HYBRID
+    asked = rng.choice([None, "continue"]) if may_go_on else None
     return Kill(mode, trainers, servers, tuple(deaths), asked, tolerant)
 
 
@@ -267,6 +278,8 @@ def run(kill: Kill, directory: Path) -> str:
     Returns who has named the dead: "us"; "mpirun", which ends the others within a second; "nobody".
     """
     options = ["--quiet", "--pservers", str(kill.servers)] if kill.servers else ["--quiet"]
+    if kill.mode == HYBRID:
+        options += ["--dense", "collective"]
     if kill.asked:
         options += ["--on-failure", kill.asked]
     args = [kill.mode, str(STEPS), str(int(RATE)), *map(str, kill.deaths)]

@@ -9,15 +9,22 @@ import os
 
 import pytest
 
-from tests.fault.kills import draw, run
+from tests.fault.kills import HYBRID, draw, run
 from tests.jobs import needs_mpirun
 
 pytestmark = needs_mpirun
 
 FIRST = int(os.environ.get("HPCDIST_KILLS_FROM", "0"))
 COUNT = int(os.environ.get("HPCDIST_KILLS", "16"))
+SEEDS = range(FIRST, FIRST + COUNT)
+OF_HYBRID = SEEDS[::8]
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+@pytest.mark.parametrize("seed", sorted({*SEEDS} - {*OF_HYBRID}))
 def test_a_random_kill(tmp_path, seed):
     run(draw(seed), tmp_path)
+
+
+@pytest.mark.parametrize("seed", OF_HYBRID)
+def test_a_random_kill_in_a_hybrid_job(tmp_path, seed):
+    run(draw(seed, [HYBRID]), tmp_path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import hpcdist as fluid
+from hpcdist import settings
 from hpcdist.checkpoint import Checkpoint
 from hpcdist.comm.world import mpi_world
 from tests.support_job import alone, run_job, values
@@ -36,7 +38,7 @@ def table_net(optimizer):
     ids = fluid.data("ids", [None, 1], "int64")
     rows = fluid.layers.embedding(ids, [-1, 8], is_sparse=True, is_distributed=True)
     loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(rows, 1)))
-    optimizer(0.05).minimize(loss)
+    optimizer(fluid.layers.exponential_decay(0.05, 3, 0.8)).minimize(loss)
     return loss
 
 
@@ -67,9 +69,15 @@ def job(net, optimizer, root, before=None, steps=STEP, **how):
 
 
 def run(shape, script):
-    """Run a script as a job of (trainers, servers), or on one rank by itself; return its losses."""
+    """Run a script as a job of (trainers, servers), or on one rank by itself; return its losses.
+
+    A third element says where parameters live that are no distributed tables.
+    """
     if shape != ALONE:
-        return values(run_job(*shape, script))
+        trainers, servers, *dense = shape
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(settings.DENSE.name, *(dense or ["pserver"]))
+            return values(run_job(trainers, servers, script))
     world, losses = mpi_world(), None
     try:
         if world.rank == 0:

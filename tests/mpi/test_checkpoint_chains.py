@@ -35,7 +35,7 @@ def test_parameters_and_optimizer_state_through_all_modes(mpi_tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["Adam", "Momentum"])
-def test_rows_of_tables_and_their_state_with_servers_and_without(mpi_tmp_path, name):
+def test_rows_of_tables_and_all_else_with_servers_and_without(mpi_tmp_path, name):
     root = mpi_tmp_path
     optimizer = {
         "Adam": lambda rate: fluid.optimizer.Adam(rate, lazy_mode=True),
@@ -44,7 +44,8 @@ def test_rows_of_tables_and_their_state_with_servers_and_without(mpi_tmp_path, n
     run((2, 2), job(table_net, optimizer, root / "0"))
     first = bits(root / "0")
     assert "embedding_0.w_0 state" in first
-    for k, shape in enumerate([ALONE, (1, 3), (3, 1), ALONE, (1, 1)], 1):
+    hybrid = (2, 2, "collective"), (3, 1, "collective")
+    for k, shape in enumerate([hybrid[0], (1, 3), hybrid[1], ALONE, hybrid[0], (3, 1), ALONE], 1):
         run(shape, job(table_net, optimizer, root / str(k), root / str(k - 1)))
         assert bits(root / str(k)) == first, shape
 

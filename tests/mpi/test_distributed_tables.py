@@ -186,10 +186,14 @@ def local(optimizer: str) -> list[list[np.ndarray]]:
         return [exe.run(main, feed=batch(s), fetch_list=fetch[:1]) for s in range(STEPS)]
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_synchronous_trainers_average(servers: int) -> None:
+@pytest.mark.parametrize(
+    ("servers", "dense"), [(1, "pserver"), (2, "pserver"), (1, "collective"), (2, "collective")]
+)
+def test_synchronous_trainers_average(servers: int, dense: str) -> None:
     wanted = local("adam")
-    told = values(run_job(2, servers, script(2, servers, "adam", sync_mode=True)))
+    config = fluid.DistributeTranspilerConfig()
+    config.dense = dense
+    told = values(run_job(2, servers, script(2, servers, "adam", sync_mode=True, config=config)))
     means = [[(a[0] + b[0]) / 2] for a, b in zip(*told)]
     assert_close(means, wanted, 5e-5)
 

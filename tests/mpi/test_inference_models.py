@@ -51,16 +51,18 @@ def script(folder, kind, apart):
 
 
 @pytest.mark.parametrize(
-    ("trainers", "servers", "kind", "apart"),
+    ("trainers", "servers", "kind", "apart", "dense"),
     [
-        *((1, 1, kind, True) for kind in KINDS),
-        *((2, 2, kind, apart) for kind in KINDS for apart in (True, False)),
-        (2, 0, "sparse", True),
+        *((1, 1, kind, True, "pserver") for kind in KINDS),
+        *((2, 2, kind, apart, "pserver") for kind in KINDS for apart in (True, False)),
+        (2, 0, "sparse", True, "pserver"),
+        (2, 2, "distributed", True, "collective"),
     ],
 )
 def test_a_job_answers_as_one_process_and_trains_on(
-    mpi_tmp_path, tmp_path, trainers, servers, kind, apart
+    mpi_tmp_path, tmp_path, monkeypatch, trainers, servers, kind, apart, dense
 ):
+    monkeypatch.setenv("HPCDIST_DENSE", dense)
     folder = str(mpi_tmp_path / "model")
     outcomes = values(run_job(trainers, servers, lambda role: script(folder, kind, apart)))
     with alone():

@@ -128,16 +128,18 @@ def test_tensor_parallel_layers_are_one_layer():
     torch.testing.assert_close(got, list(given))
 
 
-def test_a_checkpoint_of_shards_comes_back(tmp_path_factory):
+def test_checkpoints_of_shards_come_back(tmp_path_factory):
     mesh = DeviceMesh.from_group(everyone().ours, "cpu")
     (path,) = [str(tmp_path_factory.mktemp("dcp"))] if dist.get_rank() == 0 else [None]
     said = [path]
     dist.broadcast_object_list(said, 0, group=everyone().ours)
     values = torch.arange(30.0).reshape(10, 3)
     saved = {"w": distribute_tensor(values, mesh, [Shard(0)]), "step": 7}
-    dcp.save(saved, checkpoint_id=said[0])
-    loaded = copy.deepcopy(saved) | {"step": 0}
-    loaded["w"].to_local().zero_()
-    dcp.load(loaded, checkpoint_id=said[0])
-    assert loaded["step"] == 7
-    assert torch.equal(loaded["w"].full_tensor(), values)
+    dcp.save(saved, checkpoint_id=f"{said[0]}/now")
+    dcp.async_save(saved, checkpoint_id=f"{said[0]}/later").result()
+    for name in ("now", "later"):
+        loaded = copy.deepcopy(saved) | {"step": 0}
+        loaded["w"].to_local().zero_()
+        dcp.load(loaded, checkpoint_id=f"{said[0]}/{name}")
+        assert loaded["step"] == 7
+        assert torch.equal(loaded["w"].full_tensor(), values)

@@ -218,6 +218,14 @@ def test_sequences_of_any_lengths_become_rows_and_lengths():
     assert fed["label"].shape() == [3, 1] and fed["label"].lod() == []
 
 
+def test_parts_of_what_is_fed_are_copies():
+    fed = DataFeeder([LABEL], None).feed([(n,) for n in range(4)])["label"]
+    part = fed[1:3]
+    assert (part.shape(), np.array(part).tolist(), fed[2].shape()) == ([2, 1], [[1], [2]], [1])
+    part.value[:] = 7
+    np.testing.assert_array_equal(fed, [[0], [1], [2], [3]])
+
+
 def test_sequences_of_vectors_keep_their_width_even_without_rows():
     points = Var("points", (-1, 2), lod_level=1)
     fed = DataFeeder([points], None).feed([([],), ([],)])

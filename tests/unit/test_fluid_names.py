@@ -42,7 +42,6 @@ def test_every_name_is_there_or_refused_with_what_to_use_instead(module):
 
 
 REFUSED = {
-    "attr_type": (lambda: op(), r"type\(op.attr\(name\)\)"),
     "set_int": (lambda: fluid.Scope().var("a"), r"get_tensor\(\).set"),
     "get_int": (lambda: fluid.Scope().var("a"), r"np.array\(get_tensor\(\)\)"),
 }
@@ -198,3 +197,17 @@ def test_roles_of_operators_have_fluids_names():
     assert updates[0].attr(var_key)[1] == updates[0].attr(var_key)[0] + fluid.core.kGradVarSuffix()
     losses = [op for op in ops if int(op.attr(key)) & int(maker.OpRole.Loss)]
     assert [op.type for op in losses] == ["mean", "fill_constant"]
+
+
+def test_blocks_are_printed_and_drawn(tmp_path, capsys):
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        fluid.layers.fc(fluid.data("x", [None, 3]), 1, param_attr="w", bias_attr=False)
+        program = fluid.default_main_program()
+    path = tmp_path / "block.dot"
+    fluid.debugger.draw_block_graphviz(program.global_block(), highlights=["w"], path=str(path))
+    lines = path.read_text().splitlines()
+    assert '  op_0 [label="mul", shape=box];' in lines and '  "w" -> op_0;' in lines
+    assert '  "w" [shape=ellipse, style=filled, fillcolor=orange];' in lines
+    fluid.debugger.pprint_program_codes(program)
+    fluid.debugger.pprint_block_codes(program.global_block())
+    assert capsys.readouterr().out.count("mul(X=x, Y=w)") == 2

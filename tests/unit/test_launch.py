@@ -255,7 +255,7 @@ def test_paddle_is_hpcdist():
     assert names["fluid"].param_attr.ParamAttr is hpcdist.ParamAttr
     assert names["unique_name"] is hpcdist.unique_name
     assert names["HashName"] is hpcdist.transpiler.HashName
-    assert names["paddle"].dataset.uci_housing is hpcdist.dataset.uci_housing
+    assert names["paddle"].dataset.uci_housing is hpcdist.compat.datasets.uci_housing
     assert names["paddle"].batch is hpcdist.batch
     assert names["paddle"].reader.shuffle is hpcdist.reader.shuffle
     # The modules are still themselves.

@@ -156,6 +156,33 @@ def test_branches_must_give_the_same_structure():
         layers.cond(holds, lambda: number(1), lambda: None)
 
 
+def test_branches_may_give_values_of_different_ranks():
+    """They train, too: the shape that counts is the step's."""
+    x = fluid.data("x", [None, 4])
+    weight = layers.create_parameter([4], "float32", name="w")
+    h = layers.elementwise_mul(x, weight)
+    out = layers.cond(
+        layers.mean(x) > 0.0,
+        lambda: layers.reduce_sum(h),
+        lambda: layers.square(layers.reshape(h, [-1, 2, 2])),
+    )
+    three = layers.switch_case(
+        layers.cast(layers.reduce_max(x), "int64"),
+        {3: lambda: number(3), 5: lambda: layers.fill_constant([2, 2], "int64", 5)},
+        default=lambda: layers.fill_constant([3], "int64", 0),
+    )
+    (slope,) = fluid.gradients(layers.mean(out), weight)
+    ones = np.ones((3, 4), "float32")
+    for given, shapes, expected in (
+        (ones * 3, [(1,), (1,)], lambda w, x: x.sum(0)),
+        (ones * -2, [(3, 2, 2), (3,)], lambda w, x: (2 * w * x * x).mean(0) / 4),
+        (ones * 5, [(1,), (2, 2)], lambda w, x: x.sum(0)),
+    ):
+        value, picked, w, dw = run([out, three, weight, slope], {"x": given})
+        assert [value.shape, picked.shape] == shapes
+        np.testing.assert_allclose(dw, expected(w, given), rtol=1e-5)
+
+
 def test_an_array_is_read_where_it_was_written_only():
     array = layers.array_write(number(1.0, "float32"), number(0))
     with pytest.raises(HpcdistError, match="nothing was written at 3"):

@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 
 from hpcdist.compat import aspaddle
-from hpcdist.compat.datasets import cifar, common, conll05, imdb, imikolov, movielens, wmt14, wmt16
+from hpcdist.compat.datasets import (
+    cifar,
+    common,
+    conll05,
+    imdb,
+    imikolov,
+    mnist,
+    movielens,
+    uci_housing,
+    wmt14,
+    wmt16,
+)
 from hpcdist.errors import DataError
 
 
@@ -208,3 +219,28 @@ def test_roles_are_tagged_around_each_verb(home):
     put_words("w1\nw3\n\n")
     with pytest.raises(DataError, match=r"conll05st-tests.tar.gz is damaged"):
         list(conll05.test()())
+
+
+def test_digits_and_prices_are_read_where_fluid_keeps_them(home):
+    pixels = np.arange(2 * 784, dtype=np.uint8).reshape(2, 784)
+    (home / "mnist").mkdir()
+    images = b"\0\0\x08\x03" + np.array([2, 28, 28], ">u4").tobytes() + pixels.tobytes()
+    labels = b"\0\0\x08\x01" + np.array([2], ">u4").tobytes() + bytes([7, 1])
+    for name, content in (("images-idx3", images), ("labels-idx1", labels)):
+        (home / "mnist" / f"t10k-{name}-ubyte.gz").write_bytes(gzip.compress(content))
+    (first, label), (_, other) = mnist.test()()
+    np.testing.assert_allclose(first, pixels[0] / 255.0 * 2.0 - 1.0, rtol=1e-6, atol=1e-6)
+    assert (label, other) == (7, 1)
+
+    table = np.random.default_rng(0).uniform(1, 9, (10, 14)).round(3)
+    path = home / "uci_housing" / "housing.data"
+    path.parent.mkdir()
+    path.write_text("\n".join(" ".join(map(str, row)) for row in table))
+    x = (table - table.mean(0)) / (table.max(0) - table.min(0))
+    for read, rows in ((uci_housing.train, slice(8)), (uci_housing.test, slice(8, 10))):
+        features, prices = map(np.array, zip(*read()()))
+        np.testing.assert_allclose(features, x[rows, :-1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(prices, table[rows, -1:], rtol=1e-6)
+    path.write_text("1 2 3")
+    with pytest.raises(DataError, match="housing.data is damaged"):
+        uci_housing.train()

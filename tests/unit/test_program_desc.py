@@ -77,6 +77,8 @@ def test_descs_are_the_parts_of_a_program_under_the_names_of_fluids_core():
     assert (mul.type(), mul.input_names(), mul.input("X")) == ("mul", ["X", "Y"], ["x"])
     assert mul.output_arg_names() == mul.output("Out") == mul.outputs()["Out"]
     assert mul.has_attr("x_num_col_dims") and mul.attr("x_num_col_dims") == 1
+    of_int = main.global_block().ops[0].attr_type("x_num_col_dims")
+    assert mul.attr_type("x_num_col_dims") == of_int == fluid.core.AttrType.INT
     assert "x_num_col_dims" in mul.attr_names() and mul.block() == block
     x = block.find_var(b"x")
     assert (x.name(), x.shape(), x.dtype(), x.lod_level()) == ("x", [-1, 3], "float32", 0)

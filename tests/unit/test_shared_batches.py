@@ -10,6 +10,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
+from hpcdist.clip import ErrorClipByValue
+from hpcdist.errors import PlanError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
 from tests.thread_jobs import ranks_as_threads
@@ -93,3 +95,13 @@ def test_lists_may_be_fed():
         return [layers.mean(layers.cross_entropy(layers.fc(x, 2, act="softmax"), label))]
 
     check(lambda: training(net, np.ndarray.tolist))
+
+
+def test_gradients_cut_on_their_way_are_refused():
+    def net(x: Any, label: Any) -> list[Any]:
+        hidden = layers.fc(x, 4, act="tanh")
+        hidden.error_clip = ErrorClipByValue(0.01)
+        return [layers.mean(layers.cross_entropy(layers.fc(hidden, 2, act="softmax"), label))]
+
+    with pytest.raises(PlanError, match="cuts a gradient within the backward pass"):
+        check(lambda: training(net))

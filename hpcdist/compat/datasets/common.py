@@ -55,14 +55,20 @@ def file_of(module: str, name: str) -> Path:
 
     DataError if it is nowhere here, saying where to put it.
     """
-    directory = Path(DATA_HOME) / module
-    kept = [directory / f"{module}%2F{name}", directory / name]  # the address's last part
-    if there := next((path for path in kept if path.is_file()), None) or find(name):
+    if there := kept_by_fluid(module, name) or find(name):
         return there
     raise DataError(
         f"paddle.dataset.{module}: cannot find {name}, and nothing is downloaded here: put the "
-        f"file that Fluid downloads to {kept[1]}, or into HPCDIST_DATA_HOME, on every host"
+        f"file that Fluid downloads to {Path(DATA_HOME) / module / name}, or into "
+        "HPCDIST_DATA_HOME, on every host"
     )
+
+
+def kept_by_fluid(module: str, name: str) -> Path | None:
+    """Return where Fluid has put a file of a data set that it has downloaded; None if nowhere."""
+    directory = Path(DATA_HOME) / module
+    kept = [directory / f"{module}%2F{name}", directory / name]  # the address's last part
+    return next((path for path in kept if path.is_file()), None)
 
 
 @contextmanager

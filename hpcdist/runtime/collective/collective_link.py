@@ -6,14 +6,13 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from hpcdist import settings
 from hpcdist.comm.base import ANY, Transport
-from hpcdist.comm.bucket import Fusing
 from hpcdist.comm.collective import Collective
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import find_nodes
@@ -40,7 +39,7 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
 from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
-from hpcdist.transpiler.cluster import Group, group_of, required_group
+from hpcdist.transpiler.cluster import PLAIN, Group, group_of, required_group
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
 from hpcdist.transpiler.grad_allreduce import RING_OPS, rewritten, without_average
 from hpcdist.transpiler.sharded_updates import owners_of
@@ -49,11 +48,10 @@ from hpcdist.transpiler.substitute import in_group
 Call = Callable[[], Any]
 
 logger = logging.getLogger("hpcdist")
-PLAIN = Fusing(memory_mb=32.0)  # for scripts that say nothing: fleet 2.0's default
 LOCAL_STEPS = "local steps"  # as checkpoints call what local SGD counts
 AVERAGED = "averaged in local step"
 # Programs with one of these are run by all trainers together.
-_TOGETHER = ("c_allreduce_sum", "c_sparse_sum", "pull_sparse", "push_sparse")
+_TOGETHER = ("c_allreduce_sum", "c_sparse_sum")
 _LEAVING = 1  # the tag of what a trainer says when its script has ended
 
 
@@ -69,16 +67,34 @@ class _Progress:
     averaged: int = 0
 
 
+class Tables(Protocol):
+    """Where the rows of distributed tables are; ``together``: what all trainers run together."""
+
+    together: tuple[str, ...]
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
+        """Return what operators of tables do at a step, by their id."""
+
+
 class CollectiveLink(Link):
     """The connection of one trainer to all others, shared by the Programs it runs."""
 
-    def __init__(self, trainers: Transport, names: tuple[str, ...], deadline_s: float) -> None:
-        """``names`` are the trainers' endpoints. Collective among the trainers."""
+    def __init__(
+        self,
+        trainers: Transport,
+        names: tuple[str, ...],
+        deadline_s: float,
+        tables: Tables | None = None,
+    ) -> None:
+        """``names`` are the trainers' endpoints. Collective among the trainers.
+
+        ``tables`` says where rows of distributed tables are; by default the trainers share them.
+        """
         self._names = names
         self._trainers = trainers
         self._deadline_s = deadline_s
         self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
-        self._tables = TrainersTables(trainers, deadline_s)
+        self._tables = tables or TrainersTables(trainers, deadline_s)
         self._groups: dict[tuple[Way, int | None], list[Collective]] = {}
         self._way = Way()  # of the Program that is being compiled
         self._progress: ProgramCache[_Progress] = ProgramCache(lasting=True)
@@ -250,7 +266,7 @@ class CollectiveLink(Link):
         others = [op for op in ops if id(op) not in tables]
         summing = iter(self._bind_sums(others, binding))
         calls = [tables[id(op)] if id(op) in tables else next(summing) for op in ops]
-        if any(op.type in _TOGETHER for op in ops):
+        if any(op.type in (*_TOGETHER, *self._tables.together) for op in ops):
             calls[0] = in_order(self._begin_step, calls[0])
             calls[-1] = in_order(calls[-1], self._end_step)
         return calls

@@ -20,6 +20,8 @@ class TrainersTables:
     A Program's backward divides by the number of trainers, so that gradients of rows are added up.
     """
 
+    together: tuple[str, ...] = ("pull_sparse", "push_sparse")  # all trainers run these together
+
     def __init__(self, trainers: Transport, deadline_s: float) -> None:
         self._trainers = trainers
         self._deadline_s = deadline_s

@@ -70,14 +70,14 @@ class JobPeers:
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective."""
-        what = "the others' part of a checkpoint"
+        what, deadline_s = "the others' part of a checkpoint", PATIENCE * self.deadline_s
         if not self.group.tolerant:
-            return [*self.group.allgather_bytes(data, None, what)]
+            return [*self.group.allgather_bytes(data, deadline_s, what)]
         living = self.living
-        came = self.group.allgather_living(_line(living) + data, None, what)
+        came = self.group.allgather_living(_line(living) + data, deadline_s, what)
         present = [k for k, part in enumerate(came) if part is not None]
         # Who died meanwhile may have reached some; what counts is who reached all that are left.
-        marks = self.group.allgather_living(_line(present), None, what)
+        marks = self.group.allgather_living(_line(present), deadline_s, what)
         agreed = set(present).intersection(*(_numbers(mark) for mark in marks if mark is not None))
         parts = [part.partition(b"\n") for k in sorted(agreed) if (part := came[k]) is not None]
         if any(_numbers(views) != agreed for views, _, _ in parts):

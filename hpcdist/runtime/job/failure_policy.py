@@ -9,7 +9,7 @@ from hpcdist import settings
 from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, TRAINER, Cluster
-from hpcdist.errors import RankFailure
+from hpcdist.errors import PlanError, RankFailure
 from hpcdist.transpiler.plan import Plan
 
 OnFailure: TypeAlias = Literal["end", "continue"]
@@ -41,6 +41,7 @@ class FailurePolicy:
         self._name_death = name_death or (lambda rank, text: announce(text))
         # Whether servers wait for all trainers: not known before a Program has been transpiled.
         self.synchronous: bool | None = None
+        self._needs_all = False  # of the trainers, in every step
         self.applied: tuple[int, ...] = ()  # by a server that has ended: steps of each trainer
 
     @property
@@ -49,9 +50,19 @@ class FailurePolicy:
         return self._transport.tolerant and self._asked == "continue"
 
     def learn(self, plan: Plan | None) -> None:
-        """Take note of how the Program that this rank runs is distributed."""
-        if plan is not None:
-            self.synchronous = plan.mode.synchronous
+        """Take note of how the Program that this rank runs is distributed.
+
+        PlanError if a job is to go on without trainers whose sums need all of them.
+        """
+        if plan is None:
+            return
+        if plan.mode.dense_summed and self._asked == "continue":
+            raise PlanError(
+                "--on-failure continue: trainers that sum dense gradients (dense = 'collective') "
+                "all hold a part of each step: leave it out, or let servers keep all parameters"
+            )
+        self.synchronous = plan.mode.synchronous
+        self._needs_all = plan.mode.dense_summed
 
     def goes_on_without(self, rank: int) -> bool | None:
         """Tell whether the job goes on when ``rank`` dies; None: not known yet."""
@@ -73,7 +84,7 @@ class FailurePolicy:
                 "what servers held is lost, and no checkpoint was saved to resume from: "
                 "hpcdist.checkpoint.save(exe, directory, step) saves one"
             )
-        if self._transport.tolerant and self.synchronous:
+        if self._transport.tolerant and self.synchronous and not self._needs_all:
             return "with --on-failure continue a job goes on without trainers that die"
         return ""
 

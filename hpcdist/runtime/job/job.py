@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
@@ -27,6 +28,7 @@ from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
 from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.collective.hybrid_link import HybridLink
 from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
@@ -37,6 +39,7 @@ from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import Adopted, TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
+from hpcdist.transpiler.hybrid import HybridGroup, served_plan
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.turns import in_turns
 
@@ -101,6 +104,13 @@ class Job(Control):
             return TrainerLink(self.transport, self.cluster, index, deadline_s, policy.learn)
         return CollectiveLink(alike, self.cluster.trainer_endpoints, deadline_s)
 
+    def _sum_dense(self) -> None:
+        """From now on, be a trainer that sums dense gradients. Collective among the trainers."""
+        if not self._serves and not isinstance(self._link, HybridLink):
+            alike, deadline_s = self._trainers, self._deadline_s
+            learn = self.failure_policy.learn
+            self._link = HybridLink(self.transport, self.cluster, alike, deadline_s, learn)
+
     # -- which Program -----------------------------------------------------------------------
     def substitute(
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
@@ -110,6 +120,10 @@ class Job(Control):
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
             on_servers = _held_by_servers(program, found, feed)
+            also = [name for name in feed if name in self._link.also_on_servers(found)]
+            if also:
+                self._link.settle(found)
+                self._feed_servers(found, {name: feed[name] for name in also})
             self._note_run(program, scope)
             if not program.trains:
                 self._note_fed(program, feed, scope)
@@ -169,7 +183,7 @@ class Job(Control):
 
         Trainer 0 tells them: all are fed the same, or the step ends with an error.
         """
-        plan = trainer_plan(found)
+        plan = served_plan(found)
         alike = plan is not None and plan.mode.lockstep and self._batches.alike
         rates = {value.name for value in plan.scheduled} if plan is not None else set()
         for name, value in fed.items():
@@ -201,6 +215,8 @@ class Job(Control):
             # A server may run the startup as it stands; that it cannot train, bind says.
             if not self._serves or program.trains:
                 program = program.on_trainer
+        if isinstance(program.distribution, HybridGroup):
+            self._sum_dense()
         if isinstance(program.distribution, Group):
             self._check_group(program.distribution)
         if program.distribution != NOT_DISTRIBUTED:
@@ -214,7 +230,11 @@ class Job(Control):
 
     def _transpile(self, main: Program, startup: Program) -> None:
         servers = len(self.cluster.servers)
-        mains = in_turns(main, startup, servers) if servers else [main]
+        mains = [main]
+        if servers and settings.DENSE.read() == "collective":
+            self._sum_dense()
+        elif servers:
+            mains = in_turns(main, startup, servers)
         own = [self._batches.share(one, len(self.cluster.trainers)) for one in mains]
         trainers, first = self._link.transpiled(own, startup)
         if servers:
@@ -240,7 +260,7 @@ class Job(Control):
         """Refuse a Program that was transpiled for other trainers than those of this job."""
         told = (group.trainer_id, len(group.endpoints))
         actual = (self.role.index, len(self.cluster.trainers))
-        if self.cluster.servers:
+        if self.cluster.servers and not isinstance(group, HybridGroup):
             raise HpcdistError(
                 f"rank {self.transport.rank} is {self.role} of a job with parameter servers, but "
                 f"the script transpiles in {group.mode} mode: start it without --pservers"
@@ -271,7 +291,7 @@ class Job(Control):
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now, on a trainer that has some."""
-        assert isinstance(self._link, TrainerLink), "there are servers"
+        assert isinstance(self._link, (TrainerLink, HybridLink)), "there are servers"
         return self._link.current_client()
 
     # -- batches -----------------------------------------------------------------------------
@@ -298,6 +318,11 @@ class Job(Control):
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""
+        if isinstance(self._link, HybridLink):
+            raise HpcdistError(
+                "even_batches(how='join'): a trainer without rows would look none up in the tables "
+                "of the servers: use 'pad' or 'cut'"
+            )
         if self.cluster.servers:
             raise HpcdistError(
                 "even_batches(how='join') is for jobs without parameter servers: with servers, "
@@ -350,7 +375,7 @@ class Job(Control):
         link = self._link
         if self._serves:
             return None
-        client = link.current_client if isinstance(link, TrainerLink) else None
+        client = link.current_client if isinstance(link, (TrainerLink, HybridLink)) else None
         return JobPeers(
             self._gone,
             self.cluster,

@@ -34,6 +34,10 @@ class Link(NetworkOperators):
     def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
         """Raise PlanError if others hold another value of these, and would go on with it."""
 
+    def also_on_servers(self, program: Program) -> frozenset[str]:
+        """Return what a trainer has of a Program that servers have too, and would go on with."""
+        return frozenset()
+
     def of_this_step(self, program: Program, scope: Scope) -> Program:
         """Return what a Program is in its next step."""
         return program

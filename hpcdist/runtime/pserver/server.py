@@ -234,7 +234,12 @@ def _bind_packets(
         updates.append([bind_sparse(block, sent, binding, staged)])
     rates = [array_of(binding, held.table.learning_rate).reshape(-1) for held in plan.tables]
     if plan.tables:
-        updates.append([lambda who: server.tables.apply(who, [float(r[0]) for r in rates])])
+        mean = not plan.mode.dense_summed  # else trainers have divided their losses' gradients
+
+        def move(who: tuple[int, ...]) -> None:
+            server.tables.apply(who, [float(r[0]) for r in rates], mean=mean)
+
+        updates.append([move])
     return updates
 
 

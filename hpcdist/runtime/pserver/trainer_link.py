@@ -16,7 +16,6 @@ from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.scope import Scope, ScopeVariable, holds_averages
 from hpcdist.graph.operator import Operator
-from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, ProgramCache, program_of
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import AFTER_UPDATES
@@ -31,17 +30,14 @@ from hpcdist.runtime.pserver.geo_exchange import GeoStep
 from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
-from hpcdist.runtime.pserver.transpiled_for import trainer_programs, transpiled_for
+from hpcdist.runtime.pserver.transpiled_for import PlainScript, trainer_programs
 from hpcdist.runtime.staging import Call, in_order
 from hpcdist.runtime.tables.pull_push import RowExchange, bind_steps, specs_of
 from hpcdist.runtime.tables.remote_lookup import bind_lookup
-from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.substitute import on_trainer
-from hpcdist.transpiler.turns import why_not_in_turns
 
-UNKNOWN = "build and minimize all programs, with one startup program, before that is first run"
 Adopted = TypeVar("Adopted", bound=StepProtocol)
 SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows up
 
@@ -64,7 +60,7 @@ class TrainerLink(Link):
         self._plan: Plan | None = None  # once it runs its part of a Program
         self._connection = Connection(transport, cluster, trainer_id, deadline_s)
         self._protocols: dict[int, StepProtocol] = {}  # of the Programs that train, by turn
-        self._transpiled: DistributeTranspiler | None = None  # a plain script's first Programs
+        self._script = PlainScript(cluster, trainer_id)
         self._scheduled: ProgramCache[ScheduledFetch] = ProgramCache()
 
     def substitute(self, program: Program) -> Program:
@@ -77,13 +73,7 @@ class TrainerLink(Link):
     def transpiled(
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
-        made = transpiled_for(self._cluster, self._trainer_id, mains, startup)
-        served = made if self._transpiled is None else self._transpiled
-        for endpoint in self._cluster.endpoints:
-            ours, known = (exact_text(t.get_pserver_program(endpoint)) for t in (made, served))
-            if ours != known:
-                self._refuse(mains[0], startup)
-        self._transpiled = served
+        made = self._script.transpiled(mains, startup)
         programs = trainer_programs(made, mains, len(self._cluster.servers))
         return programs, made.get_trainer_startup_program()
 
@@ -94,16 +84,6 @@ class TrainerLink(Link):
         plan = trainer_plan(program)
         trains = plan is not None and _trains(program.global_block().ops, plan)
         return ScheduledFetch(program, plan if trains else None, self.current_client)
-
-    def _refuse(self, main: Program, startup: Program) -> None:
-        """Refuse a Program of which the servers do not know."""
-        parameters = [p.name for p in main.all_parameters() if p.trainable]
-        raise PlanError(
-            f"trainer {self._trainer_id}: another program than the first would train "
-            f"({', '.join(parameters)}), of which the parameter servers do not know: "
-            f"{why_not_in_turns(startup.mains, len(self._cluster.servers)) or UNKNOWN}; or train "
-            "without servers (no --pservers)"
-        )
 
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend

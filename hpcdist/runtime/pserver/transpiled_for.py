@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import PlanError
+from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program
 from hpcdist.transpiler import DistributeTranspiler
+from hpcdist.transpiler.config import sums_dense
 from hpcdist.transpiler.mean_gradient import of_mean_gradient
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.trainer import trainer_program
-from hpcdist.transpiler.turns import joined
+from hpcdist.transpiler.turns import joined, why_not_in_turns
+
+UNKNOWN = "build and minimize all programs, with one startup program, before that is first run"
 
 
 def transpiled_for(
@@ -22,14 +28,46 @@ def transpiled_for(
     Several Programs train in turns, see `in_turns`; what it has for trainers is of all of them.
     """
     transpiler = DistributeTranspiler()
+    program = mains[0]  # where trainers sum gradients, they clip these themselves
+    if not sums_dense(transpiler.config):
+        program = of_mean_gradient(joined(mains), len(cluster.servers))
     transpiler.transpile(
         trainer_id,
-        program=of_mean_gradient(joined(mains), len(cluster.servers)),
+        program=program,
         pservers=",".join(cluster.endpoints),
         trainers=len(cluster.trainers),
         startup_program=startup,
     )
     return transpiler
+
+
+class PlainScript:
+    """What the servers of a plain script serve: its first Programs, and others that are alike."""
+
+    def __init__(self, cluster: Cluster, trainer_id: int) -> None:
+        self._cluster = cluster
+        self._trainer_id = trainer_id
+        self._served: DistributeTranspiler | None = None
+
+    def transpiled(self, mains: Sequence[Program], startup: Program) -> DistributeTranspiler:
+        """Return what has planned the training of these; PlanError if servers do not know it."""
+        made = transpiled_for(self._cluster, self._trainer_id, mains, startup)
+        self._served = self._served or made
+        for endpoint in self._cluster.endpoints:
+            two = (made, self._served)
+            ours, known = (exact_text(t.get_pserver_program(endpoint)) for t in two)
+            if ours != known:
+                self._refuse(mains[0], startup)
+        return made
+
+    def _refuse(self, main: Program, startup: Program) -> NoReturn:
+        parameters = [p.name for p in main.all_parameters() if p.trainable]
+        raise PlanError(
+            f"trainer {self._trainer_id}: another program than the first would train "
+            f"({', '.join(parameters)}), of which the parameter servers do not know: "
+            f"{why_not_in_turns(startup.mains, len(self._cluster.servers)) or UNKNOWN}; or train "
+            "without servers (no --pservers)"
+        )
 
 
 def trainer_programs(

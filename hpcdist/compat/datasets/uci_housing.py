@@ -1,0 +1,40 @@
+"""``paddle.dataset.uci_housing``: Fluid's own file, where it is, or that of `hpcdist.dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hpcdist.compat.datasets.common import kept_by_fluid, reading
+from hpcdist.dataset import uci_housing
+from hpcdist.dataset.files import damaged
+from hpcdist.dataset.samples import test_rows, train_rows
+from hpcdist.dataset.uci_housing import available, feature_names, feature_num
+
+__all__ = ["available", "feature_names", "feature_num", "test", "train"]
+
+FILE = "housing.data"
+
+
+def train() -> Callable[[], Iterator[Any]]:
+    """Return a reader of the first 80 %: (float32[13] normalised, float32[1] price)."""
+    return _reader(train_rows) or uci_housing.train()
+
+
+def test() -> Callable[[], Iterator[Any]]:
+    """Return a reader of the last 20 %, as ``train``."""
+    return _reader(test_rows) or uci_housing.test()
+
+
+def _reader(part: Callable[[int], slice]) -> Callable[[], Iterator[Any]] | None:
+    path = kept_by_fluid("uci_housing", FILE)
+    if path is None:
+        return None
+    with reading(path):
+        table = np.array(path.read_text("ascii").split(), np.float64)
+        table = table.reshape(-1, feature_num + 1)
+        if not len(table) or not np.isfinite(table).all():
+            raise damaged(path, "expected rows of 14 finite numbers")
+    return uci_housing.reader_of(table, part)

@@ -1,0 +1,132 @@
+"""A trainer of a hybrid job: dense gradients are summed by the trainers, servers keep tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hpcdist.comm.base import Transport
+from hpcdist.comm.cluster import Cluster
+from hpcdist.errors import GraphError, PlanError
+from hpcdist.executor.control import Binding
+from hpcdist.executor.position import here
+from hpcdist.executor.scope import Scope, ScopeVariable
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.ps.client import PsClient
+from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.pserver.connection import Connection
+from hpcdist.runtime.pserver.transpiled_for import PlainScript
+from hpcdist.runtime.tables.pull_push import Call, bind_steps, specs_of
+from hpcdist.transpiler.hybrid import served_plan
+from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.substitute import in_group
+from hpcdist.transpiler.table_metadata import tables_looked_up
+
+
+class ServedTables:
+    """The tables of a trainer that servers keep: rows are pulled, and gradients pushed, by id."""
+
+    together: tuple[str, ...] = ("push_sparse",)  # rows may also be looked up by one trainer alone
+
+    def __init__(self, connection: Connection, servers: int) -> None:
+        self._connection = connection
+        self._servers = servers
+        self.plan: Plan | None = None  # once a Program has told it
+
+    def bind(self, ops: Sequence[Operator], binding: Binding) -> dict[int, Call]:
+        """Return what operators of tables do at a step, by their id.
+
+        The first Program that trains connects. GraphError for tables that servers do not have.
+        """
+        known = {table.parameter for table in self.plan.tables} if self.plan is not None else set()
+        for op in ops:
+            for look_up in op.attrs["lookups"]:
+                if look_up.table not in known:
+                    raise GraphError(
+                        f"table {look_up.table!r} is not on the servers: they keep those of the "
+                        "program that trains, which is to be run, or its startup program, before"
+                    )
+        assert self.plan is not None, "it has the tables"
+        if any(op.type == "push_sparse" for op in ops):
+            self._connection.connect(self.plan, binding.arrays.__getitem__, [])
+        exchange = self._connection.current
+        tables = specs_of(self.plan)
+        return bind_steps(ops, binding, tables, self._servers, lambda: exchange().tables)
+
+
+class HybridLink(CollectiveLink):
+    """The connection of a trainer to all others, and to the servers of its tables."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        cluster: Cluster,
+        trainers: Transport,
+        deadline_s: float,
+        learn: Callable[[Plan], None],
+    ) -> None:
+        """``transport`` is of all ranks; ``learn`` is told the plan. Collective among trainers."""
+        self._learn = learn
+        me = trainers.rank
+        self._connection = Connection(transport, cluster, me, deadline_s)
+        self._served = ServedTables(self._connection, len(cluster.servers))
+        self._script = PlainScript(cluster, me)
+        super().__init__(trainers, cluster.trainer_endpoints, deadline_s, self._served)
+
+    # -- before a step -----------------------------------------------------------------------
+    def substitute(self, program: Program) -> Program:
+        plan = served_plan(program)
+        if plan is not None:
+            self._served.plan = plan
+            self._learn(plan)
+        return in_group(program, tables_here=False)
+
+    def transpiled(
+        self, mains: Sequence[Program], startup: Program
+    ) -> tuple[list[Program], Program]:
+        (main,) = mains
+        if self._served.plan is not None and not tables_looked_up(main):
+            return super().transpiled(mains, startup)
+        made = self._script.transpiled(mains, startup)
+        return [made.get_trainer_program()], made.get_trainer_startup_program()
+
+    def also_on_servers(self, program: Program) -> frozenset[str]:
+        """Return what servers compute, or keep, as trainers do: learning rates and counts."""
+        plan = served_plan(program)
+        return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
+
+    def expect_held(self, variables: Sequence[ScopeVariable]) -> None:
+        plan = self._served.plan
+        names = {value.name for value in plan.scheduled} if plan is not None else set()
+        for variable in variables:
+            if variable.name in names:
+                raise PlanError(
+                    f"trainer {self._trainers.rank}: {variable.name!r} was changed on the trainer, "
+                    "by tensor.set or by a program that writes it, but servers move their tables "
+                    "by a value of their own: feed a learning rate to the step, let a schedule of "
+                    "layers.learning_rate_scheduler compute it, or train without servers (no "
+                    "--pservers)"
+                )
+
+    # -- servers -----------------------------------------------------------------------------
+    def current_client(self) -> PsClient:
+        """Return what talks to the servers now: before the first step it can only ask."""
+        return self._connection.current()
+
+    def settle(self, program: Program) -> dict[str, int]:
+        """Wait until the servers have applied all steps so far."""
+        client = self._connection.client
+        if client is not None and self._served.plan is not None:
+            here.doing = "waiting for the servers' tables"
+            client.tables.settle(specs_of(self._served.plan))
+            here.doing = ""
+        return super().settle(program)
+
+    def resume(self, program: Program, counted: Mapping[str, int], scope: Scope) -> None:
+        self.current_client().tables.restored += 1
+        super().resume(program, counted, scope)
+
+    def close(self) -> None:
+        """Tell the others that no more sums come from here, and leave the servers."""
+        super().close()
+        self.current_client().close()

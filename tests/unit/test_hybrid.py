@@ -1,0 +1,252 @@
+"""Hybrid jobs: servers keep distributed tables, trainers sum the gradients of all else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+from hpcdist.errors import HpcdistError, PlanError
+from hpcdist.executor import control, executor
+from hpcdist.executor.scope import Scope, scope_guard
+from hpcdist.transpiler import GeoSgdTranspiler
+from tests.thread_jobs import ranks_as_threads
+
+STEPS, ROWS, BOTH_ENDS = 4, 8, [-(2**63), 2**63 - 1]
+
+
+@pytest.fixture
+def hybrid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCDIST_DENSE", "collective")
+
+
+def build(
+    rate: Any = 0.1, table: bool = True, make: Any = fluid.optimizer.Adagrad
+) -> tuple[fluid.Program, fluid.Program, fluid.Program, Any]:
+    """Return a model with a table of any ids: main, startup and test Program, and the loss."""
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 5
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        ids = layers.data("ids", [2], dtype="int64")
+        y = layers.data("y", [1])
+        attr = fluid.ParamAttr("table", initializer=fluid.initializer.Normal(0.0, 0.3))
+        rows = fluid.embedding(ids, [-1 if table else 40, 4], table, table, None, attr)
+        hidden = layers.fc(layers.reduce_sum(rows, dim=1), 5, act="tanh", name="wide")
+        loss = layers.mean(layers.square_error_cost(layers.fc(hidden, 1, name="last"), y))
+        test = main.clone(for_test=True)
+        make(rate() if callable(rate) else rate).minimize(loss)
+    return main, startup, test, loss
+
+
+def batch(step: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(step)
+    pool = np.array([*BOTH_ENDS, *range(6)])
+    y = random.normal(size=(ROWS, 1)).astype(np.float32)
+    return {"ids": random.choice(pool, (ROWS, 2)), "y": y}
+
+
+def train(feeds: Any = None, **how: Any) -> list[float]:
+    """A plain script: return its losses, and those of its test Program."""
+    main, startup, test, loss = build(**how)
+    exe = fluid.Executor()
+    exe.run(startup)
+    told = []
+    for step in range(STEPS):
+        feed = {**batch(step), **(feeds(step, main) if feeds else {})}
+        told.append(exe.run(main, feed=feed, fetch_list=[loss])[0].item())
+        told.append(exe.run(test, feed=batch(50 + step), fetch_list=[loss])[0].item())
+    return told
+
+
+def alone(**how: Any) -> list[float]:
+    with scope_guard(Scope()):
+        return train(**how)
+
+
+def in_job(trainers: int, servers: int, **how: Any) -> list[float]:
+    with ranks_as_threads() as run:
+        first, *others = run(trainers, servers, [lambda: train(**how)] * (trainers + servers))
+    assert all(other == first for other in others)
+    return first
+
+
+def decayed() -> Any:
+    return layers.exponential_decay(0.1, 2, 0.5, staircase=True)
+
+
+@pytest.mark.usefixtures("hybrid")
+@pytest.mark.parametrize("make", [fluid.optimizer.Adagrad, fluid.optimizer.SGD])
+def test_any_number_of_servers_gives_the_bits_of_none(make: Any) -> None:
+    how = {"rate": decayed, "make": make}
+    wanted = alone(**how)
+    assert wanted[0] != wanted[-2]
+    assert in_job(1, 1, **how) == wanted
+    without = in_job(2, 0, **how)
+    np.testing.assert_allclose(without, wanted, 1e-5)
+    for servers in (1, 2, 3):
+        assert in_job(2, servers, **how) == without
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_dense_parameters_are_on_trainers_and_rows_on_servers() -> None:
+    def script() -> Any:
+        main, startup, _, loss = build()
+        exe = fluid.Executor()
+        exe.run(startup)
+        exe.run(main, feed=batch(0), fetch_list=[loss])
+        peers = control.installed().peers()
+        ran = [op.type for op in peers.program(main).global_block().ops]
+        return peers.ask({"do": "list"}) if peers.trainer == 0 else [], ran
+
+    with ranks_as_threads() as run:
+        (listed, types), _ = run(2, 2, [script] * 4)
+    assert listed == [[], []], "servers write rows only"
+    assert types.count("c_allreduce_sum") == 4 and "pull_sparse" in types
+    assert "adagrad" in types and not {"send", "recv", "make_table"}.intersection(types)
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_what_clips_looks_at_summed_gradients_of_dense_parameters() -> None:
+    def clipped(rate: Any) -> Any:
+        return fluid.optimizer.SGD(rate, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.05))
+
+    wanted = alone(make=clipped, rate=0.5)
+    assert wanted != alone(make=fluid.optimizer.SGD, rate=0.5)
+    np.testing.assert_allclose(in_job(2, 1, make=clipped, rate=0.5), wanted, 1e-5)
+
+
+# -- learning rates, which trainers and servers both have -------------------------------------
+def fed_rate() -> Any:
+    return layers.create_global_var([1], 0.1, "float32", persistable=True, name="rate")
+
+
+def rate_of(step: int, main: fluid.Program) -> dict[str, np.ndarray]:
+    return {"rate": np.array([0.2 / (1 + step)], np.float32)}
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_a_rate_that_is_fed_moves_rows_and_dense_parameters() -> None:
+    wanted = alone(rate=fed_rate, feeds=rate_of)
+    assert wanted != alone(rate=fed_rate)
+    for servers in (1, 2):
+        np.testing.assert_allclose(in_job(2, servers, rate=fed_rate, feeds=rate_of), wanted, 1e-5)
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_a_rate_that_a_trainer_sets_is_refused() -> None:
+    def set_rate(step: int, main: fluid.Program) -> dict[str, np.ndarray]:
+        if step == 2:
+            found = executor.global_scope().find_var("rate")
+            found.get_tensor().set(np.array([0.5], np.float32), fluid.CPUPlace())
+        return {}
+
+    with pytest.raises(PlanError, match="'rate' was changed on the trainer.*feed a learning rate"):
+        in_job(2, 1, rate=fed_rate, feeds=set_rate)
+
+
+# -- scripts that transpile -------------------------------------------------------------------
+def transpiled(config: Any, trainer: int = 0, **how: Any) -> Any:
+    main, startup, _, loss = build(**how)
+    made = fluid.DistributeTranspiler(config)
+    made.transpile(trainer, main, "ps0:1,ps1:1", trainers=2, startup_program=startup)
+    return made, main, startup, loss
+
+
+def summing(**facts: Any) -> fluid.DistributeTranspilerConfig:
+    config = fluid.DistributeTranspilerConfig()
+    config.dense = "collective"
+    for name, value in facts.items():
+        setattr(config, name, value)
+    return config
+
+
+def test_the_programs_say_who_has_what() -> None:
+    made, main, _, _ = transpiled(summing(), rate=decayed)
+    assert not any("allreduce" in op.type for op in main.global_block().ops), "stays as it was"
+    trainer = made.get_trainer_program()
+    summed = [op for op in trainer.global_block().ops if op.type == "c_allreduce_sum"]
+    assert {name for op in summed for name in op.input("X")} == {
+        f"{layer}.{part}@GRAD" for layer in ("wide", "last") for part in ("w_0", "b_0")
+    }
+    for endpoint in ("ps0:1", "ps1:1"):
+        server, startup = made.get_pserver_programs(endpoint)
+        held = {v.name for v in startup.list_vars() if v.persistable and "GRAD" not in v.name}
+        assert "table" in held and not any("wide" in n or "last" in n for n in held)
+        assert made.vars_overview.distributed_vars == ()
+        assert [op.type for op in server.global_block().ops] == ["listen_and_serv"]
+    assert trainer._is_distributed and trainer._endpoints == ["ps0:1", "ps1:1"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "how", "words"),
+    [
+        ({}, {"table": False}, "servers keep distributed tables, and this program has none"),
+        ({"dense": "nccl2"}, {}, "config.dense: expected one of pserver, collective, got 'nccl2'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(facts: Any, how: Any, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        transpiled(summing(**facts), **how)
+
+
+def test_trainers_that_do_not_wait_for_each_other_are_refused() -> None:
+    main, startup, _, _ = build()
+    made = fluid.DistributeTranspiler(summing())
+    with pytest.raises(PlanError, match="sync_mode=False: with dense = 'collective' trainers sum"):
+        made.transpile(0, main, "ps0:1", 2, sync_mode=False, startup_program=startup)
+    geo = GeoSgdTranspiler(summing(geo_sgd_mode=True, sync_mode=False))
+    with pytest.raises(PlanError, match="GEO mode: with dense = 'collective'"):
+        geo.transpile(0, main, "ps0:1", 2, startup_program=startup)
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_a_second_program_that_trains_tables_otherwise_is_refused() -> None:
+    def script() -> None:
+        exe = fluid.Executor()
+        for make in (fluid.optimizer.Adagrad, fluid.optimizer.SGD):
+            main, startup, _, loss = build(make=make)
+            exe.run(startup)
+            exe.run(main, feed=batch(0), fetch_list=[loss])
+
+    with ranks_as_threads() as run, pytest.raises(HpcdistError, match="another program than the"):
+        run(1, 1, [script] * 2)
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_a_table_that_servers_do_not_have_is_refused() -> None:
+    def script() -> None:
+        _, startup, _, _ = build()
+        exe = fluid.Executor()
+        exe.run(startup)
+        with fluid.program_guard(fluid.Program(), fluid.Program()):
+            ids = layers.data("ids", [1], dtype="int64")
+            rows = fluid.embedding(ids, [-1, 4], True, True, None, fluid.ParamAttr("other"))
+            test = fluid.default_main_program()
+        exe.run(test, feed={"ids": np.zeros((1, 1), np.int64)}, fetch_list=[rows])
+
+    with ranks_as_threads() as run, pytest.raises(HpcdistError, match="'other' is not on the ser"):
+        run(1, 1, [script] * 2)
+
+
+@pytest.mark.usefixtures("hybrid")
+def test_one_trainer_may_look_rows_up_by_itself() -> None:
+    """Without servers all would have to."""
+
+    def script() -> list[float]:
+        main, startup, test, loss = build()
+        exe = fluid.Executor()
+        exe.run(startup)
+        told = []
+        for step in range(STEPS):
+            exe.run(main, feed=batch(step), fetch_list=[loss])
+            if step % 2 and control.installed().role.index == 0:
+                told.append(exe.run(test, feed=batch(50 + step), fetch_list=[loss])[0].item())
+        return told
+
+    with ranks_as_threads() as run:
+        first, second = run(2, 1, [script] * 3)
+    np.testing.assert_allclose(first, alone()[3::4], 1e-5)
+    assert second == []
