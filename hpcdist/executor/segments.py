@@ -104,7 +104,7 @@ def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
 
 def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
     form = forms().get(op.type)
-    if form is None or op.type in UPDATES or "sub_block" in op.attrs:
+    if form is None or form.draws or op.type in UPDATES or "sub_block" in op.attrs:
         return False
     definition = lookup(op.type)
     names = [n for n in (*op.input_arg_names, *op.output_arg_names) if n != EMPTY]

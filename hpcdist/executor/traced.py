@@ -107,8 +107,7 @@ def _traced(
         worst = []
         checks.clear()
         for op in segment.ops:
-            checked = _compute(torch, segment, op, values, rounded)
-            if checked is not None:
+            for checked in _compute(torch, segment, op, values, rounded):
                 checks.append((op.type, checked.count, checked.of))
                 worst.append(checked.worst(torch) ^ _LOWEST)
         results = [values[name] for name in segment.writes]
@@ -166,11 +165,11 @@ def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> Non
 
 def _compute(
     torch: Any, segment: Segment, op: Operator, values: dict[str, Any], rounded: Collection[str]
-) -> Checked | None:
+) -> list[Checked]:
     """Put an operator's results among the values; return what is to be checked of its inputs."""
     if op.type == ROUND:
         values[op.output("Out")[0]] = values[op.input("X")[0]].to(torch.float16)
-        return None
+        return []
     form, definition = forms()[op.type], lookup(op.type)
     given = {n: values[n] for n in op.input_arg_names if n != EMPTY}
     single = {n for n, value in given.items() if value.dtype == torch.float32}
@@ -195,7 +194,7 @@ def _compute(
         for name, value in zip(op.output(slot.name), several):
             if name != EMPTY and value is not None:
                 values[name] = value
-    return None if form.checks is None else form.checks(*inputs, **attrs)
+    return form.checked(inputs, attrs)
 
 
 define(
