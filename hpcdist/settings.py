@@ -434,3 +434,9 @@ def flag(name: str) -> Setting[Any]:
     if name not in FLAGS:
         raise SettingError(f"there is no flag {name!r}; the flags are {', '.join(sorted(FLAGS))}")
     return FLAGS[name]
+
+
+def tell_cupy() -> None:
+    """Have cupy, which is about to be imported, round to TF32 if that is wished."""
+    if TF32.read():
+        os.environ["CUPY_TF32"] = "1"  # its own variable, read at its first product

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -134,8 +133,7 @@ class CupyBackend(Backend):
     alignment = 128  # what a GPU reads at once
 
     def __init__(self, device_id: int) -> None:
-        if settings.TF32.read():
-            os.environ["CUPY_TF32"] = "1"  # cupy looks there before its first product
+        settings.tell_cupy()
         try:
             self.xp: Any = importlib.import_module("cupy")
             count = self.xp.cuda.runtime.getDeviceCount()
