@@ -169,7 +169,11 @@ class Lane:
 
 
 class Mover:
-    """A thread that moves the lanes that it is told of, until they are empty."""
+    """A thread that moves the lanes that it is told of, until they are empty.
+
+    What it calls at the end of an operation may have it watch a lane, and wait for what is in it:
+    another thread takes its place then.
+    """
 
     def __init__(self, policy: WaitPolicy = CROWDED) -> None:
         self._policy = policy
@@ -183,7 +187,7 @@ class Mover:
         with self._changed:
             if lane not in self._lanes:
                 self._lanes.append(lane)
-            if self._thread is None:
+            if self._thread in (None, threading.current_thread()):
                 self._thread = threading.Thread(target=self._run, name="hpcdist-mover", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -209,12 +213,16 @@ class Mover:
         if self._thread is not None:
             self._thread.join()
 
+    def _has_ended(self) -> bool:
+        """Tell whether this thread moves nothing any more."""
+        return self._closed or self._thread is not threading.current_thread()
+
     def _run(self) -> None:
-        while not self._closed:
+        while not self._has_ended():
             with self._changed:
-                self._changed.wait_for(lambda: self._lanes or self._closed)
+                self._changed.wait_for(lambda: self._lanes or self._has_ended())
             idle_since = time.monotonic()
-            while self._lanes and not self._closed:
+            while self._lanes and not self._has_ended():
                 for lane in list(self._lanes):
                     if not lane.move():
                         self._forget(lane)
@@ -225,5 +233,5 @@ class Mover:
 
     def _forget(self, lane: Lane) -> None:
         with self._changed:
-            if lane.is_empty():  # nothing has come since
+            if lane in self._lanes and lane.is_empty():  # nothing has come since
                 self._lanes.remove(lane)

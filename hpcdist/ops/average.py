@@ -7,7 +7,7 @@ from typing import Any
 from hpcdist.graph.registry import define
 from hpcdist.graph.rows import not_on_rows
 
-_MOST = 16384  # steps that one sum takes up, lest it lose digits
+MOST = 16384  # steps that one sum takes up, lest it lose digits
 _SLOTS = ("sum_1", "sum_2", "sum_3", "num_accumulates", "old_num_accumulates", "num_updates")
 
 
@@ -28,7 +28,7 @@ def _accumulate(
     taken += 1
     updates += 1
     sum_1 += param
-    if int(updates[0]) % _MOST == 0:
+    if int(updates[0]) % MOST == 0:
         sum_2 += sum_1
         sum_1.fill(0)
     window = min(max_average_window, int(int(updates[0]) * average_window))

@@ -145,12 +145,19 @@ def _words_by_arrays(xp: Any, part: Part, key: tuple[int, int], draw: int) -> An
 
 def philox(xp: Any, counter: tuple[Any, Any, int, int], key: tuple[int, int]) -> list[Any]:
     """Return the four uint32 arrays of a counter whose first two words are uint64 arrays."""
-    a, b = counter[0], counter[1]
-    c = xp.full(a.shape, counter[2], dtype="uint64")
-    d = xp.full(a.shape, counter[3], dtype="uint64")
+    low, high = (xp.full(counter[0].shape, word, dtype="uint64") for word in counter[2:])
+    return [word.astype("uint32") for word in philox_words(*counter[:2], low, high, key)]
+
+
+def philox_words(a: Any, b: Any, c: Any, d: Any, key: tuple[int, int]) -> tuple[Any, ...]:
+    """Return the four words that the four of a counter become, 32 bits in integers of 64.
+
+    Arrays, or tensors, whose integers have a sign: what overflows is cut off.
+    """
     first, second = key
     for _ in range(ROUNDS):
         left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a, b, c, d = (right >> 32) ^ b ^ first, right & LOW, (left >> 32) ^ d ^ second, left & LOW
+        a, c = ((right >> 32) & LOW) ^ b ^ first, ((left >> 32) & LOW) ^ d ^ second
+        b, d = right & LOW, left & LOW
         first, second = (first + WEYL[0]) & LOW, (second + WEYL[1]) & LOW
-    return [word.astype("uint32") for word in (a, b, c, d)]
+    return a, b, c, d

@@ -79,7 +79,8 @@ def _unit_infer(
 
 
 # -- loops over steps ------------------------------------------------------------------------------
-def _weights(weight: Any) -> tuple[Any, Any]:
+def weights_of(weight: Any) -> tuple[Any, Any]:
+    """View Weight as the two matrices that it is."""
     width = len(weight)
     flat = weight.reshape(-1)
     split = 2 * width * width
@@ -97,7 +98,7 @@ def _forward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs: 
     all_hidden = by_place("hidden", steps, h0, None, width, dtype)
     gru_forward(
         x,
-        *_weights(weight),
+        *weights_of(weight),
         np.zeros(3 * width, dtype) if bias is None else bias.reshape(-1),
         h0 is not None,
         origin,
@@ -128,7 +129,7 @@ def _backward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs:
     dgates = scratch("gru dgates", (rows, 2 * width), dtype)
     dcandidates = scratch("gru dcandidates", (rows, width), dtype)
     gru_backward(
-        *_weights(weight),
+        *weights_of(weight),
         origin,
         steps.starts,
         steps.befores,
@@ -148,7 +149,7 @@ def _backward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs:
     if dweight is not None:
         before = scratch("gru before", (rows, width), dtype)
         np.take(all_hidden, steps.befores, axis=0, out=before, mode="clip")
-        of_gates, of_candidate = _weights(dweight)
+        of_gates, of_candidate = weights_of(dweight)
         np.dot(before.T, dgates, out=of_gates)
         np.dot(resets.T, dcandidates, out=of_candidate)
     if dbias is not None:

@@ -266,7 +266,7 @@ define_with_grad(
 
 
 # -- data_norm: by what was counted so far of every column -----------------------------------------
-_NOTHING = 1e-7  # a slot whose first element is nearer to 0 was not shown
+NOTHING = 1e-7  # a slot whose first element is nearer to 0 was not shown
 
 
 def _data_norm_infer(
@@ -288,7 +288,7 @@ def _shown(xp: Any, x: Any, slot_dim: int) -> Any:
     """Return 1 for the elements of slots that were shown, all of them without ``slot_dim``."""
     if slot_dim <= 0:
         return xp.ones(x.shape, bool)
-    return xp.repeat(xp.absolute(x[:, ::slot_dim]) >= _NOTHING, slot_dim, 1)
+    return xp.repeat(xp.absolute(x[:, ::slot_dim]) >= NOTHING, slot_dim, 1)
 
 
 def _data_norm(

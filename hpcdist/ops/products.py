@@ -127,7 +127,7 @@ define_with_grad(
 )
 
 
-def _cross_axis(shape: Sequence[int], dim: int) -> int:
+def cross_axis(shape: Sequence[int], dim: int) -> int:
     """Return the dimension of three numbers: the first one if it is not given."""
     if dim != NO_DIM:
         axis = resolve_axis(dim, len(shape), "dim")
@@ -143,16 +143,16 @@ NO_DIM = -1000  # Fluid says so with its smallest number, kDefaultDim
 
 def _cross_infer(x: Meta, y: Meta, dim: int) -> Meta:
     _alike(x, y, "a cross product")
-    _cross_axis(x.shape, dim)
+    cross_axis(x.shape, dim)
     return same(x)
 
 
 def _cross(xp: Any, x: Any, y: Any, out: Any, dim: int) -> None:
-    out[...] = xp.cross(x, y, axis=_cross_axis(x.shape, dim))
+    out[...] = xp.cross(x, y, axis=cross_axis(x.shape, dim))
 
 
 def _cross_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, dim: int) -> None:
-    axis = _cross_axis(x.shape, dim)
+    axis = cross_axis(x.shape, dim)
     if dx is not None:
         dx[...] = xp.cross(y, dout, axis=axis)
     if dy is not None:
@@ -161,7 +161,7 @@ def _cross_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, dim: int) 
 
 def _cross_apart(op: Applied) -> bool:
     dim = op.attrs["dim"]  # if it is not given, it is dimension 0 in batches of three rows
-    return dim != NO_DIM and _cross_axis(op.operands[0].shape, dim) > 0
+    return dim != NO_DIM and cross_axis(op.operands[0].shape, dim) > 0
 
 
 define_with_grad(

@@ -16,6 +16,7 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.transpiler.look_ups import at_once
 from hpcdist.transpiler.plan import Plan
 from hpcdist.transpiler.rpc import send_op
 from hpcdist.transpiler.table_metadata import (
@@ -64,18 +65,14 @@ def fetch_rows(block: Block, plan: Plan) -> TableSteps:
     if not everything:
         return TableSteps()
     first = block.ops.index(min(everything, key=block.ops.index))
-    kept = [op for op in block.ops if op not in everything]
-    ids = {op.input("Ids")[0] for op in everything}
-    rows = {op.output("Out")[0] for op in everything}
-    written = (i for i, op in enumerate(kept) if ids & set(op.output_arg_names))
-    position = max(first, 1 + max(written, default=-1))
-    if any(rows & set(op.input_arg_names) for op in kept[:position]):
+    placed = at_once(block.ops, everything, first)
+    if placed is None:
         raise PlanError(
             f"tables {', '.join(n for n, ops in lookups.items() if ops)}: their look-ups cannot be "
             "made at once, because ids of one are computed from rows of another; use "
             "is_distributed=False for the tables that such rows come from"
         )
-    block.ops = kept
+    block.ops, position = placed
     splits, merges, asked, answered = [], [], [], []
     for number, ops in enumerate(lookups.values()):
         if ops:

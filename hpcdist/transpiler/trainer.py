@@ -12,6 +12,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
+from hpcdist.transpiler.look_ups import at_once
 from hpcdist.transpiler.plan import Plan, Route, is_remote_lookup
 from hpcdist.transpiler.program_roles import ProgramRoles, program_roles
 from hpcdist.transpiler.rpc import control_name, rpc_op, send_op
@@ -276,17 +277,13 @@ def _look_up_remotely(block: Block, plan: Plan) -> bool:
                 f"padding_idx, got {sorted(paddings)} (-1: none); use one for all of them, or "
                 "is_sparse=False"
             )
-        kept = [op for op in block.ops if op not in lookups]
-        ids = [op.input("Ids")[0] for op in lookups]
-        outputs = [op.output("Out")[0] for op in lookups]
-        position = 1 + max((i for i, op in enumerate(kept) if _writes(op, ids)), default=-1)
-        readers = (i for i, op in enumerate(kept) if set(outputs) & set(op.input_arg_names))
-        if min(readers, default=position) < position:
+        found = at_once(block.ops, lookups)
+        if found is None:
             raise PlanError(
                 f"table {route.parameter!r}: its look-ups cannot be made at once, because ids of "
                 "one are computed from rows of another; use is_sparse=False for this table"
             )
-        block.ops = kept
+        block.ops, position = found
         attrs = {
             "table_names": [s.name for s in route.slices],
             "height_sections": [s.end - s.begin for s in route.slices],
@@ -296,15 +293,12 @@ def _look_up_remotely(block: Block, plan: Plan) -> bool:
             "lookup_table_version": first.type,
             ROLE_ATTR: int(Role.FORWARD),
         }
-        inputs = {"Ids": ids, "W": route.parameter}
-        op = Operator(block, "distributed_lookup_table", inputs, {"Outputs": outputs}, attrs)
+        inputs = {"Ids": [op.input("Ids")[0] for op in lookups], "W": route.parameter}
+        outputs = {"Outputs": [op.output("Out")[0] for op in lookups]}
+        op = Operator(block, "distributed_lookup_table", inputs, outputs, attrs)
         block.add_op(op, position)
         asks = True
     return asks
-
-
-def _writes(op: Operator, names: Sequence[str]) -> bool:
-    return bool(set(names) & set(op.output_arg_names))
 
 
 def optimizer_vars(program: Program, roles: ProgramRoles) -> list[str]:

@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import (  # noqa: E402
+    default_hooks,
+    powerSGD_hook,
+)
 from torch.distributed.algorithms.join import Join  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
@@ -96,6 +99,18 @@ def test_ddp_with_a_communication_hook():
         model.register_comm_hook(group, default_hooks.fp16_compress_hook)
         trained.append(train(model))
     torch.testing.assert_close(*trained, rtol=1e-2, atol=1e-3)  # half precision
+
+
+def test_ddp_with_a_hook_whose_callbacks_wait_for_what_they_have_begun():
+    trained = []
+    for group in (everyone().ours, everyone().gloo):
+        torch.manual_seed(3)
+        model = DDP(nn.Sequential(nn.Linear(6, 12), nn.Linear(12, 3)), process_group=group)
+        how = {"start_powerSGD_iter": 2, "min_compression_rate": 0.5, "random_seed": 3}
+        state = powerSGD_hook.PowerSGDState(group, **how)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        trained.append(train(model, steps=5))
+    torch.testing.assert_close(*trained)
 
 
 def test_ddp_with_uneven_numbers_of_batches():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from hpcdist.comm.mpi import NO_LIBRARY
 from hpcdist.errors import CheckpointError
 from hpcdist.launch.doctor import command, facts
 from hpcdist.launch.doctor.facts import RankState
-from hpcdist.launch.doctor.findings import Level, exit_code, judge
+from hpcdist.launch.doctor.findings import Finding, Level, exit_code, judge
 from hpcdist.launch.doctor.links import Link, chosen
 from hpcdist.launch.main import main
 
@@ -237,6 +238,13 @@ def test_the_command_looks_at_this_machine(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     command.main(["--directory", str(tmp_path)])
     assert "thread level" in capsys.readouterr().out
+
+
+def test_every_field_of_the_json_is_documented():
+    text = (Path(__file__).parents[2] / "docs/observing.md").read_text()
+    for kind in (RankState, Link, Finding):
+        for field in fields(kind):
+            assert f"`{field.name}`" in text, field.name
 
 
 def test_what_batch_scripts_see_of_slurm_is_no_trouble():

@@ -88,6 +88,22 @@ def test_an_end_may_be_told_while_another_lane_is_watched():
     mover.close()
 
 
+def test_an_end_told_by_the_thread_may_wait_for_what_it_has_begun():
+    (t,) = world(1)
+    mover, lane, ended, told = Mover(), Lane(), threading.Event(), threading.Event()
+
+    def begin_and_wait():  # as hooks do that wait for futures, which move nothing
+        lane.add(operation(t, iter_of(), on_end=ended.set))
+        mover.watch(lane)
+        if ended.wait(60):
+            told.set()
+
+    lane.add(operation(t, iter_of(), on_end=begin_and_wait))
+    mover.watch(lane)
+    assert told.wait(100)
+    mover.close()
+
+
 def iter_of():
     return
     yield

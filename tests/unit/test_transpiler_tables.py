@@ -70,6 +70,33 @@ def test_ids_that_depend_on_the_same_table_are_refused():
         transpile(built(build))
 
 
+@pytest.mark.parametrize("how", ["is_sparse", "is_distributed"])
+def test_what_computes_ids_moves_before_what_reads_other_rows(how):
+    """So it is in word2vec: rows of true words are reshaped before ids of the others are."""
+
+    def build():
+        given = {"is_sparse": True, how: True}
+        true = layers.scale(table(ids_input("true"), **given), 2.0)
+        false = layers.reshape(layers.data(name="false", shape=[5], dtype="int64"), [-1, 1])
+        minimized(true, table(false, **given))
+
+    ops = transpile(built(build)).get_trainer_program().global_block().ops
+    kinds = [op.type for op in ops]
+    asks = kinds.index("distributed_lookup_table" if how == "is_sparse" else "prefetch")
+    assert kinds.index("reshape2") < asks < kinds.index("scale")
+
+
+def test_ids_that_change_between_look_ups_are_refused():
+    def build():
+        ids = ids_input("ids")
+        rows = table(ids, is_sparse=True)
+        layers.assign(ids_input("others"), ids)
+        minimized(rows, table(ids, is_sparse=True))
+
+    with pytest.raises(PlanError, match="'table'.*use is_sparse=False"):
+        transpile(built(build))
+
+
 def test_look_ups_of_a_sparse_table_have_one_padding():
     def build():
         minimized(*(table(ids_input(f"i{k}"), is_sparse=True, padding_idx=k) for k in (0, None)))

@@ -31,7 +31,9 @@ FAMILIES = (
     "images",
     "losses",
     "norms",
+    "pairs",
     "products",
+    "recurrent",
     "shape",
     "tables",
     "updates",
@@ -61,8 +63,10 @@ class Form:
 
     wanted: the function takes a keyword ``wanted``, a bool for each output slot.
     outs: it takes a keyword ``outs``, the Meta of each output slot (a list for ``X*``).
+    draws: it takes a keyword ``draw``, an int64 of shape (): how often the operator drew before;
+        a kernel has it from its state (`counter_random.Draws`).
     when: tells from attributes and the inputs' Metas whether the form holds; else use the kernel.
-    checks: the integers among the inputs that are to be checked, of the same arguments.
+    checks: what is to be checked of the inputs, a `Checked`, a list of them or None; ask `checked`.
     """
 
     type: str
@@ -70,14 +74,21 @@ class Form:
     function: Function
     wanted: bool = False
     outs: bool = False
+    draws: bool = False
     when: Callable[..., bool] | None = None
-    checks: Callable[..., Checked] | None = None
+    checks: Callable[..., Checked | list[Checked] | None] | None = None
 
     def holds(self, metas: Sequence[Any], attrs: Mapping[str, Any]) -> bool:
         """Tell whether the form may be used on inputs like these; all extents must be known."""
         flat = [m for held in metas for m in (held if isinstance(held, list) else [held]) if m]
         dense = all(m.type == "LOD_TENSOR" and m.size >= 0 for m in flat)
         return dense and (self.when is None or self.when(*metas, **attrs))
+
+    def checked(self, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Checked]:
+        """Return the integers among the inputs that must be in a range, as tensors."""
+        found = None if self.checks is None else self.checks(*inputs, **attrs)
+        several = found if isinstance(found, list) else [found]
+        return [check for check in several if check is not None and check.ids.numel()]
 
     def __call__(
         self,
@@ -86,14 +97,18 @@ class Form:
         attrs: Mapping[str, Any],
         outs: Sequence[Any],
         wanted: Sequence[bool] | None = None,
+        draw: Any = None,
     ) -> tuple[Any, ...]:
         """Return a tensor, a list or None for each output slot.
 
-        ``outs``: a Meta (a list for ``X*``) for each output slot; ``wanted``: default all of them.
+        ``outs``: a Meta (a list for ``X*``) for each output slot; ``wanted``: default all of them;
+        ``draw``: for forms with ``draws``.
         """
         more: dict[str, Any] = {"outs": tuple(outs)} if self.outs else {}
         if self.wanted:
             more["wanted"] = tuple(wanted or [True] * len(outs))
+        if self.draws:
+            more["draw"] = draw
         made = self.function(torch, *inputs, **attrs, **more)
         return made if isinstance(made, tuple) else (made,)
 

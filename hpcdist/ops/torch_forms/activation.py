@@ -321,3 +321,27 @@ def tanh_shrink(torch, x):
 @form("tanh_shrink_grad")
 def tanh_shrink_grad(torch, x, dout):
     return dout * torch.square(torch.tanh(x))
+
+
+# -- prelu, maxout ---------------------------------------------------------------------------------
+def _slopes(x, alpha, mode):
+    if mode == "all":
+        return alpha.reshape((1,) * x.ndim)
+    if mode == "channel":
+        return alpha.reshape((1, -1) + (1,) * (x.ndim - 2))
+    return alpha.reshape((1, *x.shape[1:]))
+
+
+@form("prelu")
+def prelu(torch, x, alpha, mode):
+    return torch.where(x > 0, x, x * _slopes(x, alpha, mode))
+
+
+@form("maxout")
+def maxout(torch, x, groups, axis):
+    """The gradient goes to the first of the largest, which is one, not shared as amax has it."""
+    axis %= x.ndim
+    return torch.max(x.unflatten(axis, (-1, groups)), axis + 1).values
+
+
+by_autograd("prelu", "maxout")

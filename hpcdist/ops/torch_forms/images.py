@@ -6,47 +6,39 @@ from hpcdist.ops.conv import correlation, transposed
 from hpcdist.ops.correlate_torch import Convolution, is_alike, padding_after
 from hpcdist.ops.interpolate import interpolation
 from hpcdist.ops.torch_forms import by_autograd, form
+from hpcdist.ops.torch_forms.layouts import back, first
 from hpcdist.ops.windows import lay_windows
-
-
-def _first(x, layout):
-    return x.permute(0, 3, 1, 2) if layout == "NHWC" and x is not None else x
-
-
-def _back(x, layout):
-    """Return images, given as [n, channels, rows, columns], in a layout."""
-    return x.permute(0, 2, 3, 1) if layout == "NHWC" and x is not None else x
 
 
 # -- convolutions ----------------------------------------------------------------------------------
 @form("conv2d", "depthwise_conv2d")
 def conv2d(torch, x, w, data_format, **facts):
-    x = _first(x, data_format)
+    x = first(x, data_format)
     made = Convolution(torch, correlation(x, w, **facts)).forward(x, w)
-    return _back(made, data_format)
+    return back(made, data_format)
 
 
 @form("conv2d_grad", "depthwise_conv2d_grad", wanted=True)
 def conv2d_grad(torch, x, w, dy, data_format, wanted, **facts):
-    x, dy = _first(x, data_format), _first(dy, data_format)
+    x, dy = first(x, data_format), first(dy, data_format)
     dx, dw = Convolution(torch, correlation(x, w, **facts)).back(dy, x, w, wanted)
-    return _back(dx, data_format), dw
+    return back(dx, data_format), dw
 
 
 @form("conv2d_transpose", "depthwise_conv2d_transpose", outs=True)
 def conv2d_transpose(torch, x, w, data_format, outs, **facts):
     """The gradient, by its input, of the convolution that leads from the result to x."""
-    x = _first(x, data_format)
-    y = _first(x.new_empty(outs[0].shape), data_format)
+    x = first(x, data_format)
+    y = first(x.new_empty(outs[0].shape), data_format)
     c = transposed(x, y, w, **facts)
-    return _back(Convolution(torch, c).back(x, y, w, (True, False))[0], data_format)
+    return back(Convolution(torch, c).back(x, y, w, (True, False))[0], data_format)
 
 
 @form("conv2d_transpose_grad", "depthwise_conv2d_transpose_grad", wanted=True)
 def conv2d_transpose_grad(torch, x, w, dy, data_format, wanted, **facts):
-    x, dy = _first(x, data_format), _first(dy, data_format)
+    x, dy = first(x, data_format), first(dy, data_format)
     f = Convolution(torch, transposed(x, dy, w, **facts))
-    dx = _back(f.forward(dy, w), data_format) if wanted[0] else None
+    dx = back(f.forward(dy, w), data_format) if wanted[0] else None
     return dx, f.back(x, dy, w, (False, True))[1] if wanted[1] else None
 
 
@@ -91,7 +83,7 @@ def _mean_pool(torch, x, axes, exclusive):
 def pool2d(
     torch, x, pooling_type, data_format, global_pooling, adaptive, ksize, exclusive, **windows
 ):
-    x = _first(x, data_format)
+    x = first(x, data_format)
     functions = torch.nn.functional
     largest = pooling_type == "max"
     if global_pooling:
@@ -102,7 +94,7 @@ def pool2d(
     else:
         axes = _windows(x, ksize, **windows)
         made = _max_pool(torch, x, axes)[0] if largest else _mean_pool(torch, x, axes, exclusive)
-    return _back(made, data_format)
+    return back(made, data_format)
 
 
 @form("pool2d_grad")
@@ -111,8 +103,8 @@ def pool2d_grad(torch, x, out, dout, pooling_type, global_pooling, **facts):
         facts |= {"adaptive": True, "ksize": (1, 1)}
         global_pooling = False
     facts |= {"pooling_type": pooling_type, "global_pooling": global_pooling}
-    _, back = torch.func.vjp(lambda x: pool2d(torch, x, **facts), x)
-    return back(dout)[0]
+    _, pulled = torch.func.vjp(lambda x: pool2d(torch, x, **facts), x)
+    return pulled(dout)[0]
 
 
 _PLAIN = {"padding_algorithm": "EXPLICIT", "ceil_mode": False}

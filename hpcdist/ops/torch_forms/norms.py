@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from hpcdist.ops.matmul import flat2d
-from hpcdist.ops.torch_forms import form
+from hpcdist.ops.normalizations import NOTHING
+from hpcdist.ops.torch_forms import by_autograd, form
+from hpcdist.ops.torch_forms.layouts import back, first
 
 
 # -- batch_norm ------------------------------------------------------------------------------------
 def _channels(values, x):
     """View one value for each channel as values like x, channels first."""
     return values.reshape(1, -1, *(1,) * (x.ndim - 2))
-
-
-def _first(x, layout):
-    return x if layout in ("NCHW", "AnyLayout") else x.movedim(-1, 1)
-
-
-def _back(x, layout):
-    return x if layout in ("NCHW", "AnyLayout") else x.movedim(1, -1)
 
 
 @form("batch_norm")
@@ -37,13 +31,13 @@ def batch_norm(
     """SavedVariance is 1 / sqrt(variance + epsilon), as in Fluid."""
     if is_test or use_global_stats:
         deviation = torch.rsqrt(variance + epsilon)
-        own = _first(x, data_layout)
+        own = first(x, data_layout)
         factor = _channels(scale * deviation, own)
         y = (own - _channels(mean, own)) * factor + _channels(bias, own)
-        return _back(y, data_layout), mean, variance, mean, deviation
+        return back(y, data_layout), mean, variance, mean, deviation
     if x.numel() == scale.numel():  # one element of each channel: as in Fluid, left alone
         return x, mean, variance, x.reshape(-1), torch.zeros_like(scale)
-    own = _first(x, data_layout)
+    own = first(x, data_layout)
     count = x.numel() // scale.numel()
     y, saved_mean, deviation, new_mean, moved = torch.ops.aten._native_batch_norm_legit_functional(
         own, scale, bias, mean, variance, True, 1 - momentum, epsilon
@@ -51,7 +45,7 @@ def batch_norm(
     # torch moves it towards the variance times count / (count - 1).
     kept = variance * momentum
     new_variance = kept + (moved - kept) * ((count - 1) / count)
-    return _back(y, data_layout), new_mean, new_variance, saved_mean, deviation
+    return back(y, data_layout), new_mean, new_variance, saved_mean, deviation
 
 
 @form("batch_norm_grad", wanted=True)
@@ -75,16 +69,16 @@ def batch_norm_grad(
     of_batch = not (is_test or use_global_stats)
     if of_batch and x.numel() == scale.numel():
         return dy, torch.zeros_like(scale), torch.zeros_like(scale)
-    own, slope = _first(x, data_layout), _first(dy, data_layout)
+    own, slope = first(x, data_layout), first(dy, data_layout)
     if of_batch:
         dx, dscale, dbias = torch.ops.aten.native_batch_norm_backward(
             slope, own, scale, None, None, saved_mean, deviation, True, epsilon, list(wanted)
         )
-        return _back(dx, data_layout) if wanted[0] else None, dscale, dbias
+        return back(dx, data_layout), dscale, dbias
     others = [i for i in range(own.ndim) if i != 1]
     normed = (own - _channels(saved_mean, own)) * _channels(deviation, own)
     dx = slope * _channels(scale * deviation, own)
-    return _back(dx, data_layout), (slope * normed).sum(others), slope.sum(others)
+    return back(dx, data_layout), (slope * normed).sum(others), slope.sum(others)
 
 
 # -- layer_norm ------------------------------------------------------------------------------------
@@ -145,13 +139,129 @@ def _neighbours(torch, x, n):
 
 @form("lrn")
 def lrn(torch, x, n, k, alpha, beta, data_format):
-    own = _first(x, data_format)
+    own = first(x, data_format)
     mid = _neighbours(torch, own * own, n) * alpha + k
-    return _back(own * mid**-beta, data_format), _back(mid, data_format)
+    return back(own * mid**-beta, data_format), back(mid, data_format)
 
 
 @form("lrn_grad")
 def lrn_grad(torch, x, out, mid, dout, n, k, alpha, beta, data_format):
-    x, out, mid, dout = (_first(value, data_format) for value in (x, out, mid, dout))
+    x, out, mid, dout = (first(value, data_format) for value in (x, out, mid, dout))
     others = _neighbours(torch, dout * out / mid, n) * x * (-2 * alpha * beta)
-    return _back(others + dout * mid**-beta, data_format)
+    return back(others + dout * mid**-beta, data_format)
+
+
+# -- by group, by image ----------------------------------------------------------------------------
+def _grouped(torch, x, scale, bias, groups, epsilon):
+    """Return values, means and 1 / deviations [images, groups]; channels are in dimension 1."""
+    n, channels = x.shape[:2]
+    sizes = n, channels, x[0, 0].numel(), groups
+    return torch.native_group_norm(x.contiguous(), scale, bias, *sizes, epsilon)
+
+
+@form("group_norm")
+def group_norm(torch, x, scale, bias, epsilon, groups, data_layout):
+    own = first(x, data_layout)
+    y, mean, _ = _grouped(torch, own, scale, bias, groups, epsilon)
+    variance = torch.var(own.reshape(len(own), groups, -1), 2, correction=0)
+    return back(y, data_layout), mean, variance
+
+
+by_autograd("group_norm")
+
+
+@form("instance_norm")
+def instance_norm(torch, x, scale, bias, epsilon):
+    """SavedVariance is 1 / deviation, as Fluid has it."""
+    y, mean, deviation = _grouped(torch, x, scale, bias, x.shape[1], epsilon)
+    return y, mean.reshape(-1), deviation.reshape(-1)
+
+
+@form("instance_norm_grad")
+def instance_norm_grad(torch, x, scale, dy, epsilon):
+    def run(x, scale, bias):
+        return instance_norm(torch, x, scale, bias, epsilon)[0]
+
+    _, pulled = torch.func.vjp(run, x, scale, torch.zeros_like(scale))
+    return pulled(dy)
+
+
+# -- affine_channel, spectral_norm, data_norm ------------------------------------------------------
+@form("affine_channel")
+def affine_channel(torch, x, scale, bias, data_layout):
+    own = first(x, data_layout)
+    return back(own * _channels(scale, own) + _channels(bias, own), data_layout)
+
+
+@form("affine_channel_grad")
+def affine_channel_grad(torch, x, scale, dout, data_layout):
+    own, slope = first(x, data_layout), first(dout, data_layout)
+    others = [i for i in range(own.ndim) if i != 1]
+    dx = back(slope * _channels(scale, own), data_layout)
+    return dx, (slope * own).sum(others), slope.sum(others)
+
+
+def _matrix(weight, dim):
+    return weight.movedim(dim, 0).reshape(weight.shape[dim], -1)
+
+
+def _singular(torch, weight, u, v, dim, power_iters, eps):
+    """Return the matrix, left and right vector and the value, by power iteration from u and v."""
+    matrix = _matrix(weight, dim)
+    for _ in range(power_iters):
+        v = matrix.t() @ u
+        v = v / (torch.sqrt((v * v).sum()) + eps)
+        u = matrix @ v
+        u = u / (torch.sqrt((u * u).sum()) + eps)
+    return matrix, u, v, u @ matrix @ v
+
+
+@form("spectral_norm")
+def spectral_norm(torch, weight, u, v, **facts):
+    return weight / _singular(torch, weight, u, v, **facts)[3]
+
+
+@form("spectral_norm_grad")
+def spectral_norm_grad(torch, weight, u, v, dout, dim, **facts):
+    """The vectors count as constants."""
+    matrix, u, v, value = _singular(torch, weight, u, v, dim, **facts)
+    slope = _matrix(dout, dim)
+    made = slope / value - (slope * matrix).sum() / value**2 * torch.outer(u, v)
+    return made.reshape(weight.movedim(dim, 0).shape).movedim(0, dim)
+
+
+def _shown(torch, x, slot_dim):
+    """Return True for the elements of slots that were shown, all of them without ``slot_dim``."""
+    if slot_dim <= 0:
+        return torch.ones_like(x, dtype=torch.bool)
+    slots = x.reshape(len(x), -1, slot_dim)
+    return (torch.abs(slots[:, :, :1]) >= NOTHING).expand(slots.shape).reshape(x.shape)
+
+
+@form("data_norm")
+def data_norm(torch, scale_w, bias, x, size, total, squares, slot_dim, enable_scale_and_shift, **_):
+    mean, scale = total / size, torch.sqrt(size / squares)
+    normed = (x - mean) * scale
+    if enable_scale_and_shift:
+        normed = normed * scale_w + bias
+    return torch.where(_shown(torch, x, slot_dim), normed, 0), mean, scale
+
+
+@form("data_norm_grad")
+def data_norm_grad(
+    torch, scale_w, bias, x, means, scales, dy, epsilon, slot_dim, enable_scale_and_shift, **_
+):
+    shown = _shown(torch, x, slot_dim)
+    slope, dscale, dbias = dy * shown, None, None
+    if enable_scale_and_shift:
+        dscale, dbias = (slope * ((x - means) * scales)).sum(0), slope.sum(0)
+        slope = slope * scale_w
+    count = shown.sum(0).to(x.dtype)
+    summed, squared = (x * shown).sum(0), (torch.square(x - means) * shown).sum(0)
+    if slot_dim > 0:
+        some = torch.clamp(count, min=1)
+        summed, squared = summed / some, squared / some + (count >= 1) * epsilon
+        count = torch.clamp(count, max=1)
+    else:
+        squared = squared + count * epsilon
+    return dscale, dbias, slope * scales, count, summed, squared

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hpcdist.ops.matmul import flat2d, product_views
+from hpcdist.ops.products import cross_axis
 from hpcdist.ops.reduce import kept_shape, reduced_axes
-from hpcdist.ops.torch_forms import form
+from hpcdist.ops.torch_forms import by_autograd, form
 
 
 # -- mul: both sides flattened to matrices ---------------------------------------------------------
@@ -64,6 +65,50 @@ def bmm(torch, x, y):
 def bmm_grad(torch, x, y, dout, wanted):
     dx = torch.bmm(dout, y.swapaxes(1, 2)) if wanted[0] else None
     return dx, torch.bmm(x.swapaxes(1, 2), dout) if wanted[1] else None
+
+
+@form("addmm")
+def addmm(torch, given, x, y, Alpha, Beta):
+    return torch.addmm(given, x, y, beta=Beta, alpha=Alpha)
+
+
+@form("dot")
+def dot(torch, x, y):
+    return (x * y).sum(-1, keepdim=True)
+
+
+@form("cross")
+def cross(torch, x, y, dim):
+    return torch.linalg.cross(x, y, dim=cross_axis(x.shape, dim))
+
+
+@form("kron", outs=True)
+def kron(torch, x, y, outs):
+    return torch.kron(x, y).reshape(outs[0].shape)
+
+
+@form("bilinear_tensor_product")
+def bilinear_tensor_product(torch, x, y, weight, bias):
+    made = torch.einsum("ni,kij,nj->nk", x, weight, y)
+    return made if bias is None else made + bias.reshape(1, -1)
+
+
+@form("fsp")
+def fsp(torch, x, y):
+    a, b = x.flatten(2), y.flatten(2)
+    return torch.bmm(a, b.swapaxes(1, 2)) / a.shape[2]
+
+
+by_autograd("addmm", "dot", "cross", "kron", "bilinear_tensor_product", "fsp")
+
+
+@form("trace", outs=True)
+def trace(torch, x, offset, dim1, dim2, outs):
+    first, second = sorted((dim1 % x.ndim, dim2 % x.ndim))  # whatever their order, as Fluid
+    return torch.diagonal(x, offset, first, second).sum(-1).reshape(outs[0].shape)
+
+
+by_autograd("trace")
 
 
 # -- reductions ------------------------------------------------------------------------------------
@@ -143,6 +188,23 @@ def arg_min(torch, x, axis, keepdims, dtype, outs):
 
 def _found(torch, index, dtype, outs):
     return index.to(getattr(torch, dtype)).reshape(outs[0].shape)
+
+
+def _cumulated(torch, x, axis, exclusive, reverse):
+    given = torch.flip(x, (axis,)) if reverse else x
+    summed = torch.cumsum(given, axis, dtype=x.dtype)
+    summed = summed - given if exclusive else summed
+    return torch.flip(summed, (axis,)) if reverse else summed
+
+
+@form("cumsum")
+def cumsum(torch, x, axis, exclusive, reverse):
+    return _cumulated(torch, x, axis, exclusive, reverse)
+
+
+@form("cumsum_grad")
+def cumsum_grad(torch, dout, axis, exclusive, reverse):
+    return _cumulated(torch, dout, axis, exclusive, not reverse)
 
 
 # -- top_k, accuracy -------------------------------------------------------------------------------

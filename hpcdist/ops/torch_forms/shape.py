@@ -134,3 +134,110 @@ def pad_constant_like(torch, like, y, pad_value):
 
 
 by_autograd("pad", "pad2d", "pad_constant_like")
+
+
+# -- cropped, repeated -----------------------------------------------------------------------------
+@form("crop", outs=True)
+def crop(torch, x, like, offsets, shape, outs):
+    begins = list(offsets) or [0] * x.ndim
+    return x[tuple(slice(b, b + d) for b, d in zip(begins, outs[0].shape))]
+
+
+@form("crop_tensor", outs=True)
+def crop_tensor(torch, x, offsets, shape, outs):
+    return crop(torch, x, None, offsets, shape, outs)
+
+
+@form("expand_as")
+def expand_as(torch, x, like):
+    return x.repeat([n // d if d else 1 for n, d in zip(like.shape, x.shape)])
+
+
+by_autograd("crop", "crop_tensor")
+
+
+@form("expand_as_grad")
+def expand_as_grad(torch, x, like, dout):
+    return expand_grad(torch, x, dout)
+
+
+# -- turned and shifted ----------------------------------------------------------------------------
+@form("roll")
+def roll(torch, x, shifts, dims):
+    return torch.roll(x, tuple(shifts), tuple(dims)) if dims else torch.roll(x, shifts[0])
+
+
+@form("flip", "flip_grad")
+def flip(torch, *given, dims):
+    return torch.flip(given[-1], tuple(dims))
+
+
+@form("tril_triu", "tril_triu_grad")
+def tril_triu(torch, *given, diagonal, lower):
+    return (torch.tril if lower else torch.triu)(given[-1], diagonal)
+
+
+@form("temporal_shift")
+def temporal_shift(torch, x, seg_num, shift_ratio):
+    channels = x.shape[1]
+    video = x.reshape(-1, seg_num, *x.shape[1:])
+    first, second = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
+    forth, back, rest = torch.split(video, [first, second - first, channels - second], 2)
+    none = [0] * (2 * (x.ndim - 1))  # padding of all but the frames
+    shifted = torch.nn.functional.pad(forth[:, :-1], [*none, 1, 0])
+    before = torch.nn.functional.pad(back[:, 1:], [*none, 0, 1])
+    return torch.cat([shifted, before, rest], 2).reshape(x.shape)
+
+
+@form("diag")
+def diag(torch, x):
+    return torch.diag(x)
+
+
+@form("diag_embed")
+def diag_embed(torch, x, offset, dim1, dim2):
+    return torch.diag_embed(x, offset, dim1, dim2)
+
+
+by_autograd("roll", "temporal_shift", "diag", "diag_embed")
+
+
+# -- pixels and channels ---------------------------------------------------------------------------
+@form("pixel_shuffle")
+def pixel_shuffle(torch, x, upscale_factor):
+    return torch.nn.functional.pixel_shuffle(x, upscale_factor)
+
+
+@form("shuffle_channel")
+def shuffle_channel(torch, x, group):
+    n, c, *image = x.shape
+    return x.reshape(n, group, c // group, *image).swapaxes(1, 2).reshape(x.shape)
+
+
+@form("space_to_depth")
+def space_to_depth(torch, x, blocksize):
+    n, c, h, w = x.shape
+    b = blocksize
+    blocks = x.reshape(n, b, b, c // (b * b), h, w).permute(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, c * b * b, h // b, w // b)
+
+
+@form("unfold")
+def unfold(torch, x, kernel_sizes, strides, paddings, dilations):
+    top, left, bottom, right = paddings
+    padded = torch.nn.functional.pad(x, [left, right, top, bottom])
+    return torch.nn.functional.unfold(padded, list(kernel_sizes), list(dilations), 0, list(strides))
+
+
+by_autograd("pixel_shuffle", "shuffle_channel", "space_to_depth", "unfold")
+
+
+# -- numbers of shapes -----------------------------------------------------------------------------
+@form("eye", outs=True)
+def eye(torch, outs, **_):
+    return torch.eye(*outs[0].shape, dtype=getattr(torch, outs[0].dtype))
+
+
+@form("size")
+def size(torch, x):
+    return torch.full((1,), x.numel(), dtype=torch.int64, device=x.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hpcdist.ops.lookup import NO_PADDING
 from hpcdist.ops.torch_forms import Checked, form
@@ -75,3 +76,159 @@ def gather_grad(torch, x, index, dout, overwrite):
     width = math.prod(x.shape[1:])
     rows = dout.reshape(dout.shape[0], width)
     return _added(torch, rows, index.reshape(-1), len(x)).reshape(x.shape)
+
+
+# -- other places ----------------------------------------------------------------------------------
+# Negative ones count from the end, down to minus the extent; what is beyond is some element.
+def _from_end(ids, count):
+    return ids + count * (ids < 0)
+
+
+def _within(torch, ids, count):
+    return torch.clamp(_from_end(ids, count), 0, count - 1)
+
+
+def _flat(torch, index, x_shape):
+    """Return the numbers of elements, or of parts, whose places are in the last dimension."""
+    place: Any = 0
+    for i in range(index.shape[-1]):
+        place = place * x_shape[i] + _within(torch, index[..., i], x_shape[i])
+    return place.reshape(-1)
+
+
+def _parts(x, deep):
+    """View x as [places of ``deep`` numbers, elements of each]."""
+    return x.reshape(math.prod(x.shape[:deep]), math.prod(x.shape[deep:]))
+
+
+def _has_places(*metas, **_):
+    return all(0 not in meta.shape for meta in metas)
+
+
+def _nd_places(x, index, *_):
+    return [
+        Checked(_from_end(index[..., i], extent), extent, f"elements of dimension {i}")
+        for i, extent in zip(range(index.shape[-1]), x.shape)
+    ]
+
+
+@form("gather_nd", when=_has_places, checks=_nd_places, outs=True)
+def gather_nd(torch, x, index, outs):
+    parts = _parts(x, index.shape[-1])
+    return torch.index_select(parts, 0, _flat(torch, index, x.shape)).reshape(outs[0].shape)
+
+
+@form("gather_nd_grad", when=_has_places)
+def gather_nd_grad(torch, x, index, dout):
+    parts = _parts(x, index.shape[-1])
+    places = _flat(torch, index, x.shape)
+    return _added(torch, dout.reshape(-1, parts.shape[1]), places, len(parts)).reshape(x.shape)
+
+
+@form("scatter_nd_add", when=_has_places, checks=_nd_places)
+def scatter_nd_add(torch, x, index, updates):
+    parts = _parts(x, index.shape[-1])
+    rows = updates.reshape(-1, parts.shape[1])
+    return parts.index_add(0, _flat(torch, index, x.shape), rows).reshape(x.shape)
+
+
+@form("scatter_nd_add_grad", when=_has_places)
+def scatter_nd_add_grad(torch, index, updates, dout):
+    parts = _parts(dout, index.shape[-1])
+    read = torch.index_select(parts, 0, _flat(torch, index, dout.shape))
+    return dout, read.reshape(updates.shape)
+
+
+def _adds(x, ids, updates, overwrite):
+    """Where rows are overwritten, the last one counts: torch knows no order."""
+    return not overwrite
+
+
+def _row_places(x, ids, *_, **__):
+    return Checked(_from_end(ids, x.shape[0]), x.shape[0], "rows")
+
+
+@form("scatter", when=_adds, checks=_row_places)
+def scatter(torch, x, ids, updates, overwrite):
+    rows = _within(torch, ids.reshape(-1), len(x))
+    return x.index_fill(0, rows, 0).index_add(0, rows, updates)
+
+
+@form("scatter_grad")
+def scatter_grad(torch, ids, updates, dout, overwrite):
+    rows = _within(torch, ids.reshape(-1), len(dout))
+    return dout.index_fill(0, rows, 0), torch.index_select(dout, 0, rows)
+
+
+def _dim_places(x, index, dim):
+    return Checked(_from_end(index, x.shape[dim]), x.shape[dim], f"elements of dimension {dim}")
+
+
+@form("index_select", checks=_dim_places)
+def index_select(torch, x, index, dim):
+    return torch.index_select(x, dim, _within(torch, index, x.shape[dim]))
+
+
+@form("index_select_grad")
+def index_select_grad(torch, x, index, dout, dim):
+    return torch.zeros_like(x).index_add(dim, _within(torch, index, x.shape[dim]), dout)
+
+
+def _column_places(x, index):
+    return _dim_places(x, index, 1)
+
+
+@form("index_sample", checks=_column_places)
+def index_sample(torch, x, index):
+    return torch.gather(x, 1, _within(torch, index, x.shape[1]).to(torch.int64))
+
+
+@form("index_sample_grad")
+def index_sample_grad(torch, x, index, dout):
+    places = _within(torch, index, x.shape[1]).to(torch.int64)
+    return torch.zeros_like(x).scatter_add(1, places, dout)
+
+
+# -- chosen, sorted, sharded -----------------------------------------------------------------------
+def _chosen(ids, x):
+    """View the number of each row's value as [rows, 1, ...], of as many dimensions as x."""
+    return ids.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _values_there(ids, xs):
+    return Checked(ids, len(xs), "values")
+
+
+@form("multiplex", checks=_values_there)
+def multiplex(torch, ids, xs):
+    out, chosen = xs[0], _chosen(ids, xs[0])
+    for k, x in enumerate(xs):
+        out = torch.where(chosen == k, x, out)
+    return out
+
+
+@form("multiplex_grad")
+def multiplex_grad(torch, ids, xs, dout):
+    chosen = _chosen(ids, dout)
+    return ([torch.where(chosen == k, dout, 0) for k in range(len(xs))],)
+
+
+@form("argsort")
+def argsort(torch, x, axis, descending):
+    return torch.sort(x, dim=axis, descending=descending, stable=True)[:2]
+
+
+@form("argsort_grad")
+def argsort_grad(torch, indices, dout, axis, descending):
+    return torch.zeros_like(dout).scatter(axis, indices, dout)
+
+
+def _sharded(x, index_num, **_):
+    return Checked(x, index_num, "ids")
+
+
+@form("shard_index", checks=_sharded)
+def shard_index(torch, x, index_num, nshards, shard_id, ignore_value):
+    size = -(-index_num // nshards)
+    place = torch.div(x, size, rounding_mode="floor")
+    return torch.where(place == shard_id, x - place * size, ignore_value)

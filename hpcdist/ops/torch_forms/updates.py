@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from hpcdist import update_rules as rules
+from hpcdist.ops.average import MOST
 from hpcdist.ops.optimize_device import POWERS_TIMES, formula_of
 from hpcdist.ops.optimize_update import UPDATES
 from hpcdist.ops.torch_forms import dtype_name, form
@@ -74,10 +75,37 @@ def lars_momentum_of_norms(
     return _formula(torch, rules.lars_rule)(p, g, velocity, own, mu, decay)
 
 
+@form("average_accumulates")
+def average_accumulates(
+    torch,
+    param,
+    sum_1,
+    sum_2,
+    sum_3,
+    taken,
+    before,
+    updates,
+    average_window,
+    min_average_window,
+    max_average_window,
+):
+    taken, updates, sum_1 = taken + 1, updates + 1, sum_1 + param
+    is_full = updates % MOST == 0
+    sum_2 = torch.where(is_full, sum_2 + sum_1, sum_2)
+    sum_1 = torch.where(is_full, 0, sum_1)
+    window = (updates.to(torch.float64) * average_window).to(taken.dtype)
+    window = torch.clamp(window, max=max_average_window)
+    moves = (taken >= min_average_window) & (taken >= window)
+    sum_3 = torch.where(moves, sum_1 + sum_2, sum_3)
+    before = torch.where(moves, taken, before)
+    sum_1, sum_2, taken = (torch.where(moves, 0, value) for value in (sum_1, sum_2, taken))
+    return sum_1, sum_2, sum_3, taken, before, updates
+
+
 # -- mixed precision -------------------------------------------------------------------------------
 @form("round_to_float16")
 def round_to_float16(torch, x):
-    """On the bits of a float32: a cast there and back would be dropped by inductor."""
+    """On the bits of a float32: some inductors (2.11) drop a cast there and back."""
     if x.dtype != torch.float32:
         return x.to(torch.float16).to(x.dtype)
     bits = x.view(torch.int32) & 0x7FFFFFFF

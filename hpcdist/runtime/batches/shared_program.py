@@ -249,6 +249,7 @@ class SharedProgram:
                 f"loss: no loss starts from 1; {_ELSE}"
             )
         ops = self._program.global_block().ops
+        self._refuse_error_clips(ops)
         updated = {n for op in ops if op.role & Role.OPTIMIZE for n in op.output_arg_names}
         fixed = (op for op in ops if self.draws_all_sequences(op))
         why = next((f"{op.place} {op} draws for all sequences at once" for op in fixed), "")
@@ -259,6 +260,20 @@ class SharedProgram:
         if self.loss.how in (How.MEAN, How.SUM, How.SAME):
             return why
         return ", ".join(f"{name!r} is {_told(of)}" for name, of in of_losses.items())
+
+    def _refuse_error_clips(self, ops: Sequence[Operator]) -> None:
+        """Refuse what cuts gradients on their way: trainers' are of their own rows, and weighted.
+
+        What cuts the gradients of parameters before an update has the mean of all trainers'.
+        """
+        for op in ops:
+            of_gradient = any(self._rows.of(n).how is How.GRADIENT for n in op.input_arg_names)
+            if op.type in ("clip", "clip_by_norm") and of_gradient and op.role & Role.BACKWARD:
+                raise PlanError(
+                    f"{op.place} {op} cuts a gradient within the backward pass (error_clip), where "
+                    "a trainer's has another scale than that of one process: clip the gradients of "
+                    f"parameters (grad_clip=), or {_ELSE}"
+                )
 
     def draws_all_sequences(self, op: Operator) -> bool:
         """Tell whether an operator draws for the sequences of a whole batch only.

@@ -1,0 +1,128 @@
+"""Forms of losses of pairs, ranks and clicks, and of the divergence of two distributions."""
+
+from __future__ import annotations
+
+from hpcdist.ops.torch_forms import Checked, form
+from hpcdist.ops.torch_forms.activation import softplus
+
+
+# -- of the scores of a row ------------------------------------------------------------------------
+def _scored(x, label):
+    return Checked(label, x.shape[1], "classes")
+
+
+def _own(torch, x, label):
+    """Return the label's place in each row of scores, and which elements are the labels'."""
+    own = torch.clamp(label.reshape(-1, 1), 0, x.shape[1] - 1).to(torch.int64)
+    return own, torch.arange(x.shape[1], device=x.device) == own
+
+
+@form("bpr_loss", checks=_scored, outs=True)
+def bpr_loss(torch, x, label, outs):
+    own, is_own = _own(torch, x, label)
+    terms = softplus(torch, x - torch.gather(x, 1, own))
+    total = torch.where(is_own, 0, terms).sum(1)
+    return (total / (x.shape[1] - 1)).reshape(outs[0].shape)
+
+
+@form("bpr_loss_grad")
+def bpr_loss_grad(torch, x, label, dy):
+    own, is_own = _own(torch, x, label)
+    slope = torch.where(is_own, 0, torch.sigmoid(x - torch.gather(x, 1, own)))
+    whole = torch.where(is_own, -slope.sum(1, keepdim=True), slope)
+    return whole * dy.reshape(-1, 1) / (x.shape[1] - 1)
+
+
+# -- of two scores ---------------------------------------------------------------------------------
+@form("rank_loss")
+def rank_loss(torch, label, left, right):
+    return softplus(torch, left - right) - label * (left - right)
+
+
+@form("rank_loss_grad")
+def rank_loss_grad(torch, label, left, right, dout):
+    slope = dout * (torch.sigmoid(left - right) - label)
+    return slope, -slope
+
+
+@form("margin_rank_loss")
+def margin_rank_loss(torch, x1, x2, label, margin):
+    raw = margin - label * (x1 - x2)
+    return (raw > 0).to(x1.dtype), torch.relu(raw)
+
+
+@form("margin_rank_loss_grad")
+def margin_rank_loss_grad(torch, label, activated, dout, margin):
+    slope = dout * activated * label
+    return -slope, slope
+
+
+# -- clicks ----------------------------------------------------------------------------------------
+@form("teacher_student_sigmoid_loss")
+def teacher_student(torch, x, label, **_):
+    soft = softplus(torch, x)
+    click = ((label >= -1) & (label < 0)) | (label >= 1)
+    value = torch.where(label < 1, label, label - 1)
+    return soft - x * click + torch.where(label >= 0, soft - x * value, 0)
+
+
+@form("teacher_student_sigmoid_loss_grad")
+def teacher_student_grad(torch, x, label, dy, soft_max_up_bound, soft_max_lower_bound):
+    chance = torch.sigmoid(torch.clamp(x, soft_max_lower_bound, soft_max_up_bound))
+    untaught = torch.where(label < -1, -chance, 1 - chance)
+    slope = torch.where(label < 0, untaught, label - 2 * chance)
+    inside = (x > soft_max_lower_bound) & (x < soft_max_up_bound)
+    return -slope * inside * dy
+
+
+@form("cvm")
+def cvm(torch, x, cvm, use_cvm):
+    if not use_cvm:
+        return x[:, 2:]
+    shows, clicks = torch.log(x[:, :1] + 1), torch.log(x[:, 1:2] + 1)
+    return torch.cat([shows, clicks - shows, x[:, 2:]], 1)
+
+
+@form("cvm_grad")
+def cvm_grad(torch, x, cvm, dy, use_cvm):
+    return torch.cat([cvm.expand(len(x), 2), dy[:, 2:] if use_cvm else dy], 1)
+
+
+# -- kldiv_loss, sigmoid_focal_loss ----------------------------------------------------------------
+@form("kldiv_loss")
+def kldiv_loss(torch, x, target, reduction):
+    positive = target > 0
+    each = torch.where(positive, target * (torch.log(torch.where(positive, target, 1)) - x), 0)
+    if reduction == "none":
+        return each
+    share = {"mean": x.numel(), "sum": 1, "batchmean": len(x)}[reduction]
+    return (each.sum() / share).reshape(1)
+
+
+@form("kldiv_loss_grad")
+def kldiv_loss_grad(torch, x, target, dloss, reduction):
+    share = {"mean": x.numel(), "batchmean": len(x)}.get(reduction, 1)
+    return -torch.relu(target) * dloss / share
+
+
+def _focal_parts(torch, x, label, count, alpha):
+    """Return the probability, its falling logarithm, and weights of both kinds of classes."""
+    own, classes = label.reshape(-1, 1), torch.arange(1, x.shape[1] + 1, device=x.device)
+    foreground = torch.clamp(count.reshape(()), min=1).to(x.dtype)
+    hit = (own == classes) * (alpha / foreground)
+    miss = ((own != -1) & (own != classes)) * ((1 - alpha) / foreground)
+    return torch.sigmoid(x), -softplus(torch, x), hit, miss
+
+
+@form("sigmoid_focal_loss")
+def sigmoid_focal_loss(torch, x, label, count, gamma, alpha):
+    p, log_miss, hit, miss = _focal_parts(torch, x, label, count, alpha)
+    return hit * (1 - p) ** gamma * softplus(torch, -x) - miss * p**gamma * log_miss
+
+
+@form("sigmoid_focal_loss_grad")
+def sigmoid_focal_loss_grad(torch, x, label, count, dout, gamma, alpha):
+    p, log_miss, hit, miss = _focal_parts(torch, x, label, count, alpha)
+    up = hit * (1 - p) ** gamma * (1 - p + gamma * p * softplus(torch, -x))
+    down = miss * p**gamma * (gamma * (1 - p) * log_miss - p)
+    return -(up + down) * dout
