@@ -5,7 +5,8 @@
 Wide and deep, 26 slots of Zipf ids, rows of 16, batches of 512 per trainer, synchronous. hpcdist's
 tables are distributed (any id, rows made on first touch); Fluid's are its is_sparse path, arrays of
 1,040,000 rows cut over the servers, because Fluid 1.8.5 cannot run is_distributed. All rows begin
-alike, so the losses must agree. Without --fluid-python that column is left out.
+alike, so the losses must agree. In `hybrid` the servers keep the tables only, and the trainers sum
+dense gradients. Without --fluid-python that column is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rounds import (
 
 LEAST = 12_000  # examples per second, both trainers together
 TOLERANCE = 2e-3  # ids that repeat are added up in another order
-STEPS = {"fluid": (10, 60), "hpcdist": (20, 300)}  # warm-up, timed
+STEPS = {"fluid": (10, 60), "hpcdist": (20, 300), "hybrid": (20, 300)}  # warm-up, timed
 
 
 def counts(name: str, scale: float) -> list[str]:
@@ -40,11 +41,12 @@ def counts(name: str, scale: float) -> list[str]:
     return ["--warmup", str(warmup), "--steps", str(steps)]
 
 
-def run_hpcdist(scale: float) -> dict[str, Any]:
+def run_hpcdist(scale: float, name: str = "hpcdist") -> dict[str, Any]:
     """Run the script under hpcdist on 4 ranks."""
     ranks = str(vs_fluid.SERVERS + vs_fluid.TRAINERS)
     command = [vs_fluid.mpirun(), "-n", ranks, sys.executable, "-m", "hpcdist", "--pservers"]
-    command += [str(vs_fluid.SERVERS), str(HERE / "ctr_train.py"), *counts("hpcdist", scale)]
+    command += [str(vs_fluid.SERVERS), "--dense", "collective" if name == "hybrid" else "pserver"]
+    command += [str(HERE / "ctr_train.py"), *counts(name, scale)]
     return run_child(command, vs_fluid.MPI_ENVIRONMENT | FROM_CHECKOUT, vs_fluid.LIMIT_S)
 
 
@@ -60,7 +62,10 @@ def main() -> None:
     parser.add_argument("--fluid-python", help="the Python that has paddlepaddle==1.8.5")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of steps")
     options = parser.parse_args()
-    contenders = [Contender("hpcdist", functools.partial(run_hpcdist, options.scale))]
+    contenders = [
+        Contender(name, functools.partial(run_hpcdist, options.scale, name))
+        for name in ("hpcdist", "hybrid")
+    ]
     if options.fluid_python is None:
         CONSOLE.print("no --fluid-python given: hpcdist runs alone")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,9 @@ def batch(step: int) -> dict[str, np.ndarray]:
     return {"ids": random.choice(pool, (ROWS, 2)), "y": y}
 
 
-def train(feeds: Any = None, **how: Any) -> list[float]:
+def train(built: Any, feeds: Any = None) -> list[float]:
     """A plain script: return its losses, and those of its test Program."""
-    main, startup, test, loss = build(**how)
+    main, startup, test, loss = built
     exe = fluid.Executor()
     exe.run(startup)
     told = []
@@ -61,14 +62,24 @@ def train(feeds: Any = None, **how: Any) -> list[float]:
     return told
 
 
-def alone(**how: Any) -> list[float]:
+def alone(feeds: Any = None, **how: Any) -> list[float]:
     with scope_guard(Scope()):
-        return train(**how)
+        return train(build(**how), feeds)
 
 
-def in_job(trainers: int, servers: int, **how: Any) -> list[float]:
+def job(trainers: int, servers: int, script: Any, make: Any = build) -> list[Any]:
+    """Run a script on all ranks, each with what ``make`` has built for it; return trainers' values.
+
+    It is built before ranks are threads, which share the default programs.
+    """
+    scripts = [functools.partial(script, make()) for _ in range(trainers + servers)]
     with ranks_as_threads() as run:
-        first, *others = run(trainers, servers, [lambda: train(**how)] * (trainers + servers))
+        return run(trainers, servers, scripts)
+
+
+def in_job(trainers: int, servers: int, feeds: Any = None, **how: Any) -> list[float]:
+    make = functools.partial(build, **how)
+    first, *others = job(trainers, servers, functools.partial(train, feeds=feeds), make)
     assert all(other == first for other in others)
     return first
 
@@ -92,8 +103,8 @@ def test_any_number_of_servers_gives_the_bits_of_none(make: Any) -> None:
 
 @pytest.mark.usefixtures("hybrid")
 def test_dense_parameters_are_on_trainers_and_rows_on_servers() -> None:
-    def script() -> Any:
-        main, startup, _, loss = build()
+    def script(built: Any) -> Any:
+        main, startup, _, loss = built
         exe = fluid.Executor()
         exe.run(startup)
         exe.run(main, feed=batch(0), fetch_list=[loss])
@@ -101,8 +112,7 @@ def test_dense_parameters_are_on_trainers_and_rows_on_servers() -> None:
         ran = [op.type for op in peers.program(main).global_block().ops]
         return peers.ask({"do": "list"}) if peers.trainer == 0 else [], ran
 
-    with ranks_as_threads() as run:
-        (listed, types), _ = run(2, 2, [script] * 4)
+    (listed, types), _ = job(2, 2, script)
     assert listed == [[], []], "servers write rows only"
     assert types.count("c_allreduce_sum") == 4 and "pull_sparse" in types
     assert "adagrad" in types and not {"send", "recv", "make_table"}.intersection(types)
@@ -204,39 +214,44 @@ def test_trainers_that_do_not_wait_for_each_other_are_refused() -> None:
 
 @pytest.mark.usefixtures("hybrid")
 def test_a_second_program_that_trains_tables_otherwise_is_refused() -> None:
-    def script() -> None:
+    def make() -> Any:
+        return [build(make=make) for make in (fluid.optimizer.Adagrad, fluid.optimizer.SGD)]
+
+    def script(built: Any) -> None:
         exe = fluid.Executor()
-        for make in (fluid.optimizer.Adagrad, fluid.optimizer.SGD):
-            main, startup, _, loss = build(make=make)
+        for main, startup, _, loss in built:
             exe.run(startup)
             exe.run(main, feed=batch(0), fetch_list=[loss])
 
-    with ranks_as_threads() as run, pytest.raises(HpcdistError, match="another program than the"):
-        run(1, 1, [script] * 2)
+    with pytest.raises(HpcdistError, match="another program than the first"):
+        job(1, 1, script, make)
 
 
 @pytest.mark.usefixtures("hybrid")
 def test_a_table_that_servers_do_not_have_is_refused() -> None:
-    def script() -> None:
-        _, startup, _, _ = build()
-        exe = fluid.Executor()
-        exe.run(startup)
-        with fluid.program_guard(fluid.Program(), fluid.Program()):
+    def make() -> Any:
+        test = fluid.Program()
+        with fluid.program_guard(test, fluid.Program()), fluid.unique_name.guard():
             ids = layers.data("ids", [1], dtype="int64")
             rows = fluid.embedding(ids, [-1, 4], True, True, None, fluid.ParamAttr("other"))
-            test = fluid.default_main_program()
+        return build()[1], test, rows
+
+    def script(built: Any) -> None:
+        startup, test, rows = built
+        exe = fluid.Executor()
+        exe.run(startup)
         exe.run(test, feed={"ids": np.zeros((1, 1), np.int64)}, fetch_list=[rows])
 
-    with ranks_as_threads() as run, pytest.raises(HpcdistError, match="'other' is not on the ser"):
-        run(1, 1, [script] * 2)
+    with pytest.raises(HpcdistError, match="table 'other' is not on the servers"):
+        job(1, 1, script, make)
 
 
 @pytest.mark.usefixtures("hybrid")
 def test_one_trainer_may_look_rows_up_by_itself() -> None:
     """Without servers all would have to."""
 
-    def script() -> list[float]:
-        main, startup, test, loss = build()
+    def script(built: Any) -> list[float]:
+        main, startup, test, loss = built
         exe = fluid.Executor()
         exe.run(startup)
         told = []
@@ -246,7 +261,6 @@ def test_one_trainer_may_look_rows_up_by_itself() -> None:
                 told.append(exe.run(test, feed=batch(50 + step), fetch_list=[loss])[0].item())
         return told
 
-    with ranks_as_threads() as run:
-        first, second = run(2, 1, [script] * 3)
+    first, second = job(2, 1, script)
     np.testing.assert_allclose(first, alone()[3::4], 1e-5)
     assert second == []

@@ -51,11 +51,11 @@ def training(net: Net, fed: Callable[[Any], Any] = lambda value: value) -> Calla
     return script
 
 
-def check(make: Callable[[], Callable[[], Any]]) -> None:
+def check(make: Callable[[], Callable[[], Any]], shapes: list[tuple[int, int]] = SHAPES) -> None:
     with scope_guard(Scope()):
         wanted = make()()
     with ranks_as_threads() as run:
-        for trainers, servers in SHAPES:
+        for trainers, servers in shapes:
             scripts = [make() for _ in range(trainers + servers)]
             for results in run(trainers, servers, scripts):
                 for got, value in zip(results, wanted, strict=True):
@@ -105,3 +105,16 @@ def test_gradients_cut_on_their_way_are_refused():
 
     with pytest.raises(PlanError, match="cuts a gradient within the backward pass"):
         check(lambda: training(net))
+
+
+@pytest.mark.parametrize(("trainers", "servers"), [(2, 1), (1, 0), (2, 0)])
+def test_rows_that_are_counted_as_gradients_need_servers(trainers, servers):
+    def net(x: Any, label: Any) -> list[Any]:
+        chance = layers.fc(layers.data_norm(x), 2, act="softmax")
+        return [layers.mean(layers.cross_entropy(chance, label))]
+
+    if servers or trainers == 1:
+        check(lambda: training(net), [(trainers, servers)])
+        return
+    with pytest.raises(PlanError, match="gives numbers of rows as gradients"):
+        check(lambda: training(net), [(trainers, servers)])

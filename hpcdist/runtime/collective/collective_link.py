@@ -123,6 +123,7 @@ class CollectiveLink(Link):
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
         (main,) = mains
+        _check_counts(main, len(self._names))
         me = self._trainers.rank
         group = Group("grad_allreduce", self._names, me, self._names[me], fusing=PLAIN)
         first, trainer = rewritten(startup, main, group)
@@ -405,6 +406,17 @@ def _say_fused(gradients: int, sums: int) -> None:
             f"Find all_reduce operators: {gradients}. To make the speed faster, some all_reduce "
             f"ops are fused during training, after fusion, the number of all_reduce ops is {sums}."
         )
+
+
+def _check_counts(main: Program, trainers: int) -> None:
+    """Refuse rows that are counted as gradients: each trainer would add those of whole batches."""
+    for op in main.global_block().ops:
+        if op.type == "data_norm_grad" and trainers > 1:
+            raise PlanError(
+                f"{op.place} {op} gives numbers of rows as gradients: without servers, every "
+                "trainer would add those of the whole batch; train with servers (--pservers), or "
+                "call DistributeTranspiler.transpile in the script and cut the data there"
+            )
 
 
 def _check_sparse(program: Program) -> None:
