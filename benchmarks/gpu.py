@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --model mlp --batch 8 --place cpu --steps 3   # to see that it runs
 
 Prints one line for each way: the median and the spread of a step, in milliseconds; where PyTorch is
-not installed, ours alone. It has not run on a GPU so far.
+not installed, ours alone. `hpcdist-fused` and `-compiled` are HPCDIST_KERNELS.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import runpy
 import statistics
 import sys
@@ -23,7 +24,11 @@ import numpy as np
 
 import hpcdist as fluid
 
-OURS = "hpcdist"  # the way that needs no PyTorch
+OURS = "hpcdist-own"  # the way that needs no PyTorch
+WAYS = (
+    *(OURS, "hpcdist-fused", "hpcdist-compiled", "torch-eager", "torch-compile"),
+    *("hpcdist-fused-amp", "hpcdist-compiled-amp", "torch-eager-amp", "torch-compile-amp"),
+)
 CLASSES = 1000
 WIDTHS = (1024, 1024)  # of the perceptron's hidden layers
 FEATURES = 784
@@ -39,8 +44,11 @@ def shape_of(options: argparse.Namespace) -> tuple[int, ...]:
     return (options.batch, 3, options.image_size, options.image_size)
 
 
-def ours(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tuple[Step, Step]:
+def ours(
+    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, kernels: str, mixed: bool
+) -> tuple[Step, Step]:
     """Return a step, and what waits until the GPU has done all."""
+    os.environ["HPCDIST_KERNELS"] = kernels
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
         image = fluid.data("image", [None, *x.shape[1:]], "float32")
@@ -53,15 +61,20 @@ def ours(options: argparse.Namespace, x: np.ndarray, y: np.ndarray) -> tuple[Ste
         else:
             score = runpy.run_path(str(RESNET))["resnet"](image, CLASSES, 50)
         loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
-        fluid.optimizer.Momentum(0.01, 0.9).minimize(loss)
+        optimizer = fluid.optimizer.Momentum(0.01, 0.9)
+        if mixed:
+            optimizer = fluid.contrib.mixed_precision.decorate(optimizer)
+        optimizer.minimize(loss)
     place = fluid.CPUPlace() if options.place == "cpu" else fluid.CUDAPlace(0)
     exe = fluid.Executor(place)
     exe.run(startup, scope=scope)
     feed = {"image": x, "label": y}
-    return (
-        lambda: exe.run(main, feed, [], scope=scope),
-        lambda: exe.run(main, feed, [loss], scope=scope),
-    )
+
+    def told() -> float:
+        (value,) = exe.run(main, feed, [loss], scope=scope)
+        return float(value[0])
+
+    return lambda: exe.run(main, feed, [], scope=scope), told
 
 
 def of_torch(
@@ -73,8 +86,12 @@ def of_torch(
     where = "cpu" if options.place == "cpu" else "cuda"
     network = (torch_mlp if options.model == "mlp" else torch_resnet50)(torch).to(where)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    if mixed and options.model != "mlp":
+        network = network.to(memory_format=torch.channels_last)
     forward = torch.compile(network) if compiled else network
-    host = torch.from_numpy(x), torch.from_numpy(y).reshape(-1)
+    host = [torch.from_numpy(x), torch.from_numpy(y).reshape(-1)]
+    if where == "cuda":
+        host = [tensor.pin_memory() for tensor in host]
     last = []
 
     def step() -> None:
@@ -135,11 +152,11 @@ def torch_resnet50(torch):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ins, CLASSES))
 
 
-def timed(step: Step, told: Step, options: argparse.Namespace) -> list[float]:
-    """Return milliseconds per step: of groups of steps that end when the GPU has done them."""
+def timed(step: Step, told: Step, options: argparse.Namespace) -> tuple[list[float], float]:
+    """Return milliseconds per step, of groups that end when the GPU has done all; and a loss."""
     for _ in range(options.warmup):
         step()
-    told()
+    loss = told()
     found = []
     for _ in range(options.groups):
         begin = time.perf_counter()
@@ -147,7 +164,7 @@ def timed(step: Step, told: Step, options: argparse.Namespace) -> list[float]:
             step()
         told()
         found.append((time.perf_counter() - begin) / options.steps * 1e3)
-    return found
+    return found, loss
 
 
 def main() -> None:
@@ -159,7 +176,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="in a group that is timed together")
     parser.add_argument("--groups", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=5)
-    parser.add_argument("--ways", default=f"{OURS},eager,compile,amp,amp-compile")
+    parser.add_argument("--ways", default=",".join(WAYS), help="by default all")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     x = rng.standard_normal(shape_of(options), np.float32)
@@ -170,16 +187,19 @@ def main() -> None:
         print(f"left out, PyTorch is not installed: {', '.join(left_out)}", file=sys.stderr)
         ways = [way for way in ways if way == OURS]
     for way in ways:
-        if way == OURS:
+        whose, _, how = way.partition("-")
+        mixed = how.endswith("amp")
+        if whose == "hpcdist":
             try:
-                step, told = ours(options, x, y)
+                step, told = ours(options, x, y, how.removesuffix("-amp"), mixed)
             except fluid.HpcdistError as error:
                 sys.exit(f"left out: {', '.join(ways)}: {error}")
         else:
-            step, told = of_torch(options, x, y, "compile" in way, "amp" in way)
-        times = timed(step, told, options)
+            step, told = of_torch(options, x, y, how.startswith("compile"), mixed)
+        times, loss = timed(step, told, options)
         line = {"way": way, "ms": round(statistics.median(times), 3)}
-        print(json.dumps({**line, "least": round(min(times), 3), "most": round(max(times), 3)}))
+        line |= {"least": round(min(times), 3), "most": round(max(times), 3)}
+        print(json.dumps({**line, "loss": round(loss, 4)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ def main():
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=250, help="rows, over all trainers")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     options.directory.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def main():
     inputs, loss, accuracy = network(width=4)
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adam(0.003).minimize(loss)
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
 
     def read(file, **how):

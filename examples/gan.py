@@ -45,6 +45,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="rows, over all trainers")
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
     pixels = fluid.dataset.digits.feature_num
 
@@ -63,7 +64,7 @@ def main():
     fluid.optimizer.Adam(0.002, beta1=0.5).minimize(d_loss)
     fluid.optimizer.Adam(0.002, beta1=0.5).minimize(dg_loss, parameter_list=of_generator)
 
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     digits = np.array([image for image, _ in fluid.dataset.digits.train()()])
     random = np.random.RandomState(1)  # every trainer draws the same, and takes its rows

@@ -77,13 +77,14 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32, help="sentences, over all trainers")
     parser.add_argument("--sentences", type=int, default=3200, help="of an epoch")
     parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     fluid.default_startup_program().random_seed = 7
     inputs, loss, counts = network(options)
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.SGD(options.rate).minimize(loss)
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     feeder = fluid.DataFeeder(inputs, fluid.CPUPlace())
     batches = fluid.batch(sentences(options.sentences, 1), options.batch_size)

@@ -136,6 +136,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=64, help="sentences, over all trainers")
     parser.add_argument("--sentences", type=int, default=6400, help="of an epoch")
     parser.add_argument("--rate", type=float, default=0.01)
+    parser.add_argument("--place", type=fluid.place, default="cpu", help="cpu, or gpu: this rank's")
     options = parser.parse_args()
 
     fluid.default_startup_program().random_seed = 7
@@ -145,7 +146,7 @@ def main():
     translating = fluid.Program()
     with fluid.program_guard(translating, fluid.Program()):
         best = translating_network(options.width, options.beams)
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(options.place)
     exe.run(fluid.default_startup_program())
     names = [variable.name for variable in inputs]
 

@@ -243,10 +243,18 @@ BATCH_NORM = Setting(
 )
 KERNELS = Setting(
     "HPCDIST_KERNELS",
-    Word("own", "torch"),
-    "own",
-    "whose kernels compute convolutions and gelu: hpcdist's own, or PyTorch's, if it is installed; "
-    "the same on all ranks of a job",
+    Word("auto", "own", "torch", "fused", "compiled"),
+    "auto",
+    "whose kernels compute: hpcdist's own; PyTorch's for convolutions and gelu (`torch`), for all "
+    "runs of operators that it can compute as one (`fused`), or these compiled by inductor "
+    "(`compiled`). `auto` is `fused` on a GPU, if PyTorch with CUDA is installed, else `own`. The "
+    "same on all ranks of a job",
+)
+TF32 = Setting(
+    "HPCDIST_TF32",
+    Switch(),
+    False,
+    "whether matrix products and convolutions of float32 on a GPU round their operands to TF32",
 )
 RECORD_MIB = Setting(
     "HPCDIST_RECORD_MIB",
@@ -426,3 +434,9 @@ def flag(name: str) -> Setting[Any]:
     if name not in FLAGS:
         raise SettingError(f"there is no flag {name!r}; the flags are {', '.join(sorted(FLAGS))}")
     return FLAGS[name]
+
+
+def tell_cupy() -> None:
+    """Have cupy, which is about to be imported, round to TF32 if that is wished."""
+    if TF32.read():
+        os.environ["CUPY_TF32"] = "1"  # its own variable, read at its first product

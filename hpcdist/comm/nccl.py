@@ -40,6 +40,7 @@ class NcclCollective:
         self.stream = Stream(self.cupy)
         self._comm: Any = self._connected()
         self._failed = ""
+        self._closed = False
         self._ending = threading.Lock()
 
     def _connected(self) -> Any:
@@ -134,8 +135,9 @@ class NcclCollective:
                 self.group.lacking(lambda: "the last sums", lambda: others),
                 self.group.deadline_s,
             )()
+            self.check()
             self._comm.destroy()
-            self._comm = None
+            self._comm, self._closed = None, True
 
     def abort(self) -> None:
         """End all work of this communicator here: the others find an error, or their deadline."""
@@ -159,7 +161,12 @@ class NcclCollective:
         return self._comm
 
     def check(self) -> None:
-        """Raise CommError, and give the communicator up, if NCCL has noticed an error."""
+        """Raise CommError, and give the communicator up, if NCCL has noticed an error.
+
+        Nothing is wrong with work that had ended when the communicator was closed.
+        """
+        if self._closed:
+            return
         try:
             self.comm.check_async_error()
         except FAILURES as error:

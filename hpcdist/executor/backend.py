@@ -133,6 +133,7 @@ class CupyBackend(Backend):
     alignment = 128  # what a GPU reads at once
 
     def __init__(self, device_id: int) -> None:
+        settings.tell_cupy()
         try:
             self.xp: Any = importlib.import_module("cupy")
             count = self.xp.cuda.runtime.getDeviceCount()

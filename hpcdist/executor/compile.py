@@ -24,6 +24,7 @@ from hpcdist.executor.analysis import (
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.chains import join_chains
 from hpcdist.executor.compiled_form import Compiled, Step
+from hpcdist.executor.cuda_graphs import join_replays
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, Place
 from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
@@ -41,6 +42,7 @@ from hpcdist.executor.pool import Pool
 from hpcdist.executor.predicated import may_be_undone, run_and_select
 from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
+from hpcdist.executor.segments import fuse
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, grad_name
@@ -48,6 +50,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
 from hpcdist.graph.variable import Parameter
+from hpcdist.ops.by_torch import kernels_of
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.transpiler.sharded_updates import not_here, owners_of
 
@@ -74,6 +77,7 @@ class Compiler:
         self.arrays: dict[str, Any] = {}
         self._places: dict[Any, Any] = {}
         self.given: frozenset[str] = frozenset()
+        self._kernels = kernels_of(backend.xp)
 
     def compile(
         self,
@@ -105,6 +109,9 @@ class Compiler:
                 "loops, branches of open shapes and tensor arrays run on CPUPlace() only, not on a "
                 "GPU: make the Executor with CPUPlace()"
             )
+        steady = self._steady(feeds) and not dynamic.ops
+        if steady and program_of(self.block).memory_saving is None and self._kernels.in_runs:
+            ops = fuse(ops, metas, fetches, self._keeps)
         views = find_views(ops, metas, dynamic.ops, self._keeps)
         sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
@@ -112,7 +119,7 @@ class Compiler:
             groups = network.contiguous(controls, metas, self.backend)
             lay_contiguous(groups, metas, self.scope, self.backend, network.memory)
         fixed = {n for n in metas if self._keeps(n) or n in sent or n in self.arrays}
-        joins = self._may_join(feeds) and not dynamic.ops
+        joins = steady and self.backend.xp is not np
         flat = self._flat_updates(ops, metas, views, fixed) if joins else NO_FLAT_UPDATES
         for name in [n for n in metas if n in fixed and n not in views]:
             self._fix(name, metas[name])
@@ -143,6 +150,8 @@ class Compiler:
         )
         if joins:
             steps, bound_ops = join_chains(self.backend.xp, steps, bound_ops)
+        if joins and self._kernels.in_runs:
+            steps, bound_ops = join_replays(self.backend.xp, steps, bound_ops, metas)
         fitting = None
         if any(meta.sequences is not None for meta in feeds.values()):
             fixed_ops = {*map(id, controls), *dynamic.ops}
@@ -227,10 +236,10 @@ class Compiler:
         return value
 
     # -- arrays ------------------------------------------------------------------------------
-    def _may_join(self, feeds: Mapping[str, Meta]) -> bool:
-        """Tell whether calls may become one: on a GPU, if nobody asks for them one by one."""
+    def _steady(self, feeds: Mapping[str, Meta]) -> bool:
+        """Tell whether calls may become one: shapes stay, and nobody asks for them one by one."""
         ragged = any(meta.sequences is not None for meta in feeds.values())
-        return self.backend.xp is not np and not ragged and not settings.CHECK_NAN_INF.read()
+        return not ragged and not settings.CHECK_NAN_INF.read()
 
     def _flat_updates(
         self,

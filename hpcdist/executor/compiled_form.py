@@ -90,4 +90,5 @@ class Compiled:
 
     @staticmethod
     def _describe(op: Operator) -> str:
-        return f"{op.place} {op}"
+        segment = op.attrs.get("segment")  # of operators that are computed as one
+        return f"{op.place} {op}" if segment is None else str(segment)

@@ -24,7 +24,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, infer_outputs, lookup, own_attrs
-from hpcdist.graph.values import TensorArray, Value
+from hpcdist.graph.values import ARRAY, TensorArray, Value
 from hpcdist.ops.arrays import zeros_like
 from hpcdist.ops.selected_rows import SelectedRows
 
@@ -288,7 +288,10 @@ class Interpreter:
     def _run_inside(self, op: Operator, inside: Block) -> None:
         if op.type == "while":
             condition = op.input("Condition")[0]
+            arrays = [name for name, var in inside.vars.items() if var.type == ARRAY]
             while self.get(condition).number:
+                for name in arrays:  # each turn has its own: an array within a loop begins empty
+                    self._values.pop(name, None)
                 self._run_block(inside)
         elif op.type == "recurrent":
             self._run_recurrent(op, inside)

@@ -6,6 +6,7 @@ An operator whose results' shapes follow from its operands' values has ``values`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -46,22 +47,47 @@ class TensorArray(list[Any]):
 
 @dataclass(frozen=True, eq=False)
 class RankTable:
-    """Sequences of a value, the longest first: their numbers and lengths."""
+    """Sequences of one level of a value, those of the most items first: numbers and lengths.
+
+    Items of the last level are rows, those of other levels are sequences themselves.
+    """
 
     lod: Lod
+    level: int
     order: Any
     lengths: Any = field(repr=False)
 
     @staticmethod
-    def of(lod: Lod) -> RankTable:
+    def of(lod: Lod, level: int) -> RankTable:
         """Sort sequences; of equally long ones the first comes first."""
-        order = np.argsort(-lod.lengths, kind="stable")
-        return RankTable(lod, order, lod.lengths[order])
+        lengths = np.diff(lod.offsets[level])
+        order = np.argsort(-lengths, kind="stable")
+        return RankTable(lod, level, order, lengths[order])
+
+    @property
+    def of_items(self) -> Lod:
+        """How items, one row each, group into sequences."""
+        return Lod(self.level + 1, self.lod.offsets[: self.level + 1])
 
     def longer(self, step: int) -> int:
-        """Return how many sequences have a row at this step."""
+        """Return how many sequences have an item at this step."""
         return int((self.lengths > step).sum())
 
-    def rows(self, step: int) -> Any:
-        """Return the rows of a step."""
-        return self.lod.last[:-1][self.order[: self.longer(step)]] + step
+    def items(self, step: int) -> Any:
+        """Return the items of a step."""
+        return self.lod.offsets[self.level][:-1][self.order[: self.longer(step)]] + step
+
+    def rows(self, step: int) -> tuple[Any, Lod | None]:
+        """Return the rows of a step, and how they group where its items are sequences."""
+        return rows_of(self.items(step), self.lod.offsets[self.level + 1 :])
+
+
+def rows_of(items: Any, levels: Sequence[Any]) -> tuple[Any, Lod | None]:
+    """Return the rows of some sequences of the first of these levels, and how they group then."""
+    lengths = []
+    for offsets in levels:
+        starts, counts = offsets[:-1][items], np.diff(offsets)[items]
+        lengths.append(counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        items = np.repeat(starts, counts) + within
+    return items, Lod.of_lengths(lengths) if lengths else None

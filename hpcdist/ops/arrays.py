@@ -14,7 +14,7 @@ from hpcdist.errors import FeedError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
-from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value
+from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value, rows_of
 from hpcdist.ops.common import grad_by
 
 
@@ -176,29 +176,60 @@ define(
 def _table(x: Value, level: int) -> RankTable:
     if x.lod is None:
         raise FeedError("lod_rank_table: X is not grouped into sequences; declare lod_level=1")
-    if level != x.lod.level - 1:
-        raise FeedError(
-            f"lod_rank_table: level {level} of {x.lod.level}: steps of sequences of sequences are "
-            "not there; take the last level"
-        )
-    return RankTable.of(x.lod)
+    if level >= x.lod.level:
+        raise FeedError(f"lod_rank_table: level {level}: X has levels 0..{x.lod.level - 1}")
+    return RankTable.of(x.lod, level)
+
+
+def _step(x: Value, rows: Any, lod: Lod | None) -> Value:
+    return Value(np.take(x.array, rows, axis=0), lod)
+
+
+def _longest_of(table: RankTable) -> int:
+    return max(int(table.lengths.max(initial=0)), 1)  # a step of no rows, if there are none
 
 
 def _steps(x: Value, table: RankTable) -> TensorArray:
-    longest = max(int(table.lengths.max(initial=0)), 1)  # a step of no rows, if there are none
-    return TensorArray(Value(np.take(x.array, table.rows(t), axis=0)) for t in range(longest))
+    return TensorArray(_step(x, *table.rows(t)) for t in range(_longest_of(table)))
 
 
 def _together(x: Any, table: RankTable, like: Meta | None = None) -> Value:
-    """``like``: what a row is if no step was computed, for all sequences are empty."""
+    """``like``: what a row is if no step was computed, for all sequences are empty.
+
+    A step's value has a row for each item, or sequences for items that are sequences.
+    """
     if not x and like is not None:
-        return Value(np.zeros((0, *like.shape[1:]), like.dtype), table.lod)
-    first = x[0].array
-    out = np.zeros((table.lod.rows, *first.shape[1:]), first.dtype)
+        return Value(np.zeros((0, *like.shape[1:]), like.dtype), table.of_items)
+    nested = x[0] is not None and x[0].lod is not None
+    lod = table.lod if nested else table.of_items
+    out = np.zeros((lod.rows, *x[0].array.shape[1:]), x[0].array.dtype)
     for step, value in enumerate(x):
+        if value is None:
+            continue
+        rows, inner = table.rows(step) if nested else (table.items(step), None)
+        if inner is not None and not inner.same(value.lod):
+            raise FeedError(
+                f"array_to_lod_tensor: step {step} has sequences of other lengths than the "
+                "step_input: pool them, one row for each"
+            )
+        out[rows] = value.array
+    return Value(out, lod)
+
+
+def _rows_together(x: Value, table: RankTable, steps: Any) -> Value:
+    """Put gradients of steps in the places of the steps' rows."""
+    out = np.zeros_like(x.array)
+    for step, value in enumerate(steps):
         if value is not None:
-            out[table.rows(step)] = value.array
-    return Value(out, table.lod)
+            out[table.rows(step)[0]] = value.array
+    return Value(out, x.lod)
+
+
+def _items_apart(x: Any, table: RankTable, dout: Value) -> TensorArray:
+    """Return the rows of a gradient that belong to each step's value."""
+    if x and x[0] is not None and x[0].lod is not None:
+        return _steps(dout, table)
+    return TensorArray(_step(dout, table.items(t), None) for t in range(_longest_of(table)))
 
 
 def _shrunk(x: Value, i: Value, table: RankTable) -> Value:
@@ -224,10 +255,7 @@ def _reordered_rows(x: Value, table: RankTable) -> tuple[Any, Lod | None]:
                 f"{len(table.order)} sequences"
             )
         return table.order, None
-    starts, lengths = x.lod.last[:-1][table.order], x.lod.lengths[table.order]
-    lod = Lod.of_lengths([lengths])
-    within = np.arange(lod.rows) - np.repeat(lod.last[:-1], lengths)
-    return np.repeat(starts, lengths) + within, lod
+    return rows_of(table.order, x.lod.offsets)
 
 
 def _reordered(x: Value, table: RankTable) -> Value:
@@ -241,12 +269,21 @@ def _reordered_grad(x: Value, table: RankTable, dout: Value) -> Value:
     return Value(out, x.lod)
 
 
+def _below(lod: Lod | None, level: int) -> Lod | None:
+    """Return the levels of an item's own rows; None if it is a row."""
+    return None if lod is None or lod.level <= level + 1 else Lod(lod.level - level - 1)
+
+
+def _around(lod: Lod | None) -> Lod:
+    return Lod(1 if lod is None else lod.level + 1)
+
+
 define(
     "lod_rank_table",
     "X -> Out",
     rows=_by_steps,
     attrs={"level": 0},
-    infer=lambda x, **_: Meta((), x.dtype, RANK_TABLE),
+    infer=lambda x, level: Meta((), x.dtype, RANK_TABLE, lod=_below(x.lod, level)),
     values=_table,
 )
 define(
@@ -260,27 +297,23 @@ define(
     "lod_tensor_to_array",
     "X, RankTable -> Out",
     rows=_by_steps,
-    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, ARRAY),
+    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, ARRAY, lod=table.lod),
     values=_steps,
     grad=grad_by("lod_tensor_to_array_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
 )
-
-
-def _steps_grad(x: Value, table: RankTable, dout: Any) -> Value:
-    return _together(dout, table) if any(v is not None for v in dout) else zeros_like(x)
 
 
 define(
     "lod_tensor_to_array_grad",
     "X, RankTable, Out@GRAD -> X@GRAD",
     infer=_element,
-    values=_steps_grad,
+    values=_rows_together,
 )
 define(
     "array_to_lod_tensor",
     "X, RankTable -> Out",
     rows=_by_steps,
-    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=Lod(1)),
+    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=_around(x.lod)),
     values=_together,
     grad=grad_by("array_to_lod_tensor_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
 )
@@ -288,7 +321,7 @@ define(
     "array_to_lod_tensor_grad",
     "X, RankTable, Out@GRAD -> X@GRAD",
     infer=_array_of,
-    values=lambda x, table, dout: _steps(dout, table),
+    values=_items_apart,
 )
 _SHRUNK_GRAD = "X, I, RankTable, Out@GRAD -> X@GRAD"
 define(

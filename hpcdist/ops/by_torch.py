@@ -7,12 +7,16 @@ which runs it once more. Without torch, using such an operator is an error that 
 
 from __future__ import annotations
 
+import enum
+import functools
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import GraphError, HpcdistError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, Slot, define, parse_signature
@@ -23,6 +27,36 @@ Function = Callable[..., Any]
 # Extents to try where one is not known: those of a result that differ are not known either.
 _TRIED = (24, 48)
 _defined: dict[str, Function] = {}
+
+
+class Kernels(enum.Enum):
+    """Whose kernels compute, see HPCDIST_KERNELS."""
+
+    OWN = "own"
+    TORCH = "torch"  # single operators
+    FUSED = "fused"  # runs of operators, as one function
+    COMPILED = "compiled"  # the same, by inductor
+
+    @property
+    def in_runs(self) -> bool:
+        """Whether runs of operators are computed as one."""
+        return self in (Kernels.FUSED, Kernels.COMPILED)
+
+
+def kernels_of(xp: Any) -> Kernels:
+    """Return whose kernels compute on arrays of numpy or cupy."""
+    word = settings.KERNELS.read()
+    if word != "auto":
+        return Kernels(word)
+    return Kernels.FUSED if xp is not np and _on_gpus() else Kernels.OWN
+
+
+@functools.cache
+def _on_gpus() -> bool:
+    """Tell whether torch is there, with CUDA."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    return bool(torch_for("HPCDIST_KERNELS=auto").cuda.is_available())
 
 
 def needing_torch() -> Sequence[str]:
@@ -38,12 +72,21 @@ def functions() -> Mapping[str, Function]:
 def torch_for(type: str) -> Any:
     """Return torch, which the operator needs; HpcdistError if it is not installed."""
     try:
-        return importlib.import_module("torch")
+        torch = importlib.import_module("torch")
     except ImportError as error:
         raise HpcdistError(
             f"operator {type!r} needs torch, which cannot be imported ({error}): install "
             "hpcdist[torch] (pip install .[torch]) on every rank"
         ) from None
+    _set_rounding(torch)
+    return torch
+
+
+@functools.cache
+def _set_rounding(torch: Any) -> None:
+    """Have float32 computed in float32, unless TF32 is wished."""
+    torch.backends.cudnn.allow_tf32 = settings.TF32.read()
+    torch.backends.cuda.matmul.allow_tf32 = settings.TF32.read()
 
 
 def define_by_torch(

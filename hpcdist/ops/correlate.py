@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist import settings
+from hpcdist.ops.by_torch import Kernels, kernels_of
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.windows import Correlation
 
@@ -39,7 +39,8 @@ def _made_for(xp: Any, c: Correlation, channels: int) -> Any:
 
     ``channels``: how many of them each filter sees.
     """
-    if settings.KERNELS.read() == "torch" and (xp is not np or _is_for_torch(c, channels)):
+    by_torch = kernels_of(xp) is not Kernels.OWN
+    if by_torch and (xp is not np or _is_for_torch(c, channels)):
         return importlib.import_module("hpcdist.ops.correlate_torch")
     kind = "cpu" if xp is np else "device"
     return importlib.import_module(f"hpcdist.ops.correlate_{kind}")

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from hpcdist import settings
 from hpcdist.graph.registry import define
 from hpcdist.graph.rows import by_element
-from hpcdist.ops.by_torch import tensor_on, torch_for
+from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
 from hpcdist.ops.common import grad_by, like_inputs, same
 
 Call = Callable[[], Any]
@@ -78,7 +77,7 @@ def _compiled(kernel: str, *arrays: Any) -> Call:
 
 
 def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
-    if settings.KERNELS.read() != "torch":
+    if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return _compiled("gelu", x, out)
         return functools.partial(_gelu, xp, x, out, approximate)
@@ -89,7 +88,7 @@ def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
 
 
 def _grad_bind(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> Call:
-    if settings.KERNELS.read() != "torch":
+    if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return _compiled("gelu_back", x, dout, dx)
         return functools.partial(_gelu_grad, xp, x, dout, dx, approximate)

@@ -99,6 +99,7 @@ def _drawing(
     part = part_of(negatives, rows, None)
     words = filler(xp, part, key_of(seed, stream or state.name), state)
     check = range_check(xp, label, num_total_classes, "nce", "classes")
+    custom = xp.asarray(custom_neg_classes, classes.dtype)
 
     def draw() -> Any:
         drawn = words().reshape(negatives.shape)
@@ -113,7 +114,7 @@ def _drawing(
     def run() -> None:
         check()
         classes[:, :many] = trues
-        negatives[...] = custom_neg_classes if custom_neg_classes else draw()
+        negatives[...] = custom if custom_neg_classes else draw()
 
     return run
 

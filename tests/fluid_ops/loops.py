@@ -51,6 +51,25 @@ def dynamic_rnn(fluid, layers):
     return [loss, drnn(), "ragged@GRAD", "fc_0.w_0@GRAD", "fc_0.w_1@GRAD", "fc_0.b_0@GRAD"]
 
 
+def nested_dynamic_rnn(fluid, layers):
+    """Of sequences of sequences: outer steps are sequences, and sequences or rows come of them."""
+    x = layers.data("nested", [3], lod_level=2)
+    x.stop_gradient = False
+    outer = layers.DynamicRNN()
+    with outer.block():
+        sentence = outer.step_input(x)
+        inner = layers.DynamicRNN()
+        with inner.block():
+            word = inner.step_input(sentence)
+            inner.output(layers.fc(word, 4, act="tanh"))
+        outer.output(layers.sequence_last_step(inner()), layers.scale(sentence, 2.0))
+    last, twice = outer()
+    loss = layers.mean(layers.fc(layers.sequence_last_step(last), 1))
+    loss = layers.elementwise_add(loss, layers.mean(layers.square(twice)))
+    fluid.optimizer.SGD(0.5).minimize(loss)
+    return [loss, last, twice, "nested@GRAD", "fc_0.w_0@GRAD", "fc_0.b_0@GRAD"]
+
+
 def dynamic_rnn_with_static_inputs(fluid, layers):
     x, state = layers.data("ragged", [3], lod_level=1), layers.data("state", [4])
     state.stop_gradient = False
@@ -221,6 +240,7 @@ PROGRAMS = [
     while_sum,
     arrays,
     dynamic_rnn,
+    nested_dynamic_rnn,
     dynamic_rnn_with_static_inputs,
     static_rnn,
     cond_that_holds,
@@ -237,6 +257,7 @@ def run(fluid, program):
     values = {"x": rng.randn(5, 3), "ragged": rng.randn(7, 3), "state": rng.randn(3, 4)}
     values.update({"steps": rng.randn(5, 2, 3), "sized": rng.randn(2, 3)})
     values["context"] = rng.randn(3, 5)
+    values["nested"] = np.random.RandomState(1).randn(9, 3)
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         fetches = program(fluid, fluid.layers)
@@ -245,6 +266,9 @@ def run(fluid, program):
     feed = {n: v.astype("float32") for n, v in values.items() if main.global_block().has_var(n)}
     if "ragged" in feed:
         feed["ragged"] = fluid.create_lod_tensor(feed["ragged"], [LENGTHS], place)
+    if "nested" in feed:
+        lengths = [[2, 1, 3], [2, 1, 1, 2, 1, 2]]
+        feed["nested"] = fluid.create_lod_tensor(feed["nested"], lengths, place)
     if "first_ids" in feed or main.global_block().has_var("first_ids"):
         for name, value in (("first_ids", np.zeros), ("first_scores", np.ones)):
             dtype = "int64" if name == "first_ids" else "float32"

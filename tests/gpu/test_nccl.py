@@ -5,40 +5,17 @@ NCCL_MULTI_RANK_GPU_ENABLE=1 mpirun -n 4 python -m pytest tests/gpu     # NCCL 2
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 import hpcdist as fluid
 from hpcdist.comm.groups import Way, make_groups
-from hpcdist.comm.nccl import SHARED_GPU_FROM
 from tests.collective_cases import Body, CollectiveTests
-from tests.gpu.gpus import missing
+from tests.gpu.gpus import count, missing, needs_nccl_for
 from tests.mpi.device_jobs import check_losses
 from tests.mpi_ranks import run_ranks
 
-SHARE_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
-
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing() or "never"), pytest.mark.mpi]
-
-
-def gpus() -> int:
-    import cupy
-
-    count: int = cupy.cuda.runtime.getDeviceCount()
-    return count
-
-
-def skip_unless_nccl_has(ranks: int) -> None:
-    """Skip a test whose ranks NCCL cannot have on the GPUs that are there."""
-    from cupy.cuda import nccl
-
-    if not nccl.available:
-        pytest.skip("cupy finds no NCCL")
-    shared = os.environ.get(SHARE_VARIABLE) == "1"
-    if ranks > gpus() and not (shared and nccl.get_version() >= SHARED_GPU_FROM):
-        pytest.skip(f"{ranks} ranks on {gpus()} GPUs need NCCL 2.30 and {SHARE_VARIABLE}=1")
 
 
 class DeviceTests(CollectiveTests):
@@ -47,10 +24,10 @@ class DeviceTests(CollectiveTests):
 
     def run(self, size: int, body: Body) -> None:
         if self.way.carrier == "nccl":
-            skip_unless_nccl_has(size)
+            needs_nccl_for(size)
 
         def make(transport):
-            device = transport.on_host().rank % gpus()
+            device = transport.on_host().rank % count()
             (group,) = make_groups(transport, self.way, device, deadline_s=60)
             body(group)
             group.close()
@@ -111,6 +88,6 @@ class TestStaged(DeviceTests):
 @pytest.mark.parametrize("trainers", [2, 4])
 def test_training_has_the_losses_of_the_cpu(trainers, carrier, monkeypatch):
     if carrier == "nccl":
-        skip_unless_nccl_has(trainers)
+        needs_nccl_for(trainers)
     monkeypatch.setenv("HPCDIST_ALLREDUCE", carrier)
-    check_losses(trainers, lambda index: fluid.CUDAPlace(index % gpus()), nccl_comm_num=2)
+    check_losses(trainers, lambda index: fluid.CUDAPlace(index % count()), nccl_comm_num=2)

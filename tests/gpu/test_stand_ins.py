@@ -150,7 +150,8 @@ def test_cupy_makes_cuda_of_our_kernels(cupy):
 def made(cupy, monkeypatch) -> Any:
     """Return what makes arrays: without a GPU at addresses that nobody has, to be traced only."""
     if not missing():
-        return lambda shape, dtype="float32": cupy.zeros(shape, dtype)
+        yield lambda shape, dtype="float32": cupy.zeros(shape, dtype)
+        return
     memory = cupy.cuda.UnownedMemory(0x7F00_0000_0000, 1 << 20, None, 0)
     before = cupy.cuda.get_allocator()
     cupy.cuda.set_allocator(lambda nbytes: cupy.cuda.MemoryPointer(memory, 0))

@@ -139,6 +139,17 @@ def test_training_with_a_loop_keeps_its_parameters_in_place():
     assert losses[-1] < 0.01 * losses[0]
 
 
+def test_outer_steps_give_no_sequences_of_other_lengths():
+    x = layers.data("x", [2], lod_level=2)
+    outer = layers.DynamicRNN()
+    with outer.block():
+        sentence = outer.step_input(x)
+        outer.output(layers.sequence_concat([sentence, sentence]))
+    given = fluid.create_lod_tensor(np.ones((3, 2), "float32"), [[2, 1], [1, 1, 1]], None)
+    with pytest.raises(HpcdistError, match="step 0 has sequences of other lengths"):
+        run([outer()], {"x": given})
+
+
 # -- what is refused -------------------------------------------------------------------------------
 def test_conditions_must_be_bool_of_one_element():
     with pytest.raises(GraphTypeError, match="bool"):

@@ -216,6 +216,21 @@ def test_ranks_on_one_gpu(monkeypatch, version, share, refused):
     run_threads([lambda t=t: body(t) for t in world(2)])
 
 
+def test_a_value_is_had_after_the_group_that_summed_it_was_closed():
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        array = to_device(np.ones(4, np.float32))
+        reduction = group.allreduce_init(array)
+        reduction.start()
+        reduction.wait()
+        group.close()
+        assert (download(array) == 2).all()
+        with pytest.raises(CommError, match="it is closed"):
+            group.allreduce_init(array).start()
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
+
+
 def test_closing_and_aborting_two_levels_ends_all_their_communicators(cupy):
     way = Way(use_hierarchical_allreduce=True)
 

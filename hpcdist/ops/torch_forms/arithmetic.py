@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hpcdist.ops.elementwise import broadcast_shapes
 from hpcdist.ops.tensor import VALUE_ATTRS
 from hpcdist.ops.torch_forms import form
@@ -197,12 +199,12 @@ def fill_constant(torch, tensor, listed, value, outs, **_):
 
 
 def _one_number(shape, dtype, **values):
-    return len(set(values[VALUE_ATTRS[dtype]])) == 1
+    return np.unique(values[VALUE_ATTRS[dtype]]).size == 1
 
 
 @form("assign_value", when=_one_number, outs=True)
 def assign_value(torch, dtype, outs, **values):
-    return _full(torch, outs[0], values[VALUE_ATTRS[dtype]][0])
+    return _full(torch, outs[0], np.ravel(values[VALUE_ATTRS[dtype]])[0].item())
 
 
 # -- questions about values ------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def top_k(torch, x, k):
     if k == 1:
         index = torch.argmax(x, -1, keepdim=True)
         return torch.amax(x, -1, keepdim=True), index
-    chosen = torch.sort(torch.topk(x, k, -1).indices, -1).values
+    chosen = torch.sort(torch.topk(x, k, -1).indices, dim=-1).values
     values, order = torch.sort(torch.gather(x, -1, chosen), dim=-1, descending=True, stable=True)
     return values, torch.gather(chosen, -1, order)
 

@@ -1,0 +1,99 @@
+"""Calls on a GPU, one behind the other, launched as one CUDA graph: the host does nearly nothing.
+
+The first run computes as always, on a stream of its own; the second is recorded, and from then on
+replayed. Memory that kernels take meanwhile is kept for the graph alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from hpcdist.executor.segments import TYPE
+from hpcdist.executor.traced import Call
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta
+from hpcdist.ops.by_torch import torch_for
+from hpcdist.ops.optimize_update import UPDATES
+
+Step = Callable[[], Any]
+# What they do follows from memory of the GPU alone: nothing is counted on the host, or waited for.
+_REPLAYED = {
+    TYPE,
+    *UPDATES,
+    *("assign", "cast", "check_finite_and_unscale", "clip", "elementwise_add", "elementwise_div"),
+    *("elementwise_max", "elementwise_min", "elementwise_mul", "elementwise_sub", "fill_constant"),
+    *("increment", "scale", "square", "sqrt", "sum", "update_loss_scaling"),
+}
+
+
+class Replayed:
+    """Calls that become a CUDA graph when they run for the second time."""
+
+    def __init__(self, cupy: Any, calls: Sequence[Step]) -> None:
+        self._cupy, self._torch = cupy, torch_for(TYPE)
+        self._launches = [c.launch if isinstance(c, Call) else c for c in calls]
+        self._tells = [c.tell for c in calls if isinstance(c, Call)]
+        self._of_cupy = cupy.cuda.Stream(non_blocking=True)
+        self._stream = self._torch.cuda.ExternalStream(self._of_cupy.ptr)
+        self._pool = cupy.cuda.MemoryPool()
+        self._graph: Any = None
+        self._runs = 0
+
+    def __call__(self) -> None:
+        if self._graph is not None or (self._runs == 1 and self._captured()):
+            self._graph.replay()
+        else:
+            self._beside()
+        self._runs += 1
+        for tell in self._tells:
+            tell()
+
+    def _launch(self) -> None:
+        with self._of_cupy, self._cupy.cuda.using_allocator(self._pool.malloc):
+            for launch in self._launches:
+                launch()
+
+    def _beside(self) -> None:
+        """Compute on the stream of its own, behind and before all others' kernels."""
+        torch = self._torch
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._launch()
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def _captured(self) -> bool:
+        graph = self._torch.cuda.CUDAGraph()
+        how = {"stream": self._stream, "capture_error_mode": "thread_local"}
+        try:
+            with self._torch.cuda.graph(graph, **how):
+                self._launch()
+        except (RuntimeError, NotImplementedError) as error:
+            warnings.warn(f"not replayed as a CUDA graph, so slower: {error}", stacklevel=2)
+            return False
+        self._graph = graph
+        return True
+
+
+def join_replays(
+    cupy: Any, steps: Sequence[Step], ops: Sequence[Operator], metas: Mapping[str, Meta]
+) -> tuple[list[Step], list[Operator]]:
+    """Return steps with those that can be replayed together as one step each."""
+
+    def replayed(pair: tuple[Step, Operator]) -> bool:
+        names = (n for n in pair[1].input_arg_names if n in metas)
+        return pair[1].type in _REPLAYED and all(metas[n].type == "LOD_TENSOR" for n in names)
+
+    joined: list[Step] = []
+    owners: list[Operator] = []
+    for together, group in groupby(zip(steps, ops), replayed):
+        pairs = list(group)
+        if together:
+            joined.append(Replayed(cupy, [step for step, _ in pairs]))
+            owners.append(pairs[-1][1])
+        else:
+            joined += [step for step, _ in pairs]
+            owners += [op for _, op in pairs]
+    return joined, owners

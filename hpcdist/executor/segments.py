@@ -1,0 +1,122 @@
+"""Runs of operators that PyTorch computes as one: which they are, what goes in and out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hpcdist.executor.analysis import reads, writes
+from hpcdist.graph.names import EMPTY
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import Meta, arguments, lookup, own_attrs
+from hpcdist.graph.roles import ROLE_ATTR
+from hpcdist.ops.optimize_update import UPDATES
+from hpcdist.ops.torch_forms import forms
+
+TYPE = "torch_segment"
+ROUND = "round_to_float16"
+MOVES = {"flatten2", "reshape2", "slice", "transpose2"}  # they keep values as they are
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Operators one behind the other that are computed as one.
+
+    ``reads`` are the names of what they take from outside, ``writes`` of what others read of
+    theirs; a name may be in both. What only they read has no memory of the executor's. ``half``
+    are those of the ``reads`` whose values were rounded to half precision.
+    """
+
+    ops: tuple[Operator, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    metas: Mapping[str, Meta]
+    half: frozenset[str]
+
+    def __str__(self) -> str:
+        return f"{self.ops[0].place} {self.ops[0].type} to {self.ops[-1].place} {self.ops[-1].type}"
+
+    @property
+    def operator(self) -> Operator:
+        """The operator that stands for all of them."""
+        first = self.ops[0]
+        role = {ROLE_ATTR: max(int(op.role) for op in self.ops)}
+        slots = {"X": list(self.reads)}, {"XOut": list(self.writes)}
+        return Operator(first.block, TYPE, *slots, {"segment": self, **role})
+
+
+def fuse(
+    ops: Sequence[Operator],
+    metas: Mapping[str, Meta],
+    apart: Collection[str],
+    keeps: Callable[[str], bool],
+) -> list[Operator]:
+    """Return the operators with each run of those that have a torch form as one.
+
+    ``apart``: names that are fetched, or read by somebody else. Updates are left alone: they move
+    all parameters in one kernel already (`flat_updates`).
+    """
+    needed: set[str] = set(apart)
+    half = _rounded(ops)
+    fused: list[Operator] = []
+    for joined, group in groupby(reversed(ops), lambda op: _has_form(op, metas)):
+        run = list(group)
+        if joined and len(run) > 1:
+            segment = _segment(run[::-1], metas, half, lambda n: n in needed or keeps(n))
+            run = [segment.operator] if segment.reads else run  # constants, as startup has them
+        fused += run
+        needed.update(name for op in run for name in reads(op))
+    return fused[::-1]
+
+
+def _segment(
+    run: Sequence[Operator],
+    metas: Mapping[str, Meta],
+    half: Collection[str],
+    wanted: Callable[[str], bool],
+) -> Segment:
+    taken: dict[str, None] = {}
+    made: dict[str, None] = {}
+    for op in run:
+        taken.update(dict.fromkeys(name for name in reads(op) if name not in made))
+        made.update(dict.fromkeys(writes(op)))
+    results = tuple(filter(wanted, made))
+    known = {name: metas[name] for name in (*taken, *made)}
+    return Segment(tuple(run), tuple(taken), results, known, frozenset(taken.keys() & half))
+
+
+def _rounded(ops: Sequence[Operator]) -> set[str]:
+    """Return the names whose values are always rounded to half precision, or moved from such."""
+    made: dict[str, bool] = {}
+    for op in ops:
+        moves = op.type in MOVES and all(made.get(name, False) for name in reads(op))
+        half = moves or op.type == ROUND
+        made.update((name, half and made.get(name, True)) for name in writes(op))
+    return {name for name, half in made.items() if half}
+
+
+def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
+    """Return what stands in an operator's input slots, in the order of its definition."""
+    held = {slot: [values.get(n) for n in names] for slot, names in op.inputs.items()}
+    return arguments(lookup(op.type).inputs, held)
+
+
+def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
+    form = forms().get(op.type)
+    if form is None or form.draws or op.type in UPDATES or "sub_block" in op.attrs:
+        return False
+    definition = lookup(op.type)
+    names = [n for n in (*op.input_arg_names, *op.output_arg_names) if n != EMPTY]
+    if not all(_dense(metas.get(name)) for name in names):
+        return False
+    shapes = {n for slot in definition.shape_only for n in op.input(slot)}
+    if not all(metas[n].size for n in op.input_arg_names if n != EMPTY and n not in shapes):
+        return False
+    return form.holds(inputs_of(op, metas), own_attrs(definition, op.attrs))
+
+
+def _dense(meta: Meta | None) -> bool:
+    return (
+        meta is not None and meta.type == "LOD_TENSOR" and meta.sequences is None and meta.size >= 0
+    )

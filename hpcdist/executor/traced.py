@@ -1,0 +1,206 @@
+"""A run of operators as one function of torch's, and the operator that stands for it.
+
+A run is traced once, from the forms of its operators (`ops.torch_forms`), and becomes a graph of
+ATen's operators, from which what nobody needs is dropped. With HPCDIST_KERNELS=compiled, inductor
+makes kernels of it. It reads and writes the same memory as all other operators.
+
+Values that a Program rounds to half precision (`round_to_float16`) stay in half precision between
+operators that take it: matrix products and convolutions then compute in it, adding in single.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.device import tell_later
+from hpcdist.errors import FeedError
+from hpcdist.executor.segments import MOVES, ROUND, TYPE, Segment, inputs_of
+from hpcdist.graph.names import EMPTY
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import arguments, define, lookup, own_attrs
+from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
+from hpcdist.ops.torch_forms import Checked, forms
+
+_CONVOLUTIONS = {"conv2d", "depthwise_conv2d", "conv2d_grad", "depthwise_conv2d_grad"}
+_FORWARD_IN_HALF = (
+    *("batch_norm", "conv2d", "depthwise_conv2d", "elementwise_add", "flatten2", "matmul", "mul"),
+    *("pool2d", "relu", "reshape2", "slice", "stack", "transpose2", "unstack"),
+)
+_COMPUTING = {*_FORWARD_IN_HALF} - {*MOVES, "relu", "stack", "unstack"}
+_STATISTICS = ("Scale", "Bias", "Mean", "Variance", "SavedMean", "SavedVariance")  # of batch_norm
+# Products, which sum in single precision, and what rounds its result once or moves values only.
+_IN_HALF = {name for forward in _FORWARD_IN_HALF for name in (forward, f"{forward}_grad")}
+_LOWEST = -(2**63)
+
+
+class Call:
+    """A segment bound to arrays: what computes it, and what tells the host of wrong integers."""
+
+    def __init__(self, xp: Any, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]) -> None:
+        self._torch = torch = torch_for(TYPE)
+        self._on_host = xp is np
+        inputs = [tensor_on(torch, array) for array in xs]
+        places = {name: i for i, name in enumerate(segment.reads)}
+        targets = [  # what is overwritten is one tensor on both sides
+            inputs[places[name]] if name in places else tensor_on(torch, array)
+            for name, array in zip(segment.writes, outs)
+        ]
+        device = (inputs or targets)[0].device
+        graph, self._checked = _traced(torch, segment, inputs, device)
+        self._worst = torch.full((len(self._checked),), _LOWEST, dtype=torch.int64, device=device)
+        apart = [t for t in targets if not any(t is tensor for tensor in inputs)]
+        self._arguments = (*inputs, *apart, self._worst)
+        _write(torch, graph, [places.get(name) for name in segment.writes])
+        if kernels_of(xp) is Kernels.COMPILED:
+            graph = torch.compile(graph, fullgraph=True, dynamic=False)
+        self._run = graph
+
+    def __call__(self) -> None:
+        self.launch()
+        self.tell()
+
+    def launch(self) -> None:
+        """Compute. On a GPU this does not wait, and once it has run a CUDA graph can take it."""
+        with self._torch.no_grad():
+            self._run(*self._arguments)
+
+    def tell(self) -> None:
+        """Have integers that were out of range told of: on a GPU before a value is given out."""
+        if self._checked:
+            self.look() if self._on_host else tell_later(self)
+
+    def settle(self) -> None:
+        """Nothing here depends on other ranks."""
+
+    def look(self) -> None:
+        """Raise FeedError if an integer was out of range, and forget it."""
+        found = [worst ^ _LOWEST for worst in self._worst.tolist()]
+        self._worst.fill_(_LOWEST)
+        for (type, count, of), worst in zip(self._checked, found):
+            if not 0 <= worst < count:
+                late = "; it may be of an earlier step, and parameters were updated with it"
+                raise FeedError(
+                    f"{type}: id {worst} is outside 0..{count - 1}, the {count} {of}"
+                    f"{'' if self._on_host else late}"
+                )
+
+
+def _traced(
+    torch: Any, segment: Segment, inputs: Sequence[Any], device: Any
+) -> tuple[Any, list[tuple[str, int, str]]]:
+    """Return the graph of a segment, and what its integers must be: operator, count, of what.
+
+    The graph gives what the segment writes, and for each check the worst integer, with the sign
+    turned: so negative ones are the greatest. None of what it gives is the memory of an input.
+    """
+    checks: list[tuple[str, int, str]] = []
+    rounded = {n for op in segment.ops if op.type == ROUND for n in op.input("X")}
+
+    def run(*tensors: Any) -> list[Any]:
+        values = dict(zip(segment.reads, tensors))
+        values |= {name: values[name].to(torch.float16) for name in segment.half}
+        given = {_memory(tensor) for tensor in tensors}
+        worst = []
+        checks.clear()
+        for op in segment.ops:
+            for checked in _compute(torch, segment, op, values, rounded):
+                checks.append((op.type, checked.count, checked.of))
+                worst.append(checked.worst(torch) ^ _LOWEST)
+        results = [values[name] for name in segment.writes]
+        return [*(v.clone() if _memory(v) in given else v for v in results), *worst]
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad(), torch.device(device):
+        graph = make_fx(run, tracing_mode="fake")(*inputs)
+    graph.graph.eliminate_dead_code()
+    return graph, checks
+
+
+def _may_round(op: Operator, rounded: Collection[str]) -> bool:
+    """Tell whether what an operator gives may be rounded: the Program does so, or none is made."""
+    out = lookup(op.type).outputs[0].name
+    return op.type not in _COMPUTING or all(name in rounded for name in op.output(out))
+
+
+def _memory(tensor: Any) -> int:
+    memory: int = tensor.untyped_storage()._cdata
+    return memory
+
+
+def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> None:
+    """Have a graph write its results: over an input, or into one more argument; then the checks."""
+    graph, aten = module.graph, torch.ops.aten
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    results = list(output.args[0])
+    last = placeholders[-1]
+
+    def argument(name: str) -> Any:
+        nonlocal last
+        with graph.inserting_after(last):
+            last = graph.placeholder(name)
+        return last
+
+    targets = [
+        argument(f"target_{i}") if place is None else placeholders[place]
+        for i, place in enumerate(inputs_written)
+    ]
+    worst = argument("worst")
+    with graph.inserting_before(output):
+        for target, made in zip(targets, results):
+            graph.call_function(aten.copy_.default, (target, made))
+        found = results[len(targets) :]
+        if found:
+            stacked = graph.call_function(aten.stack.default, (found,))
+            greatest = graph.call_function(aten.maximum.default, (worst, stacked))
+            graph.call_function(aten.copy_.default, (worst, greatest))
+    output.args = ((),)
+    module.recompile()
+
+
+def _compute(
+    torch: Any, segment: Segment, op: Operator, values: dict[str, Any], rounded: Collection[str]
+) -> list[Checked]:
+    """Put an operator's results among the values; return what is to be checked of its inputs."""
+    if op.type == ROUND:
+        values[op.output("Out")[0]] = values[op.input("X")[0]].to(torch.float16)
+        return []
+    form, definition = forms()[op.type], lookup(op.type)
+    given = {n: values[n] for n in op.input_arg_names if n != EMPTY}
+    single = {n for n, value in given.items() if value.dtype == torch.float32}
+    half = {n for n, value in given.items() if value.dtype == torch.float16}
+    if op.type == "batch_norm" or op.type == "batch_norm_grad":
+        single -= {n for slot in _STATISTICS for n in op.input(slot)}
+    if op.type not in _IN_HALF or single or not _may_round(op, rounded):
+        given |= {n: given[n].to(torch.float32) for n in half}
+    elif half and op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
+        last = torch.channels_last
+        given |= {n: given[n].contiguous(memory_format=last) for n in half if given[n].dim() == 4}
+    attrs = own_attrs(definition, op.attrs)
+    inputs = inputs_of(op, given)
+    held = {
+        slot: [None if n == EMPTY else segment.metas.get(n) for n in names]
+        for slot, names in op.outputs.items()
+    }
+    outs = arguments(definition.outputs, held)
+    wanted = [any(out) if isinstance(out, list) else out is not None for out in outs]
+    for slot, made in zip(definition.outputs, form(torch, inputs, attrs, outs, wanted)):
+        several = made if slot.many else [made]
+        for name, value in zip(op.output(slot.name), several):
+            if name != EMPTY and value is not None:
+                values[name] = value
+    return form.checked(inputs, attrs)
+
+
+define(
+    TYPE,
+    "X* -> XOut*",
+    attrs={"segment": None},
+    bind=lambda xp, xs, outs, segment: Call(xp, segment, xs, outs),
+    rows=not_on_rows,
+)

@@ -1,0 +1,169 @@
+"""Runs of operators that torch computes as one: the numbers are those of single operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import hpcdist as fluid  # noqa: E402
+from hpcdist.errors import FeedError, GraphError  # noqa: E402
+from hpcdist.executor.segments import TYPE  # noqa: E402
+from tests.random_programs import build  # noqa: E402
+
+KERNELS = ("own", "fused")
+
+
+def built(network, optimizer=None):
+    """Return main, startup and loss of a network that takes x [n, 6] and label [n, 1]."""
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        x = fluid.data("x", [None, 6])
+        label = fluid.data("label", [None, 1], "int64")
+        loss = network(x, label)
+        (optimizer or fluid.optimizer.SGD(0.1)).minimize(loss)
+    return main, startup, loss
+
+
+def perceptron(x, label):
+    hidden = fluid.layers.fc(x, 8, act="relu")
+    score = fluid.layers.fc(hidden, 5)
+    return fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
+
+
+def batches(rows=(4, 4, 7, 4)):
+    rng = np.random.default_rng(0)
+    return [
+        {"x": rng.standard_normal((n, 6), np.float32), "label": rng.integers(0, 5, (n, 1))}
+        for n in rows
+    ]
+
+
+def trained(monkeypatch, kernels, network, optimizer=None, also=()):
+    """Return what is fetched in each step: the loss, and variables by name; and the executor."""
+    monkeypatch.setenv("HPCDIST_KERNELS", kernels)
+    main, startup, loss = built(network, optimizer() if optimizer else None)
+    exe, scope = fluid.Executor(fluid.CPUPlace()), fluid.Scope()
+    exe.run(startup, scope=scope)
+    fetched = [exe.run(main, feed, [loss, *also], scope=scope) for feed in batches()]
+    return fetched, exe, main
+
+
+def types_of(exe, main):
+    """Return the operators of the compiled forms of a Program."""
+    return [[op.type for op in entry.compiled.ops] for entry in exe._forms.get(main).values()]
+
+
+def assert_alike(one, other, near=2e-6):
+    for got, wanted in zip(one, other, strict=True):
+        for a, b in zip(got, wanted, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a, b, rtol=near, atol=near)
+
+
+def mixed_sgd():
+    return fluid.contrib.mixed_precision.decorate(fluid.optimizer.Momentum(0.1, 0.9))
+
+
+def images(x, label):
+    picture = fluid.layers.reshape(fluid.layers.fc(x, 64), [-1, 1, 8, 8])
+    for filters in (4, 4):
+        picture = fluid.layers.conv2d(picture, filters, 3, padding=1, bias_attr=False)
+        picture = fluid.layers.batch_norm(picture, act="relu")
+    pooled = fluid.layers.pool2d(picture, 2, "max", 2)
+    score = fluid.layers.fc(pooled, 5)
+    return fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
+
+
+@pytest.mark.parametrize("optimizer", [None, lambda: fluid.optimizer.Adam(0.01), mixed_sgd])
+def test_a_perceptron_is_one_segment_and_its_updates(monkeypatch, optimizer):
+    also = ["fc_0.tmp_1", "fc_0.w_0"]
+    runs = [trained(monkeypatch, k, perceptron, optimizer, also) for k in KERNELS]
+    assert_alike(runs[0][0], runs[1][0], 2e-3 if optimizer is mixed_sgd else 2e-6)
+    for types in types_of(*runs[1][1:]):
+        assert types[0] == TYPE and types.count(TYPE) <= 2
+    assert all(TYPE not in types for types in types_of(*runs[0][1:]))
+
+
+@pytest.mark.parametrize("optimizer", [None, mixed_sgd])
+def test_images_and_their_moving_averages(monkeypatch, optimizer):
+    also = ["batch_norm_0.w_1", "batch_norm_1.w_2", "conv2d_0.w_0"]
+    runs = [trained(monkeypatch, k, images, optimizer, also)[0] for k in KERNELS]
+    assert_alike(runs[0], runs[1], 2e-2 if optimizer else 2e-4)
+
+
+def test_a_wrong_label_is_told_before_anything_is_updated(monkeypatch):
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    main, startup, loss = built(perceptron)
+    exe, scope = fluid.Executor(fluid.CPUPlace()), fluid.Scope()
+    exe.run(startup, scope=scope)
+    feed = batches()[0]
+    exe.run(main, feed, [loss], scope=scope)
+    before = np.array(scope.find_var("fc_0.w_0").get_tensor())
+    for wrong in (-3, 5):
+        with pytest.raises(FeedError, match=rf"softmax_with_cross_entropy: id {wrong} is outside"):
+            exe.run(main, {**feed, "label": feed["label"] * 0 + wrong}, [loss], scope=scope)
+    assert (before == np.array(scope.find_var("fc_0.w_0").get_tensor())).all()
+    exe.run(main, feed, [loss], scope=scope)  # what was wrong is forgotten
+
+
+def test_variables_that_change_places(monkeypatch):
+    """Each result is computed from what was there before the segment, whatever it overwrites."""
+    found = []
+    for kernels in KERNELS:
+        monkeypatch.setenv("HPCDIST_KERNELS", kernels)
+        main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            a, b = (
+                fluid.layers.create_global_var([2], value, "float32", persistable=True)
+                for value in (1.0, 2.0)
+            )
+            kept = fluid.layers.assign(a)
+            fluid.layers.assign(b, a)
+            fluid.layers.assign(fluid.layers.scale(kept, 10.0), b)
+            fluid.layers.assign(kept, kept)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup, scope=scope)
+        found.append([exe.run(main, fetch_list=[a, b, kept], scope=scope) for _ in range(3)])
+    assert_alike(*found, near=0)
+
+
+def test_an_error_names_the_operators_of_the_segment(monkeypatch):
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    _, exe, main = trained(monkeypatch, "fused", perceptron)
+    (entry, *_) = exe._forms.get(main).values()
+    segment = next(op for op in entry.compiled.ops if op.type == TYPE)
+    assert entry.compiled._describe(segment).startswith("op #0 mul to op #")
+
+
+@pytest.mark.parametrize("first", [0, 10, 20])
+def test_random_programs(monkeypatch, first):
+    compared = 0
+    for seed in range(first, first + 10):
+        results = []
+        for kernels in KERNELS:
+            monkeypatch.setenv("HPCDIST_KERNELS", kernels)
+            program, scope = build(seed), fluid.Scope()
+            try:
+                with fluid.scope_guard(scope):
+                    exe = fluid.Executor(fluid.CPUPlace())
+                    exe.run(program.startup)
+                    fetch = [*program.fetch, *program.parameters]
+                    steps = [exe.run(program.main, f, fetch) for f in program.feeds]
+            except (GraphError, FeedError) as error:
+                steps = type(error).__name__
+            results.append(steps)
+        if isinstance(results[0], str):
+            assert results[0] == results[1], f"seed {seed}"
+            continue
+        if not all(np.isfinite(v).all() for step in results[0] for v in step):
+            continue
+        compared += 1
+        for own, fused in zip(*results, strict=True):
+            for a, b in zip(own, fused, strict=True):
+                scale = max(1.0, float(np.abs(a).max(initial=0)))
+                message = f"seed {seed}: {program.ops}"
+                np.testing.assert_allclose(b, a, rtol=2e-4, atol=2e-4 * scale, err_msg=message)
+    assert compared > 3
