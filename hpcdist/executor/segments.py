@@ -16,6 +16,12 @@ from hpcdist.ops.torch_forms import forms
 
 TYPE = "torch_segment"
 ROUND = "round_to_float16"
+# Forms that are exact on integers, and there for them: of these families, and some products.
+_EXACT_FAMILIES = {"arithmetic", "by_torch", "shape", "tables"}
+_EXACT = {"arg_max", "arg_min", "cumsum", "top_k"} | {
+    f"reduce_{name}" for name in ("all", "any", "max", "min", "prod", "sum")
+}
+_ROUNDING = {"clip", "clip_by_norm", "pad2d", "temporal_shift", "unfold"}
 MOVES = {"flatten2", "reshape2", "slice", "transpose2"}  # they keep values as they are
 
 
@@ -112,6 +118,10 @@ def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:
         return False
     shapes = {n for slot in definition.shape_only for n in op.input(slot)}
     if not all(metas[n].size for n in op.input_arg_names if n != EMPTY and n not in shapes):
+        return False
+    outs = [metas[n].dtype for n in op.output_arg_names if n != EMPTY]
+    exact = op.type in _EXACT or (form.family in _EXACT_FAMILIES and op.type not in _ROUNDING)
+    if not exact and not any(dtype.startswith("float") for dtype in outs):
         return False
     return form.holds(inputs_of(op, metas), own_attrs(definition, op.attrs))
 

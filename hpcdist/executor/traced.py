@@ -10,6 +10,7 @@ operators that take it: matrix products and convolutions then compute in it, add
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ _STATISTICS = ("Scale", "Bias", "Mean", "Variance", "SavedMean", "SavedVariance"
 # Products, which sum in single precision, and what rounds its result once or moves values only.
 _IN_HALF = {name for forward in _FORWARD_IN_HALF for name in (forward, f"{forward}_grad")}
 _LOWEST = -(2**63)
+_tracing = threading.Lock()  # torch.fx patches its modules while it traces: one thread at a time
 
 
 class Call:
@@ -115,7 +117,7 @@ def _traced(
 
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with torch.no_grad(), torch.device(device):
+    with _tracing, torch.no_grad(), torch.device(device):
         graph = make_fx(run, tracing_mode="fake")(*inputs)
     graph.graph.eliminate_dead_code()
     return graph, checks

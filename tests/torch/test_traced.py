@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.errors import FeedError, GraphError  # noqa: E402
+from hpcdist.errors import FeedError, GraphError, HpcdistError  # noqa: E402
 from hpcdist.executor.segments import TYPE  # noqa: E402
 from tests.random_programs import build  # noqa: E402
 
@@ -107,6 +109,50 @@ def test_a_wrong_label_is_told_before_anything_is_updated(monkeypatch):
             exe.run(main, {**feed, "label": feed["label"] * 0 + wrong}, [loss], scope=scope)
     assert (before == np.array(scope.find_var("fc_0.w_0").get_tensor())).all()
     exe.run(main, feed, [loss], scope=scope)  # what was wrong is forgotten
+
+
+def test_executors_in_threads_trace_at_the_same_time(monkeypatch):
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    made = [built(images) for _ in range(4)]
+
+    def losses(main, startup, loss):
+        exe, scope = fluid.Executor(fluid.CPUPlace()), fluid.Scope()
+        exe.run(startup, scope=scope)
+        return [exe.run(main, feed, [loss], scope=scope) for feed in batches()]
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        first, *others = pool.map(lambda one: losses(*one), made)
+    for other in others:
+        assert_alike(first, other, near=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: fluid.layers.mean(x),
+        lambda x: fluid.layers.reduce_mean(x, 1),
+        lambda x: fluid.layers.matmul(x, x, transpose_y=True),
+        lambda x: fluid.layers.adaptive_pool2d(fluid.layers.reshape(x, [-1, 1, 2, 3]), 1, "max"),
+        lambda x: fluid.layers.clip(x, -1.5, 2.5),
+        lambda x: fluid.layers.exp(x),
+        lambda x: fluid.layers.softmax(x),
+    ],
+)
+def test_integers_are_computed_or_refused_as_without_torch(monkeypatch, function):
+    main = fluid.Program()
+    with fluid.program_guard(main):
+        result = function(fluid.data("x", [None, 6], "int64"))
+        fetch = [fluid.layers.scale(result, 3.0), fluid.layers.cast(result, "float32")]
+    found = []
+    for kernels in KERNELS:
+        monkeypatch.setenv("HPCDIST_KERNELS", kernels)
+        exe = fluid.Executor(fluid.CPUPlace())
+        try:
+            found.append([exe.run(main, {"x": np.arange(-6, 6).reshape(2, 6)}, fetch)])
+        except HpcdistError as error:
+            found.append(str(error).partition(":")[2])
+    own, fused = found
+    assert own == fused if isinstance(own, str) else assert_alike(own, fused, near=0) is None
 
 
 def test_variables_that_change_places(monkeypatch):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,7 @@ class Form:
 
 
 _forms: dict[str, Form] = {}
+_entering = threading.Lock()
 
 
 def form(*types: str, **how: Any) -> Callable[[Function], Function]:
@@ -134,9 +136,14 @@ def _enter(made: Form) -> None:
     _forms[made.type] = made
 
 
-@functools.cache
 def forms() -> Mapping[str, Form]:
-    """Return the forms by the type of their operator."""
+    """Return the forms by the type of their operator; threads may ask at the same time."""
+    with _entering:
+        return _entered()
+
+
+@functools.cache
+def _entered() -> Mapping[str, Form]:
     for family in FAMILIES:
         importlib.import_module(f"{__name__}.{family}")
     for type, function in by_torch.functions().items():
