@@ -128,6 +128,22 @@ def test_what_clips_looks_at_summed_gradients_of_dense_parameters() -> None:
     np.testing.assert_allclose(in_job(2, 1, make=clipped, rate=0.5), wanted, 1e-5)
 
 
+@pytest.mark.usefixtures("hybrid")
+def test_rows_that_are_counted_as_gradients_are_refused() -> None:
+    def counted() -> Any:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            ids, y = layers.data("ids", [1], dtype="int64"), layers.data("y", [1])
+            rows = fluid.embedding(ids, [-1, 4], True, True)
+            hidden = layers.data_norm(layers.reduce_sum(rows, dim=1))
+            loss = layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y))
+            fluid.optimizer.SGD(0.1).minimize(loss)
+        return main, startup, main, loss
+
+    with pytest.raises(PlanError, match="gives numbers of rows as gradients"):
+        job(2, 1, train, counted)
+
+
 # -- learning rates, which trainers and servers both have -------------------------------------
 def fed_rate() -> Any:
     return layers.create_global_var([1], 0.1, "float32", persistable=True, name="rate")

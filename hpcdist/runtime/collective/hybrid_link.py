@@ -13,7 +13,7 @@ from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.collective.collective_link import CollectiveLink, check_counts
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
 from hpcdist.runtime.tables.pull_push import Call, bind_steps, specs_of
@@ -87,6 +87,7 @@ class HybridLink(CollectiveLink):
         (main,) = mains
         if self._served.plan is not None and not tables_looked_up(main):
             return super().transpiled(mains, startup)
+        check_counts(main, self._trainers.size)
         made = self._script.transpiled(mains, startup)
         return [made.get_trainer_program()], made.get_trainer_startup_program()
 
