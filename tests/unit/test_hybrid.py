@@ -128,6 +128,22 @@ def test_what_clips_looks_at_summed_gradients_of_dense_parameters() -> None:
     np.testing.assert_allclose(in_job(2, 1, make=clipped, rate=0.5), wanted, 1e-5)
 
 
+@pytest.mark.usefixtures("hybrid")
+def test_rows_that_are_counted_as_gradients_are_refused() -> None:
+    def counted() -> Any:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            ids, y = layers.data("ids", [1], dtype="int64"), layers.data("y", [1])
+            rows = fluid.embedding(ids, [-1, 4], True, True)
+            hidden = layers.data_norm(layers.reduce_sum(rows, dim=1))
+            loss = layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y))
+            fluid.optimizer.SGD(0.1).minimize(loss)
+        return main, startup, main, loss
+
+    with pytest.raises(PlanError, match="gives numbers of rows as gradients"):
+        job(2, 1, train, counted)
+
+
 # -- learning rates, which trainers and servers both have -------------------------------------
 def fed_rate() -> Any:
     return layers.create_global_var([1], 0.1, "float32", persistable=True, name="rate")
@@ -225,6 +241,69 @@ def test_a_second_program_that_trains_tables_otherwise_is_refused() -> None:
 
     with pytest.raises(HpcdistError, match="another program than the first"):
         job(1, 1, script, make)
+
+
+@pytest.mark.usefixtures("hybrid")
+@pytest.mark.parametrize("last", [False, True])
+def test_a_program_without_tables_may_share_the_startup_program(last: bool) -> None:
+    def make() -> Any:
+        mains, startup = [], fluid.Program()
+        startup.random_seed = 5
+        with fluid.unique_name.guard():
+            for table in (last, not last):
+                mains.append(add(startup, table))
+        return mains, startup
+
+    def add(startup: fluid.Program, table: bool) -> Any:
+        main = fluid.Program()
+        with fluid.program_guard(main, startup):
+            ids, y = layers.data("ids", [2], dtype="int64"), layers.data("y", [1])
+            values = layers.cast(ids % 7, "float32")
+            if table:
+                values = layers.reduce_sum(fluid.embedding(ids, [-1, 4], True, True), dim=1)
+            guess = layers.fc(values, 1)
+            loss = layers.mean(layers.square_error_cost(guess, y))
+            fluid.optimizer.SGD(0.01).minimize(loss)
+        return main, loss
+
+    def script(built: Any) -> list[float]:
+        mains, startup = built
+        exe = fluid.Executor()
+        exe.run(startup)
+        fed = (batch(step) for step in range(STEPS))
+        return [exe.run(m, feed=f, fetch_list=[v])[0].item() for f in fed for m, v in mains]
+
+    with scope_guard(Scope()):
+        wanted = script(make())
+    for told in job(2, 1, script, make):
+        np.testing.assert_allclose(told, wanted, 1e-4)
+
+
+@pytest.mark.usefixtures("hybrid")
+@pytest.mark.parametrize("fed", [False, True])
+def test_a_program_without_tables_that_changes_their_rate_is_refused(fed: bool) -> None:
+    def make() -> Any:
+        main, startup, _, loss = build(rate=fed_rate)
+        other = fluid.Program()
+        with fluid.program_guard(other, startup), fluid.unique_name.guard("other"):
+            guess = layers.fc(layers.data("y", [1]), 1)
+            rate = other.global_block().create_var(
+                name="rate", shape=[1], dtype="float32", persistable=True
+            )
+            fluid.optimizer.SGD(rate).minimize(layers.mean(guess))
+            if not fed:
+                layers.assign(rate * 0.5, rate)
+        return main, startup, loss, other
+
+    def script(built: Any) -> None:
+        main, startup, loss, other = built
+        exe = fluid.Executor()
+        exe.run(startup)
+        exe.run(main, feed=batch(0), fetch_list=[loss])
+        exe.run(other, feed={"y": batch(0)["y"], **(rate_of(1, other) if fed else {})})
+
+    with pytest.raises(HpcdistError, match="'rate'.*servers"):
+        job(2, 1, script, make)
 
 
 @pytest.mark.usefixtures("hybrid")

@@ -123,7 +123,7 @@ class CollectiveLink(Link):
         self, mains: Sequence[Program], startup: Program
     ) -> tuple[list[Program], Program]:
         (main,) = mains
-        _check_counts(main, len(self._names))
+        check_counts(main, len(self._names))
         me = self._trainers.rank
         group = Group("grad_allreduce", self._names, me, self._names[me], fusing=PLAIN)
         first, trainer = rewritten(startup, main, group)
@@ -408,14 +408,15 @@ def _say_fused(gradients: int, sums: int) -> None:
         )
 
 
-def _check_counts(main: Program, trainers: int) -> None:
+def check_counts(main: Program, trainers: int) -> None:
     """Refuse rows that are counted as gradients: each trainer would add those of whole batches."""
     for op in main.global_block().ops:
         if op.type == "data_norm_grad" and trainers > 1:
             raise PlanError(
-                f"{op.place} {op} gives numbers of rows as gradients: without servers, every "
-                "trainer would add those of the whole batch; train with servers (--pservers), or "
-                "call DistributeTranspiler.transpile in the script and cut the data there"
+                f"{op.place} {op} gives numbers of rows as gradients: where trainers sum "
+                "these, each would add those of the whole batch; let servers keep all parameters "
+                "(--pservers, without --dense collective), or call DistributeTranspiler.transpile "
+                "in the script and cut the data there"
             )
 
 

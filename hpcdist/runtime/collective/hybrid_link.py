@@ -13,7 +13,7 @@ from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.collective.collective_link import CollectiveLink, check_counts
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
 from hpcdist.runtime.tables.pull_push import Call, bind_steps, specs_of
@@ -86,13 +86,28 @@ class HybridLink(CollectiveLink):
     ) -> tuple[list[Program], Program]:
         (main,) = mains
         if self._served.plan is not None and not tables_looked_up(main):
+            self._refuse_written(main)
             return super().transpiled(mains, startup)
+        check_counts(main, self._trainers.size)
         made = self._script.transpiled(mains, startup)
         return [made.get_trainer_program()], made.get_trainer_startup_program()
 
+    def _refuse_written(self, main: Program) -> None:
+        """Refuse a Program that servers do not know, but that changes what they compute with."""
+        assert self._served.plan is not None, "servers have tables"
+        names = {value.name for value in self._served.plan.scheduled}
+        for op in main.global_block().ops:
+            for name in names.intersection(op.output_arg_names):
+                raise PlanError(
+                    f"trainer {self._trainers.rank}: {op.place} {op} changes {name!r} in a program "
+                    "without tables, but servers move theirs by a value of their own: give the "
+                    "two programs learning rates of their own, or train without servers (no "
+                    "--pservers)"
+                )
+
     def also_on_servers(self, program: Program) -> frozenset[str]:
         """Return what servers compute, or keep, as trainers do: learning rates and counts."""
-        plan = served_plan(program)
+        plan = self._served.plan if program.trains else served_plan(program)
         return frozenset(value.name for value in plan.scheduled) if plan else frozenset()
 
     def expect_held(self, variables: Sequence[ScopeVariable]) -> None:

@@ -41,6 +41,7 @@ from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.hybrid import HybridGroup, served_plan
 from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.table_metadata import tables_looked_up
 from hpcdist.transpiler.turns import in_turns
 
 
@@ -103,6 +104,10 @@ class Job(Control):
         if self.cluster.servers:
             return TrainerLink(self.transport, self.cluster, index, deadline_s, policy.learn)
         return CollectiveLink(alike, self.cluster.trainer_endpoints, deadline_s)
+
+    def _sums_dense(self) -> bool:
+        """Tell whether trainers of a plain script sum dense gradients, though there are servers."""
+        return bool(self.cluster.servers) and settings.DENSE.read() == "collective"
 
     def _sum_dense(self) -> None:
         """From now on, be a trainer that sums dense gradients. Collective among the trainers."""
@@ -223,6 +228,8 @@ class Job(Control):
             self._note_explicit()
             return self._link.substitute(program)
         main = program if program.trains else program.main
+        if main is not None and not program.trains and self._sums_dense():
+            main = next(filter(tables_looked_up, program.mains), main)
         if self._explicit or main is None or not main.trains or main.startup is None:
             return self._link.substitute(program)
         self._transpile(main, main.startup)
@@ -231,7 +238,7 @@ class Job(Control):
     def _transpile(self, main: Program, startup: Program) -> None:
         servers = len(self.cluster.servers)
         mains = [main]
-        if servers and settings.DENSE.read() == "collective":
+        if self._sums_dense():
             self._sum_dense()
         elif servers:
             mains = in_turns(main, startup, servers)
