@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,11 @@ class LoDTensor:
         return len(self._array())
 
     def __getitem__(self, item: Any) -> LoDTensor:
-        """Return a copy of a part of the rows, without sequences."""
-        return LoDTensor(np.array(self._array()[item]))
+        """Return a copy of a part, without sequences; a number keeps its dimension, as in Fluid."""
+        array, items = self._array(), item if isinstance(item, tuple) else (item,)
+        array[item]  # IndexError beyond the end, where a slice would be empty
+        kept = (slice(i, i + 1 or None) if isinstance(i, Integral) else i for i in items)
+        return LoDTensor(np.array(array[tuple(kept)]))
 
     def __repr__(self) -> str:
         rows = None if self.value is None else f"{self.value.dtype}{list(self.value.shape)}"

@@ -64,6 +64,7 @@ class AnalysisConfig:
         self._directory = self._program = self._params = ""
         self.set_model(model, params_file)
         self._gpu: int | None = None
+        self._by_name = False
 
     def set_model(self, model: str, params_file: str = "") -> None:
         """Say where the model lies: a directory, or its two files."""
@@ -106,11 +107,15 @@ class AnalysisConfig:
         """Return which GPU."""
         return self._gpu or 0
 
+    def switch_specify_input_names(self, x: bool = True) -> None:
+        """Have `run` take its inputs by their names; it takes them in order without."""
+        self._by_name = bool(x)
+
     def _accept(self, *args: Any, **kwargs: Any) -> None:
         """Accept what changes no value."""
 
     switch_ir_optim = switch_ir_debug = switch_use_feed_fetch_ops = _accept
-    switch_specify_input_names = set_cpu_math_library_num_threads = _accept
+    set_cpu_math_library_num_threads = _accept
     enable_memory_optim = enable_mkldnn = enable_profile = disable_glog_info = _accept
     set_mkldnn_cache_capacity = set_mkldnn_op = set_optim_cache_dir = delete_pass = _accept
 
@@ -250,16 +255,20 @@ class PaddlePredictor:
         return True
 
     def run(self, inputs: Sequence[PaddleTensor], batch_size: int = -1) -> list[PaddleTensor]:
-        """Return what the model makes of inputs, named or in the order of `get_input_names`."""
+        """Return what the model makes of inputs, in the order of `get_input_names`.
+
+        Their names count after ``switch_specify_input_names``, and only then, as in Fluid.
+        """
         if len(inputs) != len(self._inputs):
             raise FeedError(f"expected {len(self._inputs)} inputs {self._feeds}, got {len(inputs)}")
         feed = {}
         for name, given in zip(self._inputs, inputs):
-            if given.name and given.name not in self._inputs:
-                raise FeedError(f"the model has no input {given.name!r}: {self._feeds}")
+            name = given.name if self._config._by_name else name
+            if name not in self._inputs:
+                raise FeedError(f"the model has no input {name!r}: {self._feeds}")
             value = LoDTensor(given.as_ndarray())
             value.set_lod(given.lod)
-            feed[given.name or name] = value
+            feed[name] = value
         results = []
         for name, value in zip(self._outputs, self._computed(feed)):
             results.append(PaddleTensor(np.asarray(value), name))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
@@ -65,6 +67,8 @@ def _binary(
     """Make a method; ``with_number`` is the short cut for ``var <sign> number``."""
 
     def method(self: Variable, other: Any) -> Any:
+        if isinstance(other, np.ndarray) and other.size == 1:
+            other = other.item()  # as Fluid takes it
         if isinstance(other, Real):
             # a quotient of integers is not a scaling
             if with_number and (is_float(self.dtype) or type != "elementwise_div"):
@@ -88,6 +92,11 @@ def _comparison(type: str) -> Callable[[Variable, Any], Any]:
 
     def method(self: Variable, other: Any) -> Any:
         out = compare(self, other)
+        if out is NotImplemented and isinstance(other, (np.ndarray, list, tuple)):
+            raise GraphTypeError(  # Python would call them different, whatever their numbers
+                f"{self.name!r} is compared with a {other.__class__.__name__}: expected a Variable "
+                "or a number; layers.assign makes an array a Variable"
+            )
         if isinstance(out, Variable):
             out.is_comparison = True
         return out

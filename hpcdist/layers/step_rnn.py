@@ -190,6 +190,7 @@ class DynamicRNN:
         self.step_idx: Variable | None = None
         self._zero: Variable | None = None
         self._first_input: Variable | None = None  # an array
+        self._nested = False  # whether a step of it is sequences
         self._arrays: dict[str, Variable] = {}  # of memories, by the name of what is read
         self._links: list[tuple[Variable, Variable]] = []
         self._output_arrays: list[Variable] = []
@@ -253,7 +254,7 @@ class DynamicRNN:
         slots = {"X": x, "RankTable": self.lod_rank_table}
         around.append_op("lod_tensor_to_array", slots, {"Out": array})
         if self._first_input is None:
-            self._first_input = array
+            self._first_input, self._nested = array, x.lod_level > level + 1
         return array_read(array, self._step())
 
     def static_input(self, x: Variable) -> Variable:
@@ -296,6 +297,9 @@ class DynamicRNN:
             first = around.create_var(names.generate("in0"), dtype=self._first_input.dtype)
             slots = {"X": self._first_input, "I": self._zero}
             around.append_op("read_from_array", slots, {"Out": first})
+            if self._nested:  # a row of memory is for a sequence, not for one of its rows
+                rows, first = first, around.create_var(names.generate("in0"), dtype=first.dtype)
+                around.append_op("sequence_pool", {"X": rows}, {"Out": first}, {"pooltype": "SUM"})
             facts = {"shape": [-1, *shape], "value": float(value), "dtype": init.dtype}
             around.append_op(
                 "fill_constant_batch_size_like", {"Input": first}, {"Out": init}, facts

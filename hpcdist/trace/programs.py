@@ -73,6 +73,6 @@ def from_plain(found: Mapping[str, Any]) -> ProgramFacts:
         ),
         left_out=int(found["left_out"]),
         moved=tuple(
-            Moved(m["type"], int(m["operators"]), int(m["nbytes"])) for m in found["moved"]
+            Moved(m["type"], int(m["operators"]), int(m["nbytes"])) for m in found.get("moved", ())
         ),
     )

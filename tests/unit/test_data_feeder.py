@@ -221,7 +221,7 @@ def test_sequences_of_any_lengths_become_rows_and_lengths():
 def test_parts_of_what_is_fed_are_copies():
     fed = DataFeeder([LABEL], None).feed([(n,) for n in range(4)])["label"]
     part = fed[1:3]
-    assert (part.shape(), np.array(part).tolist(), fed[2].shape()) == ([2, 1], [[1], [2]], [1])
+    assert (part.shape(), np.array(part).tolist(), fed[2].shape()) == ([2, 1], [[1], [2]], [1, 1])
     part.value[:] = 7
     np.testing.assert_array_equal(fed, [[0], [1], [2], [3]])
 

@@ -101,8 +101,21 @@ def test_variables_are_compared_by_operators_and_found_by_identity(programs):
 
 
 def test_signs_refuse_what_is_no_number(programs):
+    x = data("x", [1])
     with pytest.raises(TypeError):
-        data("x", [1]) + "1"
+        x + "1"
+    for several in (np.ones(2, "float32"), [1.0], (1.0, 2.0)):
+        with pytest.raises(GraphTypeError, match="expected a Variable or a number"):
+            x == several  # noqa: B015
+        with pytest.raises(GraphTypeError, match="expected a Variable or a number"):
+            x != several  # noqa: B015
+
+
+def test_an_array_of_one_element_is_a_number(programs):
+    x, two = data("x", [-1, 3]), np.array([2.0], "float32")
+    got = run(programs, {"x": X}, [x == two, x != two, x + two])[0]
+    for value, expected in zip(got, (X == 2, X != 2, X + 2)):
+        assert value.tolist() == expected.tolist()
 
 
 # -- parts -----------------------------------------------------------------------------------------

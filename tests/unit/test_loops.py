@@ -318,3 +318,19 @@ def test_a_conditional_block_runs_if_its_inputs_have_rows():
     assert run([out], {"x": np.ones((3, 2), "float32")})[0].item() == 6
     with pytest.raises(GraphTypeError, match="inputs must be Variables"):
         layers.control_flow.ConditionalBlock([3])
+
+
+def test_a_memory_of_sequences_of_sequences_has_a_row_for_each_outer_one():
+    x = fluid.data("x", [-1, 2], "float32", lod_level=2)
+    documents = layers.DynamicRNN()
+    with documents.block():
+        sentence = documents.step_input(x)
+        so_far = documents.memory(shape=[2], value=1.0)
+        total = so_far + layers.sequence_pool(sentence, "sum")
+        documents.update_memory(so_far, total)
+        documents.output(total)
+    out = layers.sequence_last_step(documents())
+    rows = np.arange(12, dtype="float32").reshape(6, 2)
+    fed = fluid.create_lod_tensor(rows, [[1, 2], [3, 1, 2]], fluid.CPUPlace())
+    (got,) = fluid.Executor().run(feed={"x": fed}, fetch_list=[out])
+    assert got.tolist() == [(rows[:3].sum(0) + 1).tolist(), (rows[3:].sum(0) + 1).tolist()]

@@ -69,12 +69,16 @@ def test_a_predictor_runs_tensors_by_name_or_in_order(saved):
     (out,) = predictor.run([PaddleTensor(X), words])
     np.testing.assert_array_equal(out.as_ndarray(), expected)
     assert out.shape == [2, 2] and out.name == predictor.get_output_names()[0]
+    words.name = "v"  # which counts only if names are asked for, as in Fluid
+    (out,) = predictor.run([PaddleTensor(X), words])
+    np.testing.assert_array_equal(out.as_ndarray(), expected)
+    config.switch_specify_input_names(True)
     words.name = "w"
     (out,) = predictor.run([words, PaddleTensor(X, "x")])
     np.testing.assert_array_equal(out.as_ndarray(), expected)
     words.name = "v"
     with pytest.raises(FeedError, match="no input 'v'"):
-        predictor.run([PaddleTensor(X), words])
+        predictor.run([PaddleTensor(X, "x"), words])
     with pytest.raises(FeedError, match="expected 2 inputs"):
         predictor.run([words])
     with pytest.raises(FeedError, match="no output 'z'"):

@@ -278,3 +278,18 @@ def test_rows_are_grouped_by_offsets_that_are_fed():
     for n, message in (([0, 2], "X has 5 rows, the sequences have 2"), ([1, 5], "must ascend")):
         with pytest.raises(FeedError, match=message):
             trained(make, {"x": x, "n": np.array(n, "int32")})
+
+
+def test_a_part_of_a_tensor_keeps_its_dimensions_as_in_fluid():
+    tensor = LoDTensor(np.arange(6.0).reshape(3, 2))
+    for part, expected in (
+        (0, [[0, 1]]),
+        (-1, [[4, 5]]),
+        ((1, 0), [[2]]),
+        ((slice(0, 2), 1), [[1], [3]]),
+        (slice(2, 0, -1), [[4, 5], [2, 3]]),
+    ):
+        assert np.array(tensor[part]).tolist() == expected
+    with pytest.raises(IndexError):
+        tensor[3]
+    assert len(list(tensor)) == 3

@@ -25,7 +25,7 @@ from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, Kind
 from hpcdist.trace.files import RankOfJob, RankRecording
-from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts
+from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts, from_plain
 from hpcdist.trace.recorder import Recording
 from tests.support_job import alone
 
@@ -345,6 +345,8 @@ def test_programs_are_written_and_read_as_they_were(tmp_path):
     (one, *_) = job()
     assert files.read(files.write(tmp_path, one)).recording.programs == one.recording.programs
     trains, serves = programs()
+    older = {key: value for key, value in trains.plain().items() if key != "moved"}
+    assert from_plain(older) == replace(trains, moved=())  # written when nothing was said of bytes
     assert {op.role for op in trains.operators} == {"forward", "backward", "exchange"}
     assert (trains.kind, serves.kind) == ("trains", "serves")
     assert sum(parameter.nbytes for parameter in serves.parameters) in (4 * 1200, 4 * 301)
