@@ -313,7 +313,8 @@ define(
     "array_to_lod_tensor",
     "X, RankTable -> Out",
     rows=_by_steps,
-    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=_around(x.lod)),
+    # Steps of rows are no sequences, whatever is declared of the array that holds them.
+    infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, lod=_around(table.lod and x.lod)),
     values=_together,
     grad=grad_by("array_to_lod_tensor_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
 )
