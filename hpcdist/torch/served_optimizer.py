@@ -88,6 +88,9 @@ class ServedOptimizer(KeptOptimizer):
         number = tables().serve(served, facts, lr, how)
         super().__init__(number, found.values(), lr)
         self._twin, self._facts, self._geo = twin, facts, geo
+        self._stepping = False
+        if twin is not None and geo:
+            twin.register_step_pre_hook(self._refuse_second_step)
         if twin is not None:
             self.param_groups = twin.param_groups
             for one, other in ((self, twin), (twin, self)):
@@ -103,7 +106,11 @@ class ServedOptimizer(KeptOptimizer):
         """
         if self._geo and self._twin is not None:
             tables().settle()  # servers begin with the values from before the first step
-            loss = self._twin.step(closure)
+            self._stepping = True
+            try:
+                loss = self._twin.step(closure)
+            finally:
+                self._stepping = False
             super().step()
             return loss
         now = self._facts if self._twin is None else _of_torch(self._twin)[0]
@@ -113,6 +120,13 @@ class ServedOptimizer(KeptOptimizer):
                 f"can change nothing but the rate; now it is {now}"
             )
         return super().step(closure)
+
+    def _refuse_second_step(self, *_: Any) -> None:
+        if not self._stepping:
+            raise TableError(
+                f"torch.optim.{type(self._twin).__name__}: ServedOptimizer.step() makes its step, "
+                "too, so this would be a second one: call that alone"
+            )
 
 
 def _check_twin(

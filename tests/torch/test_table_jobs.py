@@ -309,6 +309,11 @@ tables().settle()
 if first:
     assert saver.restore().step == first
     torch.testing.assert_close([p.detach() for p in model.parameters()], torch.load("kept.pt"))
+try:
+    own.step()
+    raise SystemExit("the step of torch's optimizer alone was not refused")
+except TableError as error:
+    assert "a second one" in str(error)
 like = [copy.deepcopy(model) for _ in range(size)]
 owns = [torch.optim.Adam(one.parameters(), 0.01) for one in like]
 for one in owns:
