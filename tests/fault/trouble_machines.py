@@ -41,7 +41,7 @@ def other_version(package: str) -> dict[str, str]:
 def left_behind(name: str) -> str:
     """Return a shell command: a process maps a file in /dev/shm, and is killed."""
     return (
-        f"{shlex.quote(sys.executable)} -c \"import mmap, os; "
+        f'{shlex.quote(sys.executable)} -c "import mmap, os; '
         f"file = open('/dev/shm/{name}', 'w+b'); "
         'file.truncate(1 << 24); mmap.mmap(file.fileno(), 0); os.kill(os.getpid(), 9)" || true'
     )
