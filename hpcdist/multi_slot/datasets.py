@@ -20,7 +20,7 @@ from hpcdist.multi_slot.exchange import shuffled_among
 from hpcdist.multi_slot.pipe import lines_of
 from hpcdist.multi_slot.samples import (
     Samples,
-    Slot,
+    SampleSlot,
     batches,
     concatenated,
     no_samples,
@@ -61,7 +61,7 @@ class DatasetBase:
         self._command = "cat"
         self._batch_size = 1
         self._threads = 1
-        self._slots: list[Slot] = []
+        self._slots: list[SampleSlot] = []
         self._evaluates = False
 
     # -- settings ------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class DatasetBase:
         """Return all samples, some at a time."""
         raise DataNotImplementedError("use DatasetFactory().create_dataset(...)")
 
-    def _read(self) -> tuple[list[str], str, list[Slot]]:
+    def _read(self) -> tuple[list[str], str, list[SampleSlot]]:
         """Return what to read; DataError if it is not said."""
         if self._files is None:
             raise DataError(f"{type(self).__name__}: call set_filelist first")
@@ -161,7 +161,7 @@ class DatasetBase:
         return self._files, self._command, self._slots
 
 
-def _samples_of_file(path: str, command: str, slots: Sequence[Slot]) -> Iterator[Samples]:
+def _samples_of_file(path: str, command: str, slots: Sequence[SampleSlot]) -> Iterator[Samples]:
     through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
     return samples_of(lines_of(path, command), slots, path + through)
 

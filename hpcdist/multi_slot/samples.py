@@ -19,7 +19,7 @@ DTYPES = ("int64", "float32")
 
 
 @dataclass(frozen=True)
-class Slot:
+class SampleSlot:
     """A field of every sample, for the data variable ``name``.
 
     ``shape`` is that of one sample's values; None: any number of them, one in each row.
@@ -35,7 +35,7 @@ class Slot:
         return 0 if self.shape is None else math.prod(self.shape)
 
 
-def slot_of(variable: Variable) -> Slot:
+def slot_of(variable: Variable) -> SampleSlot:
     """Return the slot that feeds a data variable; DataError if text cannot."""
     name, shape = variable.name, tuple(variable.shape)
     if variable.dtype not in DTYPES:
@@ -45,10 +45,10 @@ def slot_of(variable: Variable) -> Slot:
     if not shape or shape[0] != -1 or any(extent < 1 for extent in shape[1:]):
         raise DataError(f"set_use_var: {name!r} must have the shape [-1, known, ...], got {shape}")
     if not variable.lod_level:
-        return Slot(name, variable.dtype, shape[1:])
+        return SampleSlot(name, variable.dtype, shape[1:])
     if math.prod(shape[1:]) != 1:
         raise DataError(f"set_use_var: {name!r} is ragged, so one value a row, got {shape}")
-    return Slot(name, variable.dtype, None)
+    return SampleSlot(name, variable.dtype, None)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Column:
 class Samples:
     """Some samples; all columns have as many."""
 
-    slots: Sequence[Slot]
+    slots: Sequence[SampleSlot]
     columns: list[Column]
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ def concatenated(pieces: Sequence[Samples]) -> Samples:
     return Samples(pieces[0].slots, columns)
 
 
-def no_samples(slots: Sequence[Slot]) -> Samples:
+def no_samples(slots: Sequence[SampleSlot]) -> Samples:
     """Return none at all."""
     offsets = np.zeros(1, np.int64)
     return Samples(slots, [Column(np.empty(0, slot.dtype), offsets) for slot in slots])

@@ -8,12 +8,14 @@ import numpy as np
 
 from hpcdist.errors import DataError
 from hpcdist.multi_slot import kernels
-from hpcdist.multi_slot.samples import Column, Samples, Slot
+from hpcdist.multi_slot.samples import Column, Samples, SampleSlot
 
 _POWERS = 10.0 ** np.arange(23)
 
 
-def samples_of(chunks: Iterable[bytes], slots: Sequence[Slot], source: str) -> Iterator[Samples]:
+def samples_of(
+    chunks: Iterable[bytes], slots: Sequence[SampleSlot], source: str
+) -> Iterator[Samples]:
     """Yield the samples of each chunk of whole lines; ``source`` is what errors call the text.
 
     Raises DataError for the first line that does not have the slots.
@@ -26,7 +28,7 @@ def samples_of(chunks: Iterable[bytes], slots: Sequence[Slot], source: str) -> I
         yield parsed
 
 
-def _parsed(text: bytes, slots: Sequence[Slot], source: str, before: int) -> Samples:
+def _parsed(text: bytes, slots: Sequence[SampleSlot], source: str, before: int) -> Samples:
     lines = text.count(b"\n")
     are_floats = np.array([slot.dtype == "float32" for slot in slots])
     widths = np.array([slot.width for slot in slots], np.int64)
@@ -55,7 +57,7 @@ def _parsed(text: bytes, slots: Sequence[Slot], source: str, before: int) -> Sam
     return Samples(slots, columns)
 
 
-def _fault(text: bytes, slots: Sequence[Slot], book: np.ndarray) -> str:
+def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
     wrong, number, begin = (int(book[k]) for k in (kernels.WRONG, kernels.SLOT, kernels.BEGIN))
     word = (text[begin : begin + 80].split() or [b""])[0].decode(errors="replace")
     if wrong == kernels.MORE:
