@@ -46,7 +46,15 @@ class ParquetSource:
 
     def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Return columns of a row group."""
-        table = self._file.read_row_group(block.begin, columns=list(columns))
+        try:
+            table = self._file.read_row_group(block.begin, columns=list(columns))
+        except pa.ArrowInvalid as error:
+            if "lists to be of size" not in str(error):
+                raise
+            raise pa.ArrowInvalid(
+                f"{error} (pyarrow before 26 cannot read null lists of one size from Parquet; "
+                f"this is {pa.__version__})"
+            ) from error
         if len(columns) and table.num_columns != len(columns):
             raise DataError(f"expected the columns {list(columns)}, got {table.column_names}")
         return RawBlock(table.num_rows, {name: table[name] for name in columns}, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shlex
 import subprocess
 import sys
 
@@ -182,7 +183,7 @@ def test_a_pipe_command_need_not_read_all(tmp_path):
 
 def test_pipe_commands_hash_texts_alike(files, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
+    hashed = f"{shlex.quote(sys.executable)} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
     words = [b["words"] for b in dataset("QueueDataset", files, hashed, size=1).batches()]
     assert len({int(np.ravel(w)[0]) for w in words}) == 1 < len(words)
 
