@@ -36,8 +36,8 @@ class Stored:
     """An array in a file: chunk i is ``sizes[i]`` bytes from ``offsets[i]``, with a checksum.
 
     ``chunk`` is the shape of one, ``axis`` where an array is cut, see `layout.ChunkCut`. A chunk
-    that is not ``packed`` (compressed) is its elements; or, as earlier releases wrote it, its elements
-    padded to a whole chunk and 4 bytes of Fletcher-32.
+    that is not ``packed`` (compressed) is its elements; or, as earlier releases wrote it, its
+    elements padded to a whole chunk and 4 bytes of Fletcher-32.
     """
 
     shape: tuple[int, ...]

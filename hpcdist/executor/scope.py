@@ -14,7 +14,6 @@ from hpcdist.errors import FeedError
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.names import AVERAGED
 
-
 _note_set: Callable[[ScopeVariable], None] | None = None
 
 
