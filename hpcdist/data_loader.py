@@ -20,7 +20,7 @@ from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.reader import Reader, batch, buffered, expect_reader
-from hpcdist.trace.events import Cause, Count, Kind
+from hpcdist.trace.events import Cause, Count, EventKind
 from hpcdist.trace.recorder import recorder
 
 __all__ = ["DataLoader", "GeneratorLoader", "PyReader"]
@@ -221,7 +221,7 @@ class GeneratorLoader:
 
 def _read(batches: Callable[[], T]) -> T:
     """Return what a reader gives, and note how long it was waited for."""
-    with recorder.span(Kind.WAIT, Cause.READER.value):
+    with recorder.span(EventKind.WAIT, Cause.READER.value):
         return batches()
 
 

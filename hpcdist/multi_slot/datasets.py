@@ -23,7 +23,7 @@ from hpcdist.multi_slot.pipe import lines_of
 from hpcdist.multi_slot.samples import (
     LINE_ID,
     Samples,
-    Slot,
+    SampleSlot,
     arranged,
     batches,
     concatenated,
@@ -66,7 +66,7 @@ class DatasetBase:
         self._command = "cat"
         self._batch_size: int | None = None
         self._threads = 1
-        self._slots: list[Slot] = []
+        self._slots: list[SampleSlot] = []
         self._evaluates = False
 
     # -- settings ------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class DatasetBase:
         """Return all samples, some at a time."""
         raise DataNotImplementedError("use DatasetFactory().create_dataset(...)")
 
-    def _read(self) -> tuple[list[str], str, list[Slot]]:
+    def _read(self) -> tuple[list[str], str, list[SampleSlot]]:
         """Return what to read; DataError if it is not said."""
         if self._files is None:
             raise DataError(f"{type(self).__name__}: call set_filelist first")
@@ -165,7 +165,7 @@ class DatasetBase:
 
 
 def _samples_of_file(
-    path: str, command: str, slots: Sequence[Slot], texts: int = 0
+    path: str, command: str, slots: Sequence[SampleSlot], texts: int = 0
 ) -> Iterator[Samples]:
     through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
     return samples_of(lines_of(path, command), slots, path + through, texts)

@@ -19,7 +19,7 @@ from hpcdist.comm.base import Transport
 from hpcdist.errors import DataError
 from hpcdist.multi_slot.kernels import put_values
 from hpcdist.multi_slot.merging import id_keys
-from hpcdist.multi_slot.samples import Column, Samples, Slot, permutation, taken
+from hpcdist.multi_slot.samples import Column, Samples, SampleSlot, permutation, taken
 
 TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
@@ -139,14 +139,14 @@ def _moves(me: int, begins: np.ndarray, order: np.ndarray, ends: list[int]) -> _
     return _Moves(sent, np.split(arrival.astype(order.dtype), cuts))
 
 
-def _most(samples: int, values: int, slot: Slot, trainers: int) -> int:
+def _most(samples: int, values: int, slot: SampleSlot, trainers: int) -> int:
     """Return how many samples go from one trainer to another in a round: the same for all."""
     each = max(values // max(samples, 1), 1) * np.dtype(slot.dtype).itemsize
     return max(ROUND_BYTES // each // trainers, 1)
 
 
 def _moved(
-    slot: Slot,
+    slot: SampleSlot,
     column: Column,
     moves: _Moves,
     most: int,
@@ -166,7 +166,7 @@ def _moved(
     return Column(values, offsets)
 
 
-def _offsets(slot: Slot, column: Column, moves: _Moves, most: int, swap: Swap) -> np.ndarray:
+def _offsets(slot: SampleSlot, column: Column, moves: _Moves, most: int, swap: Swap) -> np.ndarray:
     """Return where the values of each new sample begin and end."""
     offsets = np.zeros(sum(map(len, moves.places)) + 1, np.int64)
     lengths = offsets[1:]

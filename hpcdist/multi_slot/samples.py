@@ -20,7 +20,7 @@ _ID_DTYPE = "uint8"
 
 
 @dataclass(frozen=True)
-class Slot:
+class SampleSlot:
     """A field of every sample, for the data variable ``name``.
 
     ``shape`` is that of one sample's values; None: any number of them, one in each row.
@@ -41,10 +41,10 @@ class Slot:
         return self.dtype != _ID_DTYPE
 
 
-LINE_ID = Slot("id of the line", _ID_DTYPE, None)  # its bytes, by which samples may be merged
+LINE_ID = SampleSlot("id of the line", _ID_DTYPE, None)  # its bytes, by which samples may be merged
 
 
-def slot_of(variable: Variable) -> Slot:
+def slot_of(variable: Variable) -> SampleSlot:
     """Return the slot that feeds a data variable; DataError if text cannot."""
     name, shape = variable.name, tuple(variable.shape)
     if variable.dtype not in DTYPES:
@@ -54,10 +54,10 @@ def slot_of(variable: Variable) -> Slot:
     if not shape or shape[0] != -1 or any(extent < 1 for extent in shape[1:]):
         raise DataError(f"set_use_var: {name!r} must have the shape [-1, known, ...], got {shape}")
     if not variable.lod_level:
-        return Slot(name, variable.dtype, shape[1:])
+        return SampleSlot(name, variable.dtype, shape[1:])
     if math.prod(shape[1:]) != 1:
         raise DataError(f"set_use_var: {name!r} is ragged, so one value a row, got {shape}")
-    return Slot(name, variable.dtype, None)
+    return SampleSlot(name, variable.dtype, None)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Column:
 class Samples:
     """Some samples; all columns have as many."""
 
-    slots: Sequence[Slot]
+    slots: Sequence[SampleSlot]
     columns: list[Column]
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ def concatenated(pieces: Sequence[Samples]) -> Samples:
     return Samples(pieces[0].slots, columns)
 
 
-def no_samples(slots: Sequence[Slot]) -> Samples:
+def no_samples(slots: Sequence[SampleSlot]) -> Samples:
     """Return none at all."""
     offsets = np.zeros(1, np.int64)
     return Samples(slots, [Column(np.empty(0, slot.dtype), offsets) for slot in slots])

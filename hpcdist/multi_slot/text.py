@@ -8,13 +8,13 @@ import numpy as np
 
 from hpcdist.errors import DataError
 from hpcdist.multi_slot import kernels
-from hpcdist.multi_slot.samples import LINE_ID, Column, Samples, Slot
+from hpcdist.multi_slot.samples import LINE_ID, Column, Samples, SampleSlot
 
 _POWERS = 10.0 ** np.arange(23)
 
 
 def samples_of(
-    chunks: Iterable[bytes], slots: Sequence[Slot], source: str, texts: int = 0
+    chunks: Iterable[bytes], slots: Sequence[SampleSlot], source: str, texts: int = 0
 ) -> Iterator[Samples]:
     """Yield the samples of each chunk of whole lines; ``source`` is what errors call the text.
 
@@ -30,7 +30,7 @@ def samples_of(
 
 
 def _parsed(
-    text: bytes, all_slots: Sequence[Slot], source: str, before: int, texts: int
+    text: bytes, all_slots: Sequence[SampleSlot], source: str, before: int, texts: int
 ) -> Samples:
     slots = [slot for slot in all_slots if slot.is_fed]
     lines = text.count(b"\n")
@@ -68,7 +68,7 @@ def _parsed(
     return Samples(all_slots, columns)
 
 
-def _fault(text: bytes, slots: Sequence[Slot], book: np.ndarray) -> str:
+def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
     wrong, number, begin = (int(book[k]) for k in (kernels.WRONG, kernels.SLOT, kernels.BEGIN))
     word = (text[begin : begin + 80].split() or [b""])[0].decode(errors="replace")
     if wrong == kernels.MORE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shlex
 import subprocess
 import sys
 
@@ -15,12 +16,16 @@ from hpcdist import layers
 from hpcdist.errors import DataError, DataNotImplementedError, FeedError, MissingNameError
 from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator, exchange
 from hpcdist.multi_slot.exchange import shuffled_among
-from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, shuffled
+from hpcdist.multi_slot.samples import Samples, SampleSlot, batches, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.support_job import alone
 from tests.threads import run_in_world
 
-SLOTS = [Slot("words", "int64", None), Slot("z", "float32", (2,)), Slot("label", "int64", (1,))]
+SLOTS = [
+    SampleSlot("words", "int64", None),
+    SampleSlot("z", "float32", (2,)),
+    SampleSlot("label", "int64", (1,)),
+]
 LINES = ["2 5 -6 2 0.5 -1e-3 1 7\n", "1 18446744073709551615 2 .25 +3 1 0\r\n", "1 9 2 1 2 1 1\n"]
 
 
@@ -51,7 +56,7 @@ def test_numbers_are_those_that_python_reads():
     values = (rng.normal(size=4000) * 10.0 ** rng.integers(-30, 30, 4000)).astype("float32")
     words = [repr(float(v)) for v in values] + [f"{v:.9g}" for v in values]
     words += ["123456789012345678901234", "0." + "0" * 40 + "1", "1E5", "-0.0", "16777217"]
-    slots = [Slot("f", "float32", (1,))]
+    slots = [SampleSlot("f", "float32", (1,))]
     text = "".join(f"1 {word}\n" for word in words).encode()
     (samples,) = samples_of([text], slots, "f")
     np.testing.assert_array_equal(samples.columns[0].values, np.array(words, "float32"))
@@ -185,7 +190,7 @@ def test_a_pipe_command_need_not_read_all(tmp_path):
 
 def test_pipe_commands_hash_texts_alike(files, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
+    hashed = f"{shlex.quote(sys.executable)} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
     words = [b["words"] for b in dataset("QueueDataset", files, hashed, size=1).batches()]
     assert len({int(np.ravel(w)[0]) for w in words}) == 1 < len(words)
 

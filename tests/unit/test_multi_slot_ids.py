@@ -12,7 +12,7 @@ from hpcdist.errors import DataError, MissingNameError
 from hpcdist.multi_slot import merging
 from hpcdist.multi_slot.exchange import by_ids_among
 from hpcdist.multi_slot.merging import id_keys
-from hpcdist.multi_slot.samples import LINE_ID, Slot, arranged, concatenated
+from hpcdist.multi_slot.samples import LINE_ID, SampleSlot, arranged, concatenated
 from hpcdist.multi_slot.text import samples_of
 from tests.support_job import alone
 from tests.threads import run_in_world
@@ -123,7 +123,11 @@ def test_ids_of_one_hash_are_not_taken_for_one(tmp_path, monkeypatch):
 def test_samples_of_one_id_meet_on_one_trainer(sizes):
     rng = np.random.default_rng(4)
     lines = [f"1 {rng.integers(9)} 1 5 2 {k} 0.5 1 {k}\n" for k in range(sum(sizes))]
-    slots = [Slot("words", "int64", None), Slot("z", "float32", (2,)), Slot("label", "int64", (1,))]
+    slots = [
+        SampleSlot("words", "int64", None),
+        SampleSlot("z", "float32", (2,)),
+        SampleSlot("label", "int64", (1,)),
+    ]
     begins, slots = np.cumsum([0, *sizes]), [*slots, LINE_ID]
     parts = [None] * len(sizes)
 
