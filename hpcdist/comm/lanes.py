@@ -39,8 +39,11 @@ class Wait(Protocol):
         ...
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until it may have ended, at most so long; return False, at once, if none tells."""
-        ...
+        """Sleep until it may have ended, at most so long; return False, at once, if none tells.
+
+        Messages cannot: MPI moves them only while it is asked.
+        """
+        return False
 
     def missing(self) -> Sequence[int]:
         """Return the ranks of the group from which something is missing."""
@@ -50,7 +53,7 @@ class Wait(Protocol):
 Steps: TypeAlias = Generator[Wait, None, None]
 
 
-class Messages:
+class Messages(Wait):
     """The wait for messages of known lengths: pairs (peer, bytes) to send and to receive."""
 
     def __init__(
@@ -76,9 +79,6 @@ class Messages:
                 raise CommError(f"rank {peer} of the group sent {came} bytes, expected {expected}")
         self._open = still
         return not still and (not self._sends or self._transport.test_all(self._sends))
-
-    def sleep(self, seconds: float) -> bool:
-        return False  # MPI moves messages only while it is asked
 
     def missing(self) -> Sequence[int]:
         return [peer for peer, _, _ in self._open]
