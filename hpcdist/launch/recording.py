@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -20,7 +20,7 @@ from hpcdist.launch import watching
 from hpcdist.launch.options import Options
 from hpcdist.launch.watching import Watch
 from hpcdist.launch.words import counted
-from hpcdist.trace import chrome, files, status
+from hpcdist.trace import chrome, files, rates, status
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MIB, recorder
 
@@ -57,6 +57,7 @@ class RankRecorder:
         Every rank calls it before any one calls `compared`.
         """
         if self.trace is not None:
+            self.of = replace(self.of, **asdict(rates.measured()))
             recorder.begin(TRACE_MIB * MIB, always=True)
         else:
             recorder.start()
