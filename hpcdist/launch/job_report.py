@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcdist.errors import MetricError, TraceError
 from hpcdist.launch import graphs, plots
-from hpcdist.launch.words import counted
+from hpcdist.launch.words import counted, printable
 from hpcdist.trace import critical_path, failure, files, metric_files, programs, summary
 from hpcdist.trace.advice import Advice, advise
 from hpcdist.trace.events import Cause, Kind
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> None:
     told = [counted(len(found), "rank"), *([counted(len(metrics), "metric")] if metrics else [])]
     print(f"{asked.output}: {', '.join(told)}")
     for line in [*_of_failure(found, said), *(f"{item.cause}: {item.text}" for item in advice)]:
-        print(f"  {line}")
+        print(f"  {printable(line)}")
 
 
 def page(

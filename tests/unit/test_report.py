@@ -403,11 +403,14 @@ def test_the_command_says_why_a_job_failed(tmp_path, capsys):
     rank.note(Kind.STEP, "step", 0, 5, step=3)
     of = RankOfJob(1, "TRAINER", 1, "n", 1, why="failure", doing="step 3", world=2)
     files.write(tmp_path, rank.recording(of))
-    files.write_failure(tmp_path, 1, "rank 0 (trainer 0) died\nrank 1 was here: step 3")
+    files.write_failure(tmp_path, 1, "rank 0 (trainer 0) died\nrank 1 was here: step 3\x1b[2J")
     job_report.main([str(tmp_path), "-o", str(tmp_path / "job.html")])
     first, *said = capsys.readouterr().out.splitlines()
     assert first.endswith("job.html: 1 rank")
-    assert said[:2] == ["  rank 0 (trainer 0) died", "  rank 1 was here: step 3"]
+    assert said[:2] == [
+        "  rank 0 (trainer 0) died",
+        "  rank 1 was here: step 3\N{REPLACEMENT CHARACTER}[2J",
+    ]
     assert said[2].startswith("  nothing was written by 1 rank: 0.")
     assert said[3:] == ["  first rank 1 (trainer 1 on n): step 3"]
 
