@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeAlias
 
 from hpcdist.comm.base import Array, Request, Transport
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.progress import CROWDED, WaitPolicy, deadline_error, waiter
 from hpcdist.errors import CommError
 
@@ -82,7 +82,7 @@ class Operation:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         steps: Steps,
         what: Callable[[], str],
         deadline_s: float | None,

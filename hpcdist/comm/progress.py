@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from hpcdist.errors import CommError, DeadlineError
-from hpcdist.trace.events import Cause, Kind, cause_of
+from hpcdist.trace.events import Cause, EventKind, cause_of
 from hpcdist.trace.recorder import recorder
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ def waiter(
             if result:
                 return result
             if ended:
-                recorder.record(Kind.WAIT, cause, begun, ended)
+                recorder.record(EventKind.WAIT, cause, begun, ended)
             begun, ended = time.monotonic_ns(), 0
             for _ in spins:
                 result = poll()
@@ -162,7 +162,7 @@ def waiter(
                 with waits_for(describe):
                     return linger()
             finally:
-                recorder.record(Kind.WAIT, cause, begun, time.monotonic_ns())
+                recorder.record(EventKind.WAIT, cause, begun, time.monotonic_ns())
         except failure as error:
             raise explained(error, describe()) from error
 

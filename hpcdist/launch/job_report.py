@@ -18,7 +18,7 @@ from hpcdist.launch import graphs, plots
 from hpcdist.launch.words import counted, printable
 from hpcdist.trace import critical_path, failure, files, metric_files, programs, summary
 from hpcdist.trace.advice import Advice, advise
-from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.events import Cause, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.metric_files import Points
 from hpcdist.trace.operator_times import OperatorTime, operator_times
@@ -158,7 +158,7 @@ def operators_of(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
     rows: dict[str, list[OperatorTime]] = defaultdict(list)
     for rank in found:
         if rank.of.role != "PSERVER":
-            steps = rank.recording.events["kind"] == Kind.STEP
+            steps = rank.recording.events["kind"] == EventKind.STEP
             first = int(rank.recording.events["begin"][steps].min()) if steps.any() else 0
             for row in operator_times(rank.recording.since(first)):
                 rows[row.name].append(row)
@@ -201,14 +201,14 @@ def _usual_s(same: Sequence[OperatorTime]) -> float:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCall:
     """What a call of a type of operator does in the Program that trains, on average; `Moved`."""
 
     nbytes: float
     flops: float | None
 
 
-def _planned(found: Sequence[RankRecording]) -> dict[str, Planned]:
+def _planned(found: Sequence[RankRecording]) -> dict[str, PlannedCall]:
     """Return what is planned for a call of each type of operator."""
     moved: dict[str, list[Moved]] = defaultdict(list)
     for rank in found:
@@ -216,7 +216,7 @@ def _planned(found: Sequence[RankRecording]) -> dict[str, Planned]:
             for one in program.moved if program.kind == programs.TRAINS else ():
                 moved[one.type].append(one)
     return {
-        type_: Planned(
+        type_: PlannedCall(
             sum(one.nbytes for one in same) / (count := sum(one.operators for one in same)),
             None
             if any(one.flops is None for one in same)
@@ -296,7 +296,7 @@ def _programs(found: Sequence[RankRecording]) -> list[dict[str, Any]]:
 
 def _along(
     step: critical_path.StepTimes,
-    path: Iterable[critical_path.Segment],
+    path: Iterable[critical_path.PathSegment],
     ranks: Sequence[RankSummary],
 ) -> list[str]:
     """Return how long the path is on each rank, in words, and how much of the step is on none."""
@@ -329,13 +329,15 @@ def _losses(found: Sequence[RankRecording]) -> list[tuple[str, str]]:
 
 def _told(rank: RankRecording) -> list[str]:
     events = rank.recording.events
-    numbers = np.unique(events[events["kind"] == Kind.VALUE]["name"])
+    numbers = np.unique(events[events["kind"] == EventKind.VALUE]["name"])
     return [rank.recording.names[number] for number in numbers]
 
 
 def _values(recording: Recording, name: str) -> tuple[list[float], list[float], str, str]:
     events = recording.events
-    own = events[(events["kind"] == Kind.VALUE) & (events["name"] == recording.names.index(name))]
+    own = events[
+        (events["kind"] == EventKind.VALUE) & (events["name"] == recording.names.index(name))
+    ]
     return own["step"].tolist(), own["value"].tolist(), "step", name
 
 
@@ -351,14 +353,14 @@ def _memory(found: Sequence[RankRecording]) -> str:
 
 def _looks(rank: RankRecording) -> tuple[RankOfJob, Any]:
     events = rank.recording.events
-    return rank.of, events[events["kind"] == Kind.MEMORY]
+    return rank.of, events[events["kind"] == EventKind.MEMORY]
 
 
 def _throughput(found: Sequence[RankRecording]) -> str:
     """Return a curve of the steps per second of the first trainer."""
     for rank in found:
         events = rank.recording.events
-        ends = np.sort(events[events["kind"] == Kind.STEP]["end"])
+        ends = np.sort(events[events["kind"] == EventKind.STEP]["end"])
         if rank.of.role != "PSERVER" and len(ends) > 2:
             edges = np.linspace(ends[0], ends[-1], min(60, len(ends)))
             counts, _ = np.histogram(ends, edges)

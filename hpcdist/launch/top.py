@@ -41,7 +41,7 @@ AROUND = 9  # lines of a screen that are not ranks
 
 
 @dataclass(frozen=True)
-class View:
+class TopView:
     """What is shown: a line about the job, what is wrong, and a row for each rank."""
 
     title: str
@@ -119,7 +119,7 @@ def _asked_of_slurm(job: str) -> tuple[str, Path | None]:
 
 
 # -- what is shown ---------------------------------------------------------------------------------
-def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> View:
+def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> TopView:
     """Return what to show at a time of the wall clock, with ``most`` rows at most. Pure."""
     late_s = 3 * job.every_s + LATE_S
     late = [r.rank for r in ranks if r.state == status.RUNS and now_s - r.unix_s > late_s]
@@ -149,7 +149,7 @@ def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | N
         ranks, key=lambda r: (r.rank not in late and r.state != status.FAILED, r.waited, r.rank)
     )
     kept = {r.rank for r in (shown if most is None else shown[: max(most, 1)])}
-    return View(
+    return TopView(
         title=_title(job, ranks, now_s, over),
         metrics=_metrics(ranks),
         troubles=tuple(troubles),
@@ -222,7 +222,7 @@ def _seconds(seconds: float) -> str:
 
 
 # -- in the terminal -------------------------------------------------------------------------------
-def _look(directory: Path, most: int | None) -> View:
+def _look(directory: Path, most: int | None) -> TopView:
     job, ranks = status.read_job(directory), status.read_all(directory)
     return view(job, ranks, time.time(), most)
 
@@ -242,13 +242,13 @@ def _follow(directory: Path, every_s: float | None) -> None:
             time.sleep(every)
 
 
-def _print(found: View) -> None:
+def _print(found: TopView) -> None:
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 160).print(_drawn(found))
 
 
-def _drawn(found: View) -> Any:
+def _drawn(found: TopView) -> Any:
     """Return the view as rich draws it."""
     from rich.console import Group
     from rich.table import Table

@@ -1,8 +1,8 @@
 """c10d's collectives among ranks of one host, in memory that all of them see.
 
-They go in phases. In a phase a rank writes into its own buffer, meets the others (`Meeting`), and
-reads theirs. Buffers are used in turn: who writes for phase k knows that all have ended their reads
-of phase k - 2, for they have come to phase k - 1.
+They go in phases. In a phase a rank writes into its own buffer, meets the others (`PhaseBarrier`),
+and reads theirs. Buffers are used in turn: who writes for phase k knows that all have ended their
+reads of phase k - 2, for they have come to phase k - 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from hpcdist.comm.base import SharedRows, Transport
 from hpcdist.comm.lanes import Steps
 from hpcdist.comm.reduction_phases import cuts
-from hpcdist.torch.reductions import Reduction
+from hpcdist.torch.reductions import TensorReduction
 from hpcdist.torch.signature import agree
 
 LINE_BYTES = 64  # pieces begin at lines of the cache
@@ -49,12 +49,12 @@ class HostMemory:
         """
         return list(self._view(self._count % 2, dtype, length, begin))
 
-    def meet(self) -> Meeting:
+    def meet(self) -> PhaseBarrier:
         """Return the wait for all ranks to have written what is theirs in this phase."""
         self._count += 1
         self._sync()
         self._heads[self.rank][0] = self._count
-        return Meeting(self._others, self._heads, self._count, self._sync)
+        return PhaseBarrier(self._others, self._heads, self._count, self._sync)
 
     def tell(self, call: int) -> None:
         """Let the others see, when they meet next, what this rank calls."""
@@ -74,7 +74,7 @@ class HostMemory:
         return found
 
 
-class Meeting:
+class PhaseBarrier:
     """The wait until all ranks have come to a phase."""
 
     def __init__(
@@ -164,7 +164,7 @@ def reduce_scatter(
     memory: HostMemory,
     inputs: Sequence[torch.Tensor],
     out: torch.Tensor,
-    reduction: Reduction,
+    reduction: TensorReduction,
 ) -> Steps:
     """Write the reduction of all ranks' ``inputs[r]``, all of one length, into rank r's ``out``."""
     step = CHUNK // memory.size // LINE_BYTES * LINE_BYTES
@@ -180,7 +180,9 @@ def reduce_scatter(
         reduction.fold(rows, into)
 
 
-def reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction, root: int) -> Steps:
+def reduce(
+    memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction, root: int
+) -> Steps:
     """Overwrite the root's ``vector`` with the reduction of all."""
     for part in pieces(vector, CHUNK):
         rows = memory.rows(part.dtype, part.numel())
@@ -193,7 +195,7 @@ def reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction, root:
             reduction.fold(rows, part)
 
 
-def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: Reduction) -> Steps:
+def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
     dtype, rank, size = vector.dtype, memory.rank, memory.size
     if vector.nbytes <= WHOLE_TO:

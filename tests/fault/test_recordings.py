@@ -11,7 +11,7 @@ import pytest
 from hpcdist.errors import TraceError
 from hpcdist.trace import critical_path, files, summary
 from hpcdist.trace.advice import advise
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from tests import trace_processor
 from tests.jobs import TRAIN, Job, needs_mpirun
 
@@ -92,7 +92,7 @@ def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):
     job.wait_until(path.exists, "the recording of rank 1")
     asked = read(path)
     assert asked.of.why == "signal"
-    assert (asked.recording.events["kind"] == Kind.STEP).any()
+    assert (asked.recording.events["kind"] == EventKind.STEP).any()
     (tmp_path / "stop").touch()
     ended = job.end()
     assert ended.code != 0
@@ -106,7 +106,7 @@ def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):
         (2, "PSERVER", "failure"),
     ]
     for rank in found:
-        assert (rank.recording.events["kind"] == Kind.RECEIVED).any()
+        assert (rank.recording.events["kind"] == EventKind.RECEIVED).any()
         assert rank.recording.events["end"].max() <= rank.of.written_ns
     # Who stopped first: its events end earliest, and the others have waited since.
     assert found[2].of.doing.startswith("step")
@@ -147,7 +147,7 @@ def test_one_process_writes_what_it_did_last(tmp_path, end, option, code, says):
     assert ended.code == code
     (found,) = files.read_all(tmp_path / "here")
     assert found.of.why == "failure"
-    assert (found.recording.events["kind"] == Kind.STEP).sum() == 5
+    assert (found.recording.events["kind"] == EventKind.STEP).sum() == 5
     assert ("what each rank did last: python -m hpcdist report here" in ended.err) == says
 
 

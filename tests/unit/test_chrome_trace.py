@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdist.trace import chrome
-from hpcdist.trace.events import EVENT, Kind
+from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import Recording
 from tests import trace_processor
@@ -31,21 +31,21 @@ def events_of(*rows):
 def ranks():
     """A trainer whose clock is 1 ms behind that of the server, rank 0."""
     trainer = events_of(
-        (Kind.FEED, "feed", 10_000, 10_500, 32, -1, 1, MAIN),
-        (Kind.OPERATOR, "mul", 10_500, 20_000, 0, -1, 1, MAIN),
-        (Kind.COUNT, "rows in tables", 59_000, 59_000, 7, -1, 0, MAIN),
-        (Kind.SUM, "sum of bucket 0", 12_000, 40_000, 64, -1, 1, MAIN),
-        (Kind.SENT, "w@GRAD", 21_000, 22_000, 8, 0, 0, OTHER),
-        (Kind.WAIT, "parameters from servers", 23_000, 50_000, 0, -1, 0, MAIN),
-        (Kind.RECEIVED, "w", 50_000, 51_000, 8, 0, 0, MAIN),
-        (Kind.SENT, "w@GRAD", 61_000, 62_000, 8, 0, 1, OTHER),  # not yet received
-        (Kind.VALUE, "loss", 52_000, 52_000, 2.5, -1, 1, MAIN),
-        (Kind.STEP, "step", 10_000, 60_000, 0, -1, 1, MAIN),
+        (EventKind.FEED, "feed", 10_000, 10_500, 32, -1, 1, MAIN),
+        (EventKind.OPERATOR, "mul", 10_500, 20_000, 0, -1, 1, MAIN),
+        (EventKind.COUNT, "rows in tables", 59_000, 59_000, 7, -1, 0, MAIN),
+        (EventKind.SUM, "sum of bucket 0", 12_000, 40_000, 64, -1, 1, MAIN),
+        (EventKind.SENT, "w@GRAD", 21_000, 22_000, 8, 0, 0, OTHER),
+        (EventKind.WAIT, "parameters from servers", 23_000, 50_000, 0, -1, 0, MAIN),
+        (EventKind.RECEIVED, "w", 50_000, 51_000, 8, 0, 0, MAIN),
+        (EventKind.SENT, "w@GRAD", 61_000, 62_000, 8, 0, 1, OTHER),  # not yet received
+        (EventKind.VALUE, "loss", 52_000, 52_000, 2.5, -1, 1, MAIN),
+        (EventKind.STEP, "step", 10_000, 60_000, 0, -1, 1, MAIN),
     )
     server = events_of(
-        (Kind.RECEIVED, "w@GRAD", 1_030_000, 1_031_000, 8, 1, 0, MAIN),
-        (Kind.APPLIED, "w@GRAD", 1_032_000, 1_040_000, 8, -1, 0, MAIN),
-        (Kind.SENT, "w", 1_040_000, 1_041_000, 8, 1, 0, MAIN),
+        (EventKind.RECEIVED, "w@GRAD", 1_030_000, 1_031_000, 8, 1, 0, MAIN),
+        (EventKind.APPLIED, "w@GRAD", 1_032_000, 1_040_000, 8, -1, 0, MAIN),
+        (EventKind.SENT, "w", 1_040_000, 1_041_000, 8, 1, 0, MAIN),
     )
     return [
         RankRecording(RankOfJob(0, "PSERVER", 0, "a", 10), Recording(server, NAMES, 3)),
@@ -136,7 +136,9 @@ def test_ranks_without_events_make_a_trace_too(tmp_path):
 
 
 def test_a_loss_that_is_no_number_leaves_the_trace_readable(tmp_path):
-    found = events_of(*((Kind.VALUE, "loss", 1, 1, v, -1, 1, MAIN) for v in (np.nan, -np.inf, 2.0)))
+    found = events_of(
+        *((EventKind.VALUE, "loss", 1, 1, v, -1, 1, MAIN) for v in (np.nan, -np.inf, 2.0))
+    )
     rank = RankRecording(RankOfJob(0, "TRAINER", 0, "a", 1), Recording(found, NAMES, 3))
     text = chrome.write(tmp_path / "trace.json", [rank]).read_text()
     trace = json.loads(text, parse_constant=pytest.fail)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, origin
 from hpcdist.comm.loopback import world
 from hpcdist.errors import CommError, DeadlineError
@@ -20,7 +20,7 @@ def swap(transport, given, got, peer, tag=0):
 
 
 def operation(transport, steps, deadline_s=60.0, on_end=None):
-    group = Group(transport, tuple(range(transport.size)), deadline_s)
+    group = RankGroup(transport, tuple(range(transport.size)), deadline_s)
     return Operation(group, steps, lambda: "a swap", deadline_s, on_end)
 
 

@@ -24,7 +24,7 @@ from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.launch import graphs, job_report
 from hpcdist.trace import critical_path, files, rates, summary
 from hpcdist.trace.advice import advise
-from hpcdist.trace.events import EVENT, Cause, Kind
+from hpcdist.trace.events import EVENT, Cause, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts, from_plain
 from hpcdist.trace.rates import Rates
@@ -82,35 +82,35 @@ def job(
         come = max(sent) + 20 + max(late_us)
         for k, trainer in enumerate(trainers):
             if reader_us:
-                trainer.note(Kind.WAIT, Cause.READER.value, now, now + reader_us)
-            trainer.note(Kind.OPERATOR, "mul", begin, sent[k] - 4, step=step)
+                trainer.note(EventKind.WAIT, Cause.READER.value, now, now + reader_us)
+            trainer.note(EventKind.OPERATOR, "mul", begin, sent[k] - 4, step=step)
             for s in range(2):
                 packet = ("w@GRAD", sent[k] - 4 + s, sent[k] - 3 + s, applied[s])
-                trainer.note(Kind.SENT, *packet, peer=3 + s, step=step)
+                trainer.note(EventKind.SENT, *packet, peer=3 + s, step=step)
             done = come + 60
-            trainer.note(Kind.WAIT, Cause.PARAMETERS.value, sent[k], done)
+            trainer.note(EventKind.WAIT, Cause.PARAMETERS.value, sent[k], done)
             for s in range(2):
-                trainer.note(Kind.RECEIVED, "w", done + s, done + s + 1, BYTES, 3 + s, step)
-            trainer.note(Kind.STEP, "step", begin, done + 5, step=step)
+                trainer.note(EventKind.RECEIVED, "w", done + s, done + s + 1, BYTES, 3 + s, step)
+            trainer.note(EventKind.STEP, "step", begin, done + 5, step=step)
             if k == 1 and grows and not step % (STEPS // len(grows)):
                 held = grows[step // (STEPS // len(grows)) - 1] * 2**20
-                trainer.note(Kind.MEMORY, "memory", done, done, held)
-            trainer.note(Kind.VALUE, "loss", done, done, 1 / step, step=step)
+                trainer.note(EventKind.MEMORY, "memory", done, done, held)
+            trainer.note(EventKind.VALUE, "loss", done, done, 1 / step, step=step)
             if save_us and step % 20 == 0:
-                trainer.note(Kind.CHECKPOINT, "save", begin, begin + save_us)
+                trainer.note(EventKind.CHECKPOINT, "save", begin, begin + save_us)
             if gc_us and k == 1:
-                trainer.note(Kind.GARBAGE, "garbage collection", begin, begin + gc_us, 2)
+                trainer.note(EventKind.GARBAGE, "garbage collection", begin, begin + gc_us, 2)
         for s, server in enumerate(servers):
             at = now
             for k in sorted(range(3), key=lambda k: sent[k]):
                 comes = max(at, sent[k] + 8 + late_us[s])
                 if comes > at:
-                    server.note(Kind.WAIT, Cause.GRADIENTS.value, at, comes)
+                    server.note(EventKind.WAIT, Cause.GRADIENTS.value, at, comes)
                 at = comes + 1
-                server.note(Kind.RECEIVED, "w@GRAD", comes, at, applied[s], k, step)
-            server.note(Kind.APPLIED, "w@GRAD", come - 5, come + 20, applied[s], step=step)
+                server.note(EventKind.RECEIVED, "w@GRAD", comes, at, applied[s], k, step)
+            server.note(EventKind.APPLIED, "w@GRAD", come - 5, come + 20, applied[s], step=step)
             for k in range(3):
-                server.note(Kind.SENT, "w", come + 21 + k, come + 22 + k, BYTES, k, step)
+                server.note(EventKind.SENT, "w", come + 21 + k, come + 22 + k, BYTES, k, step)
         now = come + 66
     trains, serves = programs()
     return [
@@ -335,7 +335,7 @@ def test_two_programs_of_one_rank_with_the_same_operators_are_not_two_trainers()
     alike = tuple(ProgramFacts("runs", (OperatorFacts("relu", (x,), ()),)) for x in "ab")
     found = [Rank(k, "TRAINER", k) for k in range(2)]
     for rank in found:
-        rank.note(Kind.STEP, "step", 0, 5, step=3)
+        rank.note(EventKind.STEP, "step", 0, 5, step=3)
     found = [rank.recording(programs=alike) for rank in found]
     ranks = [summary.summarize(rank) for rank in found]
     text = job_report.page(found, ranks, [], "a job", {})
@@ -381,8 +381,8 @@ def test_a_failed_job_begins_with_who_stopped_first(tmp_path):
     # Rank 0 reports that nothing has come from rank 2; rank 3 was killed.
     for k, (last_us, waiting) in enumerate([(900, ""), (890, "sums"), (100, "")]):
         rank = Rank(k, "TRAINER", k)
-        rank.note(Kind.STEP, "step", 0, 5, step=3)
-        rank.note(Kind.WAIT, "sums", 5, last_us)
+        rank.note(EventKind.STEP, "step", 0, 5, step=3)
+        rank.note(EventKind.WAIT, "sums", 5, last_us)
         facts = {"why": "failure", "doing": "step 3, mul", "waiting": waiting, "world": 4}
         found.append(rank.recording(RankOfJob(k, "TRAINER", k, "n", 1, **facts)))
     ranks = [summary.summarize(rank) for rank in found]
@@ -400,7 +400,7 @@ def test_the_command_says_why_a_job_failed(tmp_path, capsys):
     files.write_failure(tmp_path, 5, "of an earlier job")
     files.remove_all(tmp_path)
     rank = Rank(1, "TRAINER", 1)
-    rank.note(Kind.STEP, "step", 0, 5, step=3)
+    rank.note(EventKind.STEP, "step", 0, 5, step=3)
     of = RankOfJob(1, "TRAINER", 1, "n", 1, why="failure", doing="step 3", world=2)
     files.write(tmp_path, rank.recording(of))
     files.write_failure(tmp_path, 1, "rank 0 (trainer 0) died\nrank 1 was here: step 3\x1b[2J")
@@ -457,10 +457,10 @@ def test_the_table_of_operators_says_how_long_they_take_at_least_and_which_are_s
     for k, rate in enumerate((1e9, 3e9)):  # 2 GB/s on average
         rank = Rank(k, "TRAINER", k)
         for step in range(4):
-            rank.note(Kind.OPERATOR, "relu", 0, 20, step=step)
-            rank.note(Kind.OPERATOR, "mul", 20, 1020, step=step)
-            rank.note(Kind.OPERATOR, "sort", 1020, 2020, step=step)
-            rank.note(Kind.STEP, "step", 0, 2020, step=step)
+            rank.note(EventKind.OPERATOR, "relu", 0, 20, step=step)
+            rank.note(EventKind.OPERATOR, "mul", 20, 1020, step=step)
+            rank.note(EventKind.OPERATOR, "sort", 1020, 2020, step=step)
+            rank.note(EventKind.STEP, "step", 0, 2020, step=step)
         work = Moved("relu", 1, 20_000, 0), Moved("mul", 1, 20_000, 10**6), Moved("sort", 1, 20_000)
         facts = ProgramFacts("trains", (OperatorFacts("mul", ("x",), ("y",)),), moved=work)
         rates = {"bytes_per_s": rate, "flops_per_s": 1e10, "call_s": 1e-6}

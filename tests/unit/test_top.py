@@ -17,7 +17,7 @@ from hpcdist.errors import LaunchError, TraceError
 from hpcdist.launch import options, top, watching
 from hpcdist.launch.watching import Watch
 from hpcdist.trace import metric_files, prometheus, status
-from hpcdist.trace.events import EVENT, Cause, Kind
+from hpcdist.trace.events import EVENT, Cause, EventKind
 from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_log import log_metrics, metric_log
 from hpcdist.trace.recorder import Recording
@@ -246,10 +246,10 @@ def recording(*events):
 
 def test_waits_of_the_scripts_thread_are_counted_within_the_time():
     found = recording(
-        (Kind.WAIT, 0, 7, 50, 150),  # half of it before
-        (Kind.WAIT, 1, 7, 200, 500),
-        (Kind.WAIT, 1, 8, 100, 1100),  # of another thread
-        (Kind.STEP, 0, 7, 150, 600),
+        (EventKind.WAIT, 0, 7, 50, 150),  # half of it before
+        (EventKind.WAIT, 1, 7, 200, 500),
+        (EventKind.WAIT, 1, 8, 100, 1100),  # of another thread
+        (EventKind.STEP, 0, 7, 150, 600),
     )
     assert status.waits_within(found, 7, 100, 1100) == Waits(0.35, "sums")
     assert status.steps_in(found) == 1
