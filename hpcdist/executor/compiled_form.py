@@ -19,7 +19,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.values import TensorArray
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 
 Step = Callable[[], Any]
@@ -69,7 +69,7 @@ class Compiled:
                 for i, call in enumerate(steps):
                     call()
                     end = now()
-                    record(Kind.OPERATOR, names[i], begin, end, step=here.step)
+                    record(EventKind.OPERATOR, names[i], begin, end, step=here.step)
                     begin = end
             else:
                 for i, call in enumerate(steps):  # noqa: B007  (told by errors)

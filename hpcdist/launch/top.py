@@ -20,7 +20,7 @@ from typing import Any
 
 from hpcdist.errors import HpcdistError, TraceError
 from hpcdist.launch.options import argument
-from hpcdist.launch.words import counted
+from hpcdist.launch.words import counted, printable
 from hpcdist.setting import Number
 from hpcdist.trace import status
 from hpcdist.trace.status import JobFacts, RankStatus
@@ -41,7 +41,7 @@ AROUND = 9  # lines of a screen that are not ranks
 
 
 @dataclass(frozen=True)
-class View:
+class TopView:
     """What is shown: a line about the job, what is wrong, and a row for each rank."""
 
     title: str
@@ -119,7 +119,7 @@ def _asked_of_slurm(job: str) -> tuple[str, Path | None]:
 
 
 # -- what is shown ---------------------------------------------------------------------------------
-def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> View:
+def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | None) -> TopView:
     """Return what to show at a time of the wall clock, with ``most`` rows at most. Pure."""
     late_s = 3 * job.every_s + LATE_S
     late = [r.rank for r in ranks if r.state == status.RUNS and now_s - r.unix_s > late_s]
@@ -149,7 +149,7 @@ def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | N
         ranks, key=lambda r: (r.rank not in late and r.state != status.FAILED, r.waited, r.rank)
     )
     kept = {r.rank for r in (shown if most is None else shown[: max(most, 1)])}
-    return View(
+    return TopView(
         title=_title(job, ranks, now_s, over),
         metrics=_metrics(ranks),
         troubles=tuple(troubles),
@@ -222,7 +222,7 @@ def _seconds(seconds: float) -> str:
 
 
 # -- in the terminal -------------------------------------------------------------------------------
-def _look(directory: Path, most: int | None) -> View:
+def _look(directory: Path, most: int | None) -> TopView:
     job, ranks = status.read_job(directory), status.read_all(directory)
     return view(job, ranks, time.time(), most)
 
@@ -242,27 +242,30 @@ def _follow(directory: Path, every_s: float | None) -> None:
             time.sleep(every)
 
 
-def _print(found: View) -> None:
+def _print(found: TopView) -> None:
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else 160).print(_drawn(found))
 
 
-def _drawn(found: View) -> Any:
+def _drawn(found: TopView) -> Any:
     """Return the view as rich draws it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
+
+    def line(text: str, style: str = "") -> Text:
+        return Text(printable(text), style)
 
     table = Table(box=None, pad_edge=False)
     for head in HEADS:
         right = head in ("step", "steps/s", "waits", "memory")
         table.add_column(head, justify="right" if right else "left", no_wrap=head != "now")
     for row in found.rows:
-        table.add_row(*map(Text, row))
-    lines = [Text(found.title, style="bold")]
+        table.add_row(*map(line, row))
+    lines = [line(found.title, "bold")]
     if found.metrics:
-        lines.append(Text(found.metrics))
-    lines += [Text(trouble, style="bold red") for trouble in found.troubles]
-    below = [Text(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
+        lines.append(line(found.metrics))
+    lines += [line(trouble, "bold red") for trouble in found.troubles]
+    below = [line(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
     return Group(*lines, table, *below)
