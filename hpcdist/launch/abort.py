@@ -257,7 +257,8 @@ class Guard:
         trainers = {peer for peer in self._peers if peer.role.kind != PSERVER}
         if trainers <= dead and not any(self._is_done(peer) for peer in trainers):
             with self._ending:
-                self._say("no trainer is left, and none had ended its script; the job failed")
+                names = " and ".join(map(str, sorted(trainers, key=lambda peer: peer.rank)))
+                self._say(f"{names} died before any trainer's script had ended; the job failed")
                 self._end(1)
 
     def leave(self, finalize: Callable[[], None]) -> None:

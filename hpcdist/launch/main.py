@@ -119,6 +119,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if transport is None:
             raise
         # Nobody watches the ranks yet, and a tolerant mpirun says nothing of one that has ended.
+        if report.is_of_messages(error):  # then another rank knows more
+            time.sleep(launcher_check.REFUSAL_S)
         me = f"rank {transport.rank} on {socket.gethostname()} failed before its script"
         Output().announce(f"{me}\n{report.user_traceback(error, asked.script)}")
         transport.abort(1)
