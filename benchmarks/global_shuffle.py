@@ -20,7 +20,7 @@ import numpy as np
 
 import hpcdist as fluid
 from hpcdist.comm.world import mpi_world
-from hpcdist.multi_slot.samples import Column, Samples, Slot
+from hpcdist.multi_slot.samples import Column, Samples, SampleSlot
 
 WORDS, NUMBERS = 3, 4
 TIMES, MEMORY = 3.0, 1.5  # targets: times a local shuffle, times the data
@@ -30,13 +30,13 @@ def made_up(count: int, seed: int) -> Samples:
     """Return samples with one ragged slot of words, as files of multi-slot text give them."""
     random = np.random.default_rng(seed)
     offsets = np.arange(count + 1) * WORDS
-    slots = [Slot("words", "int64", None), Slot("x", "float32", (NUMBERS,))]
+    slots = [SampleSlot("words", "int64", None), SampleSlot("x", "float32", (NUMBERS,))]
     columns = [
         Column(random.integers(1, 1 << 40, count * WORDS), offsets),
         Column(random.random(count * NUMBERS, np.float32), np.arange(count + 1) * NUMBERS),
     ]
     for k in range(4):
-        slots.append(Slot(f"c{k}", "int64", (1,)))
+        slots.append(SampleSlot(f"c{k}", "int64", (1,)))
         columns.append(Column(random.integers(0, 1000, count), np.arange(count + 1)))
     return Samples(slots, columns)
 

@@ -43,7 +43,7 @@ TARGETS = {
 
 def event_ns() -> float:
     """Return what one event costs, with the two looks at the clock, in nanoseconds."""
-    from hpcdist.trace.events import Kind
+    from hpcdist.trace.events import EventKind
     from hpcdist.trace.recorder import Recorder
 
     recorder, now, count = Recorder(MIB * 2**20), time.monotonic_ns, 20_000
@@ -52,7 +52,7 @@ def event_ns() -> float:
         begin = time.thread_time_ns()
         for step in range(count):
             at = now()
-            record(Kind.OPERATOR, 0, at, now(), step=step)
+            record(EventKind.OPERATOR, 0, at, now(), step=step)
         found.append((time.thread_time_ns() - begin) / count)
     return statistics.median(found)
 

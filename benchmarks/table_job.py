@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.world import mpi_world
-from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.client import PsClient, ServerArrays
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
@@ -22,7 +22,7 @@ class Trainer:
 
     def __init__(self, client: PsClient, servers: int, spec: TableSpec) -> None:
         self._client = client
-        self.batch = Batch([spec], servers)
+        self.batch = LookupBatch([spec], servers)
 
     def pull(self) -> None:
         """Begin a step: fetch the rows of the batch."""

@@ -17,7 +17,7 @@ TRUE, FALSE = ("1", "true", "on"), ("0", "false", "off")
 
 
 # -- types -----------------------------------------------------------------------------------------
-class Kind(Generic[T_co]):
+class ValueKind(Generic[T_co]):
     """A type of values as text: what is expected, how it is read, which Python types fit."""
 
     word: str  # in get_flags, set_flags and docs
@@ -43,7 +43,7 @@ class Kind(Generic[T_co]):
         raise NotImplementedError
 
 
-class Integer(Kind[int]):
+class Integer(ValueKind[int]):
     """An integer of at least ``least``."""
 
     word, types = "int", (int,)
@@ -57,7 +57,7 @@ class Integer(Kind[int]):
         return value if value >= self.least else None
 
 
-class Mask(Kind[int]):
+class Mask(ValueKind[int]):
     """The permissions that new files do not get, in octal, as `umask` takes them."""
 
     word, types, expected = "umask", (int,), "an octal number such as 077"
@@ -71,7 +71,7 @@ class Mask(Kind[int]):
         return value if 0 <= value <= 0o777 else None
 
 
-class Number(Kind[float]):
+class Number(ValueKind[float]):
     """A finite number, above ``above`` if that is given."""
 
     word, types = "float", (int, float)
@@ -85,7 +85,7 @@ class Number(Kind[float]):
         return value if math.isfinite(value) and value > self._above else None
 
 
-class Switch(Kind[bool]):
+class OnOff(ValueKind[bool]):
     """True or false, in any of the usual spellings."""
 
     word, types = "bool", (bool, int)
@@ -99,7 +99,7 @@ class Switch(Kind[bool]):
         return str(int(bool(value)))
 
 
-class Text(Kind[str]):
+class Text(ValueKind[str]):
     """Any text."""
 
     word, expected = "str", "text"
@@ -108,7 +108,7 @@ class Text(Kind[str]):
         return text
 
 
-class Word(Kind[str]):
+class Word(ValueKind[str]):
     """One of some words."""
 
     word = "str"
@@ -121,7 +121,7 @@ class Word(Kind[str]):
         return text if text in self.words else None
 
 
-class Words(Kind[tuple[str, ...]]):
+class Words(ValueKind[tuple[str, ...]]):
     """Some of several words, separated by commas; each once."""
 
     word = "str"
@@ -138,7 +138,7 @@ class Words(Kind[tuple[str, ...]]):
         return value if isinstance(value, str) else ",".join(value)
 
 
-class Integers(Kind[tuple[int, ...]]):
+class Integers(ValueKind[tuple[int, ...]]):
     """Numbers from 0 on, separated by commas."""
 
     word, expected, types = "str", "numbers separated by commas, such as 0 or 0,1", (str,)
@@ -147,7 +147,7 @@ class Integers(Kind[tuple[int, ...]]):
         return tuple(int(part) for part in text.split(","))
 
 
-class Group(enum.Enum):
+class Section(enum.Enum):
     """A section of docs/settings.md; the value is its heading."""
 
     FLUID = "Fluid's"
@@ -163,11 +163,11 @@ class Setting(Generic[T]):
     whose value is then meant."""
 
     name: str
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     default: T | Setting[T]
     meaning: str
     unit: str = ""
-    group: Group = Group.HPCDIST
+    group: Section = Section.HPCDIST
 
     def read(self, environ: Mapping[str, str] | None = None) -> T:
         """Return the value in ``environ`` (the process's own), or the default.

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from hpcdist.errors import SettingError, SettingTypeError
 from hpcdist.setting import (
-    Group,
     Integer,
     Integers,
-    Kind,
     Mask,
     Number,
+    OnOff,
+    Section,
     Setting,
-    Switch,
     Text,
+    ValueKind,
     Word,
     Words,
     environment,
@@ -34,8 +34,8 @@ CARRIERS = ("nccl", "mpi", "mpi-cuda-aware")
 
 
 # -- Fluid's ---------------------------------------------------------------------------------------
-def _fluid(name: str, kind: Kind[T], default: Any, meaning: str, unit: str = "") -> Setting[T]:
-    return Setting(name, kind, default, meaning, unit, Group.FLUID)
+def _fluid(name: str, kind: ValueKind[T], default: Any, meaning: str, unit: str = "") -> Setting[T]:
+    return Setting(name, kind, default, meaning, unit, Section.FLUID)
 
 
 CPU_NUM = _fluid(
@@ -68,20 +68,20 @@ SELECTED_GPUS = _fluid(
 )
 CPU_DETERMINISTIC = _fluid(
     "FLAGS_cpu_deterministic",
-    Switch(),
+    OnOff(),
     False,
     "sums of gradients run in rank order",
 )
 CHECK_NAN_INF = _fluid(
     "FLAGS_check_nan_inf",
-    Switch(),
+    OnOff(),
     False,
     "whether an operator that writes NaN or infinity ends the job, naming rank, step, operator and "
     "variable; read when a program is first run",
 )
 CUDNN_DETERMINISTIC = _fluid(
     "FLAGS_cudnn_deterministic",
-    Switch(),
+    OnOff(),
     False,
     "the same as FLAGS_cpu_deterministic",
 )
@@ -124,7 +124,7 @@ COMMUNICATOR_THREADS = _fluid(
 )
 COMMUNICATOR_EAGER = _fluid(
     "FLAGS_communicator_independent_recv_thread",
-    Switch(),
+    OnOff(),
     True,
     "parameters are taken over as soon as they arrive, not only when the queue is full",
 )
@@ -137,14 +137,19 @@ COMMUNICATOR_WAIT = _fluid(
 )
 COMMUNICATOR_SUM = _fluid(
     "FLAGS_communicator_is_sgd_optimizer",
-    Switch(),
+    OnOff(),
     True,
     "merged gradients are added up; false: averaged",
 )
 
 
 # -- Fluid's, without effect -----------------------------------------------------------------------
-_KIND_OF: dict[type, Kind[Any]] = {bool: Switch(), int: Integer(0), float: Number(), str: Text()}
+_KIND_OF: dict[type, ValueKind[Any]] = {
+    bool: OnOff(),
+    int: Integer(0),
+    float: Number(),
+    str: Text(),
+}
 _IGNORED = {
     "FLAGS_allocator_strategy": "auto_growth",
     "FLAGS_conv_workspace_size_limit": 512,
@@ -252,7 +257,7 @@ KERNELS = Setting(
 )
 TF32 = Setting(
     "HPCDIST_TF32",
-    Switch(),
+    OnOff(),
     False,
     "whether matrix products and convolutions of float32 on a GPU round their operands to TF32",
 )
@@ -300,8 +305,8 @@ SITE_FILE = Setting(
 
 
 # -- the role of a process -------------------------------------------------------------------------
-def _role(name: str, kind: Kind[T], default: Any, meaning: str) -> Setting[T]:
-    return Setting(name, kind, default, meaning, group=Group.ROLE)
+def _role(name: str, kind: ValueKind[T], default: Any, meaning: str) -> Setting[T]:
+    return Setting(name, kind, default, meaning, group=Section.ROLE)
 
 
 PADDLE_ROLE = _role("PADDLE_TRAINING_ROLE", Text(), "", "TRAINER or PSERVER")
@@ -331,14 +336,14 @@ NCCL_SHARED_GPU = Setting(
     Text(),
     "",
     "1: NCCL lets several ranks use one GPU; other NCCL_ variables of rank 0 are passed on to all",
-    group=Group.OTHER,
+    group=Section.OTHER,
 )
 VISIBLE_GPUS: Setting[str | None] = Setting(
     "CUDA_VISIBLE_DEVICES",
     Text(),
     None,
     "GPUs that are shared out to the trainers of a host; `--gpus` chooses among them",
-    group=Group.OTHER,
+    group=Section.OTHER,
 )
 TORCH_MASTER = Setting(
     "MASTER_ADDR",
@@ -346,12 +351,16 @@ TORCH_MASTER = Setting(
     "",
     "if it and `RANK` are set, and not by `--as-torchrun`, torch's rendezvous at env:// is left "
     "to torch",
-    group=Group.OTHER,
+    group=Section.OTHER,
 )
-TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Group.OTHER)
+TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Section.OTHER)
 MATH_THREADS = tuple(
     Setting(
-        name, Text(), "", "if set, hpcdist does not limit the threads of a rank", group=Group.OTHER
+        name,
+        Text(),
+        "",
+        "if set, hpcdist does not limit the threads of a rank",
+        group=Section.OTHER,
     )
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 )
@@ -361,7 +370,7 @@ ALL: dict[str, Setting[Any]] = {
     for setting in (
         *(value for value in list(globals().values()) if isinstance(value, Setting)),
         *(
-            Setting(name, _KIND_OF[type(default)], default, "", group=Group.IGNORED)
+            Setting(name, _KIND_OF[type(default)], default, "", group=Section.IGNORED)
             for name, default in _IGNORED.items()
         ),
         *MATH_THREADS,
@@ -369,7 +378,7 @@ ALL: dict[str, Setting[Any]] = {
 }
 FLAGS = {name: setting for name, setting in ALL.items() if name.startswith("FLAGS_")}
 # Wrong values of the others are refused where they are used, with what is around them.
-_CHECKED_AT_START = (Group.FLUID, Group.HPCDIST)
+_CHECKED_AT_START = (Section.FLUID, Section.HPCDIST)
 
 
 # -- all of them -----------------------------------------------------------------------------------
@@ -384,7 +393,7 @@ def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return those variables of a process's role that are set, as text."""
     found = environment(environ)
     return {
-        s.name: found[s.name] for s in ALL.values() if s.group is Group.ROLE and s.is_set(found)
+        s.name: found[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(found)
     }
 
 

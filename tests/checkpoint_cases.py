@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import hpcdist as fluid
-from hpcdist.checkpoint.attempt import Target, complete
+from hpcdist.checkpoint.attempt import AttemptTarget, complete
 from hpcdist.checkpoint.local_shards import held_of_server
 from hpcdist.checkpoint.serving import ServerStore
 from hpcdist.executor.scope import Scope
@@ -75,7 +75,7 @@ class Servers:
             array[...] = 7
 
     def save(self, directory: Path, step=1, **how):
-        target = Target(str(directory), 1)
+        target = AttemptTarget(str(directory), 1)
         directory.mkdir(parents=True, exist_ok=True)
         request = {"do": "save", "directory": str(directory), "manifest": target.manifest}
         request |= {"attempt": 1, "step": step, "program": "p", "compression": None}

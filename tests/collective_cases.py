@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcdist.comm.collective import Collective
+from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.errors import CommError
 
-Body = Callable[[Collective], None]
+Body = Callable[[CollectiveOperations], None]
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
 
 
@@ -40,7 +40,7 @@ class CollectiveTests:
     def test_sum_in_place_step_after_step(self, size: int, ordered: bool, length: int) -> None:
         rows = np.random.default_rng(3).normal(size=(size, length)).astype(np.float32)
 
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             array = self.to(np.zeros(length, np.float32))
             reduction = c.allreduce_init(array, ordered=ordered)
             for step in range(3):
@@ -64,7 +64,7 @@ class CollectiveTests:
         for row in rows[1:]:
             expected += row
 
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             array = self.to(rows[c.rank])
             reduction = c.allreduce_init(array, ordered=True)
             reduction.start()
@@ -80,7 +80,7 @@ class CollectiveTests:
     def test_all_ranks_get_the_same_bits(self, ordered: bool) -> None:
         rows = np.random.default_rng(7).normal(size=(4, 40_003)).astype(np.float32)
 
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             array = self.to(rows[c.rank])
             reduction = c.allreduce_init(array, ordered=ordered)
             reduction.start()
@@ -95,7 +95,7 @@ class CollectiveTests:
 
     @pytest.mark.parametrize("ordered", [False, True])
     def test_several_reductions_under_way_at_once(self, ordered: bool) -> None:
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             arrays = [self.to(np.full(n, c.rank + n, np.float32)) for n in (3, 50_000, 11)]
             reductions = [c.allreduce_init(a, ordered=ordered) for a in arrays]
             for reduction in reductions:
@@ -110,7 +110,7 @@ class CollectiveTests:
 
     @pytest.mark.parametrize("dtype", ["float64", "int64", "int32"])
     def test_numbers_of_other_types(self, dtype: str) -> None:
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             for ordered in (False, True):
                 array = self.to(np.arange(6).astype(dtype))
                 reduction = c.allreduce_init(array, ordered=ordered)
@@ -123,7 +123,7 @@ class CollectiveTests:
 
     @SIZES
     def test_copies(self, size: int) -> None:
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             root = size - 1
             array = self.to(np.full((2, 3), c.rank, np.float32))
             c.broadcast(array, root)
@@ -139,7 +139,7 @@ class CollectiveTests:
         self.run(size, body)
 
     def test_split_makes_groups_that_do_not_hear_each_other(self) -> None:
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             part = c.split(c.rank % 2, -c.rank)
             assert (part.rank, part.size) == (1 - c.rank // 2, 2)
             array = self.to(np.array([c.rank], np.float32))
@@ -152,7 +152,7 @@ class CollectiveTests:
         self.run(4, body)
 
     def test_what_cannot_be_summed_is_refused(self) -> None:
-        def body(c: Collective) -> None:
+        def body(c: CollectiveOperations) -> None:
             with pytest.raises(CommError, match=r"contiguous"):
                 c.allreduce_init(self.to(np.zeros((4, 4), np.float32)).T[:2])
             with pytest.raises(CommError, match=r"cannot add up an array of bool"):

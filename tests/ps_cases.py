@@ -11,7 +11,7 @@ from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import CommError, DeadlineError
 from hpcdist.ps.client import PsClient, ServerArrays
-from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Hello, Kind, specs_payload
+from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Hello, MessageKind, specs_payload
 from hpcdist.ps.packets import (
     Packet,
     VarSpec,
@@ -333,7 +333,7 @@ class PsTests:
             c = VarSpec("c", (3,), "float64")
             got = np.zeros(3)
             value = t.irecv(got, server, VALUE_TAG)
-            asked = client._post(cluster.endpoints[1], Kind.READ, specs_payload([c]))
+            asked = client._post(cluster.endpoints[1], MessageKind.READ, specs_payload([c]))
             t.wait_all(asked, lambda: "asking for c", LIMIT_S)
             with pytest.raises(DeadlineError):
                 t.wait_all([value], lambda: "waiting for c", 0.2)
@@ -342,7 +342,7 @@ class PsTests:
             client.send_packet(2)
             client.wait_receives()
             header, _ = receive_message(t, server, REPLY_TAG, lambda: "waiting for c", LIMIT_S)
-            assert header.kind is Kind.VALUE
+            assert header.kind is MessageKind.VALUE
             t.wait_all([value], lambda: "waiting for c", LIMIT_S)
             assert got.tobytes() == expected_values(replace(c, name="c@GRAD"), [1], 1).tobytes()
             client.close()

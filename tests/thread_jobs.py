@@ -34,6 +34,9 @@ class _OfThread:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own.job, name)
 
+    def note_set(self, variable: Any) -> None:  # bound before there is a job
+        self._own.job.note_set(variable)
+
 
 @contextmanager
 def ranks_as_threads() -> Iterator[Callable[[int, int, list[Script]], list[Any]]]:

@@ -24,7 +24,7 @@ POLL_S = 0.02
 
 
 @dataclass(frozen=True)
-class Target:
+class AttemptTarget:
     """Where an attempt at a checkpoint goes."""
 
     directory: str
@@ -53,7 +53,7 @@ def new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
 
 
 def request(
-    target: Target,
+    target: AttemptTarget,
     label: Label,
     compression: str | None,
     asynchronous: bool = False,
@@ -74,7 +74,7 @@ def request(
 
 
 def complete(
-    target: Target,
+    target: AttemptTarget,
     awaited: Sequence[Path],
     deadline_s: float,
     states: Sequence[Any],

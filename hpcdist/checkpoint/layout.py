@@ -64,7 +64,7 @@ def conflict(names: list[str]) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ChunkCut:
     """How an array is cut into chunks: ``shape`` of one, and the elements of each in C order.
 
     A chunk is one piece of the array's memory. The last along ``axis`` may be short: it is padded
@@ -100,7 +100,7 @@ class Cut:
         ]
 
 
-def cut(shape: tuple[int, ...], itemsize: int, chunk_bytes: int = CHUNK_BYTES) -> Cut:
+def cut(shape: tuple[int, ...], itemsize: int, chunk_bytes: int = CHUNK_BYTES) -> ChunkCut:
     """Cut an array of at least one dimension into chunks of about ``chunk_bytes``."""
     axis = 0
     while axis < len(shape) - 1 and math.prod(shape[axis + 1 :]) * itemsize > chunk_bytes:
@@ -110,7 +110,7 @@ def cut(shape: tuple[int, ...], itemsize: int, chunk_bytes: int = CHUNK_BYTES) -
     count = max(1, -(-extent * row // chunk_bytes))
     rows = -(-extent // count)
     rest = tuple(max(1, d) for d in shape[axis + 1 :])
-    return Cut((1,) * axis + (rows, *rest), axis, extent)
+    return ChunkCut((1,) * axis + (rows, *rest), axis, extent)
 
 
 def corner(shape: tuple[int, ...], element: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.checkpoint.checkpoint import Checkpoint
-from hpcdist.checkpoint.local_shards import SNAPSHOT, Held, array_of
+from hpcdist.checkpoint.local_shards import SNAPSHOT, LocalPiece, array_of
 from hpcdist.checkpoint.manifest import part_entry_attrs, variable_attrs
 from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Part, PartFile, Piece, TablePart
 from hpcdist.checkpoint.read import Job, run
@@ -44,7 +44,7 @@ class Content:
 
     def __init__(
         self,
-        held: Sequence[Held],
+        held: Sequence[LocalPiece],
         scope: Scope,
         tables: Sequence[SparseTable] = (),
         runs: Runs = runs_of,
@@ -109,7 +109,7 @@ class Content:
                 yield Entry(f"{table.path}/{name}", array, attrs)
 
 
-def _piece_array(held: Held, scope: Scope) -> Any:
+def _piece_array(held: LocalPiece, scope: Scope) -> Any:
     array = array_of(scope, held.local)
     if array is None:
         raise CheckpointError(
@@ -146,7 +146,7 @@ def _copies(array: Any, out: np.ndarray) -> list[Job]:
 
 
 # -- taking up -------------------------------------------------------------------------------------
-def take_up(checkpoint: Source, held: Sequence[Held], scope: Scope) -> None:
+def take_up(checkpoint: Source, held: Sequence[LocalPiece], scope: Scope) -> None:
     """Overwrite variables with their saved values, in place: nothing is held twice.
 
     Everything is compared first: CheckpointError, and nothing has changed, if a variable is missing
@@ -191,7 +191,7 @@ def _counted(checkpoint: Source, piece: Piece, base: str, out: np.ndarray) -> An
     return [lambda: out.fill(0)]
 
 
-def check_take_up(source: Source, held: Sequence[Held], *, data: bool) -> None:
+def check_take_up(source: Source, held: Sequence[LocalPiece], *, data: bool) -> None:
     """Raise the error that `take_up` would; with ``data`` also that of data which is damaged."""
     for h in held:
         out = np.empty(h.piece.shape, h.piece.dtype)

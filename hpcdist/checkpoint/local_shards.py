@@ -32,7 +32,7 @@ _NOT_STATE = {"Param", "Grad", "LearningRate", "ParamOut", "Beta1Tensor", "Beta2
 
 
 @dataclass(frozen=True)
-class Held:
+class LocalPiece:
     """A variable ``local`` of this process, which is ``piece`` of the whole."""
 
     local: str
@@ -134,10 +134,10 @@ def _follow(program: Program, names: set[str]) -> set[str]:
     return found
 
 
-def individually(held: Held, trainer: int) -> Held:
+def individually(held: LocalPiece, trainer: int) -> LocalPiece:
     """Return a variable as this trainer's own; without a number it is what all begin with."""
     name = f"{held.piece.name}@trainer_{trainer}"
-    return Held(held.local, replace(held.piece, name=name, path=path_of(name)))
+    return LocalPiece(held.local, replace(held.piece, name=name, path=path_of(name)))
 
 
 def state_of_tables(program: Program) -> set[str]:
@@ -154,10 +154,10 @@ def state_of_tables(program: Program) -> set[str]:
     }
 
 
-def whole_variables(program: Program, scope: Scope) -> list[Held]:
+def whole_variables(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return the persistable variables of a process that holds all of each, as it holds them."""
     roles = roles_of(program)
-    found: dict[str, Held] = {}
+    found: dict[str, LocalPiece] = {}
     for var in persistables(program):
         array = array_of(scope, var.name)
         if array is not None and var.name not in found:
@@ -165,33 +165,35 @@ def whole_variables(program: Program, scope: Scope) -> list[Held]:
     return list(found.values())
 
 
-def whole(name: str, role: str, array: Any) -> Held:
+def whole(name: str, role: str, array: Any) -> LocalPiece:
     """Return a variable that this process holds all of."""
     shape = tuple(array.shape) or (1,)
     piece = Piece(name, role, array.dtype.name, shape, 0, shape[0], path_of(name))
-    return Held(name, piece)
+    return LocalPiece(name, piece)
 
 
-def server_variables(program: Program, scope: Scope) -> list[Held]:
+def server_variables(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return what a server holds: its rows of parameters and accumulators, and what it counts with.
 
     What all servers have alike (learning rates, counters) is only server 0's, or the trainers'.
     """
     plan = _plan(program)
     blocks = _blocks_by_state(program, plan)
-    found: dict[str, Held] = {}
+    found: dict[str, LocalPiece] = {}
     for record in _records(plan):
         array = array_of(scope, record.slice.name)
         if array is not None:
             block = blocks.get(record.slice.name)
-            found[record.slice.name] = Held(record.slice.name, _piece_of(record, block, array))
+            found[record.slice.name] = LocalPiece(
+                record.slice.name, _piece_of(record, block, array)
+            )
     if plan.index == 0 and not plan.mode.dense_summed:  # else trainers have the same
         for held in alike_on_servers(program, scope):
             found.setdefault(held.local, held)
     return list(found.values())
 
 
-def held_of_server(program: Program, scope: Scope) -> list[Held]:
+def held_of_server(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return all that a server holds, and has to restore."""
     found = {held.local: held for held in server_variables(program, scope)}
     for held in alike_on_servers(program, scope):
@@ -199,7 +201,7 @@ def held_of_server(program: Program, scope: Scope) -> list[Held]:
     return list(found.values())
 
 
-def alike_on_servers(program: Program, scope: Scope) -> list[Held]:
+def alike_on_servers(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return what every server has a copy of, though only server 0 saves it."""
     plan = _plan(program)
     left_out = (

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, Cut
+from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, ChunkCut
 from hpcdist.errors import CheckpointError
 
 PARAMETER, OPTIMIZER, RATE, COUNTER, OTHER = (
@@ -35,9 +35,9 @@ MORE_THAN_PACKED = 1 << 16  # what compressing may add where nothing can be save
 class Stored:
     """An array in a file: chunk i is ``sizes[i]`` bytes from ``offsets[i]``, with a checksum.
 
-    ``chunk`` is the shape of one, ``axis`` where an array is cut, see `layout.Cut`. A chunk that is
-    not ``packed`` (compressed) is its elements; or, as earlier releases wrote it, its elements
-    padded to a whole chunk and 4 bytes of Fletcher-32.
+    ``chunk`` is the shape of one, ``axis`` where an array is cut, see `layout.ChunkCut`. A chunk
+    that is not ``packed`` (compressed) is its elements; or, as earlier releases wrote it, its
+    elements padded to a whole chunk and 4 bytes of Fletcher-32.
     """
 
     shape: tuple[int, ...]
@@ -308,6 +308,6 @@ def _check_stored(stored: Stored) -> None:
                 raise ValueError(f"a chunk of {nbytes} bytes for {elements} elements")
 
 
-def cut_of(stored: Stored) -> Cut:
+def cut_of(stored: Stored) -> ChunkCut:
     """Return how a stored array is cut."""
-    return Cut(stored.chunk, stored.axis, max(1, stored.shape[stored.axis]))
+    return ChunkCut(stored.chunk, stored.axis, max(1, stored.shape[stored.axis]))

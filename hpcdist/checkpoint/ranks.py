@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Standalone:
+class OnlyTrainer:
     """A process without a job, seen as the only trainer of one."""
 
     trainer = 0
@@ -77,7 +77,7 @@ def peers_here() -> Peers:
     """Return the ranks of this process's job; CheckpointError on a server."""
     job = control.installed()
     if job is None:
-        return Standalone()
+        return OnlyTrainer()
     peers = job.peers()
     if peers is None:
         raise CheckpointError(

@@ -12,7 +12,7 @@ from hpcdist.checkpoint.checkpoint import Checkpoint, latest
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
 from hpcdist.checkpoint.local_shards import (
-    Held,
+    LocalPiece,
     array_of,
     individual,
     individually,
@@ -40,7 +40,7 @@ from hpcdist.graph.roles import MERGE_COUNTER
 from hpcdist.graph.variable import Variable
 from hpcdist.ops.dgc import COUNTER
 from hpcdist.ps.table import SparseTable
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.compressed import compressed_updates
 from hpcdist.transpiler.hybrid import served_plan
@@ -57,7 +57,7 @@ class Restored:
     path: Path
 
 
-@recorder.span(Kind.CHECKPOINT, "restore a checkpoint")
+@recorder.span(EventKind.CHECKPOINT, "restore a checkpoint")
 @with_the_living
 def restore(
     executor: Executor,
@@ -86,7 +86,7 @@ def restore(
         return None
 
     asked = {"path": str(Path(found).resolve())}
-    opened: list[tuple[Checkpoint, list[Held]]] = []
+    opened: list[tuple[Checkpoint, list[LocalPiece]]] = []
     tables = [] if peers.servers else tables_of(program, scope)
 
     def check() -> None:
@@ -166,12 +166,12 @@ def wanted(
     variables: Iterable[Variable],
     scope: Scope,
     elsewhere: frozenset[str] = frozenset(),
-) -> list[Held]:
+) -> list[LocalPiece]:
     """Return those of some variables that this process is to take up whole.
 
     Those without a value yet get the shape that was saved. ``elsewhere`` are kept by other ranks.
     """
-    found: dict[str, Held] = {}
+    found: dict[str, LocalPiece] = {}
     for var in variables:
         if var.name in elsewhere or var.name in found or is_table(scope, var.name):
             continue
@@ -183,11 +183,13 @@ def wanted(
         shape, path = saved.shape, path_of(var.name)
         check_declared(checkpoint, var, saved)
         piece = Piece(var.name, saved.role, saved.dtype, shape, 0, shape[0], path)
-        found[var.name] = Held(var.name, piece)
+        found[var.name] = LocalPiece(var.name, piece)
     return list(found.values())
 
 
-def _own(checkpoint: Checkpoint, held: Iterable[Held], own: set[str], trainer: int) -> list[Held]:
+def _own(
+    checkpoint: Checkpoint, held: Iterable[LocalPiece], own: set[str], trainer: int
+) -> list[LocalPiece]:
     """Let a trainer take up values of its own as it has saved them."""
     found = []
     for h in held:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.checkpoint import lock
-from hpcdist.checkpoint.attempt import Target, complete, fingerprint, new_target, request
+from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.background import Background
 from hpcdist.checkpoint.checkpoint import directory_of, drop_attempts, drop_unfinished, prune
 from hpcdist.checkpoint.layout import MANIFEST
@@ -28,14 +28,14 @@ from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.graph.program import Program
 from hpcdist.ops.common import in_sequence
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 
 _background = Background()
 _memory: dict[str, np.ndarray] = {}  # of snapshots
 
 
-@recorder.span(Kind.CHECKPOINT, "save a checkpoint")
+@recorder.span(EventKind.CHECKPOINT, "save a checkpoint")
 @with_the_living
 def save(
     executor: Executor,
@@ -88,7 +88,7 @@ def save(
         return [target, own_state(executor, reader, counted)]
 
     begun = together(peers, begin)
-    target = Target(*begun[0][0])
+    target = AttemptTarget(*begun[0][0])
     states = [state for _, state in begun]
     label = Label(f"trainer {peers.trainer}", step, fingerprint(main))
     shares = shares_of(peers, program, scope)
@@ -165,7 +165,7 @@ def busy() -> bool:
     return _background.busy
 
 
-def _check_finite(peers: Peers, content: Content, target: Target) -> None:
+def _check_finite(peers: Peers, content: Content, target: AttemptTarget) -> None:
     """Raise the same NotFiniteError on all trainers if parameters are not finite on some rank."""
 
     def look() -> list[Any]:
@@ -181,7 +181,9 @@ def _check_finite(peers: Peers, content: Content, target: Target) -> None:
         raise NotFiniteError(f"{who}: {name!r} holds NaN or infinity")
 
 
-def _awaited(target: Target, peers: Peers, writers: Sequence[int], joint: bool) -> list[Path]:
+def _awaited(
+    target: AttemptTarget, peers: Peers, writers: Sequence[int], joint: bool
+) -> list[Path]:
     """Return the files that a checkpoint will have; ``joint``: servers, or else trainers, one."""
     servers = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     trainers = [target.path("trainer", k, peers.trainers) for k in writers]

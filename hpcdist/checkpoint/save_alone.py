@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.checkpoint.attempt import Target, complete, fingerprint, new_target, request
+from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.local import Content, Label
-from hpcdist.checkpoint.local_shards import Held
+from hpcdist.checkpoint.local_shards import LocalPiece
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.rows import inference_runs
 from hpcdist.checkpoint.trainer_shares import own_variables
@@ -22,7 +22,7 @@ from hpcdist.ps.table import SparseTable
 def save_alone(
     directory: Path,
     manifest: str,
-    held: Sequence[Held],
+    held: Sequence[LocalPiece],
     scope: Scope | None,
     program: str,
     *,
@@ -32,7 +32,7 @@ def save_alone(
 ) -> None:
     """Save variables of this process, with no other rank taking part."""
     check_names([h.piece.name for h in held])
-    target = Target(*new_target(directory, manifest, None))
+    target = AttemptTarget(*new_target(directory, manifest, None))
     own = []
     if held or tables:
         own = [target.path("trainer", 0, 1)]
@@ -50,7 +50,7 @@ def save_by_servers(
 ) -> None:
     """Save what servers have, and trainer 0 beside it, which alone calls this."""
     program, scope = peers.program(main), global_scope()
-    target = Target(*new_target(directory, manifest, None))
+    target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, fingerprint(main))
     peers.ask(request(target, label, compression))
     own = target.path("trainer", 0, 1)
@@ -63,7 +63,7 @@ def save_rows(
     peers: Peers,
     directory: Path,
     manifest: str,
-    held: Sequence[Held],
+    held: Sequence[LocalPiece],
     scope: Scope,
     program: str,
     tables: Sequence[str],
@@ -74,7 +74,7 @@ def save_rows(
     """
     check_names([*(h.piece.name for h in held), *tables])
     here = [] if peers.servers else [_table(name) for name in tables]
-    target = Target(*new_target(directory, manifest, None))
+    target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, program)
     peers.ask({**request(target, label, None), "rows_of": list(tables)})
     own = target.path("trainer", 0, 1)

@@ -21,7 +21,7 @@ from hpcdist.checkpoint.local import (
     take_up_table,
 )
 from hpcdist.checkpoint.local_shards import (
-    Held,
+    LocalPiece,
     array_of,
     backups_of,
     held_of_server,
@@ -154,7 +154,7 @@ class ServerStore:
             if array is not None:
                 array[...] = value
 
-    def _wanted(self, source: Source, names: Any) -> list[Held]:
+    def _wanted(self, source: Source, names: Any) -> list[LocalPiece]:
         held = held_of_server(self._program, self._scope)
         anew = recomputed(self._program)
         return [

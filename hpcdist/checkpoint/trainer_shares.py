@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcdist.checkpoint.layout import path_of
-from hpcdist.checkpoint.local_shards import Held, individual, individually, whole_variables
+from hpcdist.checkpoint.local_shards import LocalPiece, individual, individually, whole_variables
 from hpcdist.checkpoint.manifest import check_names
 from hpcdist.checkpoint.metadata import OPTIMIZER, Piece
 from hpcdist.checkpoint.plan import shares
@@ -21,7 +21,7 @@ from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.sharded_updates import owners_of
 
 
-def own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
+def own_variables(peers: Peers, program: Program, scope: Scope) -> list[LocalPiece]:
     """Return the variables that trainers hold whole, and no server has."""
     held = whole_variables(program, scope)
     overview = program.distribution.records if peers.servers else None
@@ -32,7 +32,7 @@ def own_variables(peers: Peers, program: Program, scope: Scope) -> list[Held]:
     return [h for h in held if h.piece.name not in elsewhere]
 
 
-def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
+def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPiece]]:
     """Return what each trainer writes: what all have alike once, and what each has of its own.
 
     With servers trainer 0 writes what all have alike, without them each a share. Of what each has
@@ -45,7 +45,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
     own = individual(program)
     owners = owners_of(program)
     alike = [h for h in held if h.local not in own and h.local not in owners]
-    found: list[list[Held]] = [[] for _ in range(peers.trainers)]
+    found: list[list[LocalPiece]] = [[] for _ in range(peers.trainers)]
     for name, owner in owners.items():
         found[owner].append(_declared(program.global_block().var(name)))
     if peers.servers or peers.trainers == 1:
@@ -55,7 +55,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[Held]]:
         for k, rows in enumerate(_shares(alike, peers.trainers)):
             for name, begin, end in rows:
                 piece = replace(by_name[name].piece, begin=begin, end=end, path=path_of(name))
-                found[k].append(Held(name, piece))
+                found[k].append(LocalPiece(name, piece))
     plain = {h.local for h in held}
     for k, share in enumerate(found):
         for h in every:
@@ -74,13 +74,13 @@ def refuse_averages(peers: Peers, program: Program, scope: Scope) -> None:
         )
 
 
-def _declared(var: Variable) -> Held:
+def _declared(var: Variable) -> LocalPiece:
     """Return a variable of optimizer state, which may be another trainer's, as all know it."""
     piece = Piece(var.name, OPTIMIZER, var.dtype, var.shape, 0, var.shape[0], path_of(var.name))
-    return Held(var.name, piece)
+    return LocalPiece(var.name, piece)
 
 
-def _shares(held: Sequence[Held], writers: int) -> list[list[tuple[str, int, int]]]:
+def _shares(held: Sequence[LocalPiece], writers: int) -> list[list[tuple[str, int, int]]]:
     shapes = {h.piece.name: h.piece.whole for h in held}
     sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
     return shares(shapes, sizes, writers)

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from hpcdist.columnar.columns import Rules, Target
+from hpcdist.columnar.columns import ColumnTarget, Rules
 from hpcdist.columnar.files import naming
 from hpcdist.columnar.tables import TABLES, H5Source
 from hpcdist.columnar.text import TEXT, text_schema
@@ -63,7 +63,7 @@ def typed(
     files: Sequence[str],
     needed: Sequence[str],
     types: Mapping[str, Any],
-    targets: Sequence[Target],
+    targets: Sequence[ColumnTarget],
     texts: Collection[str],
 ) -> Any:
     """Return what opens a file; of text, with the types that its columns have in all files.
@@ -78,7 +78,7 @@ def typed(
     return partial(kind, columns=needed) if kind is H5Source else kind
 
 
-def _assumed(targets: Sequence[Target]) -> dict[str, str]:
+def _assumed(targets: Sequence[ColumnTarget]) -> dict[str, str]:
     """Return the types that columns have if they hold just what their variables take."""
     wanted: dict[str, set[str]] = {}
     for target in targets:
@@ -91,7 +91,7 @@ def _assumed(targets: Sequence[Target]) -> dict[str, str]:
 
 def targets_of(
     kind: Any, file: str, columns: Columns | None, feed_list: Sequence[Any] | None
-) -> list[Target]:
+) -> list[ColumnTarget]:
     """Return what to read, for variables or as it is in the files."""
     if columns is None and feed_list is None:
         with naming(file), closing(kind(file)) as source:
@@ -147,12 +147,12 @@ def _expect_columns(columns: Any, feed_list: Any) -> None:
         )
 
 
-def _target(name: str, chosen: str | Sequence[str]) -> Target:
+def _target(name: str, chosen: str | Sequence[str]) -> ColumnTarget:
     if isinstance(chosen, str):
-        return Target(name, (chosen,), False)
+        return ColumnTarget(name, (chosen,), False)
     if not chosen:
         raise DataError(f"data.read: columns: {name!r} has no column")
-    return Target(name, tuple(chosen), True)
+    return ColumnTarget(name, tuple(chosen), True)
 
 
 def rules_of(nulls: Any, buckets: Mapping[str, int] | None, encoded: Collection[str]) -> Rules:

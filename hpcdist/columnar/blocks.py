@@ -13,15 +13,24 @@ import pyarrow as pa
 
 from hpcdist.columnar.columns import (
     Column,
+    ColumnTarget,
     Rules,
-    Target,
     converted,
     holds_text,
     is_empty,
     part,
     taken,
 )
-from hpcdist.columnar.files import Faults, FileFacts, Filter, Index, RawBlock, Source, tried, worded
+from hpcdist.columnar.files import (
+    DataFile,
+    Faults,
+    FileFacts,
+    Filter,
+    Index,
+    RawBlock,
+    tried,
+    worded,
+)
 from hpcdist.errors import DataError
 
 logger = logging.getLogger("hpcdist.columnar")
@@ -84,8 +93,8 @@ class BlockReader:
     def __init__(
         self,
         index: Index,
-        opened: Callable[[str], Source],
-        targets: Sequence[Target],
+        opened: Callable[[str], DataFile],
+        targets: Sequence[ColumnTarget],
         rules: Rules,
         only: Filter | None = None,
         policy: Policy = Policy(),  # frozen
@@ -93,7 +102,7 @@ class BlockReader:
         self._index, self._opened, self._targets = index, opened, targets
         self._rules, self._only, self._policy = rules, only, policy
         self._columns = list(dict.fromkeys(name for t in targets for name in t.columns))
-        self._sources: OrderedDict[str, Source] = OrderedDict()
+        self._sources: OrderedDict[str, DataFile] = OrderedDict()
         self.doing = ""  # what is being read, for those who wait too long
         self.skipped: deque[Skip] = deque()  # threads that read add to it
         self._told = 0
@@ -210,7 +219,7 @@ class BlockReader:
             return False
         return True
 
-    def _source(self, path: str) -> Source:
+    def _source(self, path: str) -> DataFile:
         source = self._sources.pop(path, None) or self._opened(path)
         self._sources[path] = source
         if len(self._sources) > OPEN:

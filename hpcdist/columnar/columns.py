@@ -303,7 +303,7 @@ def _filler(name: str, rules: Rules, dtype: np.dtype[Any]) -> Any:
 
 # -- variables -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Target:
+class ColumnTarget:
     """What columns are read for: an array under a name."""
 
     name: str
@@ -313,7 +313,7 @@ class Target:
     sample: tuple[int, ...] | None = None  # shape of a row; None: as in the file
     ragged: bool | None = None  # None: as in the file
 
-    def of(self, variable: Any) -> Target:
+    def of(self, variable: Any) -> ColumnTarget:
         """Return the same with the dtype and the shape that a variable takes."""
         _, *sample = (int(size) for size in variable.shape)
         level = int(getattr(variable, "lod_level", 0))
@@ -323,7 +323,7 @@ class Target:
             self, dtype=np.dtype(variable.dtype), sample=tuple(sample), ragged=bool(level)
         )
 
-    def as_in_files(self) -> Target:
+    def as_in_files(self) -> ColumnTarget:
         """Return the same, for columns that are decoded later."""
         return replace(self, dtype=None, sample=None, ragged=None)
 

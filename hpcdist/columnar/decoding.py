@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.columnar.blocks import Skip
-from hpcdist.columnar.columns import Column, Ragged, Target, joined, taken
+from hpcdist.columnar.columns import Column, ColumnTarget, Ragged, joined, taken
 from hpcdist.columnar.files import Faults, Index, worded
 from hpcdist.columnar.images import Images
 from hpcdist.columnar.windows import Batch
@@ -29,7 +29,7 @@ _LARGEST = np.iinfo(np.int64).max
 _CHUNKS = 4  # of a batch, for each process: rows take unequal times
 
 
-class Decoder(Protocol):
+class ColumnDecoder(Protocol):
     """What turns one value of a column into an array."""
 
     @property
@@ -39,7 +39,7 @@ class Decoder(Protocol):
     def row(self, value: bytes, epoch: int, number: int) -> np.ndarray:
         """Return the array; DataError if no row can be decoded so, any other if this one cannot."""
 
-    def refuse(self, target: Target) -> None:
+    def refuse(self, target: ColumnTarget) -> None:
         """Raise DataError if a variable cannot take the arrays."""
 
 
@@ -66,7 +66,7 @@ class Texts:
             raise DataError(f"decode: {self.encode!r:.80} returned {ids.max()}, which is no int64")
         return ids.astype(np.int64)
 
-    def refuse(self, target: Target) -> None:
+    def refuse(self, target: ColumnTarget) -> None:
         """Raise DataError if a variable is not ragged, or does not take whole numbers."""
         if target.ragged is False or (target.dtype is not None and target.dtype.kind not in "iu"):
             raise DataError(
@@ -75,11 +75,11 @@ class Texts:
             )
 
 
-def decoders_of(decode: Any, targets: Sequence[Target]) -> dict[str, Decoder]:
+def decoders_of(decode: Any, targets: Sequence[ColumnTarget]) -> dict[str, ColumnDecoder]:
     """Return what decodes which column, as `read` is told; DataError where a variable differs."""
     if not isinstance(decode, Mapping):
         raise DataError(f"data.read: decode must be a dict by column, got {decode!r:.80}")
-    decoders: dict[str, Decoder] = {}
+    decoders: dict[str, ColumnDecoder] = {}
     for name, how in decode.items():
         if not isinstance(how, Images) and not callable(how):
             raise DataError(
@@ -100,8 +100,8 @@ class Decoding:
 
     def __init__(
         self,
-        decoders: Mapping[str, Decoder],
-        targets: Sequence[Target],
+        decoders: Mapping[str, ColumnDecoder],
+        targets: Sequence[ColumnTarget],
         index: Index,
         workers: int,
     ) -> None:
@@ -167,7 +167,7 @@ Reasons = dict[int, str]  # row that cannot be decoded -> why
 
 
 def _decode(
-    decoder: Decoder, raw: Ragged, epoch: int, numbers: np.ndarray
+    decoder: ColumnDecoder, raw: Ragged, epoch: int, numbers: np.ndarray
 ) -> tuple[Column, Reasons]:
     """Decode some rows, one after the other."""
     rows, reasons = [], Reasons()
@@ -208,7 +208,7 @@ os.register_at_fork(
 class _Pool:
     """Processes that decode; where there are none, the caller does."""
 
-    def __init__(self, decoders: Mapping[str, Decoder], workers: int) -> None:
+    def __init__(self, decoders: Mapping[str, ColumnDecoder], workers: int) -> None:
         self._decoders, self._workers = decoders, workers
         self._processes: ProcessPoolExecutor | None = None
         if workers:
@@ -256,10 +256,10 @@ class _Pool:
             os.close(self._life)
 
 
-_here: Mapping[str, Decoder] = {}  # in a process of a pool: its decoders
+_here: Mapping[str, ColumnDecoder] = {}  # in a process of a pool: its decoders
 
 
-def _begin(decoders: Mapping[str, Decoder], life: int) -> None:
+def _begin(decoders: Mapping[str, ColumnDecoder], life: int) -> None:
     global _here
     _here = decoders
     threading.Thread(target=_end_with, args=(life,), daemon=True).start()

@@ -31,7 +31,7 @@ _OPENERS = 8  # files that are looked into at once: on network file systems it i
 
 
 @dataclass(frozen=True)
-class Block:
+class FileBlock:
     """Rows that are read together; what ``begin`` and ``end`` count depends on the format."""
 
     rows: int  # those that pass the filter
@@ -48,7 +48,7 @@ class RawBlock:
     faults: Faults
 
 
-class Source(Protocol):
+class DataFile(Protocol):
     """One file of some format, open."""
 
     unit: str  # what its blocks are called
@@ -56,10 +56,10 @@ class Source(Protocol):
     def names(self) -> Sequence[str]:
         """Return the names of the columns."""
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[FileBlock]:
         """Return the blocks; of a text file this reads it once."""
 
-    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+    def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Return columns of a block."""
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class FileFacts:
     path: str
     bytes: int
     modified: int  # ns
-    blocks: tuple[Block, ...]
+    blocks: tuple[FileBlock, ...]
     unit: str
 
     def check(self) -> None:
@@ -179,7 +179,7 @@ def require(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
 
 def look_into(
     paths: Sequence[str],
-    opened: Callable[[str], Source],
+    opened: Callable[[str], DataFile],
     columns: Sequence[str],
     only: Filter | None = None,
     retries: int = 0,
@@ -222,11 +222,11 @@ def worded(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {said}".split())[:300]
 
 
-def pieces_of(count: int, size: int) -> Iterator[Block]:
+def pieces_of(count: int, size: int) -> Iterator[FileBlock]:
     """Cut ``count`` rows into blocks of ``size``."""
     for begin in range(0, count, size):
         end = min(begin + size, count)
-        yield Block(end - begin, begin, end)
+        yield FileBlock(end - begin, begin, end)
 
 
 _ROW = "hpcdist: number of the row"
@@ -240,12 +240,12 @@ class Filter:
     columns: tuple[str, ...]  # that it looks at
     words: str
 
-    def count(self, source: Source, block: Block) -> int:
+    def count(self, source: DataFile, block: FileBlock) -> int:
         """Return how many rows of a block pass; Parquet's statistics may tell without reading."""
         counted = getattr(source, "count", None)
         return len(self.rows(source, block)) if counted is None else counted(block, self.expression)
 
-    def rows(self, source: Source, block: Block) -> np.ndarray:
+    def rows(self, source: DataFile, block: FileBlock) -> np.ndarray:
         """Return the rows of a block that pass, in order."""
         raw = source.read(block, self.columns)
         table = pa.table({name: _as_arrow(raw.columns[name]) for name in self.columns})

@@ -16,7 +16,7 @@ from hpcdist.columnar.order import key_of
 from hpcdist.errors import DataError
 
 if TYPE_CHECKING:
-    from hpcdist.columnar.columns import Target  # needs pyarrow, an extra
+    from hpcdist.columnar.columns import ColumnTarget  # needs pyarrow, an extra
 
 _MODES = {1: "L", 3: "RGB"}
 _DEEP = ("I", "F")  # modes of more than 8 bits; converting would cut them off
@@ -94,7 +94,7 @@ class Images:
         """What stands for an image that cannot be decoded."""
         return np.zeros(self.sample, np.uint8 if self.mean is None else np.float32)
 
-    def refuse(self, target: Target) -> None:
+    def refuse(self, target: ColumnTarget) -> None:
         """Raise DataError if a variable has another shape."""
         wanted = target.sample
         fits = wanted is None or (

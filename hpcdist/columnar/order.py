@@ -94,7 +94,7 @@ class Shuffle:
 
 
 @dataclass(frozen=True)
-class Piece:
+class BlockRows:
     """Consecutive rows of a block."""
 
     block: int
@@ -109,7 +109,7 @@ class Window:
     lane: int
     begin: int  # in its lane
     rows: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[BlockRows, ...]
     key: int | None
 
     def places(self) -> Numbers | None:
@@ -164,7 +164,7 @@ class Order:
         """Cut ``begin:end`` of the permuted blocks, which end at ``ends``, into windows."""
         least = max(self.shuffle.window // self.shuffle.lanes, 1)
         seed = self.shuffle.seed
-        pieces: list[Piece] = []
+        pieces: list[BlockRows] = []
         rows, first = 0, 0
         number = int(np.searchsorted(ends, begin, "right"))
         at = begin
@@ -173,7 +173,7 @@ class Order:
             block_begin = int(ends[number] - self._sizes[block])
             upto = min(int(ends[number]), end)
             if upto > at:
-                pieces.append(Piece(block, at - block_begin, upto - block_begin))
+                pieces.append(BlockRows(block, at - block_begin, upto - block_begin))
                 rows += upto - at
             at, number = upto, number + 1
             if pieces and (rows >= least or seed is None or at == end):

@@ -24,7 +24,7 @@ from hpcdist.columnar.arguments import (
 )
 from hpcdist.columnar.blocks import BlockReader, Policy, Skip
 from hpcdist.columnar.certificate import Certificate, shuffle_facts
-from hpcdist.columnar.columns import Column, Ragged, Rules, Target
+from hpcdist.columnar.columns import Column, ColumnTarget, Ragged, Rules
 from hpcdist.columnar.decoding import Decoding, decoders_of
 from hpcdist.columnar.files import Filter, Index, expanded, filter_of, look_into
 from hpcdist.columnar.images import Images
@@ -58,7 +58,7 @@ class Rows:
         self,
         index: Index,
         opened: Any,
-        targets: Sequence[Target],
+        targets: Sequence[ColumnTarget],
         rules: Rules,
         only: Filter | None,
         shuffle: Shuffle,

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from hpcdist.columnar.files import Block, RawBlock, pieces_of
+from hpcdist.columnar.files import FileBlock, RawBlock, pieces_of
 from hpcdist.errors import DataError
 from hpcdist.hdf5 import h5py
 
@@ -31,20 +31,30 @@ class ParquetSource:
         """Return the names of the columns."""
         return self._file.schema_arrow.names
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[FileBlock]:
         """Return the row groups."""
         facts = self._file.metadata
-        return [Block(facts.row_group(k).num_rows, k, k + 1) for k in range(facts.num_row_groups)]
+        return [
+            FileBlock(facts.row_group(k).num_rows, k, k + 1) for k in range(facts.num_row_groups)
+        ]
 
-    def count(self, block: Block, expression: Any) -> int:
+    def count(self, block: FileBlock, expression: Any) -> int:
         """Return how many rows pass a filter; where statistics say none, nothing is read."""
         groups = range(block.begin, block.end)
         piece = ds.ParquetFileFormat().make_fragment(self._path, LocalFileSystem(), None, groups)
         return int(piece.count_rows(filter=expression))
 
-    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+    def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Return columns of a row group."""
-        table = self._file.read_row_group(block.begin, columns=list(columns))
+        try:
+            table = self._file.read_row_group(block.begin, columns=list(columns))
+        except pa.ArrowInvalid as error:
+            if "lists to be of size" not in str(error):
+                raise
+            raise pa.ArrowInvalid(
+                f"{error} (pyarrow before 26 cannot read null lists of one size from Parquet; "
+                f"this is {pa.__version__})"
+            ) from error
         if len(columns) and table.num_columns != len(columns):
             raise DataError(f"expected the columns {list(columns)}, got {table.column_names}")
         return RawBlock(table.num_rows, {name: table[name] for name in columns}, {})
@@ -68,12 +78,12 @@ class ArrowSource:
         """Return the names of the columns."""
         return self._file.schema.names
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[FileBlock]:
         """Return the record batches."""
         batches = range(self._file.num_record_batches)
-        return [Block(self._file.get_batch(k).num_rows, k, k + 1) for k in batches]
+        return [FileBlock(self._file.get_batch(k).num_rows, k, k + 1) for k in batches]
 
-    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+    def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Return columns of a record batch."""
         batch = self._file.get_batch(block.begin)
         arrays = {name: pa.chunked_array([batch.column(name)]) for name in columns}
@@ -106,7 +116,7 @@ class H5Source:
         self._file.visititems(visit)
         return names
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[FileBlock]:
         """Cut the rows."""
         names = self.names() if self._columns is None else self._columns
         lengths = {name: self._file[name].shape[0] for name in names}
@@ -116,7 +126,7 @@ class H5Source:
             )
         return list(pieces_of(next(iter(lengths.values())), ROWS))
 
-    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+    def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Return rows of datasets; text of variable length as pyarrow's."""
         arrays = {}
         for name in columns:
@@ -150,11 +160,11 @@ class NpySource:
         """Return the names of the fields."""
         return self._dtype.names or ["value"]
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[FileBlock]:
         """Cut the rows."""
         return list(pieces_of(self._shape[0], ROWS))
 
-    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+    def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Read rows; they are not mapped: a file that is truncated would kill the process."""
         shape = (block.end - block.begin, *self._shape[1:])
         row = self._dtype.itemsize * int(np.prod(self._shape[1:], dtype=np.int64))

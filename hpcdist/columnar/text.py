@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from hpcdist.columnar.columns import is_text
-from hpcdist.columnar.files import Block, Faults, RawBlock, naming, require
+from hpcdist.columnar.files import Faults, FileBlock, RawBlock, naming, require
 from hpcdist.errors import DataError
 
 BLOCK_BYTES = 8 << 20
@@ -77,17 +77,17 @@ class _TextSource:
         """Return the names of the columns."""
         return self.schema.names
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> Sequence[FileBlock]:
         """Cut the file at ends of lines, and count the rows."""
         blocks, begin = [], self._first
         self._file.seek(begin)
         while data := _whole_lines(self._file, BLOCK_BYTES):
             rows = sum(1 for _ in self._rows(data))
-            blocks.append(Block(rows, begin, begin + len(data)))
+            blocks.append(FileBlock(rows, begin, begin + len(data)))
             begin += len(data)
         return blocks
 
-    def read(self, block: Block, columns: Sequence[str]) -> RawBlock:
+    def read(self, block: FileBlock, columns: Sequence[str]) -> RawBlock:
         """Parse a block; rows that are malformed come with nulls, and are named."""
         self._file.seek(block.begin)
         data = self._file.read(block.end - block.begin)

@@ -13,7 +13,7 @@ Buffer: TypeAlias = Any  # a numpy array, or for NCCL a cupy array, C-contiguous
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """The ranks of one transport, under the names by which errors call them."""
 
     transport: Transport
@@ -42,7 +42,7 @@ class Group:
 class Lacking:
     """Describes a wait in a group: what for, and for which ranks."""
 
-    group: Group
+    group: RankGroup
     what: Callable[[], str]
     missing: Callable[[], Sequence[int]]
     cause: Cause
@@ -77,14 +77,14 @@ class Reduction(Protocol):
         ...
 
 
-class Collective(Protocol):
+class CollectiveOperations(Protocol):
     """The ranks ``0..size-1`` of one group, who call these together and in the same order.
 
     Every wait is bounded by the deadline given when the group was made.
     """
 
     @property
-    def group(self) -> Group:
+    def group(self) -> RankGroup:
         """The ranks, and what carries their words on the host."""
         ...
 
@@ -129,7 +129,7 @@ class Collective(Protocol):
         """Wait until every rank has come here. Collective."""
         ...
 
-    def split(self, color: int, key: int) -> Collective:
+    def split(self, color: int, key: int) -> CollectiveOperations:
         """Return the group of the ranks of equal ``color``, by ``key``. Collective."""
         ...
 

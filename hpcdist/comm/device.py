@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.comm.base import summable
-from hpcdist.comm.collective import Buffer, Collective, Group, Reduction
+from hpcdist.comm.collective import Buffer, CollectiveOperations, RankGroup, Reduction
 from hpcdist.comm.host_collective import agreed
 from hpcdist.comm.reduction_phases import Chain
 from hpcdist.device import download, upload
@@ -65,7 +65,7 @@ class StreamJob:
 class CopyPhase:
     """A copy between a GPU and pinned host memory, as a phase of a sum."""
 
-    def __init__(self, group: Group, job: StreamJob, what: Callable[[], str]) -> None:
+    def __init__(self, group: RankGroup, job: StreamJob, what: Callable[[], str]) -> None:
         self.start = job.start
         self.test = job.ended
         self.wait = group.transport.waiter(
@@ -103,7 +103,7 @@ class StagedReduction(Chain):
 class StagedCollective:
     """A group of ranks with GPUs over one of host memory: arrays go through pinned host memory."""
 
-    def __init__(self, host: Collective) -> None:
+    def __init__(self, host: CollectiveOperations) -> None:
         self._cupy = importlib.import_module("cupy")
         self._pinned = importlib.import_module("cupyx").empty_pinned
         self._host = host
@@ -158,7 +158,7 @@ class StagedCollective:
 class AwareCollective(StagedCollective):
     """A group over an MPI that takes GPU memory itself; only where the user asks for it."""
 
-    def __init__(self, host: Collective) -> None:
+    def __init__(self, host: CollectiveOperations) -> None:
         """Collective; CommError on all ranks if the MPI of one cannot do it."""
         transport = host.group.transport
         able = b"1" if transport.takes_device_memory else b""
@@ -185,7 +185,7 @@ class AwareCollective(StagedCollective):
 class AwareReduction:
     """A sum by MPI of an array in GPU memory."""
 
-    def __init__(self, cupy: Any, group: Group, array: Buffer, what: Callable[[], str]) -> None:
+    def __init__(self, cupy: Any, group: RankGroup, array: Buffer, what: Callable[[], str]) -> None:
         self._current = cupy.cuda.get_current_stream
         self._transport = group.transport
         self._array = array

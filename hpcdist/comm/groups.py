@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcdist.comm.base import Transport
-from hpcdist.comm.collective import Collective
+from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.hierarchy import HierarchicalCollective
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import DEADLINE_S
@@ -31,7 +31,7 @@ def make_groups(
     way: Way,
     device_id: int | None = None,
     deadline_s: float | None = DEADLINE_S,
-) -> list[Collective]:
+) -> list[CollectiveOperations]:
     """Return groups of all ranks, which take turns, each with a transport of its own. Collective.
 
     ``device_id`` is this rank's GPU, None where arrays are in host memory. Sums over MPI share one
@@ -39,7 +39,7 @@ def make_groups(
     """
     if device_id is None or way.carrier != "nccl":
         flat = HostCollective(transport.split(0, transport.rank), deadline_s)
-        group: Collective = flat
+        group: CollectiveOperations = flat
         if way.use_hierarchical_allreduce:
             inter_nranks = way.hierarchical_allreduce_inter_nranks
             group = HierarchicalCollective(flat, inter_nranks)
@@ -52,7 +52,7 @@ def make_groups(
     from hpcdist.comm.nccl import NcclCollective
     from hpcdist.comm.nccl_hierarchy import HierarchicalNcclCollective
 
-    groups: list[Collective] = []
+    groups: list[CollectiveOperations] = []
     for _ in range(way.nccl_comm_num):
         whole = HostCollective(transport.split(0, transport.rank), deadline_s).group
         ring = NcclCollective(whole, device_id)

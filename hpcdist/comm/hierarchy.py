@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from hpcdist.comm.base import Array
-from hpcdist.comm.collective import Collective, Group, Reduction
+from hpcdist.comm.collective import CollectiveOperations, RankGroup, Reduction
 from hpcdist.comm.host_collective import HostCollective, part_of, sum_of
 from hpcdist.comm.reduction_phases import (
     Action,
@@ -26,7 +26,7 @@ from hpcdist.comm.reduction_phases import (
     reduce_scatter,
     shares,
 )
-from hpcdist.comm.shared_memory import Place, SharedMemory
+from hpcdist.comm.shared_memory import SharedAddress, SharedMemory
 from hpcdist.errors import PlanAssertionError
 
 
@@ -77,7 +77,7 @@ class Nodes:
         return f"{len(self.members)} nodes of {ranks} ranks"
 
 
-def find_nodes(group: Group, inter_nranks: int) -> tuple[Nodes, Group]:
+def find_nodes(group: RankGroup, inter_nranks: int) -> tuple[Nodes, RankGroup]:
     """Return the nodes of a group, and this rank's as a group of its own. Collective.
 
     ``inter_nranks`` consecutive ranks each; up to 1, as in Fluid, what they share decides: a host.
@@ -94,7 +94,7 @@ def find_nodes(group: Group, inter_nranks: int) -> tuple[Nodes, Group]:
 class OverFlat:
     """A group that sums in a way of its own, and leaves all else to the flat group under it."""
 
-    def __init__(self, flat: Collective) -> None:
+    def __init__(self, flat: CollectiveOperations) -> None:
         self.flat = flat
         self.group = flat.group
         self.rank, self.size = flat.rank, flat.size
@@ -146,7 +146,7 @@ class HierarchicalCollective(OverFlat):
         )
 
     def _shared(
-        self, array: Array, memory: SharedMemory, place: Place, what: Callable[[], str]
+        self, array: Array, memory: SharedMemory, place: SharedAddress, what: Callable[[], str]
     ) -> Reduction:
         from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 

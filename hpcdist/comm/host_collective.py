@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport, contiguous, summable, writable
-from hpcdist.comm.collective import Group, Reduction
+from hpcdist.comm.collective import RankGroup, Reduction
 from hpcdist.comm.progress import DEADLINE_S
 from hpcdist.comm.reduction_phases import (
     Chain,
@@ -20,7 +20,7 @@ from hpcdist.comm.reduction_phases import (
     exchange_whole,
     reduce_scatter,
 )
-from hpcdist.comm.shared_memory import Place, SharedMemory
+from hpcdist.comm.shared_memory import SharedAddress, SharedMemory
 from hpcdist.errors import CommError
 
 FIRST_TAG = 1000  # of sums; below are the tags of single messages
@@ -39,7 +39,7 @@ class HostCollective:
         names: Sequence[int] | None = None,
     ) -> None:
         """``names`` are the ranks' numbers in error messages; None: as in ``transport``."""
-        self.group = Group(transport, tuple(names or range(transport.size)), deadline_s)
+        self.group = RankGroup(transport, tuple(names or range(transport.size)), deadline_s)
         self.rank = transport.rank
         self.size = transport.size
         self.memory: SharedMemory | None = None  # once somebody has asked for memory
@@ -147,7 +147,7 @@ class HostCollective:
         self._exchanges += [phase for phase in phases if isinstance(phase, Exchange)]
         return Chain(phases)
 
-    def agree(self, array: Array, ordered: bool) -> Place | None:
+    def agree(self, array: Array, ordered: bool) -> SharedAddress | None:
         """Check that all ranks sum arrays alike; return where they lie in shared memory, if so.
 
         Collective.
@@ -169,7 +169,7 @@ class HostCollective:
 
 
 def shared_sum(
-    memory: SharedMemory, place: Place, like: Array, what: Callable[[], str]
+    memory: SharedMemory, place: SharedAddress, like: Array, what: Callable[[], str]
 ) -> list[Reduction]:
     """Return the phases that sum arrays in shared memory over the ranks of one host."""
     from hpcdist.comm.ordered_sum import add_in_all  # numba takes 0.3 s to import
@@ -183,7 +183,7 @@ def shared_sum(
 class TransportReduction:
     """A sum by the transport itself, in whatever order it finds fastest."""
 
-    def __init__(self, group: Group, array: Array, what: Callable[[], str]) -> None:
+    def __init__(self, group: RankGroup, array: Array, what: Callable[[], str]) -> None:
         self._transport = group.transport
         self._array = array
         self._requests: list[Any] = [None]  # one list for ever: the waiter is made once
@@ -223,7 +223,7 @@ def _told(facts: tuple[str, int, bool]) -> str:
     return f"{dtype}[{size}]{' in fixed order' if ordered else ''}"
 
 
-def agreed(group: Group, array: Any, ordered: bool, place: object = None) -> bool:
+def agreed(group: RankGroup, array: Any, ordered: bool, place: object = None) -> bool:
     """Check that all ranks sum arrays alike; return whether all are at the same ``place``.
 
     Collective.
@@ -246,7 +246,7 @@ def agreed(group: Group, array: Any, ordered: bool, place: object = None) -> boo
     return all(where == place for _, where in everyone)
 
 
-def part_of(group: Group, part: Transport) -> Group:
+def part_of(group: RankGroup, part: Transport) -> RankGroup:
     """Return a part of a group, given its transport, under the same names. Collective there."""
     names = part.allgather_bytes(str(group.names[group.rank]).encode())
-    return Group(part, tuple(map(int, names)), group.deadline_s)
+    return RankGroup(part, tuple(map(int, names)), group.deadline_s)

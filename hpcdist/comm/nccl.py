@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist import settings
-from hpcdist.comm.collective import Buffer, Group, Reduction
+from hpcdist.comm.collective import Buffer, RankGroup, Reduction
 from hpcdist.comm.device import Enqueue, Stream, on_device
 from hpcdist.comm.host_collective import AloneReduction, agreed, part_of
 from hpcdist.comm.reduction_phases import cuts, shares
@@ -28,7 +28,7 @@ FAILURES = (RuntimeError, KeyError)  # NcclError; cupy knows no name of NCCL's n
 class NcclCollective:
     """One NCCL communicator, with a stream of its own; all arrays are cupy's."""
 
-    def __init__(self, group: Group, device_id: int) -> None:
+    def __init__(self, group: RankGroup, device_id: int) -> None:
         """Make the communicator. Collective; all ranks raise the same error if it fails on one.
 
         ``group`` carries the id, and all that concerns the host; this communicator owns it.
@@ -317,7 +317,7 @@ class _RankOrder:
         nccl.groupEnd()
 
 
-def _prepared(group: Group, device_id: int, may_share: bool) -> tuple[Any, Any]:
+def _prepared(group: RankGroup, device_id: int, may_share: bool) -> tuple[Any, Any]:
     """Return cupy with the device in use, and its NCCL, once all ranks are so far. Collective."""
     cupy: Any = None
     nccl: Any = None
@@ -373,7 +373,7 @@ def preload_nccl(cupy: Any) -> None:
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 
 
-def _broadcast_id(group: Group, nccl: Any) -> bytes:
+def _broadcast_id(group: RankGroup, nccl: Any) -> bytes:
     """Return a new communicator's id, made on rank 0. Collective."""
     token, problem = b"", ""
     if group.rank == 0:
@@ -395,13 +395,13 @@ def _communicator(nccl: Any, size: int, token: bytes, rank: int) -> Any:
         return nccl.NcclCommunicator(size, signed, rank)
 
 
-def _all_well(group: Group, problem: str, doing: str) -> None:
+def _all_well(group: RankGroup, problem: str, doing: str) -> None:
     """Raise on all ranks if there is a problem on one. Collective."""
     told = group.transport.allgather_bytes(problem.encode(), group.deadline_s, "the others' word")
     _refuse(group, [text.decode() for text in told], doing)
 
 
-def _refuse(group: Group, problems: list[str], doing: str) -> None:
+def _refuse(group: RankGroup, problems: list[str], doing: str) -> None:
     troubled = [f"rank {group.names[k]}: {text}" for k, text in enumerate(problems) if text]
     if troubled:
         raise CommError(f"cannot {doing}: {'; '.join(troubled)}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from hpcdist.errors import CommError, DeadlineError
-from hpcdist.trace.events import Cause, Kind, cause_of
+from hpcdist.trace.events import Cause, EventKind, cause_of
 from hpcdist.trace.recorder import recorder
 
 T = TypeVar("T")
@@ -41,6 +41,10 @@ class WaitPolicy:
     sleep_share: float = 0.05
     min_sleep_s: float = 20e-6
     max_sleep_s: float = 1e-3
+
+    def nap_s(self, waited_s: float) -> float:
+        """Return how long to sleep after a wait of so long."""
+        return min(max(waited_s * self.sleep_share, self.min_sleep_s), self.max_sleep_s)
 
 
 # Chosen by measurement, see docs/protocol.md.
@@ -131,13 +135,16 @@ def waiter(
     failure: type[Exception] | tuple[()],
     explained: Callable[[Exception, str], CommError] = as_comm_error,
     clock: Clock = CLOCK,
+    sleep: Callable[[float], bool] = lambda _: False,
 ) -> Callable[[], T]:
     """Return a function that calls ``poll`` until its result is true, and returns that result.
 
     It is made once and called in every step, so all that a wait needs is bound here. Python signal
-    handlers run between polls. Raises, telling ``describe()``: DeadlineError after ``deadline_s``
-    seconds (None: never); what ``explained`` makes of a ``failure`` of ``poll``; CommError
-    if it answers None, which means that nothing is under way.
+    handlers run between polls. Where ``sleep`` returns true, it has slept until ``poll`` may have a
+    result, or as long as it was told, and no yields and naps are needed. Raises, telling
+    ``describe()``: DeadlineError after ``deadline_s`` seconds (None: never); what ``explained``
+    makes of a ``failure`` of ``poll``; CommError if it answers None, which means that nothing is
+    under way.
     """
     spins = range(policy.spins)
     cause = recorder.name(cause_of(describe).value)
@@ -151,7 +158,7 @@ def waiter(
             if result:
                 return result
             if ended:
-                recorder.record(Kind.WAIT, cause, begun, ended)
+                recorder.record(EventKind.WAIT, cause, begun, ended)
             begun, ended = time.monotonic_ns(), 0
             for _ in spins:
                 result = poll()
@@ -162,7 +169,7 @@ def waiter(
                 with waits_for(describe):
                     return linger()
             finally:
-                recorder.record(Kind.WAIT, cause, begun, time.monotonic_ns())
+                recorder.record(EventKind.WAIT, cause, begun, time.monotonic_ns())
         except failure as error:
             raise explained(error, describe()) from error
 
@@ -181,11 +188,11 @@ def waiter(
                 _last_tick[0] = begin + waited
                 for tick in _ticks:
                     tick()
-            if waited < policy.yield_s:
-                os.sched_yield()
-            else:
-                nap = waited * policy.sleep_share
-                clock.sleep(min(max(nap, policy.min_sleep_s), policy.max_sleep_s))
+            if not sleep(policy.max_sleep_s):
+                if waited < policy.yield_s:
+                    os.sched_yield()
+                else:
+                    clock.sleep(policy.nap_s(waited))
             waited = clock.monotonic() - begin
 
     return wait

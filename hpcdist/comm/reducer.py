@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from hpcdist.comm.collective import Buffer, Collective, Reduction
+from hpcdist.comm.collective import Buffer, CollectiveOperations, Reduction
 from hpcdist.errors import CommError
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 
 HELPED = 8  # sums that are helped along at once, the oldest: with very many, asking takes long
@@ -23,7 +23,7 @@ class BucketReducer:
 
     def __init__(
         self,
-        collectives: Sequence[Collective],
+        collectives: Sequence[CollectiveOperations],
         arrays: Sequence[Buffer],
         *,
         ordered: bool = False,
@@ -90,7 +90,7 @@ class BucketReducer:
         begin, self._began[bucket] = self._began[bucket], 0
         name, nbytes = recorder.name(f"sum of bucket {bucket}"), self._nbytes[bucket]
         end = time.monotonic_ns()
-        recorder.record(Kind.SUM, name, begin, end, nbytes, step=self._round)
+        recorder.record(EventKind.SUM, name, begin, end, nbytes, step=self._round)
 
     def _describer(self, bucket: int) -> Callable[[], str]:
         return lambda: self._describe(bucket)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.base import Array, Request
-from hpcdist.comm.collective import Group, Reduction
+from hpcdist.comm.collective import RankGroup, Reduction
 
 Action = Callable[[], object]
 
@@ -52,7 +52,7 @@ class Exchange:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         sends: Sequence[tuple[int, Array]],
         receives: Sequence[tuple[int, Array]],
         tag: int,
@@ -109,7 +109,7 @@ def shares(flat: Array, bounds: Sequence[int]) -> list[Array]:
 
 
 def reduce_scatter(
-    group: Group, flat: Array, bounds: Sequence[int], tag: int, what: Callable[[], str]
+    group: RankGroup, flat: Array, bounds: Sequence[int], tag: int, what: Callable[[], str]
 ) -> Exchange:
     """Return the phase after which every rank's share of ``flat`` is the sum, in rank order."""
     from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
@@ -129,7 +129,7 @@ def reduce_scatter(
 
 
 def all_gather(
-    group: Group,
+    group: RankGroup,
     flat: Array,
     bounds: Sequence[int],
     tag: int,
@@ -150,7 +150,7 @@ def all_gather(
 
 
 def exchange_whole(
-    group: Group, flat: Array, tag: int, what: Callable[[], str], then: Action | None = None
+    group: RankGroup, flat: Array, tag: int, what: Callable[[], str], then: Action | None = None
 ) -> Exchange:
     """Return one phase after which ``flat`` is the sum, in rank order: every rank adds all rows.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdist.comm.base import Array, SharedRows
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.reduction_phases import Action
 
 LINE = 64  # bytes: a flag has a cache line of its own
@@ -16,7 +16,7 @@ PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Place:
+class SharedAddress:
     """Where an array lies in the shared memory of its host: in which region, at which byte."""
 
     region: int
@@ -26,7 +26,7 @@ class Place:
 class SharedMemory:
     """Regions of memory shared by the ranks of one host, and flags among them."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         self.group = group
         self._regions: list[SharedRows] = []
         self._flags: list[SharedRows] = []
@@ -44,23 +44,23 @@ class SharedMemory:
         own: Array = region.rows[self.group.rank, :nbytes]
         return own
 
-    def find(self, array: Array) -> Place | None:
+    def find(self, array: Array) -> SharedAddress | None:
         """Return where an array lies, None if it is not in shared memory."""
         address = array.ctypes.data
         for index, region in enumerate(self._regions):
             own = region.rows[self.group.rank]
             offset = address - own.ctypes.data
             if offset >= 0 and offset + array.nbytes <= own.size:
-                return Place(index, offset)
+                return SharedAddress(index, offset)
         return None
 
-    def rows(self, place: Place, like: Array) -> Array:
+    def rows(self, place: SharedAddress, like: Array) -> Array:
         """Return all ranks' arrays at one place [size, length], of ``like``'s type and length."""
         region = self._regions[place.region]
         raw = region.rows[:, place.offset : place.offset + like.nbytes]
         return raw.view(like.dtype)
 
-    def meeting(self, what: Callable[[], str], then: Action | None = None) -> Meeting:
+    def meeting(self, what: Callable[[], str], then: Action | None = None) -> HostBarrier:
         """Return a new phase in which all ranks of the host meet. Collective."""
         per_region = PAGE // LINE
         if self._flags_used % per_region == 0:
@@ -72,7 +72,7 @@ class SharedMemory:
         self._flags_used += 1
         region = self._flags[-1]
         flags = region.rows[:, line : line + 8].view(np.int64)[:, 0]
-        return Meeting(self.group, flags, region.sync, what, then)
+        return HostBarrier(self.group, flags, region.sync, what, then)
 
     def close(self) -> None:
         """Free all regions: arrays in them must not be used any more. Collective."""
@@ -83,12 +83,12 @@ class SharedMemory:
         self._flags_used = 0
 
 
-class Meeting:
+class HostBarrier:
     """All ranks of a host come here; then each calls ``then``."""
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         flags: Array,
         sync: Action,
         what: Callable[[], str],

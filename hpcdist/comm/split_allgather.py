@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.comm.base import Array, SharedRows
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.trace.events import Cause
 
 LINE = 64  # bytes: what different ranks write is not in one cache line
@@ -49,7 +49,7 @@ class SplitAllgather(Protocol):
         """Return the ranks' keys in the round that was waited for."""
 
 
-def split_allgather(group: Group, nbytes: int, what: Callable[[], str]) -> SplitAllgather:
+def split_allgather(group: RankGroup, nbytes: int, what: Callable[[], str]) -> SplitAllgather:
     """Return rounds of notes of ``nbytes`` bytes, a multiple of 8. Collective.
 
     ``what()`` says in errors what is waited for.
@@ -68,7 +68,7 @@ class _SharedAllgather:
     """
 
     def __init__(
-        self, group: Group, region: SharedRows, nbytes: int, what: Callable[[], str]
+        self, group: RankGroup, region: SharedRows, nbytes: int, what: Callable[[], str]
     ) -> None:
         self._sync = region.sync
         self._rank, self._size = group.rank, group.size
@@ -127,7 +127,7 @@ class _SharedAllgather:
 class _SummedAllgather:
     """By one sum of integers, to which every rank gives its own row, the others zeros."""
 
-    def __init__(self, group: Group, nbytes: int, what: Callable[[], str]) -> None:
+    def __init__(self, group: RankGroup, nbytes: int, what: Callable[[], str]) -> None:
         # Nothing else may come between: a rank that ends starts a round that it does not wait for.
         self._transport = transport = group.transport.split(0, group.rank)
         self._rank = group.rank

@@ -14,7 +14,7 @@ from time import monotonic_ns
 from hpcdist import settings
 from hpcdist.errors import GraphError, TraceError
 from hpcdist.trace import chrome
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.operator_times import SORTED_BY, operator_times, table
 from hpcdist.trace.recorder import MIB, recorder
@@ -78,7 +78,9 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profi
             f"raise {settings.RECORD_MIB.name}",
             stacklevel=2,
         )
-    runs = found.events[(found.events["kind"] == Kind.STEP) | (found.events["kind"] == Kind.RUN)]
+    runs = found.events[
+        (found.events["kind"] == EventKind.STEP) | (found.events["kind"] == EventKind.RUN)
+    ]
     total = int((runs["end"] - runs["begin"]).sum())
     place = _PLACES[profile.state]
     print(table(operator_times(found), place, sorted_key or "default", total), flush=True)

@@ -26,7 +26,7 @@ from hpcdist.executor.chains import join_chains
 from hpcdist.executor.compiled_form import Compiled, Step
 from hpcdist.executor.cuda_graphs import join_replays
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
-from hpcdist.executor.fitting import Fitting, Place
+from hpcdist.executor.fitting import Fitting, PoolPlace
 from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
 from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.memory import (
@@ -287,11 +287,13 @@ class Compiler:
         free = self.block.idx == 0 and not in_order
         return lay_out(ops, needed, program_of(self.block).memory_saving if free else None)
 
-    def _allocate(self, memory: Any, layout: Layout, metas: Mapping[str, Meta]) -> dict[str, Place]:
+    def _allocate(
+        self, memory: Any, layout: Layout, metas: Mapping[str, Meta]
+    ) -> dict[str, PoolPlace]:
         """Make the arrays of temporaries, and return where each lies in the memory."""
         places = {}
         for storage, offset in zip(layout.storages, layout.offsets):
-            place = Place(offset, storage.nbytes)
+            place = PoolPlace(offset, storage.nbytes)
             for name in storage.names:
                 places[name] = place
                 self.arrays[name] = self._one(carve(memory, offset, metas[name]))

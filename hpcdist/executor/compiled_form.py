@@ -19,7 +19,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.values import TensorArray
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import recorder
 
 Step = Callable[[], Any]
@@ -65,11 +65,12 @@ class Compiled:
                 steps = with_checks(steps, self.ops, self.arrays)
             if detailed:
                 names, now, record = self.names, monotonic_ns, recorder.record
+                kind, step = int(EventKind.OPERATOR), here.step
                 begin = now()
                 for i, call in enumerate(steps):
                     call()
                     end = now()
-                    record(Kind.OPERATOR, names[i], begin, end, step=here.step)
+                    record(kind, names[i], begin, end, 0.0, -1, step)
                     begin = end
             else:
                 for i, call in enumerate(steps):  # noqa: B007  (told by errors)

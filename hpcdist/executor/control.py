@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from hpcdist.errors import HpcdistError
 from hpcdist.executor.backend import Backend
+from hpcdist.executor.scope import Scope, ScopeVariable, on_set
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import Meta
-
-if TYPE_CHECKING:
-    from hpcdist.executor.scope import Scope, ScopeVariable
-
 
 Feed = Mapping[str, Any]
 Fetched = Sequence[tuple[str, Any]]  # names with host arrays, in the order of the fetch list
@@ -158,6 +155,7 @@ def install(control: Control | None) -> None:
     """Make ``control`` execute control operators in this process; None: nobody does."""
     global _installed
     _installed = control
+    on_set(None if control is None else control.note_set)
 
 
 def installed() -> Control | None:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from hpcdist.executor.segments import TYPE
-from hpcdist.executor.traced import Call
+from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.by_torch import torch_for
@@ -34,8 +34,8 @@ class Replayed:
 
     def __init__(self, cupy: Any, calls: Sequence[Step]) -> None:
         self._cupy, self._torch = cupy, torch_for(TYPE)
-        self._launches = [c.launch if isinstance(c, Call) else c for c in calls]
-        self._tells = [c.tell for c in calls if isinstance(c, Call)]
+        self._launches = [c.launch if isinstance(c, TracedSegment) else c for c in calls]
+        self._tells = [c.tell for c in calls if isinstance(c, TracedSegment)]
         self._of_cupy = cupy.cuda.Stream(non_blocking=True)
         self._stream = self._torch.cuda.ExternalStream(self._of_cupy.ptr)
         self._pool = cupy.cuda.MemoryPool()

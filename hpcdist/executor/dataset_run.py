@@ -14,7 +14,7 @@ from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, ProgramCache
-from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.events import Cause, EventKind
 from hpcdist.trace.recorder import recorder
 
 _for_test: ProgramCache[Program] = ProgramCache()
@@ -88,7 +88,7 @@ def run_dataset(
     with closing(dataset.batches()) as batches:
         while True:
             here.doing = "waiting for a batch of the dataset"
-            with recorder.span(Kind.WAIT, Cause.READER.value):
+            with recorder.span(EventKind.WAIT, Cause.READER.value):
                 feed = next(batches, None)
             here.doing = ""
             if feed is None:

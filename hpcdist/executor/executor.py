@@ -34,7 +34,7 @@ from hpcdist.graph.program import Program, ProgramCache, default_main_program
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
 
@@ -165,7 +165,7 @@ class Executor:
                 copy_in(buffer, values[name])
         if detailed:
             rows = _rows(values, lods)
-            recorder.record(Kind.FEED, _FEED, fed, monotonic_ns(), rows, step=here.step)
+            recorder.record(EventKind.FEED, _FEED, fed, monotonic_ns(), rows, step=here.step)
         entry.compiled.run(detailed)
         if here.after_first_step and here.step:
             here.first_step_done()
@@ -186,7 +186,7 @@ class Executor:
             _note_fetched(asked, results, fetched, len(entry.compiled.steps))
         if entry.trains and metric_log.fetches and not here.step & metric_log.mask:
             metric_log.fetched(here.step, asked, results)
-        kind, called = (Kind.STEP, _STEP) if entry.trains else (Kind.RUN, _RUN)
+        kind, called = (EventKind.STEP, _STEP) if entry.trains else (EventKind.RUN, _RUN)
         recorder.record(kind, called, begin, monotonic_ns(), 0.0, -1, here.step)
         if return_numpy:
             arrays: list[Any] = [v.value if isinstance(v, LoDTensor) else v for v in results]
@@ -299,11 +299,11 @@ def _rows(values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]) -> int:
 def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, operators: int) -> None:
     """Note how long fetching has taken, and what has been fetched if that is one number."""
     now = monotonic_ns()
-    recorder.record(Kind.FETCH, _FETCH, begin, now, step=here.step)
+    recorder.record(EventKind.FETCH, _FETCH, begin, now, step=here.step)
     for name, value in zip(names, values):
         if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "fiu":
             recorder.record(
-                Kind.VALUE, recorder.name(name), now, now, float(value.item()), step=here.step
+                EventKind.VALUE, recorder.name(name), now, now, float(value.item()), step=here.step
             )
     recorder.detailed(operators + 2 + len(names), now)
 

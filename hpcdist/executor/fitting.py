@@ -46,7 +46,7 @@ class _Bound:
 
 
 @dataclass(frozen=True)
-class Place:
+class PoolPlace:
     """Where a temporary lies in the pool, and how long it may become there."""
 
     offset: int
@@ -64,7 +64,7 @@ class Fitting:
     ops: Sequence[Operator]
     metas: dict[str, Meta]
     views: Mapping[str, View]
-    places: Mapping[str, Place]
+    places: Mapping[str, PoolPlace]
     reserve: dict[str, int]  # by name, how many bytes to set aside when it is compiled anew
     arrays: dict[str, Any]
     steps: list[Callable[[], Any]]

@@ -21,7 +21,7 @@ Step = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class FlatRun:
     """Updates whose parameters are moved as one; ``own``: their gradients have no place so far."""
 
     ops: tuple[Operator, ...]
@@ -52,7 +52,7 @@ class Run:
 class FlatUpdates:
     """All runs of a Program; ``offsets``: where their own gradients lie, in so many ``nbytes``."""
 
-    runs: Sequence[Run]
+    runs: Sequence[FlatRun]
     offsets: Mapping[str, int]
     nbytes: int
 
@@ -99,7 +99,7 @@ def _candidates(
     scope: Scope,
     backend: Backend,
     placed: Callable[[str], Any],
-) -> Iterator[Run]:
+) -> Iterator[FlatRun]:
     for key, group in groupby(ops, lambda op: _key(op, metas, views)):
         if key is None:
             continue
@@ -116,7 +116,7 @@ def _candidates(
         else:
             parts = _side_by_side(same, grads, backend)
         for part in parts:
-            run = Run(tuple(part), grads[0] is None)
+            run = FlatRun(tuple(part), grads[0] is None)
             if len(part) > 1 and all(_differ(run.names(slot)) for slot in ("Param", "Grad")):
                 yield run
 

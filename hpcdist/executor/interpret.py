@@ -18,7 +18,7 @@ from hpcdist.executor.analysis import nested_ops
 from hpcdist.executor.dynamic import GRADIENTS, outer_reads
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.states import OperatorStates
-from hpcdist.executor.tape import SAME_VALUE, Recorder, Tape, seeds_of, stacked, unstacked
+from hpcdist.executor.tape import SAME_VALUE, Tape, TapeRecorder, seeds_of, stacked, unstacked
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX
@@ -49,7 +49,7 @@ class Interpreter:
         self._block = block
         self._arrays, self._metas = arrays, metas
         self._states, self._recorded, self._kept = states, recorded, kept
-        self._recorder = Recorder(self._execute)
+        self._recorder = TapeRecorder(self._execute)
         self.begin()
 
     def begin(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +11,16 @@ import numpy as np
 from hpcdist.checks import Refused
 from hpcdist.device import assign, on_host
 from hpcdist.errors import FeedError
-from hpcdist.executor import control
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.names import AVERAGED
+
+_note_set: Callable[[ScopeVariable], None] | None = None
+
+
+def on_set(note: Callable[[ScopeVariable], None] | None) -> None:
+    """Let ``note`` be told of every variable that the script is about to set by hand."""
+    global _note_set
+    _note_set = note
 
 
 class ScopeVariable:
@@ -60,9 +67,8 @@ class ScopeTensor:
 
         A job looks at it before its next step: other ranks must have it, too.
         """
-        job = control.installed()
-        if job is not None:
-            job.note_set(self._variable)
+        if _note_set is not None:
+            _note_set(self._variable)
         self._variable.take(np.asarray(array))
 
     def shape(self) -> list[int]:

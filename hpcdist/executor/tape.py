@@ -27,7 +27,7 @@ Execute = Callable[[Operator, dict[str, Any]], None]  # writes results of an ope
 
 
 @dataclass
-class Entry:
+class TapeEntry:
     """One computation: ``back`` turns gradients of the outputs into those of the inputs."""
 
     inputs: Sequence[Value]
@@ -42,7 +42,7 @@ class Tape:
     ``before`` and ``after``: values of outer names when it began and when it ended.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TapeEntry] = field(default_factory=list)
     before: dict[str, Any] = field(default_factory=dict)
     after: dict[str, Any] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Tape:
         return lambda value: found.get(id(value))
 
 
-class Recorder:
+class TapeRecorder:
     """Makes entries of operators that were run; what is the same in every turn is found once."""
 
     def __init__(self, execute: Execute) -> None:
@@ -88,7 +88,7 @@ class Recorder:
 
     def entry(
         self, op: Operator, inputs: dict[str, list[Any]], outputs: dict[str, list[Any]]
-    ) -> Entry | None:
+    ) -> TapeEntry | None:
         """Return the entry of an operator that was run; None if it has no gradient."""
         if lookup(op.type).grad is None or op.type in SAME_VALUE:
             return None
@@ -123,7 +123,7 @@ class _Differentiated:
         }
         self._steps: dict[frozenset[str], list[Operator]] = {}
 
-    def entry(self, given: Sequence[Any]) -> Entry:
+    def entry(self, given: Sequence[Any]) -> TapeEntry:
         """Return the entry of one run, with these operands: inputs, then outputs."""
         values = dict(zip((*self._in_names, *self._out_names), given))
         ins, outs = _flat(self._in_names, values), _flat(self._out_names, values)
@@ -149,7 +149,7 @@ class _Differentiated:
                 found.append(gradient if gradient is None or index is None else gradient[index])
             return found
 
-        return Entry([v for *_, v in ins], [v for *_, v in outs], back)
+        return TapeEntry([v for *_, v in ins], [v for *_, v in outs], back)
 
     def _back(self, wanted: frozenset[str]) -> list[Operator]:
         """Return the operators that compute the gradients of these inputs."""
@@ -190,7 +190,7 @@ def _is_stopped(block: Block, name: str) -> bool:
     return var is not None and var.stop_gradient
 
 
-def unstacked(x: Value) -> tuple[list[Value], Entry]:
+def unstacked(x: Value) -> tuple[list[Value], TapeEntry]:
     """Return the parts of a value along its first dimension."""
     parts = [Value(part) for part in x.array]
 
@@ -201,10 +201,10 @@ def unstacked(x: Value) -> tuple[list[Value], Entry]:
                 out[k] = gradient.array
         return [Value(out)]
 
-    return parts, Entry([x], parts, back)
+    return parts, TapeEntry([x], parts, back)
 
 
-def stacked(parts: Sequence[Value]) -> tuple[Value, Entry]:
+def stacked(parts: Sequence[Value]) -> tuple[Value, TapeEntry]:
     """Return the opposite of `unstacked`."""
     out = Value(np.stack([part.array for part in parts]))
 
@@ -212,7 +212,7 @@ def stacked(parts: Sequence[Value]) -> tuple[Value, Entry]:
         (gradient,) = given
         return [None] * len(parts) if gradient is None else [Value(g) for g in gradient.array]
 
-    return out, Entry(list(parts), [out], back)
+    return out, TapeEntry(list(parts), [out], back)
 
 
 def seeds_of(value: Any, gradient: Any) -> list[tuple[Value, Value]]:

@@ -39,7 +39,7 @@ _LOWEST = -(2**63)
 _tracing = threading.Lock()  # torch.fx patches its modules while it traces: one thread at a time
 
 
-class Call:
+class TracedSegment:
     """A segment bound to arrays: what computes it, and what tells the host of wrong integers."""
 
     def __init__(self, xp: Any, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]) -> None:
@@ -203,6 +203,6 @@ define(
     TYPE,
     "X* -> XOut*",
     attrs={"segment": None},
-    bind=lambda xp, xs, outs, segment: Call(xp, segment, xs, outs),
+    bind=lambda xp, xs, outs, segment: TracedSegment(xp, segment, xs, outs),
     rows=not_on_rows,
 )

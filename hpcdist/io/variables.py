@@ -14,7 +14,7 @@ from hpcdist.checkpoint.fluid_files import write_tensors
 from hpcdist.checkpoint.layout import MANIFEST, path_of
 from hpcdist.checkpoint.local import check_table, check_take_up, take_up, take_up_table
 from hpcdist.checkpoint.local_shards import (
-    Held,
+    LocalPiece,
     array_of,
     held_of_server,
     persistables,
@@ -245,7 +245,7 @@ def _refuse_shared_out(peers: Peers, program: Program, names: Iterable[str]) -> 
         )
 
 
-def _as_held(program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[list[Held], Scope]:
+def _as_held(program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[list[LocalPiece], Scope]:
     scope, roles = Scope(), roles_of(program)
     for name, array in arrays.items():
         scope.var(name).value = array

@@ -13,7 +13,7 @@ from hpcdist.comm.process_manager import launched_rank
 from hpcdist.compat import fluid_options
 from hpcdist.launch import role_map
 from hpcdist.runtime.job.failure_policy import OnFailure
-from hpcdist.setting import Kind, Setting, Word
+from hpcdist.setting import Setting, ValueKind, Word
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Options:
     script_args: tuple[str, ...]
 
 
-def argument(kind: Kind[T]) -> Callable[[str], T]:
+def argument(kind: ValueKind[T]) -> Callable[[str], T]:
     """Return an argparse type that takes what a setting of this kind takes."""
 
     def read(text: str) -> T:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hpcdist.trace.critical_path import Segment, StepTimes
-from hpcdist.trace.events import Kind
+from hpcdist.trace.critical_path import PathSegment, StepTimes
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob
 
 WIDTH, ROW, LABEL = 900, 26, 210
@@ -14,17 +14,17 @@ CURVE_HEIGHT, MARGIN = 160, 70
 MOST_POINTS = 2000  # of a line
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#eeca3b", "#9d755d")
 OF_KIND = {
-    Kind.STEP: "#dde3ea",
-    Kind.OPERATOR: "#4c78a8",
-    Kind.FEED: "#72b7b2",
-    Kind.FETCH: "#72b7b2",
-    Kind.APPLIED: "#54a24b",
-    Kind.SENT: "#f58518",
-    Kind.RECEIVED: "#eeca3b",
-    Kind.WAIT: "#e9b8b8",
-    Kind.SUM: "#b279a2",
-    Kind.GARBAGE: "#9d755d",
-    Kind.CHECKPOINT: "#9d755d",
+    EventKind.STEP: "#dde3ea",
+    EventKind.OPERATOR: "#4c78a8",
+    EventKind.FEED: "#72b7b2",
+    EventKind.FETCH: "#72b7b2",
+    EventKind.APPLIED: "#54a24b",
+    EventKind.SENT: "#f58518",
+    EventKind.RECEIVED: "#eeca3b",
+    EventKind.WAIT: "#e9b8b8",
+    EventKind.SUM: "#b279a2",
+    EventKind.GARBAGE: "#9d755d",
+    EventKind.CHECKPOINT: "#9d755d",
 }
 DRAWN = tuple(OF_KIND)  # in this order, later ones above
 
@@ -114,7 +114,7 @@ def bars(labels: Sequence[str], shares: Sequence[Mapping[str, float]], order: Se
     return _svg(y + 24, "".join(drawn))
 
 
-def time_line(step: StepTimes, path: Sequence[Segment], ranks: Sequence[RankOfJob]) -> str:
+def time_line(step: StepTimes, path: Sequence[PathSegment], ranks: Sequence[RankOfJob]) -> str:
     """Return what every rank did in a step, a row for each, with the critical path above."""
     row_of = {rank.rank: i for i, rank in enumerate(ranks)}
     scale = (WIDTH - LABEL) / max(step.end - step.begin, 1)

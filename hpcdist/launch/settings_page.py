@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.setting import Group, Setting
+from hpcdist.setting import Section, Setting
 from hpcdist.settings import ALL
 
 _HEAD = """\
@@ -17,9 +17,9 @@ hpcdist's settings before the script starts, and warns of names that do not exis
 with `FLAGS_`.
 """
 _ABOUT = {
-    Group.IGNORED: "They tune Fluid's memory, threads and kernels; `get_flags` and `set_flags` know"
-    " them.",
-    Group.ROLE: "The launcher sets them on every rank; see [launch.md](launch.md). Those that are"
+    Section.IGNORED: "They tune Fluid's memory, threads and kernels; `get_flags` and `set_flags`"
+    " know them.",
+    Section.ROLE: "The launcher sets them on every rank; see [launch.md](launch.md). Those that are"
     " set before it starts are kept.",
 }
 
@@ -27,10 +27,10 @@ _ABOUT = {
 def markdown() -> str:
     """Return the text of docs/settings.md."""
     parts = [_HEAD]
-    for group in Group:
+    for group in Section:
         members = [setting for setting in ALL.values() if setting.group is group]
         parts.append("\n".join(filter(None, [f"## {group.value}\n", _ABOUT.get(group, "")])))
-        if group is Group.IGNORED:
+        if group is Section.IGNORED:
             parts[-1] += "\n\n" + "\n".join(f"- `{s.name}` ({_default(s)})" for s in members) + "\n"
             continue
         rows = [

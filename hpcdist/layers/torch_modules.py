@@ -13,7 +13,7 @@ from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.by_torch import torch_for
-from hpcdist.ops.torch_module import TYPE, Held, registered, results
+from hpcdist.ops.torch_module import TYPE, HeldModule, registered, results
 
 __all__ = ["torch_module"]
 
@@ -81,7 +81,7 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
     return found
 
 
-def _held(torch: Any, module: Any, names: tuple[str, ...]) -> Held:
+def _held(torch: Any, module: Any, names: tuple[str, ...]) -> HeldModule:
     run: Any = lambda _, x: module(*x)  # noqa: E731
     without_memory, train = run, lambda training: None
     if isinstance(module, torch.nn.Module):
@@ -94,7 +94,7 @@ def _held(torch: Any, module: Any, names: tuple[str, ...]) -> Held:
         with torch.device("meta"):  # of what the module makes by itself
             return without_memory(own, x)
 
-    return Held(names, run, shapes, train)
+    return HeldModule(names, run, shapes, train)
 
 
 def _tried(torch: Any, given: Sequence[Variable], ids: Sequence[int], **where: Any) -> list[Any]:
@@ -113,7 +113,9 @@ def _tried(torch: Any, given: Sequence[Variable], ids: Sequence[int], **where: A
     return found
 
 
-def _count(torch: Any, name: str, held: Held, parameters: Any, given: Sequence[Variable]) -> int:
+def _count(
+    torch: Any, name: str, held: HeldModule, parameters: Any, given: Sequence[Variable]
+) -> int:
     on_meta = {own: value.detach().to("meta") for own, value in parameters.items()}
     try:
         return len(results(held.shapes(on_meta, _tried(torch, given, [0] * ROWS, device="meta"))))
@@ -124,7 +126,7 @@ def _count(torch: Any, name: str, held: Held, parameters: Any, given: Sequence[V
         ) from error
 
 
-def _by_row(torch: Any, held: Held, parameters: Any, given: Sequence[Variable]) -> bool:
+def _by_row(torch: Any, held: HeldModule, parameters: Any, given: Sequence[Variable]) -> bool:
     """Tell whether results of each half of some rows are the same alone and among the others."""
     if any(not var.shape or var.shape[0] >= 0 for var in given):
         return False

@@ -51,7 +51,7 @@ def key_of(seed: int, operator: Any) -> tuple[int, int]:
 
 # -- where the elements of an array are in the whole batch -----------------------------------------
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """Which elements of the whole batch's array this process has.
 
     ``rows`` is None where it has them all, else an int64 array (first row, rows here) of the batch,
@@ -82,20 +82,20 @@ class Part:
         return begin * (here // rows)
 
 
-def part_of(x: Any, rows: Any, lod: Any) -> Part:
-    """Return which part of the batch an array is; ``rows`` as in `Part`, ``lod`` its sequences."""
+def part_of(x: Any, rows: Any, lod: Any) -> BatchPart:
+    """Return which part of the batch is here; ``rows`` as in `BatchPart`, ``lod`` its sequences."""
     width = x.size // len(x) if x.ndim and len(x) else 1
     if lod is None:
-        return Part(x.size, width, rows)
+        return BatchPart(x.size, width, rows)
     # Each outermost sequence is a sample; its rows are those of all the sequences within it.
     bounds = np.asarray(lod.offsets[0], np.int64)
     for level in lod.offsets[1:]:
         bounds = np.asarray(level, np.int64)[bounds]
-    return Part(x.size, width, rows, bounds)
+    return BatchPart(x.size, width, rows, bounds)
 
 
 # -- drawing ---------------------------------------------------------------------------------------
-def filler(xp: Any, part: Part, key: tuple[int, int], draws: Draws) -> Callable[[], Any]:
+def filler(xp: Any, part: BatchPart, key: tuple[int, int], draws: Draws) -> Callable[[], Any]:
     """Return what draws one uint32 for each element, flat, anew at every call."""
     if xp is not np:
         return lambda: _words_by_arrays(xp, part, key, draws.next())
@@ -111,21 +111,21 @@ def filler(xp: Any, part: Part, key: tuple[int, int], draws: Draws) -> Callable[
     return fill
 
 
-def pieces_of(part: Part) -> np.ndarray:
+def pieces_of(part: BatchPart) -> np.ndarray:
     """Return where pieces begin whose elements are counted from 0, and the end, in elements."""
     if part.sequences is None:
         return np.array([0, part.size], np.int64)
     return part.sequences * part.width
 
 
-def counters(part: Part, draw: int) -> tuple[int, int, int, int]:
+def counters(part: BatchPart, draw: int) -> tuple[int, int, int, int]:
     """Return (first element, first sequence, low and high word of the draw) of a run."""
     skipped = part.skipped()
     first, sequence = (skipped, 0) if part.sequences is None else (0, skipped)
     return first, sequence, draw & LOW, draw >> 32
 
 
-def _words_by_arrays(xp: Any, part: Part, key: tuple[int, int], draw: int) -> Any:
+def _words_by_arrays(xp: Any, part: BatchPart, key: tuple[int, int], draw: int) -> Any:
     """Do as the loops in `counter_random_kernels`, by operations on arrays."""
     first, sequence, low, high = counters(part, draw)
     if part.sequences is None:

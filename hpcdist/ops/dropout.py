@@ -13,8 +13,8 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, Result, by_element, by_row
 from hpcdist.ops.common import grad_by, in_sequence, same
 from hpcdist.ops.counter_random import (
+    BatchPart,
     Draws,
-    Part,
     counters,
     filler,
     key_of,
@@ -33,7 +33,7 @@ def _rows(op: Applied) -> Result:
     return (by_element() if op.attrs["is_test"] else by_row())(op)
 
 
-def _fixed_mask(part: Part, mask: Any, xp: Any, seed: int, dropout_prob: float) -> Call:
+def _fixed_mask(part: BatchPart, mask: Any, xp: Any, seed: int, dropout_prob: float) -> Call:
     """Return what writes the mask of Fluid's kernel for a fixed seed, the same in every step.
 
     It is from a stream as in `hpcdist.ops.random`; a part of a batch has its part of the mask.
@@ -111,7 +111,7 @@ def _fused(
     x: Any,
     out: Any,
     mask: Any,
-    part: Part,
+    part: BatchPart,
     key: tuple[int, int],
     draws: Draws,
     dropout_prob: float,
@@ -153,7 +153,7 @@ _ATTRS = {
 _GRAD = "Mask, Out@GRAD -> X@GRAD"
 define(
     "dropout",
-    "X, Rows? -> Out, Mask",  # Rows: which of a shared batch are here, see `Part`
+    "X, Rows? -> Out, Mask",  # Rows: which of a shared batch are here, see `BatchPart`
     rows=_rows,
     attrs=_ATTRS,
     infer=_infer,

@@ -129,7 +129,7 @@ def _sampling_id_bind(
 
 define(
     "sampling_id",
-    "X, Rows? -> Out",  # Rows: which of a shared batch are here, see `counter_random.Part`
+    "X, Rows? -> Out",  # Rows: which of a shared batch are here, see `counter_random.BatchPart`
     rows=by_row("X"),
     attrs={"min": 0.0, "max": 1.0, "seed": 0},
     infer=lambda x, rows, **_: Meta(x.shape[:1], "int64"),

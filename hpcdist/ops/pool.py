@@ -18,7 +18,7 @@ from hpcdist.ops.windows import channels_first, image_shape, in_layout, lay_wind
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolWindows:
     """The windows of a pool: pairs [start, end) within the image, and how many elements count."""
 
     rows: tuple[tuple[int, int], ...]
@@ -73,10 +73,10 @@ def lay_pool(
     exclusive: bool,
     adaptive: bool,
     pooling_type: str,
-) -> Pool:
+) -> PoolWindows:
     """Return the windows over images of known extents."""
     if global_pooling:
-        return Pool(((0, extents[0]),), ((0, extents[1]),), None)
+        return PoolWindows(((0, extents[0]),), ((0, extents[1]),), None)
     if adaptive:
         if min(ksize) < 1:
             raise GraphError(f"an adaptive pool needs sizes of 1 or more, got {list(ksize)}")
@@ -84,7 +84,7 @@ def lay_pool(
             tuple((i * extent // size, -(-(i + 1) * extent // size)) for i in range(size))
             for extent, size in zip(extents, ksize)
         )
-        return Pool(rows, columns, None)
+        return PoolWindows(rows, columns, None)
     axes = lay_windows(extents, ksize, strides, (1, 1), paddings, padding_algorithm, ceil_mode)
     needed = pooling_type == "max" or exclusive  # without an element, neither has a value
     spans = []
@@ -99,7 +99,7 @@ def lay_pool(
                     f"{axis.before}, ceil_mode={ceil_mode}; use less padding or ceil_mode=False"
                 )
         spans.append(span)
-    return Pool(spans[0], spans[1], None if exclusive else ksize[0] * ksize[1])
+    return PoolWindows(spans[0], spans[1], None if exclusive else ksize[0] * ksize[1])
 
 
 _WINDOWS = {

@@ -156,7 +156,7 @@ def _define(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -
 def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
     define(
         type,
-        "Input, Rows? -> Out",  # Rows: which of a shared batch are here, see `Part`
+        "Input, Rows? -> Out",  # Rows: which of a shared batch are here, see `BatchPart`
         rows=like_batch,
         attrs={**_LIKE, **attrs},
         infer=lambda like, rows, **a: shaped_like_batch(like, **a),

@@ -265,7 +265,7 @@ _NCE_GRAD = (
 )
 define(
     "nce",
-    # Rows: see `counter_random.Part`. Classes: those that Weight and Bias have been looked up for.
+    # Rows: see `counter_random.BatchPart`. Classes: those whose Weight and Bias are looked up.
     f"{_NCE_IN}, Rows?, Classes? -> Cost, SampleLogits, SampleLabels",
     rows=_nce_rows,
     attrs=_NCE_ATTRS,

@@ -20,7 +20,7 @@ TYPE = "torch_module"
 
 
 @dataclass
-class Held:
+class HeldModule:
     """A module that operators of this process's Programs call: ``call(parameters, inputs)``.
 
     ``names`` are its parameters', in the order of the slot. ``shapes`` is what `call` is on tensors
@@ -34,16 +34,16 @@ class Held:
     graph: list[tuple[list[Any], list[Any], list[Any]]] = field(default_factory=list)
 
 
-_held: list[Held] = []
+_held: list[HeldModule] = []
 
 
-def registered(held: Held) -> int:
+def registered(held: HeldModule) -> int:
     """Return the number by which operators of this process know a module."""
     _held.append(held)
     return len(_held) - 1
 
 
-def _of(number: int) -> Held:
+def _of(number: int) -> HeldModule:
     if not 0 <= number < len(_held):
         raise GraphError(
             "torch_module: its module is of the process that built the Program; build it here again"

@@ -98,7 +98,7 @@ def rows_of(tables: Sequence[TableSpec], counts: Sequence[int], memory: Array) -
     ]
 
 
-class Batch:
+class LookupBatch:
     """The ids that one batch looks up in each table, and the memory of their rows.
 
     ``index`` works them out; then ``messages[k]`` (int64) is what server k is told: the number of

@@ -22,7 +22,7 @@ from hpcdist.ps.messages import (
     VALUE_TAG,
     VERDICT_TAG,
     Hello,
-    Kind,
+    MessageKind,
     hello_payload,
     specs_payload,
 )
@@ -199,7 +199,7 @@ class PsClient:
         self._gradients[index].gather()
         self._start_sends[index]()
         if noted:
-            self._note(events.Kind.SENT, index, self._gradients[index], begin)
+            self._note(events.EventKind.SENT, index, self._gradients[index], begin)
 
     def wait_sends(self) -> None:
         """Wait until the gradients sent in this step may be overwritten."""
@@ -236,7 +236,7 @@ class PsClient:
             raise
         if not self.step + 1 & recorder.mask:
             for index, buffer in enumerate(self._parameters):
-                self._note(events.Kind.RECEIVED, index, buffer, time.monotonic_ns())
+                self._note(events.EventKind.RECEIVED, index, buffer, time.monotonic_ns())
         self._rows.finish()
         self.tables.finish()
         self._pushed.clear()
@@ -281,12 +281,12 @@ class PsClient:
         def describe() -> str:
             return f"{self._name}, after step {self.step}: reading {names} from server {endpoint}"
 
-        requests = self._post(endpoint, Kind.READ, specs_payload(specs))
+        requests = self._post(endpoint, MessageKind.READ, specs_payload(specs))
         deadline_s = self._deadline_s
         with waits_for_ranks([server]):
             transport.wait_all(requests, describe, deadline_s)
             header, payload = receive_message(transport, server, REPLY_TAG, describe, deadline_s)
-        if header.kind is not Kind.VALUE:
+        if header.kind is not MessageKind.VALUE:
             transport.release(values)
             raise CommError(f"{describe()}: {payload}")
         transport.wait_all(values, describe, self._deadline_s)
@@ -300,7 +300,9 @@ class PsClient:
         transport, name = self._transport, self._name
         answers: list[Any] = []
         refusals: list[Any] = []
-        asked = [r for e in self._cluster.endpoints for r in self._post(e, Kind.CHECKPOINT, what)]
+        asked = [
+            r for e in self._cluster.endpoints for r in self._post(e, MessageKind.CHECKPOINT, what)
+        ]
 
         @waits_for_cause(Cause.CHECKPOINT)
         def describe() -> str:
@@ -309,7 +311,7 @@ class PsClient:
         transport.wait_all(asked, describe, None)
         for server in self._cluster.servers:
             header, answer = receive_message(transport, server, REPLY_TAG, describe, None)
-            (answers if header.kind is Kind.VALUE else refusals).append(answer)
+            (answers if header.kind is MessageKind.VALUE else refusals).append(answer)
         if refusals:
             raise CheckpointError(str(refusals[0]))
         return answers
@@ -325,7 +327,7 @@ class PsClient:
             dead = ", ".join(map(str, sorted(witness.dead)))
             return f"{self._name} agreeing with all others to go on without trainers {dead}"
 
-        asked = self._post(endpoint, Kind.DIED, witness.payload())
+        asked = self._post(endpoint, MessageKind.DIED, witness.payload())
         self._transport.wait_all(asked, describe, self._deadline_s)
         server = self._cluster.rank_of_endpoint(endpoint)
         _, verdict = receive_message(
@@ -364,7 +366,7 @@ class PsClient:
                 for plan in self._plans
                 if plan.endpoint == endpoint and plan.row_tables
             ]
-            farewells += self._post(endpoint, Kind.CLOSE, counts)
+            farewells += self._post(endpoint, MessageKind.CLOSE, counts)
         self._transport.wait_all(farewells, self.awaited, self._deadline_s)
         for client in clients:
             client._take_last_answers()
@@ -407,7 +409,7 @@ class PsClient:
                 plan.tables,
                 plan.row_tables,
             )
-            requests += self._post(plan.endpoint, Kind.HELLO, hello_payload(hello))
+            requests += self._post(plan.endpoint, MessageKind.HELLO, hello_payload(hello))
         self._transport.wait_all(requests, self._greeting, self._deadline_s)
         for plan in plans:
             server = self._cluster.rank_of_endpoint(plan.endpoint)
@@ -418,16 +420,18 @@ class PsClient:
                 self._greeting,
                 self._deadline_s,
             )
-            if header.kind is not Kind.HELLO_OK:
+            if header.kind is not MessageKind.HELLO_OK:
                 raise CommError(str(payload))
 
-    def _post(self, endpoint: str, kind: Kind, payload: Any) -> list[Request]:
+    def _post(self, endpoint: str, kind: MessageKind, payload: Any) -> list[Request]:
         server = self._cluster.rank_of_endpoint(endpoint)
         return post_message(
             self._transport, server, REQUEST_TAG, kind, self._trainer, self.step, payload
         )
 
-    def _note(self, kind: events.Kind, index: int, buffer: PacketBuffer, begin_ns: int) -> None:
+    def _note(
+        self, kind: events.EventKind, index: int, buffer: PacketBuffer, begin_ns: int
+    ) -> None:
         """Note that packet ``index`` has left, or has come, in this step."""
         server = self._cluster.rank_of_endpoint(self._owners[index].endpoint)
         name, end = recorder.name(str(buffer.packet)), time.monotonic_ns()

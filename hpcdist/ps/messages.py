@@ -35,7 +35,7 @@ VERDICT_TAG = 5  # server to trainer: the answer to DIED, which may come between
 ROWS_TAG = 4  # trainer to server: the ids of a PULL, the rows and values of a PUSH
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a control message asks or answers."""
 
     HELLO = 1
@@ -55,26 +55,26 @@ class Kind(IntEnum):
     TABLE_PUSH = 22
 
 
-TABLE_KINDS = frozenset((Kind.TABLE_PULL, Kind.TABLE_PEEK, Kind.TABLE_PUSH))
+TABLE_KINDS = frozenset((MessageKind.TABLE_PULL, MessageKind.TABLE_PEEK, MessageKind.TABLE_PUSH))
 
 
 @dataclass(frozen=True)
 class Header:
     """The fixed part of a control message."""
 
-    kind: Kind
+    kind: MessageKind
     trainer: int
     step: int
     length: int
 
 
-def encode(kind: Kind, trainer: int, step: int, payload: Any = None) -> tuple[Array, Array]:
+def encode(kind: MessageKind, trainer: int, step: int, payload: Any = None) -> tuple[Array, Array]:
     """Return (header, payload) as uint8 arrays; ``payload`` is anything JSON can say."""
     body = b"" if payload is None else json.dumps(payload, allow_nan=False).encode()
     return encode_header(kind, trainer, step, len(body)), np.frombuffer(body, np.uint8)
 
 
-def encode_header(kind: Kind, trainer: int, step: int, length: int) -> Array:
+def encode_header(kind: MessageKind, trainer: int, step: int, length: int) -> Array:
     """Return the header of a message whose payload has ``length`` bytes, as uint8."""
     return np.frombuffer(HEADER.pack(MAGIC, VERSION, kind, trainer, step, length), np.uint8)
 
@@ -88,11 +88,11 @@ def decode_header(data: Array) -> Header:
         raise CommError(f"malformed message: expected magic {MAGIC!r}, got {magic!r}")
     if version != VERSION:
         raise CommError(f"protocol version differs: expected {VERSION}, got {version}")
-    if kind not in Kind.__members__.values():
+    if kind not in MessageKind.__members__.values():
         raise CommError(f"malformed message: unknown kind {kind}")
     if length > MAX_PAYLOAD and kind not in TABLE_KINDS:
         raise CommError(f"malformed message: payload of {length} bytes, at most {MAX_PAYLOAD}")
-    return Header(Kind(kind), trainer, step, length)
+    return Header(MessageKind(kind), trainer, step, length)
 
 
 def decode_payload(data: Array) -> Any:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from hpcdist.ps.messages import Hello
-from hpcdist.trace.events import Count, Kind
+from hpcdist.trace.events import Count, EventKind
 from hpcdist.trace.recorder import recorder
 
 
@@ -34,7 +34,7 @@ class PacketLog:
             recorder.count(Count.UNAPPLIED, len(self._unapplied))
             name, nbytes = self._packets[packet]
             now = time.monotonic_ns()
-            _note(Kind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1)
+            _note(EventKind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1)
 
     def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
         """Note that a packet has been applied; what answers it leaves next."""
@@ -44,12 +44,12 @@ class PacketLog:
             return
         recorder.count(Count.UNAPPLIED, len(self._unapplied))
         name, nbytes = self._packets[packet]
-        end = _note(Kind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
+        end = _note(EventKind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
         if packet < len(self._answers):
             answer = self._answers[packet]
             for k in contributors:
                 to = self._ranks[k]
-                end = _note(Kind.SENT, str(answer), end, answer.nbytes, to, number - 1)
+                end = _note(EventKind.SENT, str(answer), end, answer.nbytes, to, number - 1)
         if packet == len(self._packets) - 1:
             recorder.detailed(len(self._packets) * (1 + 2 * len(contributors)), end)
 
@@ -58,7 +58,7 @@ class PacketLog:
         self._unapplied = {one for one in self._unapplied if one[0] != trainer}
 
 
-def _note(kind: Kind, name: str, begin: int, nbytes: int, peer: int, step: int) -> int:
+def _note(kind: EventKind, name: str, begin: int, nbytes: int, peer: int, step: int) -> int:
     end = time.monotonic_ns()
     recorder.record(kind, recorder.name(name), begin, end, nbytes, peer, step)
     return end

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcdist.comm.base import Array, Transport
 from hpcdist.errors import CheckpointError
-from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Kind, parse_specs
+from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, MessageKind, parse_specs
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.wire import finish_sends, post_message
 
@@ -75,7 +75,7 @@ class Answers:
     def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
         specs = parse_specs(payload)
         refusal = next((r for r in map(self._unreadable, specs) if r), None)
-        self.reply(trainer, Kind.REFUSED if refusal else Kind.VALUE, step, refusal)
+        self.reply(trainer, MessageKind.REFUSED if refusal else MessageKind.VALUE, step, refusal)
         if refusal:
             return
         values = [
@@ -92,14 +92,14 @@ class Answers:
 
     def _answer_checkpoint(self, trainer: int, step: int, payload: Any) -> None:
         if self._on_checkpoint is None:
-            self.reply(trainer, Kind.REFUSED, step, f"{self._name} keeps no checkpoints")
+            self.reply(trainer, MessageKind.REFUSED, step, f"{self._name} keeps no checkpoints")
             return
         try:
             answer = self._on_checkpoint(payload)
         except CheckpointError as error:
-            self.reply(trainer, Kind.REFUSED, step, f"{self._name}: {error}")
+            self.reply(trainer, MessageKind.REFUSED, step, f"{self._name}: {error}")
         else:
-            self.reply(trainer, Kind.VALUE, step, answer)
+            self.reply(trainer, MessageKind.VALUE, step, answer)
 
     def _unreadable(self, spec: VarSpec) -> str | None:
         array = self._arrays.get(spec.name)
@@ -111,7 +111,7 @@ class Answers:
         return None
 
     def reply(
-        self, trainer: int, kind: Kind, step: int, payload: Any, tag: int = REPLY_TAG
+        self, trainer: int, kind: MessageKind, step: int, payload: Any, tag: int = REPLY_TAG
     ) -> None:
         """Send a message, and wait until it has been taken."""
         requests = post_message(

@@ -20,7 +20,7 @@ from hpcdist.ps.messages import (
     VERDICT_TAG,
     Header,
     Hello,
-    Kind,
+    MessageKind,
     decode_header,
 )
 from hpcdist.ps.packet_log import PacketLog
@@ -303,31 +303,31 @@ class PsServer:
             ),
             self._deadline_s,
         )
-        if header.kind is Kind.HELLO:
+        if header.kind is MessageKind.HELLO:
             self._greetings.take(trainer, payload)
             self._greet()
-        elif header.kind is Kind.READ:
+        elif header.kind is MessageKind.READ:
             if self._on_read is not None and trainer not in self._greetings:
                 self._on_read(trainer)
             self._answers.read_asked(trainer, header.step, payload)
-        elif header.kind is Kind.CHECKPOINT:
+        elif header.kind is MessageKind.CHECKPOINT:
             self._answers.checkpoint_asked(trainer, header.step, payload)
-        elif header.kind is Kind.PULL:
+        elif header.kind is MessageKind.PULL:
             self._row_server.take_pull(trainer, header, payload)
-        elif header.kind is Kind.PUSH:
+        elif header.kind is MessageKind.PUSH:
             name = self._row_server.take_push(trainer, payload)
             self._take_packet(trainer, self._dense + self._tables[name])
-        elif header.kind is Kind.CHANGED:
+        elif header.kind is MessageKind.CHANGED:
             self._row_server.answer_changed(trainer, header, payload)
-        elif header.kind is Kind.DIED:
+        elif header.kind is MessageKind.DIED:
             self._verdicts.hear(trainer, parse_witness(payload))
-        elif header.kind is Kind.CLOSE:
+        elif header.kind is MessageKind.CLOSE:
             self._close(trainer, payload)
         else:
             raise CommError(
                 f"{self._name}: unexpected {header.kind.name} from {self._who(trainer)}"
             )
-        if header.kind is not Kind.CLOSE:
+        if header.kind is not MessageKind.CLOSE:
             self._transport.start([self._requests[trainer]])
         self._answer_reads()
 
@@ -336,7 +336,7 @@ class PsServer:
             raise CommError(
                 f"{self._who(trainer)} asked {self._name} for rows, but it has no tables: {DIFFER}"
             )
-        if header.kind is Kind.TABLE_PUSH:
+        if header.kind is MessageKind.TABLE_PUSH:
             self.tables.take_push(trainer, header)
             self._take_packet(trainer, self._table_packet)
         else:
@@ -359,7 +359,9 @@ class PsServer:
             self._exchange.admit([k for k in new if k not in self._closed])
         self._greetings.answered.update(new)
         for trainer in new:
-            self._answers.reply(trainer, Kind.REFUSED if refusal else Kind.HELLO_OK, 0, refusal)
+            self._answers.reply(
+                trainer, MessageKind.REFUSED if refusal else MessageKind.HELLO_OK, 0, refusal
+            )
         if refusal:
             raise CommError(refusal)
 
@@ -387,7 +389,7 @@ class PsServer:
         if reached is not None:
             verdict, witnesses = reached
             for trainer in witnesses:
-                self._answers.reply(trainer, Kind.DIED, 0, verdict.payload(), VERDICT_TAG)
+                self._answers.reply(trainer, MessageKind.DIED, 0, verdict.payload(), VERDICT_TAG)
 
     def _tables_reached(self, trainer: int, step: int) -> bool:
         """Tell whether all tables are as a trainer must see them in ``step``."""

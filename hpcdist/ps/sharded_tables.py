@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.errors import CommError
-from hpcdist.ps.batch import Batch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
+from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import check_room, move
 
@@ -54,7 +54,7 @@ class ShardedTables:
         self._answers = [line_aligned(0) for _ in range(transport.size)]  # kept, and grown
         self._ids = [np.empty(0, np.int64) for _ in range(transport.size)]
 
-    def pull(self, batch: Batch, *, create: bool = True) -> None:
+    def pull(self, batch: LookupBatch, *, create: bool = True) -> None:
         """Fill the batch's rows, making rows that nobody has touched if asked. Collective."""
         asked = self._exchange_ids(batch, _WHAT[0])
         receives = [(k, batch.replies[k]) for k in self._others]
@@ -78,14 +78,14 @@ class ShardedTables:
         self._exchange(ROWS_TAG, sends, receives, _WHAT[0])
         check_room(batch, "trainer")
 
-    def start_pull(self, batch: Batch) -> None:
+    def start_pull(self, batch: LookupBatch) -> None:
         """Do as `pull`: all trainers meet for it."""
         self.pull(batch)
 
-    def finish_pull(self, batch: Batch) -> None:
+    def finish_pull(self, batch: LookupBatch) -> None:
         """Nothing is under way."""
 
-    def push(self, batch: Batch) -> None:
+    def push(self, batch: LookupBatch) -> None:
         """Move all tables by the mean of the gradients in all trainers' rows. Collective."""
         rates = self._rates()
         told = self._exchange_ids(batch, _WHAT[1], rates)
@@ -112,7 +112,7 @@ class ShardedTables:
     # -- inside --
 
     def _exchange_ids(
-        self, batch: Batch, what: str, rates: Sequence[float] = ()
+        self, batch: LookupBatch, what: str, rates: Sequence[float] = ()
     ) -> list[list[Array]]:
         """Return the ids of each table that each trainer has for this one."""
         own = self._transport.rank

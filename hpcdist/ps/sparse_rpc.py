@@ -16,7 +16,7 @@ import numpy as np
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError
-from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind
+from hpcdist.ps.messages import REPLY_TAG, REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, MessageKind
 from hpcdist.ps.packets import VarSpec
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.wire import finish_sends, post_message, receive_message
@@ -55,7 +55,7 @@ class RowClient(RowExchangeClient):
             rank = self._cluster.rank_of_endpoint(request.endpoint)
             waiting.append(self._transport.irecv(request.out, rank, VALUE_TAG))
             payload = [request.table, len(request.ids)]
-            waiting += self._post(rank, Kind.PULL, step, payload, (request.ids,))
+            waiting += self._post(rank, MessageKind.PULL, step, payload, (request.ids,))
         tables = ", ".join(sorted({r.table for r in requests}))
         self._transport.wait_all(
             waiting,
@@ -70,7 +70,7 @@ class RowClient(RowExchangeClient):
         rank = self._cluster.rank_of_endpoint(endpoint)
         arrays = (np.array(rows), np.array(values)) if len(rows) else ()
         self._kept += arrays
-        self._sending += self._post(rank, Kind.PUSH, step, [gradient, len(rows)], arrays)
+        self._sending += self._post(rank, MessageKind.PUSH, step, [gradient, len(rows)], arrays)
 
     def changed(
         self, endpoint: str, table: str, gradient: str, like: Array, step: int
@@ -85,12 +85,12 @@ class RowClient(RowExchangeClient):
         def describe() -> str:
             return f"trainer {self._trainer}, step {step + 1}: waiting for changed rows of {table}"
 
-        asked = self._post(rank, Kind.CHANGED, step, [table, gradient], ())
+        asked = self._post(rank, MessageKind.CHANGED, step, [table, gradient], ())
         self._transport.wait_all(asked, describe, self._deadline_s)
         header, count = receive_message(
             self._transport, rank, REPLY_TAG, describe, self._deadline_s
         )
-        if header.kind is not Kind.VALUE:
+        if header.kind is not MessageKind.VALUE:
             raise CommError(f"{describe()}: {count}")
         rows = np.empty(count, np.int64)
         values = np.empty((count, *like.shape[1:]), like.dtype)
@@ -105,7 +105,7 @@ class RowClient(RowExchangeClient):
         self._kept.clear()
 
     def _post(
-        self, rank: int, kind: Kind, step: int, payload: Any, arrays: Sequence[Array]
+        self, rank: int, kind: MessageKind, step: int, payload: Any, arrays: Sequence[Array]
     ) -> list[Request]:
         requests = post_message(
             self._transport, rank, REQUEST_TAG, kind, self._trainer, step, payload
@@ -140,7 +140,7 @@ class RowServer(RowExchangeServer):
 
     def take_push(self, trainer: int, payload: Any) -> str:
         """Receive the arrays that a PUSH announces; return the name of the gradient."""
-        name, count = _name_and_count(payload, Kind.PUSH)
+        name, count = _name_and_count(payload, MessageKind.PUSH)
         spec = self._specs.get(name)
         if spec is None:
             raise CommError(
@@ -158,7 +158,7 @@ class RowServer(RowExchangeServer):
 
     def take_pull(self, trainer: int, header: Header, payload: Any) -> None:
         """Receive the ids that a PULL announces; the answer goes out when the step allows it."""
-        table, count = _name_and_count(payload, Kind.PULL)
+        table, count = _name_and_count(payload, MessageKind.PULL)
         ids = np.empty(count, np.int64)
         self._receive(trainer, ROWS_TAG, (ids,), f"ids of {table}")
         if table not in self._arrays:
@@ -186,7 +186,7 @@ class RowServer(RowExchangeServer):
         changed[:] = False
         rank = self._ranks[trainer]
         answer = post_message(
-            self._transport, rank, REPLY_TAG, Kind.VALUE, trainer, header.step, len(rows)
+            self._transport, rank, REPLY_TAG, MessageKind.VALUE, trainer, header.step, len(rows)
         )
         arrays = [rows, np.take(self._arrays[table], rows, axis=0)] if len(rows) else []
         answer += [self._transport.isend(array, rank, VALUE_TAG) for array in arrays]
@@ -198,7 +198,7 @@ def _no_rows(spec: VarSpec) -> tuple[Array, Array]:
     return np.empty(0, np.int64), np.empty((0, *spec.shape[1:]), spec.dtype)
 
 
-def _name_and_count(payload: Any, kind: Kind) -> tuple[str, int]:
+def _name_and_count(payload: Any, kind: MessageKind) -> tuple[str, int]:
     try:
         name, count = payload
         return str(name), int(count)

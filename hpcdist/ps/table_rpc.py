@@ -1,9 +1,9 @@
 """Tables that live on servers only: rows asked for and gradients sent, one message per server.
 
-A request is a control header, then what `Batch.messages` holds: counts and ids of all tables. The
-answer to TABLE_PULL (TABLE_PEEK: without making rows) is `Batch.replies`; a large one comes in
-pieces, so that the server looks rows up while others travel. TABLE_PUSH is followed by the
-gradients, which lie as the rows did.
+A request is a control header, then what `LookupBatch.messages` holds: counts and ids of all
+tables. The answer to TABLE_PULL (TABLE_PEEK: without making rows) is `LookupBatch.replies`; a large
+one comes in pieces, so that the server looks rows up while others travel. TABLE_PUSH is followed by
+the gradients, which lie as the rows did.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, TableError
-from hpcdist.ps.batch import Batch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
-from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Kind, encode_header
+from hpcdist.ps.batch import LookupBatch, TableSpec, line_aligned, rows_layout, rows_of, split_ids
+from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, MessageKind, encode_header
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
@@ -39,7 +39,7 @@ class TableClient(RowExchangeClient):
         self.pushes = 0  # steps whose gradients have been sent
         self.restored = 0  # how often the servers' tables have been loaded
 
-    def pull(self, batch: Batch, *, create: bool = True) -> None:
+    def pull(self, batch: LookupBatch, *, create: bool = True) -> None:
         """Fill the batch's rows, as they are after all updates of the steps before this one.
 
         Without ``create`` rows that nobody has touched are answered, but not made.
@@ -47,20 +47,20 @@ class TableClient(RowExchangeClient):
         self.start_pull(batch, create=create)
         self.finish_pull(batch)
 
-    def start_pull(self, batch: Batch, *, create: bool = True) -> None:
+    def start_pull(self, batch: LookupBatch, *, create: bool = True) -> None:
         """Ask all servers for rows; until `finish_pull` the batch must stay as it is.
 
         The rows are as they are when the servers answer, after all updates of the steps before
         this one.
         """
         waiting = self._asked
-        kind = Kind.TABLE_PULL if create else Kind.TABLE_PEEK
+        kind = MessageKind.TABLE_PULL if create else MessageKind.TABLE_PEEK
         for rank, message, reply in zip(self._cluster.servers, batch.messages, batch.replies):
             for piece in _pieces(reply):
                 waiting.append(self._transport.irecv(piece, rank, VALUE_TAG))
             waiting += self._post(rank, kind, message)
 
-    def finish_pull(self, batch: Batch) -> None:
+    def finish_pull(self, batch: LookupBatch) -> None:
         """Wait for the rows; TableError if the servers together hold more ids than a table may."""
         self._finish_asked()
         check_room(batch, "server")
@@ -70,16 +70,16 @@ class TableClient(RowExchangeClient):
 
         Synchronously that is what all trainers have pushed in as many steps as this one.
         """
-        nothing = Batch(tables, len(self._cluster.servers))
+        nothing = LookupBatch(tables, len(self._cluster.servers))
         nothing.index([np.empty(0, np.int64)] * len(tables))
         self.finish()
         self.start_pull(nothing, create=False)
         self.finish_pull(nothing)
 
-    def push(self, batch: Batch) -> None:
+    def push(self, batch: LookupBatch) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`."""
         for rank, message, rows in zip(self._cluster.servers, batch.messages, batch.rows):
-            self._sending += self._post(rank, Kind.TABLE_PUSH, message)
+            self._sending += self._post(rank, MessageKind.TABLE_PUSH, message)
             if len(rows):
                 self._sending.append(self._transport.isend(rows, rank, ROWS_TAG))
         self.pushes += 1
@@ -101,7 +101,7 @@ class TableClient(RowExchangeClient):
             )
             self._asked.clear()
 
-    def _post(self, rank: int, kind: Kind, message: Array) -> list[Request]:
+    def _post(self, rank: int, kind: MessageKind, message: Array) -> list[Request]:
         header = encode_header(kind, self._trainer, self.pushes, message.nbytes)
         return [self._transport.isend(part, rank, REQUEST_TAG) for part in (header, message)]
 
@@ -131,7 +131,7 @@ class TableServer(RowExchangeServer):
     def take_pull(self, trainer: int, header: Header) -> None:
         """Receive the ids of a TABLE_PULL or TABLE_PEEK; `answer` replies when it may."""
         ids, self._asked[trainer] = self._take(trainer, header, self._asked[trainer])
-        create = header.kind is Kind.TABLE_PULL
+        create = header.kind is MessageKind.TABLE_PULL
         self._pulls.append((trainer, header.step, partial(self._reply, trainer, ids, create)))
 
     def take_push(self, trainer: int, header: Header) -> None:
@@ -237,7 +237,7 @@ def move(
     recorder.count(Count.HELD, sum(map(len, tables)))
 
 
-def check_room(batch: Batch, holders: str) -> None:
+def check_room(batch: LookupBatch, holders: str) -> None:
     """Raise TableError if all that hold a table's rows together hold more ids than it may have."""
     for t, table in enumerate(batch.tables):
         in_use = [int(counts[t]) for counts in batch.held]

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array, Request, Transport
 from hpcdist.errors import RankFailure
-from hpcdist.ps.messages import HEADER, Header, Kind, decode_header, decode_payload, encode
+from hpcdist.ps.messages import HEADER, Header, MessageKind, decode_header, decode_payload, encode
 
 
 def new_header() -> Array:
@@ -19,7 +19,13 @@ def new_header() -> Array:
 
 
 def post_message(
-    transport: Transport, peer: int, tag: int, kind: Kind, trainer: int, step: int, payload: Any
+    transport: Transport,
+    peer: int,
+    tag: int,
+    kind: MessageKind,
+    trainer: int,
+    step: int,
+    payload: Any,
 ) -> list[Request]:
     """Start sending a control message; return the requests to wait for."""
     parts = encode(kind, trainer, step, payload)

@@ -14,7 +14,7 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.lanes import Messages, Steps
 from hpcdist.comm.reduction_phases import cuts, shares
 from hpcdist.torch.memory import as_bytes
-from hpcdist.torch.reductions import Reduction
+from hpcdist.torch.reductions import TensorReduction
 
 Vectors = Sequence[torch.Tensor]
 ROUND_BYTES = 2**26  # of a vector at once: what the ranks send needs memory to be received in
@@ -112,7 +112,7 @@ def broadcast(channel: Channel, vector: torch.Tensor, root: int) -> Steps:
         yield channel.exchange(children)
 
 
-def reduce(channel: Channel, vector: torch.Tensor, reduction: Reduction, root: int) -> Steps:
+def reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction, root: int) -> Steps:
     """Overwrite the root's ``vector`` with the reduction of all."""
     for block in rounds(vector, channel.size):
         given = reduction.prepare(block)
@@ -125,7 +125,7 @@ def reduce(channel: Channel, vector: torch.Tensor, reduction: Reduction, root: i
 
 
 def reduce_scatter(
-    channel: Channel, inputs: Vectors, out: torch.Tensor, reduction: Reduction
+    channel: Channel, inputs: Vectors, out: torch.Tensor, reduction: TensorReduction
 ) -> Steps:
     """Write the reduction of all ranks' ``inputs[r]`` into rank r's ``out``."""
     prepared = [reduction.prepare(vector) for vector in inputs]
@@ -142,7 +142,7 @@ def reduce_scatter(
         reduction.fold(rows, targets[k] if k < len(targets) else nothing)
 
 
-def all_reduce(channel: Channel, vector: torch.Tensor, reduction: Reduction) -> Steps:
+def all_reduce(channel: Channel, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
     for block in rounds(vector, channel.size):
         given = reduction.prepare(block)

@@ -93,7 +93,7 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True)
-class Mode:
+class TrainingMode:
     """How trainers and servers train together, as a script says it.
 
     ``name``: whether servers wait for all trainers ("sync"), apply what comes ("async"), then
@@ -132,7 +132,7 @@ class Facts:
     dense: tuple[DenseFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
     rates: tuple[float, ...]
-    mode: Mode = Mode()
+    mode: TrainingMode = TrainingMode()
 
     def payload(self) -> Any:
         """Return the facts as JSON says them."""
@@ -148,7 +148,7 @@ class Facts:
             tuple(DenseFacts(**{**d, "shape": tuple(d["shape"])}) for d in payload["dense"]),
             tuple(OptimizerFacts(**o) for o in payload["optimizers"]),
             tuple(payload["rates"]),
-            Mode(**payload["mode"]),
+            TrainingMode(**payload["mode"]),
         )
 
     @cached_property

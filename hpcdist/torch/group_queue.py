@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.lanes import Lane, Operation, Steps
 from hpcdist.errors import DeadlineError
 from hpcdist.torch import by_messages, in_memory
@@ -40,7 +40,7 @@ class GroupQueue:
         _meet_first(store, job.transport.rank, ranks, name, deadline_s)
         transport = job.transport.subset(ranks, zlib.crc32(name.encode()) % 2**15)
         self.mover = job.mover
-        self.group = Group(transport, tuple(ranks), deadline_s)
+        self.group = RankGroup(transport, tuple(ranks), deadline_s)
         self.channel = Channel(transport, COLLECTIVE_TAG)
         self.memory = in_memory.host_memory(transport, self.group.names)
         self.checks = dist.get_debug_level() == dist.DebugLevel.DETAIL
@@ -49,7 +49,7 @@ class GroupQueue:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Bound every wait of operations that are called from now on."""
-        self.group = Group(self.group.transport, self.group.names, timeout.total_seconds())
+        self.group = RankGroup(self.group.transport, self.group.names, timeout.total_seconds())
 
     def add(
         self,

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from hpcdist.errors import CommError
 
-BLOCK_BYTES = 2**17  # folded at once: the partial result stays in the second-level cache
+BLOCK_BYTES = 2**19  # folded at once: the partial result stays in the second-level cache
 _OPS = dist.ReduceOp.RedOpType
 _INTO: dict[Any, Callable[..., Any]] = {
     _OPS.SUM: torch.add,
@@ -29,7 +29,7 @@ _ORDERED = (_OPS.MIN, _OPS.MAX)
 
 
 @dataclass(frozen=True)
-class Reduction:
+class TensorReduction:
     """One ReduceOp for tensors of one dtype, over a number of ranks."""
 
     name: str
@@ -65,7 +65,7 @@ class Reduction:
                 target.div_(self.size, rounding_mode=rounding)
 
 
-def reduction(op: Any, dtype: torch.dtype, size: int) -> Reduction:
+def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
     """Return what a ReduceOp does to tensors of ``dtype``; CommError if it is not for them."""
     kind = op if isinstance(op, _OPS) else op.__getstate__()[0]
     name = str(kind).rpartition(".")[2]
@@ -77,4 +77,4 @@ def reduction(op: Any, dtype: torch.dtype, size: int) -> Reduction:
     if kind == _OPS.AVG and dtype == torch.bool:
         raise CommError("ReduceOp.AVG is not for tensors of torch.bool: they have no mean")
     factor = op.__getstate__()[1] if kind == _OPS.PREMUL_SUM else None
-    return Reduction(name, _INTO[kind], size, kind == _OPS.AVG, factor)
+    return TensorReduction(name, _INTO[kind], size, kind == _OPS.AVG, factor)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpcdist.errors import TableError
-from hpcdist.torch.facts import MODES, Mode, OptimizerFacts
+from hpcdist.torch.facts import MODES, OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables
 
@@ -81,7 +81,7 @@ class ServedOptimizer(KeptOptimizer):
                     f"parameter {own!r}: servers keep contiguous float32 of the CPU with at least "
                     f"one dimension, got {held.dtype} {tuple(held.shape)} on {held.device}"
                 )
-        how = Mode(mode, max_staleness, push_every)
+        how = TrainingMode(mode, max_staleness, push_every)
         check(facts, lr, how, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
         served = {prefix + own: held for own, held in found.items()}

@@ -19,7 +19,7 @@ from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.batch import TableSpec
 from hpcdist.ps.client import PsClient
-from hpcdist.ps.messages import REQUEST_TAG, VALUE_TAG, Kind
+from hpcdist.ps.messages import REQUEST_TAG, VALUE_TAG, MessageKind
 from hpcdist.ps.wire import post_message, receive_message
 from hpcdist.runtime.job.job import Job
 from hpcdist.runtime.pserver.connection import StepProtocol
@@ -193,7 +193,9 @@ def announce(facts: Facts, parameters: Mapping[str, nn.Parameter]) -> Served:
     if job.role.index == 0:
         sent = []
         for rank in job.cluster.servers:
-            sent += post_message(job.transport, rank, REQUEST_TAG, Kind.KEEP, 0, 0, facts.payload())
+            sent += post_message(
+                job.transport, rank, REQUEST_TAG, MessageKind.KEEP, 0, 0, facts.payload()
+            )
         job.transport.wait_all(sent, lambda: "telling servers what to keep", _deadline_s())
     return Served(job, facts, parameters)
 
@@ -216,11 +218,11 @@ def serve() -> None:
 
     transport, (first, *others) = job.transport, job.cluster.trainers
     header, payload = receive_message(transport, first, REQUEST_TAG, describe, None)
-    if header.kind is Kind.CLOSE:
+    if header.kind is MessageKind.CLOSE:
         for trainer in others:
             receive_message(transport, trainer, REQUEST_TAG, describe, None)
         return
-    if header.kind is not Kind.KEEP:
+    if header.kind is not MessageKind.KEEP:
         raise CommError(f"server {job.role.index}: unexpected {header.kind.name} of trainer 0")
     made = Facts.parse(payload).transpiled_for(job.cluster, 0)
     serving, startup = made.get_pserver_programs(endpoint)

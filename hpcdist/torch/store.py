@@ -19,7 +19,7 @@ import numpy as np
 import torch.distributed as dist
 
 from hpcdist.comm.base import ANY, Transport
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.errors import DeadlineError
 from hpcdist.torch.store_table import LATE, Request, StoreTable
 
@@ -96,7 +96,7 @@ class MpiStore(dist.Store):
         self._transport = transport
         self._keeper = keeper
         self._deadline_s = deadline_s
-        self._group = Group(transport, tuple(range(transport.size)), deadline_s)
+        self._group = RankGroup(transport, tuple(range(transport.size)), deadline_s)
         self._numbers = itertools.count()
 
     # torch calls the store from C++ under some names and from Python under others.

@@ -9,7 +9,7 @@ from torch import nn
 
 from hpcdist.errors import TableError
 from hpcdist.torch.embedding import TableModule
-from hpcdist.torch.facts import Mode, OptimizerFacts
+from hpcdist.torch.facts import OptimizerFacts, TrainingMode
 from hpcdist.torch.kept_optimizer import KeptOptimizer, check
 from hpcdist.torch.tables import tables
 
@@ -52,8 +52,8 @@ class TableOptimizer(KeptOptimizer):
         if kind == "Adam":
             arguments = {"lazy_mode": True, **arguments}  # tables move the rows of a step only
         facts = OptimizerFacts(kind, arguments, l2_decay)
-        check(facts, lr, Mode(mode, max_staleness), ("sync", "async"))
-        number = tables().optimize(sorted(found), facts, lr, Mode(mode, max_staleness))
+        check(facts, lr, TrainingMode(mode, max_staleness), ("sync", "async"))
+        number = tables().optimize(sorted(found), facts, lr, TrainingMode(mode, max_staleness))
         # Optimizers of torch's need a parameter; rows are none.
         super().__init__(number, [nn.Parameter(torch.empty(0))], lr)
 

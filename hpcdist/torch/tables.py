@@ -15,12 +15,12 @@ from torch import nn
 from hpcdist import runtime
 from hpcdist.comm.base import Array, Transport
 from hpcdist.errors import CommError, TableError
-from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.table_rpc import TableClient
 from hpcdist.runtime.tables.pull_push import make_table, spec_of
-from hpcdist.torch.facts import DenseFacts, Facts, Mode, OptimizerFacts, TableFacts
+from hpcdist.torch.facts import DenseFacts, Facts, OptimizerFacts, TableFacts, TrainingMode
 from hpcdist.torch.job import job
 from hpcdist.torch.servers import Served, announce
 from hpcdist.transpiler.table_metadata import read_tables, with_startup
@@ -42,7 +42,7 @@ class _Pulled:
     """A batch, and the ids by table that it was made for."""
 
     def __init__(self, specs: Sequence[TableSpec], owners: int) -> None:
-        self.batch = Batch(specs, owners)
+        self.batch = LookupBatch(specs, owners)
         self.ids: dict[str, Array] = {}
 
     def index(self, ids: Mapping[str, Array]) -> None:
@@ -66,7 +66,7 @@ class Tables:
         self._dense: dict[str, tuple[DenseFacts, nn.Parameter]] = {}
         self._optimizers: list[OptimizerFacts] = []
         self.rates: list[float] = []
-        self._mode = Mode()
+        self._mode = TrainingMode()
         self._numbers = itertools.count()
         self._given: list[Given] = []
         self._taken: list[Given] = []  # by optimizers that have stepped, in this step
@@ -100,7 +100,7 @@ class Tables:
         names: Sequence[str],
         optimizer: OptimizerFacts,
         rate: float,
-        mode: Mode,
+        mode: TrainingMode,
     ) -> int:
         """Let an optimizer move tables; return its number."""
         self._refuse_late(f"an optimizer of {', '.join(names)}")
@@ -117,7 +117,7 @@ class Tables:
         parameters: Mapping[str, nn.Parameter],
         optimizer: OptimizerFacts,
         rate: float,
-        mode: Mode,
+        mode: TrainingMode,
     ) -> int:
         """Let servers keep parameters, moved by an optimizer; return its number."""
         self._refuse_late("an optimizer on servers")
@@ -135,7 +135,7 @@ class Tables:
             self._dense[name] = DenseFacts(name, tuple(parameter.shape), number), parameter
         return number
 
-    def _enter(self, optimizer: OptimizerFacts, rate: float, mode: Mode) -> int:
+    def _enter(self, optimizer: OptimizerFacts, rate: float, mode: TrainingMode) -> int:
         if self._optimizers and mode != self._mode:
             raise TableError(
                 f"all that servers keep trains in one mode: {self._mode} and {mode} were given"
@@ -206,7 +206,7 @@ class Tables:
                     "ServedOptimizer needs parameter servers: start the job with --pservers P, or "
                     "use torch's own optimizer"
                 )
-            if self._mode != Mode():
+            if self._mode != TrainingMode():
                 raise TableError(
                     f"mode {self._mode.name!r} needs parameter servers: start the job with "
                     "--pservers P, or leave the mode out"

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdist.trace.events import Cause, Kind
+from hpcdist.trace.events import Cause, EventKind
 from hpcdist.trace.failure import failed
 from hpcdist.trace.files import RankRecording
 from hpcdist.trace.summary import RankSummary, transits
@@ -174,7 +174,7 @@ def _slow_servers(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) 
 def _messages(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:
     for rank, summary in zip(found, ranks):
         events = rank.recording.events
-        sent = events[events["kind"] == Kind.SENT]
+        sent = events[events["kind"] == EventKind.SENT]
         if summary.serves or not len(sent):
             continue
         per_step = statistics.median(Counter(sent["step"].tolist()).values())

@@ -13,23 +13,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankRecording, replacing
 
 CATEGORIES = {
-    Kind.STEP: "step",
-    Kind.RUN: "run",
-    Kind.OPERATOR: "operator",
-    Kind.SENT: "sent",
-    Kind.RECEIVED: "received",
-    Kind.APPLIED: "applied",
-    Kind.WAIT: "wait",
-    Kind.FEED: "feed",
-    Kind.FETCH: "fetch",
-    Kind.CHECKPOINT: "checkpoint",
-    Kind.GARBAGE: "garbage",
+    EventKind.STEP: "step",
+    EventKind.RUN: "run",
+    EventKind.OPERATOR: "operator",
+    EventKind.SENT: "sent",
+    EventKind.RECEIVED: "received",
+    EventKind.APPLIED: "applied",
+    EventKind.WAIT: "wait",
+    EventKind.FEED: "feed",
+    EventKind.FETCH: "fetch",
+    EventKind.CHECKPOINT: "checkpoint",
+    EventKind.GARBAGE: "garbage",
 }
-WORDS = {Kind.SENT: "send ", Kind.RECEIVED: "receive ", Kind.APPLIED: "apply ", Kind.WAIT: "wait: "}
+WORDS = {
+    EventKind.SENT: "send ",
+    EventKind.RECEIVED: "receive ",
+    EventKind.APPLIED: "apply ",
+    EventKind.WAIT: "wait: ",
+}
 MIB = 2**20
 
 Event = dict[str, Any]
@@ -40,8 +45,8 @@ def trace_events(ranks: Sequence[RankRecording]) -> Iterator[Event]:
     """Yield the events of a trace, those of one rank in the order of their begins."""
     starts = [int(r.recording.events["begin"].min()) + r.of.offset_ns for r in ranks if _some(r)]
     origin = min(starts, default=0)
-    sent = {key for r in ranks for key in _packets(r, Kind.SENT)}
-    received = {key for r in ranks for key in _packets(r, Kind.RECEIVED)}
+    sent = {key for r in ranks for key in _packets(r, EventKind.SENT)}
+    received = {key for r in ranks for key in _packets(r, EventKind.RECEIVED)}
     flows = {key: number for number, key in enumerate(sorted(sent & received), start=1)}
     for rank in ranks:
         yield from _of_process(rank)
@@ -81,15 +86,15 @@ def _some(rank: RankRecording) -> bool:
     return len(rank.recording.events) > 0
 
 
-def _packets(rank: RankRecording, kind: Kind) -> Iterator[Packet]:
+def _packets(rank: RankRecording, kind: EventKind) -> Iterator[Packet]:
     """Yield the packets that a rank has sent, or received, as both ends call them."""
     events, names = rank.recording.events, rank.recording.names
     for event in events[events["kind"] == kind]:
         yield _packet(rank.of.rank, kind, int(event["peer"]), names[event["name"]], event["step"])
 
 
-def _packet(rank: int, kind: Kind, peer: int, name: str, step: int) -> Packet:
-    ends = (rank, peer) if kind == Kind.SENT else (peer, rank)
+def _packet(rank: int, kind: EventKind, peer: int, name: str, step: int) -> Packet:
+    ends = (rank, peer) if kind == EventKind.SENT else (peer, rank)
     return (*ends, name, int(step))
 
 
@@ -106,7 +111,7 @@ def _of_process(rank: RankRecording) -> Iterator[Event]:
 def _threads(rank: RankRecording) -> dict[int, int]:
     """Return small numbers for the threads of a rank; 1 for that which runs Programs."""
     events = rank.recording.events
-    runs = events[(events["kind"] == Kind.STEP) | (events["kind"] == Kind.RUN)]
+    runs = events[(events["kind"] == EventKind.STEP) | (events["kind"] == EventKind.RUN)]
     found = [*map(int, runs["thread"][:1]), *sorted(set(map(int, events["thread"])))]
     return {thread: tid for tid, thread in enumerate(dict.fromkeys(found), start=1)}
 
@@ -117,27 +122,27 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
     shift = of.offset_ns - origin
     # Outer events before inner ones that begin with them: so they nest.
     events = sorted(rank.recording.events.tolist(), key=lambda event: (event[0], -event[1]))
-    moved = {Kind.SENT: 0.0, Kind.RECEIVED: 0.0}
+    moved = {EventKind.SENT: 0.0, EventKind.RECEIVED: 0.0}
     for number, (begin, end, value, thread, name, peer, step, code) in enumerate(events):
-        kind, text = Kind(code), names[name]
+        kind, text = EventKind(code), names[name]
         start = (begin + shift) / 1000
         common: Event = {"pid": of.rank, "tid": threads[thread], "ts": start}
-        if kind == Kind.VALUE and not math.isfinite(value):  # no number of JSON's
+        if kind == EventKind.VALUE and not math.isfinite(value):  # no number of JSON's
             yield common | {"ph": "i", "s": "t", "name": f"{text} is {value}"}
             continue
-        if kind in (Kind.VALUE, Kind.COUNT):
+        if kind in (EventKind.VALUE, EventKind.COUNT):
             yield common | {"ph": "C", "name": text, "args": {"value": value}}
             continue
-        if kind == Kind.MEMORY:
+        if kind == EventKind.MEMORY:
             yield common | {"ph": "C", "name": "memory, MiB", "args": {"value": value / MIB}}
             continue
-        if kind == Kind.SUM:
+        if kind == EventKind.SUM:
             pair = {"cat": "sum", "name": text, "id": f"{of.rank}.{number}"}
             yield common | pair | {"ph": "b", "args": {"bytes": int(value), "step": step}}
             yield common | pair | {"ph": "e", "ts": (end + shift) / 1000}
             continue
         arguments: Event = {"step": step}
-        if kind in (Kind.SENT, Kind.RECEIVED, Kind.APPLIED):
+        if kind in (EventKind.SENT, EventKind.RECEIVED, EventKind.APPLIED):
             arguments["bytes"] = int(value)
         if peer >= 0:
             arguments["rank"] = peer
@@ -148,13 +153,13 @@ def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iter
             "cat": CATEGORIES[kind],
             "args": arguments,
         }
-        if kind == Kind.FEED:
+        if kind == EventKind.FEED:
             yield common | {"ph": "C", "name": "rows fed", "args": {"value": value}}
         if kind in moved:
             moved[kind] += value
-            counter = f"{'sent' if kind == Kind.SENT else 'received'}, MiB"
+            counter = f"{'sent' if kind == EventKind.SENT else 'received'}, MiB"
             yield common | {"ph": "C", "name": counter, "args": {"value": moved[kind] / MIB}}
             flow = flows.get(_packet(of.rank, kind, peer, text, step))
             if flow is not None:
-                ends = {"ph": "s"} if kind == Kind.SENT else {"ph": "f", "bp": "e"}
+                ends = {"ph": "s"} if kind == EventKind.SENT else {"ph": "f", "bp": "e"}
                 yield common | ends | {"id": flow, "name": "packet", "cat": "packet"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankRecording
 
 MOST_HOPS = 1000
@@ -24,14 +24,14 @@ class Span:
     rank: int
     begin: int
     end: int
-    kind: Kind
+    kind: EventKind
     name: str
     peer: int
     number: int
 
 
 @dataclass(frozen=True)
-class Segment:
+class PathSegment:
     """A part of the path: ``rank`` was busy from ``begin`` to ``end``."""
 
     rank: int
@@ -54,8 +54,8 @@ def chosen_step(ranks: Sequence[RankRecording]) -> int | None:
     common: set[int] | None = None
     for rank in ranks:
         events = rank.recording.events
-        steps = set(events[events["kind"] == Kind.STEP]["step"].tolist())
-        steps &= set(events[events["kind"] == Kind.OPERATOR]["step"].tolist())
+        steps = set(events[events["kind"] == EventKind.STEP]["step"].tolist())
+        steps &= set(events[events["kind"] == EventKind.OPERATOR]["step"].tolist())
         if rank.of.role != "PSERVER":
             common = steps if common is None else common & steps
     found = sorted(common or ())
@@ -67,7 +67,7 @@ def times_of(ranks: Sequence[RankRecording], number: int) -> StepTimes:
     bounds = []
     for rank in ranks:
         events, shift = rank.recording.events, rank.of.offset_ns
-        own = events[(events["kind"] == Kind.STEP) & (events["step"] == number)]
+        own = events[(events["kind"] == EventKind.STEP) & (events["step"] == number)]
         bounds += [(int(e["begin"]) + shift, int(e["end"]) + shift) for e in own]
     begin, end = min(b for b, _ in bounds), max(e for _, e in bounds)
     spans = []
@@ -75,20 +75,20 @@ def times_of(ranks: Sequence[RankRecording], number: int) -> StepTimes:
         events, shift = rank.recording.events, rank.of.offset_ns
         near = events[(events["end"] + shift >= begin) & (events["begin"] + shift <= end)]
         for e in near:
-            if e["kind"] in (Kind.VALUE, Kind.RUN, Kind.MEMORY):
+            if e["kind"] in (EventKind.VALUE, EventKind.RUN, EventKind.MEMORY):
                 continue
             first, last = int(e["begin"]) + shift, int(e["end"]) + shift
             name = rank.recording.names[e["name"]]
-            facts = Kind(e["kind"]), name, int(e["peer"]), int(e["step"])
+            facts = EventKind(e["kind"]), name, int(e["peer"]), int(e["step"])
             spans.append(Span(rank.of.rank, first, last, *facts))
     return StepTimes(number, begin, end, tuple(spans))
 
 
-def critical_path(step: StepTimes) -> list[Segment]:
+def critical_path(step: StepTimes) -> list[PathSegment]:
     """Return the path in the order of time."""
-    sent = {(s.rank, s.peer, s.name, s.number): s for s in step.spans if s.kind == Kind.SENT}
+    sent = {(s.rank, s.peer, s.name, s.number): s for s in step.spans if s.kind == EventKind.SENT}
     last = max(
-        (s for s in step.spans if s.kind == Kind.STEP and s.number == step.number),
+        (s for s in step.spans if s.kind == EventKind.STEP and s.number == step.number),
         key=lambda span: span.end,
     )
     rank, at, path = last.rank, last.end, []
@@ -96,11 +96,11 @@ def critical_path(step: StepTimes) -> list[Segment]:
         waits = [
             s
             for s in step.spans
-            if s.rank == rank and s.kind == Kind.WAIT and s.begin < at >= s.end
+            if s.rank == rank and s.kind == EventKind.WAIT and s.begin < at >= s.end
         ]
         wait = max(waits, key=lambda span: span.end, default=None)
         begin = step.begin if wait is None else max(step.begin, wait.end)
-        path.append(Segment(rank, begin, at))
+        path.append(PathSegment(rank, begin, at))
         if wait is None or begin == step.begin:
             break
         rank, at = _cause_of(wait, step, sent)
@@ -116,7 +116,7 @@ def _cause_of(
     senders = []
     for span in step.spans:
         came = wait.end <= span.begin <= wait.end + AFTER_NS or span.begin <= wait.end <= span.end
-        if span.rank == wait.rank and span.kind == Kind.RECEIVED and came:
+        if span.rank == wait.rank and span.kind == EventKind.RECEIVED and came:
             source = sent.get((span.peer, span.rank, span.name, span.number))
             if source is not None and source.begin < wait.end:
                 senders.append(source)
@@ -124,14 +124,14 @@ def _cause_of(
         source = max(senders, key=lambda span: span.begin)
         return source.rank, min(source.end, wait.end - 1)
     # A sum, or notes: the rank that came last has waited least.
-    others = {s.rank for s in step.spans if s.kind == Kind.STEP} - {wait.rank}
+    others = {s.rank for s in step.spans if s.kind == EventKind.STEP} - {wait.rank}
     arrivals = {}
     for rank in others:
         same = [
             s.begin
             for s in step.spans
             if s.rank == rank
-            and s.kind == Kind.WAIT
+            and s.kind == EventKind.WAIT
             and s.name == wait.name
             and s.begin < wait.end
             and s.end > wait.begin

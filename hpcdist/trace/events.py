@@ -12,7 +12,7 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., str])
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What an event is; each has a name, a begin and an end in nanoseconds."""
 
     STEP = 1  # a run of a Program that trains; ``step``: its number

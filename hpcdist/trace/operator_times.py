@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.recorder import Recording
 
-OPERATORS = (Kind.FEED, Kind.OPERATOR, Kind.FETCH)  # Fluid's feed and fetch are operators, too
+OPERATORS = (
+    EventKind.FEED,
+    EventKind.OPERATOR,
+    EventKind.FETCH,
+)  # Fluid's feed and fetch are operators, too
 
 
 @dataclass(frozen=True)

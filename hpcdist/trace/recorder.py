@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdist import settings
-from hpcdist.trace.events import EVENT, RECORD, Count, Kind
+from hpcdist.trace.events import EVENT, RECORD, Count, EventKind
 from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
 
 SHARE = 0.005  # of the time, for the details of some steps
@@ -115,7 +115,7 @@ class Recorder:
                 self.programs.append(found)
 
     @contextmanager
-    def span(self, kind: Kind, name: str, value: float = 0.0) -> Iterator[None]:
+    def span(self, kind: EventKind, name: str, value: float = 0.0) -> Iterator[None]:
         """Note an event that lasts as long as the block, also if that raises."""
         begin = monotonic_ns()
         try:
@@ -127,13 +127,13 @@ class Recorder:
         """Note how many there are now of something."""
         if self.on:
             now = monotonic_ns()
-            self.record(Kind.COUNT, self.name(what.value), now, now, value)
+            self.record(EventKind.COUNT, self.name(what.value), now, now, value)
 
     def detailed(self, events: int, now_ns: int) -> None:
         """Choose the next stride: a step with ``events`` details has just been noted."""
         if self.on and now_ns - self._memory_at > MEMORY_NS:
             self._memory_at = now_ns
-            self.record(Kind.MEMORY, self.name("memory"), now_ns, now_ns, resident())
+            self.record(EventKind.MEMORY, self.name("memory"), now_ns, now_ns, resident())
         step_ns = (now_ns - self._detailed_at) / self._stride
         self._detailed_at = now_ns
         if self.on and not self._always:
@@ -224,7 +224,7 @@ class _Garbage:
         if phase == "start":
             self._begin = now
         elif now - self._begin > self.LEAST_NS:
-            recorder.record(Kind.GARBAGE, self._name, self._begin, now, info["generation"])
+            recorder.record(EventKind.GARBAGE, self._name, self._begin, now, info["generation"])
 
 
 gc.callbacks.append(_Garbage())

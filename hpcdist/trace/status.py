@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from hpcdist.errors import TraceError
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob, replacing
 from hpcdist.trace.metric_files import plain
 from hpcdist.trace.recorder import Recording
@@ -80,7 +80,7 @@ class Waits:
 def waits_within(recording: Recording, thread: int, begin_ns: int, end_ns: int) -> Waits:
     """Return how much of a time a thread has waited, by what is recorded. Pure."""
     events = recording.events
-    waits = events[(events["kind"] == Kind.WAIT) & (events["thread"] == thread)]
+    waits = events[(events["kind"] == EventKind.WAIT) & (events["thread"] == thread)]
     by_cause: dict[int, int] = defaultdict(int)
     for name, begin, end in zip(waits["name"], waits["begin"], waits["end"]):
         by_cause[int(name)] += max(0, min(int(end), end_ns) - max(int(begin), begin_ns))
@@ -93,7 +93,7 @@ def waits_within(recording: Recording, thread: int, begin_ns: int, end_ns: int) 
 
 def steps_in(recording: Recording) -> int:
     """Return how many training steps are recorded. Pure."""
-    return int((recording.events["kind"] == Kind.STEP).sum())
+    return int((recording.events["kind"] == EventKind.STEP).sum())
 
 
 def pace(every_s: float, ranks: int) -> float:

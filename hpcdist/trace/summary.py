@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdist.trace.events import Kind
+from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 
 LEAST_SAMPLES = 8  # of memory, to speak of its growth
+LARGE_BYTES = 2**16  # of a message whose rate counts
 PARTS = 8  # of a run, over which a rank is compared with itself
 
 Events = NDArray[Any]
@@ -70,17 +71,20 @@ def summarize(found: RankRecording) -> RankSummary:
     """Return where a rank's time went."""
     events, names, of = found.recording.events, found.recording.names, found.of
     kinds = events["kind"]
-    steps = _in_order(events[kinds == Kind.STEP])
-    served = events[(kinds == Kind.RECEIVED) | (kinds == Kind.APPLIED)]
+    steps = _in_order(events[kinds == EventKind.STEP])
+    served = events[(kinds == EventKind.RECEIVED) | (kinds == EventKind.APPLIED)]
     own = served if of.role == "PSERVER" or not len(steps) else steps
     begin, end = _span(own)
+    first = int(own["end"][0]) if len(own) else 0
     inside = events[(events["begin"] >= begin) & (events["end"] <= end)]
     waits: dict[str, float] = defaultdict(float)
-    waiting = inside[inside["kind"] == Kind.WAIT]
+    waiting = inside[inside["kind"] == EventKind.WAIT]
     for event in waiting:
         waits[names[event["name"]]] += _seconds(event)
-    applied = inside[inside["kind"] == Kind.APPLIED]
-    pauses = inside[np.isin(inside["kind"], (Kind.WAIT, Kind.CHECKPOINT, Kind.GARBAGE))]
+    applied = inside[inside["kind"] == EventKind.APPLIED]
+    pauses = inside[
+        np.isin(inside["kind"], (EventKind.WAIT, EventKind.CHECKPOINT, EventKind.GARBAGE))
+    ]
     between, busy, steadily = 0.0, 0.0, 0.0
     if own is steps:
         between, busy, steadily = _between(steps, waiting, pauses)
@@ -95,9 +99,10 @@ def summarize(found: RankRecording) -> RankSummary:
         applied=_total(applied),
         applied_bytes=float(applied["value"].sum()),
         applied_packets=len(applied),
-        garbage=_total(inside[inside["kind"] == Kind.GARBAGE]),
-        checkpoints=_total(inside[inside["kind"] == Kind.CHECKPOINT]),
-        memory=_memory(events[kinds == Kind.MEMORY]),
+        # The first step compiles, which leaves much garbage once.
+        garbage=_total(inside[(inside["kind"] == EventKind.GARBAGE) & (inside["begin"] >= first)]),
+        checkpoints=_total(inside[inside["kind"] == EventKind.CHECKPOINT]),
+        memory=_memory(events[kinds == EventKind.MEMORY]),
     )
 
 
@@ -173,36 +178,79 @@ def traffic(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
     sent: dict[tuple[int, int], float] = defaultdict(float)
     for rank in found:
         events = rank.recording.events
-        for event in events[events["kind"] == Kind.SENT]:
+        for event in events[events["kind"] == EventKind.SENT]:
             sent[rank.of.rank, int(event["peer"])] += float(event["value"])
     return dict(sent)
 
 
-def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
-    """Return how long packets take from rank to rank, in seconds, those whose receipt is noted.
+@dataclass(frozen=True)
+class MessageTimes:
+    """The messages from one rank to a server: how long they take."""
 
-    Trainers note theirs when all have come: only the ways to servers are told.
+    sender: int
+    receiver: int
+    messages: int
+    nbytes: float  # of one, on average
+    usual_s: float
+    least_s: float  # for as many bytes, by the quickest of the job
+
+
+def ways(found: Sequence[RankRecording]) -> list[MessageTimes]:
+    """Return how long messages take to servers, and how long at least: none if there are none.
+
+    The least is the quickest message of all, and the bytes at the best rate of a large one.
+    """
+    messages = _messages(found)
+    every = [one for same in messages.values() for one in same]
+    quickest = max(0.0, min((seconds for _, seconds in every), default=0.0))
+    large = [nbytes / s for nbytes, s in every if nbytes >= LARGE_BYTES and s > 0]
+    s_per_byte = 1 / max(large) if large else 0.0
+    return [
+        MessageTimes(
+            *ends,
+            messages=len(same),
+            nbytes=(nbytes := sum(n for n, _ in same) / len(same)),
+            usual_s=typical(np.array([seconds for _, seconds in same])),
+            least_s=max(quickest, nbytes * s_per_byte),
+        )
+        for ends, same in sorted(messages.items())
+    ]
+
+
+def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
+    """Return how long packets usually take to servers, in seconds, by sender and server."""
+    return {
+        ends: typical(np.array([seconds for _, seconds in same]))
+        for ends, same in _messages(found).items()
+    }
+
+
+def _messages(found: Sequence[RankRecording]) -> dict[tuple[int, int], list[tuple[float, float]]]:
+    """Return the bytes and seconds of messages to servers whose receipt is noted, by their ends.
+
+    Trainers note theirs when all have come: of ways to them nothing is told.
     """
     servers = {rank.of.rank for rank in found if rank.of.role == "PSERVER"}
     came: dict[tuple[int, int, str, int], int] = {}
     for rank in found:
         if rank.of.rank in servers:
-            for event in _of_kind(rank, Kind.RECEIVED):
+            for event in _of_kind(rank, EventKind.RECEIVED):
                 name = rank.recording.names[event["name"]]
                 key = int(event["peer"]), rank.of.rank, name, int(event["step"])
                 came[key] = int(event["end"]) + rank.of.offset_ns
-    took: dict[tuple[int, int], list[float]] = defaultdict(list)
+    took: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for rank in found:
-        for event in _of_kind(rank, Kind.SENT):
+        for event in _of_kind(rank, EventKind.SENT):
             ends = rank.of.rank, int(event["peer"])
             name = rank.recording.names[event["name"]]
             end = came.get((*ends, name, int(event["step"])))
             if end is not None:
-                took[ends].append((end - int(event["end"]) - rank.of.offset_ns) / 1e9)
-    return {ends: typical(np.array(seconds)) for ends, seconds in took.items()}
+                seconds = (end - int(event["end"]) - rank.of.offset_ns) / 1e9
+                took[ends].append((float(event["value"]), seconds))
+    return dict(took)
 
 
-def _of_kind(rank: RankRecording, kind: Kind) -> Events:
+def _of_kind(rank: RankRecording, kind: EventKind) -> Events:
     events: Events = rank.recording.events
     of_kind: Events = events[events["kind"] == kind]
     return of_kind

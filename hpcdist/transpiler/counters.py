@@ -8,12 +8,16 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.transpiler.program_roles import nested
 
 FIRST = 1.0  # what each of several trainers' counters begins with, as in Fluid
 
 
 def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
-    """Return the variable that a schedule increments; None if its rates depend on no counter."""
+    """Return the variable that a schedule increments; None if its rates depend on no counter.
+
+    PlanError if it has several, or keeps something else from one step to the next.
+    """
     ops = program.global_block().ops
     counters = {n for i in schedule if ops[i].type == "increment" for n in ops[i].output("Out")}
     if len(counters) > 1:
@@ -21,6 +25,17 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
             f"asynchronous training with several step counters: {sorted(counters)}; "
             "use one learning rate schedule"
         )
+    found = [ops[i] for i in schedule]
+    made = {name for op in nested(found) for name in op.output_arg_names} - counters
+    for op in found:
+        read = [name for inner in nested([op]) for name in inner.input_arg_names]
+        if kept := [name for name in read if name in made and program.global_block().has_var(name)]:
+            raise PlanError(
+                f"{op.place} {op} goes on with {kept[0]!r} from one step to the next, but in "
+                "asynchronous training servers have no steps: trainers count theirs, so compute "
+                "the rate from layers.learning_rate_scheduler's counter, or pass sync_mode=True"
+            )
+        made.difference_update(name for inner in nested([op]) for name in inner.output_arg_names)
     return counters.pop() if counters else None
 
 

@@ -35,6 +35,7 @@ from hpcdist.transpiler.hybrid import (
     tables_alone,
 )
 from hpcdist.transpiler.mode import Mode, choose_mode
+from hpcdist.transpiler.own_rates import with_rates_scheduled
 from hpcdist.transpiler.placement_records import vars_distributed
 from hpcdist.transpiler.plan import Plan, constants_of, fingerprint, make_plan
 from hpcdist.transpiler.pserver import pserver_program
@@ -109,10 +110,11 @@ class DistributeTranspiler:
             )
         participants = pserver_participants(trainer_id, pservers, trainers, current_endpoint)
         mode = self._mode(config, sync_mode)
-        plan = make_plan(_served(main, mode), participants, config, mode)
+        scheduled = main if mode.geo else with_rates_scheduled(main)  # GEO: trainers update
+        plan = make_plan(_served(scheduled, mode), participants, config, mode)
         tables = with_startup(plan.tables, startup)
         plan = replace(plan, constants=constants_of(startup), tables=tables)
-        origin, origin_startup = main.clone(), startup.clone()
+        origin, origin_startup = scheduled.clone(), startup.clone()
         if plan.counter is not None:
             origin, origin_startup = count_by_trainer(
                 origin, origin_startup, plan.counter, plan.counters

@@ -141,7 +141,7 @@ def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
     """
     ops = block.ops
     found = {i for i, op in enumerate(ops) if AFTER_UPDATES in op.attrs}
-    scheduled = {name for op in _nested([ops[i] for i in schedule]) for name in op.output_arg_names}
+    scheduled = {name for op in nested([ops[i] for i in schedule]) for name in op.output_arg_names}
     counting = []
     for i, op in enumerate(ops if found else ()):
         if op.role == Role.FORWARD and not scheduled.isdisjoint(op.input_arg_names):
@@ -165,10 +165,10 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
     _refuse_counting_on_trainers(block, roles)
     served = {*roles.schedule, *(i for update in roles.updates for i in update.ops)}
     trainers = [op for i, op in enumerate(block.ops) if i not in served]
-    moved = {name for op in _nested(trainers) for name in op.output_arg_names}
+    moved = {name for op in nested(trainers) for name in op.output_arg_names}
     _refuse_moving_parameters(block, roles)
     schedule = [block.ops[i] for i in roles.schedule]
-    made = {name for op in _nested(schedule) for name in op.output_arg_names}
+    made = {name for op in nested(schedule) for name in op.output_arg_names}
     for op in schedule:
         _refuse_what_trainers_have(op, made, moved)
     made.update(n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names)
@@ -184,7 +184,7 @@ def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
     served = {update.parameter for update in roles.updates}
     known = {*roles.following, *(i for update in roles.updates for i in update.ops)}
     for i, op in enumerate(block.ops):
-        written = {name for inner in _nested([op]) for name in inner.output_arg_names} & served
+        written = {name for inner in nested([op]) for name in inner.output_arg_names} & served
         if written and i not in known:
             raise PlanError(
                 f"{op.place} {op} writes parameter {min(written)!r}, which the parameter servers "
@@ -196,7 +196,7 @@ def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
 def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
     """Refuse forward operators that read a count of steps: it is kept where the schedule runs."""
     schedule = [block.ops[i] for i in roles.schedule]
-    kept = {n for op in _nested(schedule) for n in op.output_arg_names if _persistable(block, n)}
+    kept = {n for op in nested(schedule) for n in op.output_arg_names if _persistable(block, n)}
     copied = {i for update in roles.updates for i in update.copies}
     for i, op in enumerate(block.ops):
         read = kept.intersection(op.input_arg_names)
@@ -211,8 +211,8 @@ def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
 
 def _refuse_what_trainers_have(op: Operator, made: set[str], moved: set[str]) -> None:
     """Refuse an operator for servers that reads what is neither ``made`` nor kept there."""
-    inner = {name for i in _nested([op]) for name in i.output_arg_names}
-    for name in dict.fromkeys(name for i in _nested([op]) for name in i.input_arg_names):
+    inner = {name for i in nested([op]) for name in i.output_arg_names}
+    for name in dict.fromkeys(name for i in nested([op]) for name in i.input_arg_names):
         var = op.block.find_var(name)
         if name in made or name in inner or var is None:
             continue
@@ -260,18 +260,18 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
     It is made of parameters, of other values that only servers move, or of constants, element by
     element; the second value has the names of what is not made of constants alone.
     """
-    written = Counter(name for op in _nested(block.ops) for name in op.output_arg_names)
+    written = Counter(name for op in nested(block.ops) for name in op.output_arg_names)
     served = Role.OPTIMIZE | Role.LR_SCHED
     trainers = [op for op in block.ops if not op.role & served]
-    moved = {name for op in _nested(trainers) for name in op.output_arg_names}
+    moved = {name for op in nested(trainers) for name in op.output_arg_names}
     schedule = [op for op in block.ops if op.role in _SCHEDULE_ROLES]
-    to_come = {name for op in _nested(schedule) for name in op.output_arg_names}
+    to_come = {name for op in nested(schedule) for name in op.output_arg_names}
     scheduled: set[str] = set()
     found: dict[str, int] = {}
     kept: set[str] = set()
     for i, op in enumerate(block.ops):
         if op.role in _SCHEDULE_ROLES:
-            scheduled.update(n for inner in _nested([op]) for n in inner.output_arg_names)
+            scheduled.update(n for inner in nested([op]) for n in inner.output_arg_names)
         if op.role != Role.FORWARD or op.type not in ELEMENTWISE:
             continue
         if any(written[n] > 1 or _persistable(block, n) for n in op.output_arg_names):
@@ -301,12 +301,12 @@ def _copies(
     return tuple(sorted(copies))
 
 
-def _nested(ops: Sequence[Operator]) -> Iterator[Operator]:
+def nested(ops: Sequence[Operator]) -> Iterator[Operator]:
     """Yield operators, each with those of its sub-blocks."""
     for op in ops:
         yield op
         if "sub_block" in op.attrs:
-            yield from _nested(op.block.program.block(op.attrs["sub_block"]).ops)
+            yield from nested(op.block.program.block(op.attrs["sub_block"]).ops)
 
 
 def _clip_ops(program: Program, optimizing: list[int], kept: set[str]) -> list[int]:

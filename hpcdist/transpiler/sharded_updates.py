@@ -24,7 +24,7 @@ from hpcdist.transpiler.cluster import Group, group_of
 
 
 @dataclass(frozen=True)
-class Shards:
+class StateOwners:
     """Who owns what: the trainer of each parameter, and of each variable of optimizer state."""
 
     parameters: Mapping[str, int]
@@ -53,7 +53,7 @@ def not_here(program: Program) -> set[str]:
     return {name for name, owner in owners_of(program).items() if owner != me}
 
 
-def shards_of(program: Program, trainers: int) -> Shards:
+def shards_of(program: Program, trainers: int) -> StateOwners:
     """Give each parameter whose optimizer keeps state an owner: all have about as many bytes.
 
     Gradients of some rows are left out: to broadcast the whole table would take longer.
@@ -70,7 +70,7 @@ def shards_of(program: Program, trainers: int) -> Shards:
     for name in sorted(sizes, key=lambda name: -sizes[name]):
         owners[name] = loads.index(min(loads))
         loads[owners[name]] += sizes[name]
-    return Shards(owners, {name: owners[p] for p in sizes for name in sorted(state[p])})
+    return StateOwners(owners, {name: owners[p] for p in sizes for name in sorted(state[p])})
 
 
 def _nbytes(block: Block, name: str) -> int:
@@ -100,7 +100,7 @@ def _main(program: Program, group: Group) -> Program:
     return new
 
 
-def _check_order(block: Block, updates: list[int], shards: Shards) -> None:
+def _check_order(block: Block, updates: list[int], shards: StateOwners) -> None:
     """Refuse what would read a parameter between its update and the broadcast."""
     for i in range(updates[0], updates[-1]):
         op = block.ops[i]
@@ -112,7 +112,7 @@ def _check_order(block: Block, updates: list[int], shards: Shards) -> None:
             )
 
 
-def _broadcasts(block: Block, shards: Shards) -> list[Operator]:
+def _broadcasts(block: Block, shards: StateOwners) -> list[Operator]:
     found = []
     for name in sorted(shards.parameters, key=lambda name: shards.parameters[name]):
         attrs = {

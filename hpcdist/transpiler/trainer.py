@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.transpiler.distributed_table import fetch_rows, push_rows
 from hpcdist.transpiler.look_ups import at_once
 from hpcdist.transpiler.plan import Plan, Route, is_remote_lookup
-from hpcdist.transpiler.program_roles import ProgramRoles, program_roles
+from hpcdist.transpiler.program_roles import ProgramRoles, nested, program_roles
 from hpcdist.transpiler.rpc import control_name, rpc_op, send_op
 from hpcdist.transpiler.table_metadata import TableSteps
 
@@ -309,14 +309,7 @@ def optimizer_vars(program: Program, roles: ProgramRoles) -> list[str]:
     needed = {name for op in updates for name in op.attrs[ROLE_VAR_ATTR]}
     for op in ops:
         if id(op) not in moved:
-            needed.update(name for inner in _nested(op) for name in inner.input_arg_names)
-            needed.update(name for inner in _nested(op) for name in inner.output_arg_names)
+            needed.update(name for inner in nested([op]) for name in inner.input_arg_names)
+            needed.update(name for inner in nested([op]) for name in inner.output_arg_names)
     read = dict.fromkeys(name for op in updates for name in op.input_arg_names)
     return [name for name in read if name not in needed]
-
-
-def _nested(op: Operator) -> Iterator[Operator]:
-    yield op
-    if "sub_block" in op.attrs:
-        for inner in op.block.program.block(op.attrs["sub_block"]).ops:
-            yield from _nested(inner)

@@ -16,6 +16,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.transpiler.mean_gradient import SUMMED, of_mean_gradient
+from hpcdist.transpiler.own_rates import with_rates_scheduled
 from hpcdist.transpiler.program_roles import (
     ProgramRoles,
     program_roles,
@@ -46,7 +47,7 @@ def why_not_in_turns(mains: Sequence[Program], servers: int) -> str | None:
     if len(mains) < 2:
         return None
     try:
-        return _conflict([of_mean_gradient(main, servers) for main in mains])
+        return _conflict([of_mean_gradient(with_rates_scheduled(main), servers) for main in mains])
     except PlanError as error:
         return str(error)
 

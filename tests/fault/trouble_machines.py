@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def other_version(package: str) -> dict[str, str]:
 def left_behind(name: str) -> str:
     """Return a shell command: a process maps a file in /dev/shm, and is killed."""
     return (
-        f"{sys.executable} -c \"import mmap, os; file = open('/dev/shm/{name}', 'w+b'); "
+        f'{shlex.quote(sys.executable)} -c "import mmap, os; '
+        f"file = open('/dev/shm/{name}', 'w+b'); "
         'file.truncate(1 << 24); mmap.mmap(file.fileno(), 0); os.kill(os.getpid(), 9)" || true'
     )
 
@@ -52,7 +54,7 @@ def preloaded(directory: Path, **variables: int) -> str:
         compiler = ["cc", "-shared", "-fPIC", "-o", str(library), str(SLOW_CALLS)]
         subprocess.run(compiler, check=True, capture_output=True)
     told = "".join(f" {name}={value}" for name, value in variables.items())
-    return f"export LD_PRELOAD={library}{told}"
+    return f"export LD_PRELOAD={shlex.quote(str(library))}{told}"
 
 
 def doctor(

@@ -15,7 +15,7 @@ from torch import nn
 import hpcdist.torch as ours
 from hpcdist.errors import CheckpointError, CommError, TableError
 from hpcdist.torch import states, tables
-from hpcdist.torch.facts import DenseFacts, Facts, Initial, Mode, OptimizerFacts, TableFacts
+from hpcdist.torch.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, TrainingMode
 from tests.torch.torch_ranks import pairs
 
 IDS = 11
@@ -268,7 +268,7 @@ def test_facts_travel():
         (DenseFacts("w", (2, 3), 0),),
         (OptimizerFacts("Adagrad", {"epsilon": 1e-10}, 0.1),),
         (0.5,),
-        Mode("half_async", 3),
+        TrainingMode("half_async", 3),
     )
     assert facts.mode.name == "async"
     assert Facts.parse(facts.payload()) == facts

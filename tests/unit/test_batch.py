@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import TableError
-from hpcdist.ps.batch import Batch, TableSpec, owners_of, rows_layout, split_ids
+from hpcdist.ps.batch import LookupBatch, TableSpec, owners_of, rows_layout, split_ids
 
 ENDS = [-(2**63), 2**63 - 1, 0, -1, 1]
 TABLES = (TableSpec("a", 5, padding=7), TableSpec("b", 1), TableSpec("c", 16))
@@ -21,7 +21,7 @@ def address(arrays: list[np.ndarray]) -> np.ndarray:
     return np.array([array.ctypes.data for array in arrays], np.int64)
 
 
-def taken(batch: Batch, table: int, count: int) -> np.ndarray:
+def taken(batch: LookupBatch, table: int, count: int) -> np.ndarray:
     """Return the rows of all ids of a table, taken as two look-ups."""
     cut = count // 3
     width = batch.tables[table].width
@@ -33,7 +33,7 @@ def taken(batch: Batch, table: int, count: int) -> np.ndarray:
 @pytest.mark.parametrize("servers", [1, 2, 5])
 def test_every_id_is_asked_for_once_of_its_own_server(servers: int) -> None:
     ids = [some_ids(t, 40) for t in range(3)]
-    batch = Batch(TABLES, servers)
+    batch = LookupBatch(TABLES, servers)
     batch.index(ids)
     for t, table in enumerate(TABLES):
         parts = [split_ids(message, 3)[t] for message in batch.messages]
@@ -47,7 +47,7 @@ def test_every_id_is_asked_for_once_of_its_own_server(servers: int) -> None:
 @pytest.mark.parametrize("servers", [1, 3])
 def test_rows_come_to_all_places_of_their_id(servers: int) -> None:
     ids = [some_ids(t, 100) for t in range(3)]
-    batch = Batch(TABLES, servers)
+    batch = LookupBatch(TABLES, servers)
     for _ in range(2):  # the second time in memory that is there
         batch.index(ids)
         for server in range(servers):
@@ -70,7 +70,7 @@ def test_gradients_of_one_id_are_added_in_the_order_of_the_batch(servers: int) -
     for i, value in zip(ids.tolist(), values):
         wanted[i] = wanted.get(i, np.zeros(5, np.float32)) + value
     del wanted[7]  # padding
-    batch = Batch(TABLES[:1], servers)
+    batch = LookupBatch(TABLES[:1], servers)
     batch.index([ids])
     batch.clear()
     halves = [np.ascontiguousarray(values[:50]), np.ascontiguousarray(values[50:])]
@@ -86,7 +86,7 @@ def test_gradients_of_one_id_are_added_in_the_order_of_the_batch(servers: int) -
 
 def test_tables_of_the_same_ids_have_rows_of_their_own() -> None:
     ids = some_ids(1, 30)
-    batch = Batch((TABLES[1], TABLES[2]), 2)
+    batch = LookupBatch((TABLES[1], TABLES[2]), 2)
     batch.index([ids, ids])
     for server in range(2):
         for table, rows in enumerate(batch.parts(server)[1]):
@@ -96,7 +96,7 @@ def test_tables_of_the_same_ids_have_rows_of_their_own() -> None:
 
 
 def test_an_empty_batch_is_a_batch() -> None:
-    batch = Batch(TABLES, 2)
+    batch = LookupBatch(TABLES, 2)
     batch.index([np.empty(0, np.int64)] * 3)
     assert [m.tolist() for m in batch.messages] == [[0, 0, 0]] * 2
     assert [len(rows) for rows in batch.rows] == [0, 0]
@@ -105,7 +105,7 @@ def test_an_empty_batch_is_a_batch() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_no_number_is_named(value: float) -> None:
-    batch = Batch(TABLES, 2)
+    batch = LookupBatch(TABLES, 2)
     batch.index([np.array([4, -8], np.int64), np.array([1], np.int64), np.array([-3], np.int64)])
     batch.clear()
     batch.check_finite("the gradient")

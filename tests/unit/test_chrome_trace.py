@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpcdist.trace import chrome
-from hpcdist.trace.events import EVENT, Kind
+from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import Recording
+from tests import trace_processor
 
 NAMES = ("step", "mul", "w@GRAD", "w", "loss", "sum of bucket 0", "parameters from servers")
 NAMES += ("feed", "rows in tables")
@@ -32,21 +31,21 @@ def events_of(*rows):
 def ranks():
     """A trainer whose clock is 1 ms behind that of the server, rank 0."""
     trainer = events_of(
-        (Kind.FEED, "feed", 10_000, 10_500, 32, -1, 1, MAIN),
-        (Kind.OPERATOR, "mul", 10_500, 20_000, 0, -1, 1, MAIN),
-        (Kind.COUNT, "rows in tables", 59_000, 59_000, 7, -1, 0, MAIN),
-        (Kind.SUM, "sum of bucket 0", 12_000, 40_000, 64, -1, 1, MAIN),
-        (Kind.SENT, "w@GRAD", 21_000, 22_000, 8, 0, 0, OTHER),
-        (Kind.WAIT, "parameters from servers", 23_000, 50_000, 0, -1, 0, MAIN),
-        (Kind.RECEIVED, "w", 50_000, 51_000, 8, 0, 0, MAIN),
-        (Kind.SENT, "w@GRAD", 61_000, 62_000, 8, 0, 1, OTHER),  # not yet received
-        (Kind.VALUE, "loss", 52_000, 52_000, 2.5, -1, 1, MAIN),
-        (Kind.STEP, "step", 10_000, 60_000, 0, -1, 1, MAIN),
+        (EventKind.FEED, "feed", 10_000, 10_500, 32, -1, 1, MAIN),
+        (EventKind.OPERATOR, "mul", 10_500, 20_000, 0, -1, 1, MAIN),
+        (EventKind.COUNT, "rows in tables", 59_000, 59_000, 7, -1, 0, MAIN),
+        (EventKind.SUM, "sum of bucket 0", 12_000, 40_000, 64, -1, 1, MAIN),
+        (EventKind.SENT, "w@GRAD", 21_000, 22_000, 8, 0, 0, OTHER),
+        (EventKind.WAIT, "parameters from servers", 23_000, 50_000, 0, -1, 0, MAIN),
+        (EventKind.RECEIVED, "w", 50_000, 51_000, 8, 0, 0, MAIN),
+        (EventKind.SENT, "w@GRAD", 61_000, 62_000, 8, 0, 1, OTHER),  # not yet received
+        (EventKind.VALUE, "loss", 52_000, 52_000, 2.5, -1, 1, MAIN),
+        (EventKind.STEP, "step", 10_000, 60_000, 0, -1, 1, MAIN),
     )
     server = events_of(
-        (Kind.RECEIVED, "w@GRAD", 1_030_000, 1_031_000, 8, 1, 0, MAIN),
-        (Kind.APPLIED, "w@GRAD", 1_032_000, 1_040_000, 8, -1, 0, MAIN),
-        (Kind.SENT, "w", 1_040_000, 1_041_000, 8, 1, 0, MAIN),
+        (EventKind.RECEIVED, "w@GRAD", 1_030_000, 1_031_000, 8, 1, 0, MAIN),
+        (EventKind.APPLIED, "w@GRAD", 1_032_000, 1_040_000, 8, -1, 0, MAIN),
+        (EventKind.SENT, "w", 1_040_000, 1_041_000, 8, 1, 0, MAIN),
     )
     return [
         RankRecording(RankOfJob(0, "PSERVER", 0, "a", 10), Recording(server, NAMES, 3)),
@@ -137,7 +136,9 @@ def test_ranks_without_events_make_a_trace_too(tmp_path):
 
 
 def test_a_loss_that_is_no_number_leaves_the_trace_readable(tmp_path):
-    found = events_of(*((Kind.VALUE, "loss", 1, 1, v, -1, 1, MAIN) for v in (np.nan, -np.inf, 2.0)))
+    found = events_of(
+        *((EventKind.VALUE, "loss", 1, 1, v, -1, 1, MAIN) for v in (np.nan, -np.inf, 2.0))
+    )
     rank = RankRecording(RankOfJob(0, "TRAINER", 0, "a", 1), Recording(found, NAMES, 3))
     text = chrome.write(tmp_path / "trace.json", [rank]).read_text()
     trace = json.loads(text, parse_constant=pytest.fail)
@@ -146,17 +147,25 @@ def test_a_loss_that_is_no_number_leaves_the_trace_readable(tmp_path):
 
 
 def test_perfettos_own_trace_processor_reads_it(tmp_path, ranks):
-    api = pytest.importorskip("perfetto.trace_processor", reason="python -m pip install perfetto")
-    cache = Path.home() / ".local/share/perfetto/prebuilts"
-    shell = shutil.which("trace_processor_shell") or next(
-        map(str, cache.glob("trace_processor_shell*")), None
-    )
-    if shell is None:
-        pytest.skip("needs trace_processor_shell, which perfetto fetches at its first use")
-    path = chrome.write(tmp_path / "trace.json", ranks)
-    config = api.TraceProcessorConfig(bin_path=shell)
-    with api.TraceProcessor(trace=str(path), config=config) as processor:
-        (flows,) = processor.query("select count(*) as n from flow")
-        assert flows.n == 2
-        slices = processor.query("select name, dur from slice where name = 'step'")
-        assert [(row.name, row.dur) for row in slices] == [("step", 50_000)]
+    with trace_processor.reading(chrome.write(tmp_path / "trace.json", ranks)) as trace:
+        (step,) = trace.query(
+            "select s.dur, p.name from slice s join thread_track t on s.track_id = t.id "
+            "join thread using (utid) join process p using (upid) where s.name = 'step'"
+        )
+        assert step == {"dur": 50_000, "name": "rank 1 (trainer 0 on b)"}
+        arrows = trace.query(
+            "select a.name as sent, b.name as received, b.ts - a.ts as late from flow "
+            "join slice a on slice_out = a.id join slice b on slice_in = b.id order by sent"
+        )
+        assert arrows == [
+            {"sent": "send w", "received": "receive w", "late": 10_000},
+            {"sent": "send w@GRAD", "received": "receive w@GRAD", "late": 9_000},
+        ]
+        sent = trace.query(
+            "select value * 1048576 as bytes from counter join process_counter_track t "
+            "on track_id = t.id where t.name = 'sent, MiB value' and t.upid = "
+            "(select upid from process where name glob 'rank 1 *') order by ts"
+        )
+        assert sent == [{"bytes": 8}, {"bytes": 16}]
+        # It counts what it cannot make sense of.
+        assert trace.query("select name from stats where value > 0 and severity != 'info'") == []

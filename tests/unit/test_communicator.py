@@ -17,7 +17,7 @@ from hpcdist.runtime.pserver.communicator import (
     read_settings,
 )
 from hpcdist.runtime.pserver.exchange_plan import refuse_unpushed
-from hpcdist.runtime.pserver.row_partition import Cut
+from hpcdist.runtime.pserver.row_partition import RowCut
 from hpcdist.trace.events import Count
 from hpcdist.trace.recorder import recorder
 from hpcdist.transpiler.mode import Mode
@@ -135,7 +135,7 @@ class Servers:
 
 
 def communicator(servers, **settings):
-    cut = Cut("w@GRAD", "w", (0, 1), ("g",), ("w",), ("ps0:1",))
+    cut = RowCut("w@GRAD", "w", (0, 1), ("g",), ("w",), ("ps0:1",))
     parameter = np.zeros(1, np.float32)
     made = Communicator(
         [cut],

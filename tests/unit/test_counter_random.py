@@ -7,7 +7,15 @@ import hpcdist as fluid
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.ops import counter_random
-from hpcdist.ops.counter_random import Draws, Part, draw_as_reader, filler, key_of, part_of, philox
+from hpcdist.ops.counter_random import (
+    BatchPart,
+    Draws,
+    draw_as_reader,
+    filler,
+    key_of,
+    part_of,
+    philox,
+)
 from tests.support_device import MODULE
 
 # The known answers of Random123, the authors' library: counter, key, words.
@@ -43,8 +51,8 @@ def draw(part, xp=np, count=0):
 @pytest.mark.parametrize("xp", [np, MODULE], ids=["loops", "arrays"])
 @pytest.mark.parametrize("begin, rows", [(0, 5), (1, 2), (3, 1), (2, 3)])
 def test_a_part_of_a_batch_has_its_part_of_the_numbers(xp, begin, rows):
-    whole = draw(Part(5 * 7, 7))
-    mine = draw(Part(rows * 7, 7, np.array([begin, rows])), xp)
+    whole = draw(BatchPart(5 * 7, 7))
+    mine = draw(BatchPart(rows * 7, 7, np.array([begin, rows])), xp)
     np.testing.assert_array_equal(mine, whole[begin * 7 : (begin + rows) * 7])
 
 
@@ -64,12 +72,12 @@ def test_sequences_draw_from_their_own_beginnings(xp):
 
 
 def test_far_into_a_large_batch_both_ways_agree():
-    part = Part(100, 1, np.array([2**33 + 1, 100]))
+    part = BatchPart(100, 1, np.array([2**33 + 1, 100]))
     np.testing.assert_array_equal(draw(part), draw(part, MODULE))
 
 
 def test_numbers_depend_on_seed_operator_reader_and_run(monkeypatch):
-    part = Part(1000, 1)
+    part = BatchPart(1000, 1)
     first = draw(part)
     monkeypatch.setattr(counter_random, "_reader", "")
     others = [draw(part, count=1)]
@@ -86,7 +94,7 @@ def test_numbers_depend_on_seed_operator_reader_and_run(monkeypatch):
 
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="its 2 rows have 3 elements"):
-        Part(3, 1, np.array([2, 2])).skipped()
+        BatchPart(3, 1, np.array([2, 2])).skipped()
 
 
 # -- operators -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hpcdist.errors import CheckpointError
 from hpcdist.launch.doctor import command, facts
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Finding, Level, exit_code, judge
-from hpcdist.launch.doctor.links import Link, chosen
+from hpcdist.launch.doctor.links import LinkTiming, chosen
 from hpcdist.launch.main import main
 
 GIB = 2**30
@@ -68,9 +68,9 @@ def links(slow=(), latency=1.0, speed=1.0):
     found = []
     for a, b in combinations(range(8), 2):
         near = a // 4 == b // 4
-        link = Link(a, b, 1e-6 if near else 2e-5, 8e9 if near else 2e9)
+        link = LinkTiming(a, b, 1e-6 if near else 2e-5, 8e9 if near else 2e9)
         if (a, b) in slow:
-            link = Link(a, b, link.latency_s * latency, link.bytes_per_s * speed)
+            link = LinkTiming(a, b, link.latency_s * latency, link.bytes_per_s * speed)
         found.append(link)
     return found
 
@@ -211,7 +211,7 @@ def test_a_host_is_named_if_all_its_links_are_slow(host):
     """Of four hosts with a rank each half of the links are slow then."""
     ranks = [state(rank, host=f"n{rank}") for rank in range(4)]
     pairs = list(combinations(range(4), 2))
-    alike = [Link(a, b, 3e-5, 1e7 if host in (a, b) else 1e8) for a, b in pairs]
+    alike = [LinkTiming(a, b, 3e-5, 1e7 if host in (a, b) else 1e8) for a, b in pairs]
     (wrong,) = [f for f in judge(ranks, alike) if f.check == "links"]
     assert wrong.text.startswith(f"all 3 links of n{host} are slow: 30 us, 9.537 MiB/s; others")
 
@@ -242,7 +242,7 @@ def test_the_command_looks_at_this_machine(tmp_path, capsys, monkeypatch):
 
 def test_every_field_of_the_json_is_documented():
     text = (Path(__file__).parents[2] / "docs/observing.md").read_text()
-    for kind in (RankState, Link, Finding):
+    for kind in (RankState, LinkTiming, Finding):
         for field in fields(kind):
             assert f"`{field.name}`" in text, field.name
 
@@ -250,7 +250,7 @@ def test_every_field_of_the_json_is_documented():
 def test_what_batch_scripts_see_of_slurm_is_no_trouble():
     """SLURM_NTASKS is what a step may have; no step was started."""
     alone = state(0, launched=None, world=1, variables={"SLURM_NTASKS": "4"}, cores=(0, 1))
-    launcher, *_ = judge([alone], [Link(0, 0, 1e-6, 1e9)])
+    launcher, *_ = judge([alone], [LinkTiming(0, 0, 1e-6, 1e9)])
     assert (launcher.level, launcher.text) == (Level.OK, "1 rank on 1 host; Open MPI v5.0.11")
 
 
@@ -283,7 +283,7 @@ def test_a_directory_that_cannot_be_written_to_is_a_finding(tmp_path, monkeypatc
 
 def test_the_matrix_of_links_has_a_line_that_explains_it(capsys):
     own = [state(0), state(1)]
-    one = [Link(0, 1, 2e-6, 2**30)]
+    one = [LinkTiming(0, 1, 2e-6, 2**30)]
     command._print(judge(own, one), own, one)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert "above: latency, us; below: bandwidth, MiB/s" in lines

@@ -5,7 +5,7 @@ import numpy as np
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm import loopback
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import split_allgather
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.gather_batch import pack, unpack
@@ -36,7 +36,7 @@ def test_values_in_notes_are_those_that_are_packed():
 
     def body(transport):
         rank = transport.rank
-        group = Group(transport, (0, 1, 2), 20.0)
+        group = RankGroup(transport, (0, 1, 2), 20.0)
         rounds = split_allgather(group, NOTE_BYTES, lambda: "the notes")
         fetch = JoinedFetch(names, 0, shared, DistributedAuc(main), rank)
         division = Division(share_among(COUNTS, rank), {"": COUNTS})
@@ -69,7 +69,9 @@ def test_what_was_fetched_stays_when_one_trainer_alone_has_rows():
     shared = SharedProgram(main, 2)
 
     def body(transport):
-        rounds = split_allgather(Group(transport, (0, 1), 20.0), NOTE_BYTES, lambda: "the notes")
+        rounds = split_allgather(
+            RankGroup(transport, (0, 1), 20.0), NOTE_BYTES, lambda: "the notes"
+        )
         fetch = JoinedFetch(names, 0, shared, DistributedAuc(main), transport.rank)
         division = Division(share_among([1, 0], transport.rank), {"": [1, 0]})
         kept, steps = [], 5

@@ -9,7 +9,7 @@ from hpcdist.errors import CommError
 from hpcdist.ps.messages import (
     Header,
     Hello,
-    Kind,
+    MessageKind,
     decode_header,
     decode_payload,
     difference,
@@ -28,21 +28,24 @@ HELLO = Hello(2, True, "f", PACKETS, TWINS)
 
 
 def test_header_bytes_are_fixed():
-    head, body = encode(Kind.CLOSE, 3, 258, [1])
+    head, body = encode(MessageKind.CLOSE, 3, 258, [1])
     assert head.tobytes() == (
         b"HPCD\x01\x00\x06\x00\x03\x00\x00\x00\x00\x00\x00\x00"
         b"\x02\x01\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00"
     )
     assert body.tobytes() == b"[1]"
-    assert decode_header(head) == Header(Kind.CLOSE, 3, 258, 3)
+    assert decode_header(head) == Header(MessageKind.CLOSE, 3, 258, 3)
 
 
 def test_messages_survive_the_wire():
-    head, body = encode(Kind.HELLO, 1, 0, hello_payload(HELLO))
+    head, body = encode(MessageKind.HELLO, 1, 0, hello_payload(HELLO))
     assert decode_header(head).length == body.nbytes
     assert parse_hello(decode_payload(body)) == HELLO
-    assert parse_specs(decode_payload(encode(Kind.READ, 0, 0, specs_payload(SPECS))[1])) == SPECS
-    assert decode_payload(encode(Kind.HELLO_OK, 0, 0)[1]) is None
+    assert (
+        parse_specs(decode_payload(encode(MessageKind.READ, 0, 0, specs_payload(SPECS))[1]))
+        == SPECS
+    )
+    assert decode_payload(encode(MessageKind.HELLO_OK, 0, 0)[1]) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_messages_survive_the_wire():
     ],
 )
 def test_a_damaged_header_is_refused(position, value, message):
-    head = encode(Kind.READ, 0, 0)[0].copy()
+    head = encode(MessageKind.READ, 0, 0)[0].copy()
     head[position] = value
     with pytest.raises(CommError, match=message):
         decode_header(head)
@@ -63,7 +66,7 @@ def test_a_damaged_header_is_refused(position, value, message):
 
 def test_a_short_header_is_refused():
     with pytest.raises(CommError, match="32 bytes, got 31"):
-        decode_header(encode(Kind.READ, 0, 0)[0][:31])
+        decode_header(encode(MessageKind.READ, 0, 0)[0][:31])
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff\xfe", b"[1] 2"])

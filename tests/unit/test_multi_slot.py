@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shlex
 import subprocess
 import sys
 
@@ -15,12 +16,16 @@ from hpcdist import layers
 from hpcdist.errors import DataError, DataNotImplementedError, FeedError, MissingNameError
 from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator, exchange
 from hpcdist.multi_slot.exchange import shuffled_among
-from hpcdist.multi_slot.samples import Samples, Slot, batches, concatenated, shuffled
+from hpcdist.multi_slot.samples import Samples, SampleSlot, batches, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
 from tests.support_job import alone
 from tests.threads import run_in_world
 
-SLOTS = [Slot("words", "int64", None), Slot("z", "float32", (2,)), Slot("label", "int64", (1,))]
+SLOTS = [
+    SampleSlot("words", "int64", None),
+    SampleSlot("z", "float32", (2,)),
+    SampleSlot("label", "int64", (1,)),
+]
 LINES = ["2 5 -6 2 0.5 -1e-3 1 7\n", "1 18446744073709551615 2 .25 +3 1 0\r\n", "1 9 2 1 2 1 1\n"]
 
 
@@ -51,7 +56,7 @@ def test_numbers_are_those_that_python_reads():
     values = (rng.normal(size=4000) * 10.0 ** rng.integers(-30, 30, 4000)).astype("float32")
     words = [repr(float(v)) for v in values] + [f"{v:.9g}" for v in values]
     words += ["123456789012345678901234", "0." + "0" * 40 + "1", "1E5", "-0.0", "16777217"]
-    slots = [Slot("f", "float32", (1,))]
+    slots = [SampleSlot("f", "float32", (1,))]
     text = "".join(f"1 {word}\n" for word in words).encode()
     (samples,) = samples_of([text], slots, "f")
     np.testing.assert_array_equal(samples.columns[0].values, np.array(words, "float32"))
@@ -133,6 +138,13 @@ def test_every_pass_gives_the_batches_of_all_files_in_their_order(kind, files):
         assert labels_of(made) == [[0, 1], [2, 10], [11, 12], [13]]
 
 
+def test_batches_have_32_samples_where_none_is_said(tmp_path):
+    made = fluid.DatasetFactory().create_dataset()
+    made.set_use_var(data())
+    made.set_filelist([str(write(tmp_path / "a", range(50)))])
+    assert [len(batch["label"]) for batch in made.batches()] == [32, 18]  # as in Fluid
+
+
 def test_a_batch_feeds_dense_values_and_sequences(tmp_path):
     (tmp_path / "a").write_text("".join(LINES))
     batch = next(dataset("QueueDataset", [tmp_path / "a"]).batches())
@@ -178,7 +190,7 @@ def test_a_pipe_command_need_not_read_all(tmp_path):
 
 def test_pipe_commands_hash_texts_alike(files, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    hashed = f"{sys.executable} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
+    hashed = f"{shlex.quote(sys.executable)} -Sc 'print(1, abs(hash(\"Bonn\")), 2, 0, 0, 1, 1)'"
     words = [b["words"] for b in dataset("QueueDataset", files, hashed, size=1).batches()]
     assert len({int(np.ravel(w)[0]) for w in words}) == 1 < len(words)
 
@@ -325,7 +337,7 @@ def test_what_a_dataset_refuses(tmp_path, files):
         with pytest.raises(DataNotImplementedError, match="use InMemoryDataset"):
             refused()
     memory = fluid.DatasetFactory().create_dataset("InMemoryDataset")
-    for name in ("parse_ins_id", "parse_content", "parse_logkey", "enable_pv_merge"):
+    for name in ("parse_logkey", "enable_pv_merge"):
         getattr(memory, f"set_{name}")(False)
         with pytest.raises(DataNotImplementedError, match=f"set_{name}: .*in the pipe command"):
             getattr(memory, f"set_{name}")(True)
@@ -339,13 +351,21 @@ def test_what_a_dataset_refuses(tmp_path, files):
     for name in ("hdfs:/user/part-0", "afs:/user/part-0"):
         with pytest.raises(DataNotImplementedError, match=f"{name}: mount the file system"):
             queue.set_filelist(["part-1", name])
-    with pytest.raises(DataNotImplementedError, match="in the pipe command"):
-        fluid.InMemoryDataset().set_merge_by_lineid()
+    with pytest.raises(DataError, match="set_merge_by_lineid: expected at least 0, got -1"):
+        memory.set_merge_by_lineid(-1)
+    loaded = dataset("InMemoryDataset", files)
+    loaded.load_into_memory()
+    with pytest.raises(DataError, match="call it before samples are loaded"):
+        loaded.set_merge_by_lineid()
 
 
 def test_the_description_is_fluids():
     queue = fluid.dataset.QueueDataset()
     queue.set_use_var(data()[:2])
+    queue.set_pipe_command("awk '{print \"x\"}' \\ é")
+    assert queue.desc().endswith(r'''pipe_command: "awk \'{print \"x\"}\' \\ \303\251"''' + "\n")
+    assert "batch_size" not in queue.desc()
+    queue.set_pipe_command("cat")
     queue.set_batch_size(3)
     assert queue.desc() == (
         'name: "MultiSlotDataFeed"\nbatch_size: 3\nmulti_slot_desc {\n  slots {\n'
@@ -359,7 +379,9 @@ def test_a_loader_gives_the_batches_of_a_dataset(files):
     made = dataset("QueueDataset", files)
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1))
     steps = [[np.asarray(p["label"]).ravel().tolist() for p in step] for step in loader()]
-    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]], [[13]]]
+    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]]]  # the last batch is short
+    loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1), drop_last=False)
+    assert [len(part["label"]) for step in loader for part in step] == [2, 2, 2, 1]
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(3), drop_last=True)
     assert [len(step) for step in loader] == [3]
 

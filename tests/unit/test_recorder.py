@@ -15,7 +15,8 @@ import hpcdist as fluid
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
 from hpcdist.errors import CommError, TraceError
-from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.launch.recording import RankRecorder
+from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.packet_log import PacketLog
 from hpcdist.ps.packets import Packet, VarSpec
@@ -23,7 +24,7 @@ from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_rpc import move
 from hpcdist.trace import files
 from hpcdist.trace import recorder as module
-from hpcdist.trace.events import Cause, Count, Kind, waits_for_cause
+from hpcdist.trace.events import Cause, Count, EventKind, waits_for_cause
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MOST_STRIDE, Recorder, stride_for
 from tests.support_job import alone
@@ -44,19 +45,19 @@ def recorder():
 
 def counted(found, what):
     """The numbers that were noted of something, in their order."""
-    events = found.events[found.events["kind"] == Kind.COUNT]
+    events = found.events[found.events["kind"] == EventKind.COUNT]
     return [e["value"] for e in events if found.names[e["name"]] == what.value]
 
 
 def kinds(found):
-    return [Kind(k) for k in found.events["kind"]]
+    return [EventKind(k) for k in found.events["kind"]]
 
 
 def test_the_ring_keeps_the_latest_events():
     ring = Recorder(10 * files.EVENT.itemsize)
     name = ring.name("thing")
     for i in range(25):
-        ring.record(Kind.APPLIED, name, i, i + 1, value=i / 2, peer=4, step=i)
+        ring.record(EventKind.APPLIED, name, i, i + 1, value=i / 2, peer=4, step=i)
     found = ring.taken()
     assert found.noted == 25
     assert found.events["begin"].tolist() == list(range(15, 25))
@@ -68,8 +69,8 @@ def test_the_ring_keeps_the_latest_events():
 
 def test_a_recorder_of_no_memory_notes_nothing_and_asks_for_no_details():
     off = Recorder(0)
-    off.record(Kind.STEP, off.name("step"), 0, 1, step=1)
-    with off.span(Kind.CHECKPOINT, "save"):
+    off.record(EventKind.STEP, off.name("step"), 0, 1, step=1)
+    with off.span(EventKind.CHECKPOINT, "save"):
         pass
     assert not off.on
     assert len(off.taken().events) == 0
@@ -81,7 +82,7 @@ def test_threads_share_a_ring():
 
     def note():
         for i in range(1000):
-            ring.record(Kind.OPERATOR, 0, i, i + 1)
+            ring.record(EventKind.OPERATOR, 0, i, i + 1)
 
     threads = [threading.Thread(target=note) for _ in range(4)]
     for thread in threads:
@@ -117,16 +118,18 @@ def test_a_step_notes_its_operators_what_is_fed_and_what_is_fetched(recorder):
         recorder.begin(2**20, always=True)
         (value,) = exe.run(feed={"x": np.ones((3, 4), "float32")}, fetch_list=[loss])
     found = recorder.taken()
-    events = {kind: found.events[found.events["kind"] == kind] for kind in Kind}
-    (step,) = events[Kind.STEP]
-    names = [found.names[e["name"]] for e in events[Kind.OPERATOR]]
+    events = {kind: found.events[found.events["kind"] == kind] for kind in EventKind}
+    (step,) = events[EventKind.STEP]
+    names = [found.names[e["name"]] for e in events[EventKind.OPERATOR]]
     assert names[0] == "mul" and names[-1] == "sgd" and "mean_grad" in names
-    inner = [e for kind in (Kind.FEED, Kind.OPERATOR, Kind.FETCH) for e in events[kind]]
+    inner = [
+        e for kind in (EventKind.FEED, EventKind.OPERATOR, EventKind.FETCH) for e in events[kind]
+    ]
     assert all(step["begin"] <= e["begin"] <= e["end"] <= step["end"] for e in inner)
     ends = [e["end"] for e in inner]
     assert ends == sorted(ends)
-    assert [e["value"] for e in events[Kind.FEED]] == [3]  # rows
-    (fetched,) = events[Kind.VALUE]
+    assert [e["value"] for e in events[EventKind.FEED]] == [3]  # rows
+    (fetched,) = events[EventKind.VALUE]
     assert found.names[fetched["name"]] == loss.name
     assert fetched["value"] == value[0]
 
@@ -156,7 +159,7 @@ def test_a_wait_is_noted_with_its_cause_unless_there_was_nothing_to_wait_for(rec
     assert kinds(recorder.taken()) == []
     wait()
     found = recorder.taken()
-    assert kinds(found) == [Kind.WAIT]
+    assert kinds(found) == [EventKind.WAIT]
     assert found.names[found.events["name"][0]] == Cause.TABLE.value
 
 
@@ -196,7 +199,7 @@ def test_batches_of_a_loader_are_waits_for_the_reader(recorder):
         read += looped
         assert len(read) == 3
     found = recorder.taken()
-    waits = found.events[found.events["kind"] == Kind.WAIT]
+    waits = found.events[found.events["kind"] == EventKind.WAIT]
     assert {found.names[e["name"]] for e in waits} == {Cause.READER.value}
     assert len(waits) == 4  # the end is waited for too
     first, *rest = counted(found, Count.BATCHES_AHEAD)
@@ -215,7 +218,7 @@ def test_a_server_counts_the_packets_that_wait(recorder):
 
 
 def test_rows_of_tables_are_counted(recorder):
-    batch = Batch((TableSpec("a", 2), TableSpec("b", 2)), 2)
+    batch = LookupBatch((TableSpec("a", 2), TableSpec("b", 2)), 2)
     batch.index([np.array([3, 4, 3]), np.array([9])])
     table = SparseTable("a", 2, RowOptimizer("sgd"), RowInitializer("uniform", -1.0, 1.0), 11)
     for ids in (np.arange(5), np.arange(3, 8)):
@@ -226,7 +229,7 @@ def test_rows_of_tables_are_counted(recorder):
 
 
 def test_a_recording_is_what_was_written(tmp_path, recorder):
-    with recorder.span(Kind.CHECKPOINT, "save", 5):
+    with recorder.span(EventKind.CHECKPOINT, "save", 5):
         pass
     recording = recorder.taken()
     path = files.write(tmp_path / "new", RankRecording(OF, recording))
@@ -281,7 +284,7 @@ def test_what_was_written_in_part_is_removed(tmp_path, monkeypatch):
 def test_the_garbage_collector_is_noted_if_it_takes_long(recorder, monkeypatch):
     garbage = module._Garbage()
     begin = time.monotonic_ns()
-    for took, noted in ((garbage.LEAST_NS, []), (garbage.LEAST_NS + 1, [Kind.GARBAGE])):
+    for took, noted in ((garbage.LEAST_NS, []), (garbage.LEAST_NS + 1, [EventKind.GARBAGE])):
         for phase, now in (("start", begin), ("stop", begin + took)):
             monkeypatch.setattr(module, "monotonic_ns", lambda now=now: now)
             garbage(phase, {"generation": 2})
@@ -293,6 +296,18 @@ def test_memory_is_noted_now_and_then(recorder):
     for at in (now, now + 10**6, now + module.MEMORY_NS + 1):
         recorder.detailed(3, at)
     events = recorder.taken().events
-    first, second = events[events["kind"] == Kind.MEMORY]
+    first, second = events[events["kind"] == EventKind.MEMORY]
     assert second["end"] - first["end"] == module.MEMORY_NS + 1
     assert 2**20 < first["value"] < 2**40
+
+
+def test_a_trace_that_cannot_be_written_fails_no_job_that_ended_well(tmp_path, recorder, caplog):
+    (tmp_path / "file").touch()
+    rank = RankRecorder(RankOfJob(0, "TRAINER", 0, "n1", 7), str(tmp_path / "file" / "in"), None)
+    rank.end()
+    rank.merge()
+    rank.fail()  # it has been tried
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("rank 0 (trainer 0 on n1) cannot write what it has recorded: ")
+    assert said[1].startswith("there is no trace of the job: ")

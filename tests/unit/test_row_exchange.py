@@ -13,9 +13,9 @@ from hpcdist.comm.cluster import Cluster
 from hpcdist.errors import CommError, TableError
 from hpcdist.ps import table_rpc
 from hpcdist.ps.async_shards import AsyncShards
-from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.client import PsClient, ServerArrays
-from hpcdist.ps.messages import REQUEST_TAG, Hello, Kind, encode_header
+from hpcdist.ps.messages import REQUEST_TAG, Hello, MessageKind, encode_header
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from tests.threads import run_threads
@@ -100,7 +100,7 @@ def train_steps(steps: int) -> Any:
     """Return what pulls and pushes in every step, and tells all rows pulled as bytes."""
 
     def train(trainer: int, client: PsClient) -> list[bytes]:
-        batch = Batch(SPECS, len(client.packets) or len(client._cluster.servers))
+        batch = LookupBatch(SPECS, len(client.packets) or len(client._cluster.servers))
         told = []
         for step in range(steps):
             batch.index(ids_of(trainer, step))
@@ -117,7 +117,7 @@ def train_steps(steps: int) -> Any:
     return train
 
 
-def rows_taken(batch: Batch, table: int, count: int = 32) -> np.ndarray:
+def rows_taken(batch: LookupBatch, table: int, count: int = 32) -> np.ndarray:
     out = np.empty((count, SPECS[table].width), np.float32)
     batch.take(table, np.array([0, count]), np.array([out.ctypes.data]))
     return out
@@ -173,7 +173,7 @@ def test_one_asynchronous_trainer_is_local_training() -> None:
 
 def test_peeking_makes_no_rows() -> None:
     def train(trainer: int, client: PsClient) -> tuple[np.ndarray, np.ndarray]:
-        batch = Batch(SPECS, 2)
+        batch = LookupBatch(SPECS, 2)
         batch.index(ids_of(0, 0))
         client.tables.pull(batch, create=False)
         seen = rows_taken(batch, 0)
@@ -187,7 +187,7 @@ def test_peeking_makes_no_rows() -> None:
     np.testing.assert_array_equal(seen, made)
 
     def only_peek(trainer: int, client: PsClient) -> None:
-        batch = Batch(SPECS, 2)
+        batch = LookupBatch(SPECS, 2)
         batch.index(ids_of(0, 0))
         client.tables.pull(batch, create=False)
 
@@ -198,7 +198,7 @@ def test_a_table_that_is_full_over_all_servers_is_refused_with_its_name() -> Non
     specs = (TableSpec("small", 2, dict_size=10),)
 
     def train(trainer: int, client: PsClient) -> None:
-        batch = Batch(specs, 3)
+        batch = LookupBatch(specs, 3)
         for count in (10, 11):  # ten fit, wherever they live
             batch.index([np.arange(count) * 7919])
             client.tables.pull(batch)
@@ -209,7 +209,7 @@ def test_a_table_that_is_full_over_all_servers_is_refused_with_its_name() -> Non
 
 def test_a_gradient_that_is_no_number_on_a_server_changes_no_table() -> None:
     def train(trainer: int, client: PsClient) -> None:
-        batch = Batch(SPECS, 1)
+        batch = LookupBatch(SPECS, 1)
         batch.index([np.array([5]), np.array([6])])
         client.tables.pull(batch)
         batch.clear()
@@ -235,7 +235,7 @@ def test_a_gradient_that_is_no_number_on_a_server_changes_no_table() -> None:
 def test_bytes_that_are_no_request_are_refused(length: int, words: str) -> None:
     def train(trainer: int, client: PsClient) -> None:
         transport = client._transport
-        header = encode_header(Kind.TABLE_PULL, 0, 0, length)
+        header = encode_header(MessageKind.TABLE_PULL, 0, 0, length)
         sends = [transport.isend(p, 1, REQUEST_TAG) for p in (header, np.ones(length, np.uint8))]
         transport.wait_all(sends, lambda: "sending", 5)
         transport.barrier(5)  # where the server's refusal comes

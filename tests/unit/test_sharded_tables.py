@@ -7,7 +7,7 @@ import pytest
 
 from hpcdist.comm import loopback
 from hpcdist.errors import CommError, TableError
-from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.sharded_tables import ShardedTables
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.ps.table_rpc import move
@@ -59,7 +59,7 @@ def trained(trainers, steps=3):
 
     def train(me):
         tables = ShardedTables(world[me], SPECS, new_tables(), lambda: RATES, DEADLINE_S)
-        batch = Batch(SPECS, trainers)
+        batch = LookupBatch(SPECS, trainers)
         seen = found[me]
         for step in range(steps):
             ids = ids_of(me, step)
@@ -80,7 +80,7 @@ def trained(trainers, steps=3):
 def trained_whole(trainers, steps=3):
     """Return what `trained` does, of tables that one process has whole."""
     tables = new_tables()
-    batches = [Batch(SPECS, 1) for _ in range(trainers)]
+    batches = [LookupBatch(SPECS, 1) for _ in range(trainers)]
     seen = [[] for _ in range(trainers)]
     for step in range(steps):
         for k, batch in enumerate(batches):
@@ -114,7 +114,7 @@ def test_a_table_that_is_full_says_who_holds_how_many():
 
     def train(me):
         tables = ShardedTables(world[me], specs, new_tables(specs), lambda: [0.1], DEADLINE_S)
-        batch = Batch(specs, 2)
+        batch = LookupBatch(specs, 2)
         batch.index([np.arange(4)])
         with pytest.raises(TableError, match=r"'small' is full.*trainer 0: \d.*trainer 1: \d"):
             tables.pull(batch)
@@ -127,7 +127,7 @@ def test_trainers_that_do_different_things_are_refused():
 
     def train(me):
         tables = ShardedTables(world[me], SPECS, new_tables(), lambda: RATES, DEADLINE_S)
-        batch = Batch(SPECS, 2)
+        batch = LookupBatch(SPECS, 2)
         batch.index(ids_of(me, 0))
         with pytest.raises(CommError, match="every trainer must look up and step equally often"):
             tables.push(batch) if me else tables.pull(batch)
@@ -141,7 +141,7 @@ def test_trainers_that_look_up_other_tables_are_refused():
     def train(me):
         specs = SPECS[me : me + 1]
         tables = ShardedTables(world[me], specs, new_tables(specs), lambda: [0.1], DEADLINE_S)
-        batch = Batch(specs, 2)
+        batch = LookupBatch(specs, 2)
         batch.index([np.arange(4)])
         with pytest.raises(CommError, match=r"look rows up \((deep|wide)\).* of other tables"):
             tables.pull(batch)

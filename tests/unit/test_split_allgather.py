@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdist.comm import loopback
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import split_allgather
 from hpcdist.errors import DeadlineError
 from tests.threads import run_threads
@@ -14,7 +14,7 @@ HOSTS = [[0, 0, 0], [0, 1, 0]]  # memory is shared; or notes are summed
 
 def rounds_of(transport, deadline_s=20.0):
     names = tuple(range(10, 10 + transport.size))
-    return split_allgather(Group(transport, names, deadline_s), 16, lambda: "the notes")
+    return split_allgather(RankGroup(transport, names, deadline_s), 16, lambda: "the notes")
 
 
 @pytest.mark.parametrize("hosts", HOSTS)

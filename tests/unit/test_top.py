@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
 import threading
 import time
 from dataclasses import replace
@@ -12,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hpcdist.errors import LaunchError, TraceError
 from hpcdist.launch import options, top, watching
 from hpcdist.launch.watching import Watch
 from hpcdist.trace import metric_files, prometheus, status
-from hpcdist.trace.events import EVENT, Cause, Kind
+from hpcdist.trace.events import EVENT, Cause, EventKind
 from hpcdist.trace.files import RankOfJob
 from hpcdist.trace.metric_log import log_metrics, metric_log
 from hpcdist.trace.recorder import Recording
@@ -164,6 +167,31 @@ def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
     assert "no sign of life" not in out
 
 
+def test_in_a_narrow_terminal_words_are_cut_and_numbers_are_not():
+    waits = {"cause": "parameters from servers", "waits_for": "parameters from servers"}
+    ranks = [rank(k, rss_mib=2048.0, **waits) for k in range(3)]
+    told = shown(*(replace(one, host="a-node-of-a-cluster") for one in ranks))
+    for width in (160, 100, 80, 60):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(top._drawn(told, width))
+        lines = console.export_text().splitlines()
+        assert max(map(len, lines)) <= width
+        rows = [line for line in lines if re.match(r"[012] (trainer|server)", line)]
+        assert len(rows) == 3
+        assert all(re.search(r"\b40 +8 +\d+% .*2,048 MiB", row) for row in rows)
+        assert all(("a-node" in row) == (width > 60) for row in rows)
+
+
+def test_names_do_not_command_the_terminal(tmp_path, capsys):
+    named = replace(HEALTHY[0], host="\x1b[2J", metrics={"\x1b]0;x\x07loss[red]": (40, 0.25)})
+    status.begin_job(tmp_path, replace(JOB, script="\x9b2J.py"))
+    status.write(tmp_path, replace(named, unix_s=time.time()))
+    top.main([str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "loss[red] 0.25" in out and "2J.py" in out
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
 def test_a_directory_without_a_job_is_refused_with_what_to_do(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         top.main([str(tmp_path)])
@@ -236,10 +264,10 @@ def recording(*events):
 
 def test_waits_of_the_scripts_thread_are_counted_within_the_time():
     found = recording(
-        (Kind.WAIT, 0, 7, 50, 150),  # half of it before
-        (Kind.WAIT, 1, 7, 200, 500),
-        (Kind.WAIT, 1, 8, 100, 1100),  # of another thread
-        (Kind.STEP, 0, 7, 150, 600),
+        (EventKind.WAIT, 0, 7, 50, 150),  # half of it before
+        (EventKind.WAIT, 1, 7, 200, 500),
+        (EventKind.WAIT, 1, 8, 100, 1100),  # of another thread
+        (EventKind.STEP, 0, 7, 150, 600),
     )
     assert status.waits_within(found, 7, 100, 1100) == Waits(0.35, "sums")
     assert status.steps_in(found) == 1

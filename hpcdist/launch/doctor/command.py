@@ -28,7 +28,7 @@ from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor import facts, findings, links, stale_files
 from hpcdist.launch.doctor.facts import RankState
 from hpcdist.launch.doctor.findings import Finding, Level
-from hpcdist.launch.doctor.links import Link
+from hpcdist.launch.doctor.links import LinkTiming
 from hpcdist.launch.words import counted
 
 DESCRIPTION = """\
@@ -162,15 +162,15 @@ def _decoded(data: bytes) -> RankState:
     return RankState(**plain)
 
 
-def _measured(transport: Transport, ranks: Sequence[RankState]) -> list[Link]:
+def _measured(transport: Transport, ranks: Sequence[RankState]) -> list[LinkTiming]:
     """Return all links that were measured, on every rank. Collective."""
     own = links.measure(transport, links.chosen([rank.host for rank in ranks]))
     told = transport.allgather_bytes(json.dumps([asdict(link) for link in own]).encode())
-    return [Link(**link) for data in told for link in json.loads(data)]
+    return [LinkTiming(**link) for data in told for link in json.loads(data)]
 
 
 def _print_json(
-    found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[Link]
+    found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
 ) -> None:
     said: dict[str, Any] = {
         "exit_code": findings.exit_code(found),
@@ -181,7 +181,9 @@ def _print_json(
     print(json.dumps(said, indent=1), flush=True)
 
 
-def _print(found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[Link]) -> None:
+def _print(
+    found: Sequence[Finding], ranks: Sequence[RankState], measured: Sequence[LinkTiming]
+) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in found:
@@ -195,7 +197,7 @@ def _print(found: Sequence[Finding], ranks: Sequence[RankState], measured: Seque
         console.print(_matrix(ranks, measured))
 
 
-def _matrix(ranks: Sequence[RankState], measured: Sequence[Link]) -> Table:
+def _matrix(ranks: Sequence[RankState], measured: Sequence[LinkTiming]) -> Table:
     """Return the matrix of links: microseconds above the diagonal, MiB/s below."""
     ends = sorted({end for link in measured for end in (link.a, link.b)})
     by_ends = {(link.a, link.b): link for link in measured}

@@ -13,7 +13,7 @@ from hpcdist import hdf5
 from hpcdist.errors import LaunchError
 from hpcdist.launch import launcher_check
 from hpcdist.launch.doctor.facts import RankState
-from hpcdist.launch.doctor.links import Link
+from hpcdist.launch.doctor.links import LinkTiming
 from hpcdist.launch.doctor.slow_links import slow_links
 from hpcdist.launch.words import counted
 
@@ -56,7 +56,7 @@ Ranks = Sequence[RankState]
 Check = Callable[[Ranks], Iterator[Trouble]]
 
 
-def judge(ranks: Ranks, links: Sequence[Link]) -> list[Finding]:
+def judge(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
     """Return a finding for every check, and more where several things are wrong."""
     found = []
     for name, check in CHECKS.items():
@@ -329,7 +329,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def _links(ranks: Ranks, links: Sequence[Link]) -> list[Finding]:
+def _links(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
     advice = (
         "see whether other jobs, another route or a slower interface is the cause; "
         "ask for nodes that are closer, or leave this one out (srun --exclude)"

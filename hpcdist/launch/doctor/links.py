@@ -19,7 +19,7 @@ MOST_RANKS = 16  # of which all pairs are measured
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkTiming:
     """The way between two ranks: half a round trip of 8 bytes, and one of `LARGE` bytes."""
 
     a: int
@@ -35,7 +35,7 @@ def chosen(hosts: Sequence[str]) -> list[int]:
     return [hosts.index(host) for host in dict.fromkeys(hosts)][:MOST_RANKS]
 
 
-def measure(transport: Transport, ranks: Sequence[int]) -> list[Link]:
+def measure(transport: Transport, ranks: Sequence[int]) -> list[LinkTiming]:
     """Return the links that this rank has measured: those of which it is the lower. Collective."""
     small, large = np.zeros(8, np.uint8), np.zeros(LARGE, np.uint8)
     found = []
@@ -46,7 +46,7 @@ def measure(transport: Transport, ranks: Sequence[int]) -> list[Link]:
             latency = min(_round_trips(transport, peer, first, small, PINGS)) / 2
             way = min(_round_trips(transport, peer, first, large, LARGE_ROUNDS)) / 2
             if first:
-                found.append(Link(a, b, latency, LARGE / max(way, 1e-9)))
+                found.append(LinkTiming(a, b, latency, LARGE / max(way, 1e-9)))
         transport.barrier()
     return found
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hpcdist.launch.doctor.links import Link
+from hpcdist.launch.doctor.links import LinkTiming
 
 MIB = 2**20
 SLOW_LATENCY, SLOW_BANDWIDTH = 5.0, 0.25  # against the better links of the same kind
 LEAST_LATENCY_S = 100e-6  # below it a latency is no trouble
 
 
-def slow_links(hosts: Sequence[str], links: Sequence[Link]) -> list[str]:
+def slow_links(hosts: Sequence[str], links: Sequence[LinkTiming]) -> list[str]:
     """Return what is to be said of slow links; ``hosts`` are those of the ranks.
 
     Links within hosts are compared with each other, and links between hosts likewise: with their
     better quarter, since the links of one bad host may be half of all.
     """
-    kinds: dict[bool, list[Link]] = {True: [], False: []}
+    kinds: dict[bool, list[LinkTiming]] = {True: [], False: []}
     for link in links:
         kinds[hosts[link.a] == hosts[link.b]].append(link)
     said = []
@@ -38,7 +38,9 @@ def slow_links(hosts: Sequence[str], links: Sequence[Link]) -> list[str]:
     return said
 
 
-def _named(hosts: Sequence[str], alike: Sequence[Link], slow: Sequence[Link]) -> list[str]:
+def _named(
+    hosts: Sequence[str], alike: Sequence[LinkTiming], slow: Sequence[LinkTiming]
+) -> list[str]:
     """Name slow links: together if they are all those of a host, else one by one."""
     said = []
     left = list(slow)

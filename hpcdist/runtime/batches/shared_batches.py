@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.comm.collective import Group
+from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.device import on_host
 from hpcdist.errors import FeedError, PlanError
@@ -163,7 +163,7 @@ class Batches:
         for trainer, data in enumerate(told):
             if not data:
                 self._check.refuse_ended(trainer)
-        group = Group(self._trainers, self._ranks, self._deadline_s)
+        group = RankGroup(self._trainers, self._ranks, self._deadline_s)
         self._rounds = split_allgather(group, NOTE_BYTES, self._awaited)
 
     def leave(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.bucket import Fusing, Gradient, buckets
-from hpcdist.comm.collective import Collective
+from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.reducer import BucketReducer
 from hpcdist.device import on_host
 from hpcdist.executor.backend import Backend
@@ -64,7 +64,7 @@ class Sums:
 
     def __init__(
         self,
-        groups: Sequence[Collective],
+        groups: Sequence[CollectiveOperations],
         names: Sequence[Sequence[str]],
         binding: Binding,
         ordered: bool,
@@ -124,7 +124,9 @@ class Sums:
 class RowsSum:
     """The sum of a sparse gradient: all trainers' rows, one behind the other in trainer order."""
 
-    def __init__(self, group: Collective, gradient: SelectedRows, binding: Binding) -> None:
+    def __init__(
+        self, group: CollectiveOperations, gradient: SelectedRows, binding: Binding
+    ) -> None:
         self._group = group
         self._adopt = binding.backend.adopt
         self._gradient = gradient

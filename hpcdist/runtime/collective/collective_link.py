@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.comm.base import ANY, Transport
-from hpcdist.comm.collective import Collective
+from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.comm.groups import Way, make_groups
 from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
@@ -95,7 +95,7 @@ class CollectiveLink(Link):
         self._deadline_s = deadline_s
         self._host = HostCollective(trainers.split(0, trainers.rank), deadline_s)
         self._tables = tables or TrainersTables(trainers, deadline_s)
-        self._groups: dict[tuple[Way, int | None], list[Collective]] = {}
+        self._groups: dict[tuple[Way, int | None], list[CollectiveOperations]] = {}
         self._way = Way()  # of the Program that is being compiled
         self._progress: ProgramCache[_Progress] = ProgramCache(lasting=True)
         self._sums: ProgramCache[dict[Scope, Sums]] = ProgramCache()
@@ -249,7 +249,7 @@ class CollectiveLink(Link):
         """Return memory of a backend in which sums need the least copying. Collective."""
         return self._groups_of(self._way, backend)[0].empty(nbytes)
 
-    def _groups_of(self, way: Way, backend: Backend) -> list[Collective]:
+    def _groups_of(self, way: Way, backend: Backend) -> list[CollectiveOperations]:
         key = (way, backend.device_id)
         if key not in self._groups:
             here.doing = "making communicators"

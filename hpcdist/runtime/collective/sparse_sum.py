@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from hpcdist.comm.collective import Collective
+from hpcdist.comm.collective import CollectiveOperations
 from hpcdist.device import assign, on_host
 from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
@@ -23,7 +23,7 @@ logger = logging.getLogger("hpcdist")
 class SparseSum:
     """One message for all that a step sends; the sums are means, added in trainer order."""
 
-    def __init__(self, group: Collective, op: Operator, binding: Binding) -> None:
+    def __init__(self, group: CollectiveOperations, op: Operator, binding: Binding) -> None:
         self._group = group
         values, indices, counts, sums = (
             [binding.arrays[name] for name in names]

@@ -23,7 +23,7 @@ from hpcdist.errors import CommError
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ps.client import PsClient
 from hpcdist.runtime.pserver.progress_thread import ProgressThread
-from hpcdist.runtime.pserver.row_partition import Cut
+from hpcdist.runtime.pserver.row_partition import RowCut
 from hpcdist.trace.events import Count
 from hpcdist.trace.recorder import recorder
 
@@ -120,7 +120,7 @@ class Communicator:
 
     def __init__(
         self,
-        cuts: Sequence[Cut],
+        cuts: Sequence[RowCut],
         parameters: Mapping[str, Array],
         settings: Settings,
         exchanged: Array,
@@ -154,7 +154,7 @@ class Communicator:
         self._since = 0  # steps sent since parameters were taken over
         self._fresh = False  # parameters have arrived and are not yet taken over
 
-    def _of(self, cut: Cut) -> Array:
+    def _of(self, cut: RowCut) -> Array:
         return self._parameters[cut.parameter]
 
     def attach(self, client: PsClient, up: Call | None) -> None:
@@ -272,7 +272,7 @@ class Communicator:
         self._flying = steps
         self._since += steps
 
-    def _push(self, cut: Cut, kept: Sequence[tuple[Array, Array]], scale: float) -> None:
+    def _push(self, cut: RowCut, kept: Sequence[tuple[Array, Array]], scale: float) -> None:
         """Send each server its rows, numbered from its first, though there be none."""
         rows = np.concatenate([r for r, _ in kept])
         values = np.concatenate([v for _, v in kept])

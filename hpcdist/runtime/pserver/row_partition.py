@@ -11,7 +11,7 @@ from hpcdist.transpiler.plan import Plan
 
 
 @dataclass(frozen=True)
-class Cut:
+class RowCut:
     """A whole gradient and the parameter that answers it, in pieces of rows for the servers.
 
     Rows ``starts[i]:starts[i + 1]`` are called ``gradients[i]`` and ``parameters[i]``.
@@ -30,10 +30,10 @@ class Cut:
         return {name: whole[begin:end] for name, (begin, end) in zip(names, ends)}
 
 
-def cuts_of(plan: Plan) -> tuple[Cut, ...]:
+def cuts_of(plan: Plan) -> tuple[RowCut, ...]:
     """Return what the communicator is to cut and join."""
     return tuple(
-        Cut(
+        RowCut(
             route.gradient,
             route.parameter,
             (0, *(piece.end for piece in route.slices)),

@@ -46,7 +46,7 @@ from hpcdist.transpiler.substitute import on_server
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerBinding:
     """What a server's Program is bound to: the loop, what it applies, and where it saves."""
 
     plan: ServerPlan
@@ -120,7 +120,7 @@ class Server(Link):
             )
         return lambda: self._serve(self._prepared(plan, binding))
 
-    def _serve(self, served: Served) -> None:
+    def _serve(self, served: ServerBinding) -> None:
         """Serve until every trainer has closed."""
         here.doing = f"listen_and_serv as {served.plan.endpoint}"
         served.server.serve(served.serving.begin_step, served.serving.apply)
@@ -128,7 +128,7 @@ class Server(Link):
         served.store.close()
         here.doing = ""
 
-    def _prepared(self, plan: ServerPlan, binding: Binding) -> Served:
+    def _prepared(self, plan: ServerPlan, binding: Binding) -> ServerBinding:
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
         exchange = server_exchange(plan.plan, plan.endpoint)
         blocks = [optimize_block(binding.program, held) for held in plan.blocks]
@@ -147,7 +147,7 @@ class Server(Link):
         parameters = {held.gradient: held.parameter for held in plan.blocks}
         watch = UpdateWatch(self._index, exchange, server, parameters)
         serving.bind(server, updates, exchange.gradients, watch)
-        return Served(plan, server, serving, store)
+        return ServerBinding(plan, server, serving, store)
 
     def _serving(
         self,

@@ -13,6 +13,7 @@ from hpcdist.graph.program import Program
 from hpcdist.transpiler import DistributeTranspiler
 from hpcdist.transpiler.config import sums_dense
 from hpcdist.transpiler.mean_gradient import of_mean_gradient
+from hpcdist.transpiler.own_rates import with_rates_scheduled
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.trainer import trainer_program
 from hpcdist.transpiler.turns import joined, why_not_in_turns
@@ -30,7 +31,8 @@ def transpiled_for(
     transpiler = DistributeTranspiler()
     program = mains[0]  # where trainers sum gradients, they clip these themselves
     if not sums_dense(transpiler.config):
-        program = of_mean_gradient(joined(mains), len(cluster.servers))
+        scheduled = [with_rates_scheduled(main) for main in mains]
+        program = of_mean_gradient(joined(scheduled), len(cluster.servers))
     transpiler.transpile(
         trainer_id,
         program=program,
@@ -80,6 +82,8 @@ def trainer_programs(
     plan = trainer_plan(whole)
     assert isinstance(plan, Plan)
     return [
-        trainer_program(of_mean_gradient(main, servers), replace(plan, turn=turn))
+        trainer_program(
+            of_mean_gradient(with_rates_scheduled(main), servers), replace(plan, turn=turn)
+        )
         for turn, main in enumerate(mains)
     ]

@@ -14,7 +14,7 @@ from hpcdist.comm.base import Array, contiguous
 from hpcdist.errors import CommError, GraphError
 from hpcdist.executor.control import Binding
 from hpcdist.graph.operator import Operator
-from hpcdist.ps.batch import Batch, TableSpec
+from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from hpcdist.runtime.staging import Staging, in_order, kept_fitting
 from hpcdist.runtime.tables.prefetch import coming
@@ -33,16 +33,16 @@ class RowExchange(Protocol):
 
     restored: int
 
-    def pull(self, batch: Batch, *, create: bool = True) -> None:
+    def pull(self, batch: LookupBatch, *, create: bool = True) -> None:
         """Fill the batch's rows; rows nobody has touched are made if asked."""
 
-    def start_pull(self, batch: Batch) -> None:
+    def start_pull(self, batch: LookupBatch) -> None:
         """Ask for the batch's rows, to be waited for by `finish_pull`."""
 
-    def finish_pull(self, batch: Batch) -> None:
+    def finish_pull(self, batch: LookupBatch) -> None:
         """Wait for the rows asked for."""
 
-    def push(self, batch: Batch) -> None:
+    def push(self, batch: LookupBatch) -> None:
         """Take the gradients that lie in the batch's rows."""
 
     def finish(self) -> None:
@@ -209,14 +209,14 @@ class _PulledBatch:
 
     def __init__(self, tables: Sequence[TableSpec], servers: int) -> None:
         self._tables, self._servers = tables, servers
-        self.batch = Batch(tables, servers)
-        self._next: Batch | None = None
+        self.batch = LookupBatch(tables, servers)
+        self._next: LookupBatch | None = None
         self._asked: list[Array] | None = None  # its ids
         self._restored = 0  # how often the tables had been loaded then
 
     def ask(self, ids: list[Array], exchange: RowExchange) -> None:
         """Ask for the rows of the next step's ids."""
-        self._next = self._next or Batch(self._tables, self._servers)
+        self._next = self._next or LookupBatch(self._tables, self._servers)
         self._next.index(ids)
         exchange.start_pull(self._next)
         self._asked, self._restored = ids, exchange.restored
@@ -250,7 +250,9 @@ class _LookUps:
     Tables of which the same ids are looked up share one array of them.
     """
 
-    def __init__(self, op: Operator, staging: Staging, batch: Batch, values: Sequence[str]) -> None:
+    def __init__(
+        self, op: Operator, staging: Staging, batch: LookupBatch, values: Sequence[str]
+    ) -> None:
         self._names: list[tuple[str, ...]] = []  # of the ids, by table
         by_table: dict[str, list[int]] = {}
         for i, look_up in enumerate(op.attrs["lookups"]):
@@ -373,17 +375,17 @@ class LocalTables:
         self._tables = tables
         self._rates = rates  # by table
 
-    def pull(self, batch: Batch, *, create: bool = True) -> None:
+    def pull(self, batch: LookupBatch, *, create: bool = True) -> None:
         for table, ids, rows in zip(self._tables, *batch.parts(0)):
             table.pull(ids, rows, create=create)
 
-    def start_pull(self, batch: Batch) -> None:
+    def start_pull(self, batch: LookupBatch) -> None:
         self.pull(batch)
 
-    def finish_pull(self, batch: Batch) -> None:
+    def finish_pull(self, batch: LookupBatch) -> None:
         """Nothing is under way."""
 
-    def push(self, batch: Batch) -> None:
+    def push(self, batch: LookupBatch) -> None:
         for table, ids, rows in zip(self._tables, *batch.parts(0)):
             rate = float(self._rates[table.name].reshape(-1)[0])
             table.push(ids, rows, rate, repeats=False)  # the batch has each id once

@@ -1,0 +1,89 @@
+"""Learning rates that a script computes by itself, without the schedules of the framework. Pure.
+
+Warm-ups and restarts are often written with plain layers: a step counter, arithmetic, a Switch.
+These operators have the forward role, and yet belong to the schedule: servers run it.
+"""
+
+from __future__ import annotations
+
+from hpcdist.graph.block import Block
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import lookup
+from hpcdist.graph.roles import AFTER_UPDATES, ROLE_ATTR, Role
+from hpcdist.graph.variable import Parameter
+from hpcdist.transpiler.program_roles import nested
+
+# What an update reads that may be computed anew in every step.
+_RATES = ("LearningRate", "Beta1Tensor", "Beta2Tensor")
+
+
+def with_rates_scheduled(main: Program) -> Program:
+    """Return a Program in which what leads only to learning rates has the role of a schedule.
+
+    That is forward operators of which nobody else reads anything, and that read only constants,
+    what is kept from step to step, and each other; `refuse_unserved` says what it makes of others.
+    """
+    found = _leading_to_rates(main.global_block())
+    if not found:
+        return main
+    new = main.clone()
+    block = new.global_block()
+    for op in nested([block.ops[i] for i in sorted(found)]):
+        op.attrs[ROLE_ATTR] = int(Role.LR_SCHED)
+    new.touch()
+    return new
+
+
+def _leading_to_rates(block: Block) -> set[int]:
+    """Return the positions of forward operators that lead to rates, and to nothing else."""
+    ops = block.ops
+    read = [{name for op in nested([op]) for name in op.input_arg_names} for op in ops]
+    written = [{name for op in nested([op]) for name in op.output_arg_names} for op in ops]
+    scheduled = {i for i, op in enumerate(ops) if op.role & Role.LR_SCHED}
+    wanted = {name for i in scheduled for name in read[i]}
+    for op in ops:
+        if op.role == Role.OPTIMIZE:
+            wanted.update(name for slot in _RATES for name in op.input(slot))
+    found: set[int] = set()
+    while more := {
+        i
+        for i, op in enumerate(ops)
+        if i not in found and op.role == Role.FORWARD and written[i] & wanted
+    }:
+        found |= more
+        wanted.update(name for i in more for name in read[i])
+    found = {i for i in found if _repeatable(ops[i])}
+    while found:
+        others = {i for i in range(len(ops)) if i not in found} - scheduled
+        moved = {name for i in others for name in written[i]}
+        seen = {name for i in others if not _on_servers(ops[i]) for name in read[i]}
+        made = {name for i in found | scheduled for name in written[i]}
+        bad = {
+            i
+            for i in found
+            if written[i] & (moved | seen)
+            or any(name in moved or not (name in made or _kept(block, name)) for name in read[i])
+        }
+        if not bad:
+            break
+        found -= bad
+    return found
+
+
+def _on_servers(op: Operator) -> bool:
+    return op.role == Role.OPTIMIZE and AFTER_UPDATES not in op.attrs
+
+
+def _repeatable(op: Operator) -> bool:
+    """Tell whether every server may run an operator, and all get the same."""
+    found = [lookup(inner.type) for inner in nested([op])]
+    return all(definition.state is None and not definition.acts for definition in found)
+
+
+def _kept(block: Block, name: str) -> bool:
+    """Tell whether servers have a value that nothing here writes: it stays from step to step."""
+    var = block.find_var(name)
+    if var is None:  # of a sub-block
+        return True
+    return var.persistable and not var.is_data and not isinstance(var, Parameter)
