@@ -54,7 +54,7 @@ from hpcdist.launch import (
     top,
     watching,
 )
-from hpcdist.launch.abort import Guard
+from hpcdist.launch.abort import PATIENCE_S, Guard
 from hpcdist.launch.doctor import command as doctor
 from hpcdist.launch.doctor import stale_files
 from hpcdist.launch.logs import Output
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         # Nobody watches the ranks yet, and a tolerant mpirun says nothing of one that has ended.
         if report.is_of_messages(error):  # then another rank knows more
-            time.sleep(launcher_check.REFUSAL_S)
+            time.sleep(PATIENCE_S)
         me = f"rank {transport.rank} on {socket.gethostname()} failed before its script"
         Output().announce(f"{me}\n{report.user_traceback(error, asked.script)}")
         transport.abort(1)
