@@ -53,13 +53,20 @@ def scaled_schedule():
     return layers.cond(step < few, lambda: falling * 0.1, lambda: falling * 1.0)
 
 
+def with_a_count_of_its_own():
+    """The counter is first made outside of the framework's schedule, for a value to be fetched."""
+    epoch = layers.floor(layers.learning_rate_scheduler._decay_step_counter() / 2.0)
+    epoch.stop_gradient = True
+    return layers.piecewise_decay([1, 2, 4], [0.1, 0.05, 0.02, 0.01])
+
+
 def compounded():
     rate = held(0.1)
     layers.assign(rate * 0.8, rate)
     return rate
 
 
-RATES = [cosine_with_warmup, restarts, scaled_schedule, compounded]
+RATES = [cosine_with_warmup, restarts, scaled_schedule, with_a_count_of_its_own, compounded]
 
 
 def built(make, minimize=optimizer.Momentum, momentum=0.9, table=False):
