@@ -76,7 +76,8 @@ def _leading_to_rates(block: Block) -> set[int]:
         found -= bad
     # Constants alone need no schedule: servers make them beside each update, trainers fetch them.
     names = {name for i in found for name in read[i] | written[i]}
-    return found if any(persistable(block, name) for name in names) else set()
+    moving = {name for i in scheduled for name in written[i]}
+    return found if any(n in moving or persistable(block, n) for n in names) else set()
 
 
 def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]]) -> list[int]:

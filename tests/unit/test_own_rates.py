@@ -60,13 +60,24 @@ def with_a_count_of_its_own():
     return layers.piecewise_decay([1, 2, 4], [0.1, 0.05, 0.02, 0.01])
 
 
+def clipped():
+    return layers.clip(layers.exponential_decay(0.1, 1, 0.7), 0.03, 1.0)
+
+
 def compounded():
     rate = held(0.1)
     layers.assign(rate * 0.8, rate)
     return rate
 
 
-RATES = [cosine_with_warmup, restarts, scaled_schedule, with_a_count_of_its_own, compounded]
+RATES = [
+    cosine_with_warmup,
+    restarts,
+    scaled_schedule,
+    with_a_count_of_its_own,
+    clipped,
+    compounded,
+]
 
 
 def built(make, minimize=optimizer.Momentum, momentum=0.9, table=False):
