@@ -18,6 +18,7 @@ from hpcdist.graph.roles import Role
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.recompute import AGAIN
 from hpcdist.runtime.batches.scatter_batch import (
     batched_names,
     is_loss_gradient,
@@ -155,7 +156,9 @@ class RowTreatment:
         }
 
     def _is_backward(self, op: Operator) -> bool:
-        return bool(op.role & Role.BACKWARD) and id(op) not in self._before_loss
+        # What is computed again is of the rows what it was at first.
+        again = all(name.endswith(AGAIN) for name in op.output_arg_names)
+        return bool(op.role & Role.BACKWARD) and not again and id(op) not in self._before_loss
 
     def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
         """Rows must have a first dimension that is left open."""
