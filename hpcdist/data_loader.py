@@ -281,7 +281,7 @@ class DatasetLoader:
 
     def __iter__(self) -> Iterator[list[Batch]]:
         """Begin a pass."""
-        with closing(self._dataset.batches()) as batches:
+        with closing(self._dataset.batches(self._drop_last)) as batches:
             while parts := _read(lambda: list(islice(batches, self._places))):
                 if len(parts) == self._places or not self._drop_last:
                     yield parts
@@ -320,8 +320,8 @@ class DataLoader:
 
     @staticmethod
     def from_dataset(dataset: Any, places: Any, drop_last: bool = True) -> DatasetLoader:
-        """Return a loader of the batches of a Dataset, which gives its last, short one too.
+        """Return a loader of the batches of a Dataset.
 
-        ``drop_last`` is about places, as in `from_generator`.
+        With ``drop_last`` neither a last, short batch, nor batches that are too few for all places.
         """
         return DatasetLoader(dataset, places, drop_last)

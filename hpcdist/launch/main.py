@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import logging
 import os
 import sys
@@ -71,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     if words and words[0] in COMMANDS:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are no error
+                stream.reconfigure(errors="backslashreplace")
         COMMANDS[words[0]](words[1:])
         return
     hold_warning()

@@ -20,7 +20,7 @@ from typing import Any
 
 from hpcdist.errors import HpcdistError, TraceError
 from hpcdist.launch.options import argument
-from hpcdist.launch.words import counted
+from hpcdist.launch.words import counted, printable
 from hpcdist.setting import Number
 from hpcdist.trace import status
 from hpcdist.trace.status import JobFacts, RankStatus
@@ -254,15 +254,18 @@ def _drawn(found: TopView) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    def line(text: str, style: str = "") -> Text:
+        return Text(printable(text), style)
+
     table = Table(box=None, pad_edge=False)
     for head in HEADS:
         right = head in ("step", "steps/s", "waits", "memory")
         table.add_column(head, justify="right" if right else "left", no_wrap=head != "now")
     for row in found.rows:
-        table.add_row(*map(Text, row))
-    lines = [Text(found.title, style="bold")]
+        table.add_row(*map(line, row))
+    lines = [line(found.title, "bold")]
     if found.metrics:
-        lines.append(Text(found.metrics))
-    lines += [Text(trouble, style="bold red") for trouble in found.troubles]
-    below = [Text(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
+        lines.append(line(found.metrics))
+    lines += [line(trouble, "bold red") for trouble in found.troubles]
+    below = [line(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
     return Group(*lines, table, *below)

@@ -138,6 +138,13 @@ def test_every_pass_gives_the_batches_of_all_files_in_their_order(kind, files):
         assert labels_of(made) == [[0, 1], [2, 10], [11, 12], [13]]
 
 
+def test_batches_have_32_samples_where_none_is_said(tmp_path):
+    made = fluid.DatasetFactory().create_dataset()
+    made.set_use_var(data())
+    made.set_filelist([str(write(tmp_path / "a", range(50)))])
+    assert [len(batch["label"]) for batch in made.batches()] == [32, 18]  # as in Fluid
+
+
 def test_a_batch_feeds_dense_values_and_sequences(tmp_path):
     (tmp_path / "a").write_text("".join(LINES))
     batch = next(dataset("QueueDataset", [tmp_path / "a"]).batches())
@@ -330,7 +337,7 @@ def test_what_a_dataset_refuses(tmp_path, files):
         with pytest.raises(DataNotImplementedError, match="use InMemoryDataset"):
             refused()
     memory = fluid.DatasetFactory().create_dataset("InMemoryDataset")
-    for name in ("parse_ins_id", "parse_content", "parse_logkey", "enable_pv_merge"):
+    for name in ("parse_logkey", "enable_pv_merge"):
         getattr(memory, f"set_{name}")(False)
         with pytest.raises(DataNotImplementedError, match=f"set_{name}: .*in the pipe command"):
             getattr(memory, f"set_{name}")(True)
@@ -344,13 +351,21 @@ def test_what_a_dataset_refuses(tmp_path, files):
     for name in ("hdfs:/user/part-0", "afs:/user/part-0"):
         with pytest.raises(DataNotImplementedError, match=f"{name}: mount the file system"):
             queue.set_filelist(["part-1", name])
-    with pytest.raises(DataNotImplementedError, match="in the pipe command"):
-        fluid.InMemoryDataset().set_merge_by_lineid()
+    with pytest.raises(DataError, match="set_merge_by_lineid: expected at least 0, got -1"):
+        memory.set_merge_by_lineid(-1)
+    loaded = dataset("InMemoryDataset", files)
+    loaded.load_into_memory()
+    with pytest.raises(DataError, match="call it before samples are loaded"):
+        loaded.set_merge_by_lineid()
 
 
 def test_the_description_is_fluids():
     queue = fluid.dataset.QueueDataset()
     queue.set_use_var(data()[:2])
+    queue.set_pipe_command("awk '{print \"x\"}' \\ é")
+    assert queue.desc().endswith(r'''pipe_command: "awk \'{print \"x\"}\' \\ \303\251"''' + "\n")
+    assert "batch_size" not in queue.desc()
+    queue.set_pipe_command("cat")
     queue.set_batch_size(3)
     assert queue.desc() == (
         'name: "MultiSlotDataFeed"\nbatch_size: 3\nmulti_slot_desc {\n  slots {\n'
@@ -364,7 +379,9 @@ def test_a_loader_gives_the_batches_of_a_dataset(files):
     made = dataset("QueueDataset", files)
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1))
     steps = [[np.asarray(p["label"]).ravel().tolist() for p in step] for step in loader()]
-    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]], [[13]]]
+    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]]]  # the last batch is short
+    loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1), drop_last=False)
+    assert [len(part["label"]) for step in loader for part in step] == [2, 2, 2, 1]
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(3), drop_last=True)
     assert [len(step) for step in loader] == [3]
 

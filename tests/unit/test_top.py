@@ -164,6 +164,16 @@ def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
     assert "no sign of life" not in out
 
 
+def test_names_do_not_command_the_terminal(tmp_path, capsys):
+    named = replace(HEALTHY[0], host="\x1b[2J", metrics={"\x1b]0;x\x07loss[red]": (40, 0.25)})
+    status.begin_job(tmp_path, replace(JOB, script="\x9b2J.py"))
+    status.write(tmp_path, replace(named, unix_s=time.time()))
+    top.main([str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "loss[red] 0.25" in out and "2J.py" in out
+    assert all(c.isprintable() or c == "\n" for c in out)
+
+
 def test_a_directory_without_a_job_is_refused_with_what_to_do(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         top.main([str(tmp_path)])
