@@ -113,7 +113,7 @@ class RowTreatment:
         condition = op.input("Condition")[0]
         outs = op.output("Out")
         if self.of(condition).how is not How.SAME:
-            why = "a loop turns as often as rows of the batch say"
+            why = "how often a loop turns depends on rows of the batch"
             return dict.fromkeys(outs, OfRows(How.MIXED, why=why))
         if condition in self._own:
             self._own.update(n for n in outs if self.of(n).how is How.SAME)
@@ -335,7 +335,7 @@ class SharedProgram:
         return self._rows.of(name) if name in self._program.global_block().vars else SAME
 
 
-_ELSE = "change it, or call DistributeTranspiler.transpile in the script and cut the data there"
+_ELSE = "change it, or call DistributeTranspiler.transpile in the script and divide the data there"
 
 
 def draws_by_rows(op: Operator) -> bool:

@@ -416,7 +416,7 @@ def check_counts(main: Program, trainers: int) -> None:
                 f"{op.place} {op} gives numbers of rows as gradients: where trainers sum "
                 "these, each would add those of the whole batch; let servers keep all parameters "
                 "(--pservers, without --dense collective), or call DistributeTranspiler.transpile "
-                "in the script and cut the data there"
+                "in the script and divide the data there"
             )
 
 
