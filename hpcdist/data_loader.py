@@ -245,7 +245,6 @@ def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]
 class PyReader(GeneratorLoader):
     """The same under Fluid's older names."""
 
-    decorate_sample_generator = GeneratorLoader.set_sample_generator
     decorate_sample_list_generator = GeneratorLoader.set_sample_list_generator
     decorate_batch_generator = GeneratorLoader.set_batch_generator
     decorate_paddle_reader = GeneratorLoader.set_sample_list_generator
@@ -262,6 +261,16 @@ class PyReader(GeneratorLoader):
     ) -> None:
         name = name or unique_name.generate("py_reader")
         super().__init__(feed_list, capacity, use_double_buffer, iterable, return_list, name=name)
+
+    def decorate_sample_generator(
+        self,
+        sample_generator: Reader,
+        batch_size: int,
+        drop_last: bool = True,
+        places: Any = None,
+    ) -> GeneratorLoader:
+        """Do as `set_sample_generator`."""
+        return self.set_sample_generator(sample_generator, batch_size, drop_last, places)
 
     @property
     def variables(self) -> list[Variable]:

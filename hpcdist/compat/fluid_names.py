@@ -63,7 +63,7 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         r".*([tT]rainer|Device_?[Ww]orker|device_worker|Hogwild|Section|(?i:data_?feed_?desc))",
         r".*(Dataset|dataset\.|DataLoader|data_loader|PyReader|py_reader|read_file|double_buffer)",
         r".*(BlockingQueue|blocking_queue|FeedReader|GeneratorLoader|multiprocess_reader)",
-        r".*(core\.Reader|default_collate|dataloader|data_generator|distributed_batch_reader)",
+        r".*(core\.Reader|default_collate|dataloader|data_generator)",
         r"fluid\.data_feeder\.",
     ),
     "what is sent and received is decided by DistributeTranspiler; fluid.io saves and loads": (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hpcdist.errors import LaunchError, TraceError
 from hpcdist.launch import options, top, watching
@@ -162,6 +165,21 @@ def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
     for expected in ("job 4711", "loss 0.25", "0 trainer 0", "2 server 0", "90%", "200 MiB"):
         assert expected in out
     assert "no sign of life" not in out
+
+
+def test_in_a_narrow_terminal_words_are_cut_and_numbers_are_not():
+    waits = {"cause": "parameters from servers", "waits_for": "parameters from servers"}
+    ranks = [rank(k, rss_mib=2048.0, **waits) for k in range(3)]
+    told = shown(*(replace(one, host="a-node-of-a-cluster") for one in ranks))
+    for width in (160, 100, 80, 60):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(top._drawn(told, width))
+        lines = console.export_text().splitlines()
+        assert max(map(len, lines)) <= width
+        rows = [line for line in lines if re.match(r"[012] (trainer|server)", line)]
+        assert len(rows) == 3
+        assert all(re.search(r"\b40 +8 +\d+% .*2,048 MiB", row) for row in rows)
+        assert all(("a-node" in row) == (width > 60) for row in rows)
 
 
 def test_names_do_not_command_the_terminal(tmp_path, capsys):
