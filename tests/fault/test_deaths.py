@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.abort import lives
+from hpcdist.launch.termination import lives
 from tests.jobs import LIMIT_S, TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
 
 pytestmark = needs_mpirun

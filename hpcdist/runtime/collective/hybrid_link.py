@@ -13,7 +13,8 @@ from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.collective.collective_link import CollectiveLink, check_counts
+from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.collective.sum_checks import check_counts
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
 from hpcdist.runtime.tables.pull_push import Call, bind_steps, specs_of
