@@ -6,7 +6,9 @@ import atexit
 import io
 import logging
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
