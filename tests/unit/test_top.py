@@ -366,7 +366,7 @@ def test_a_directory_that_is_full_is_refused_at_the_start(tmp_path, monkeypatch)
 
     monkeypatch.setattr(status, "begin_job", full)
     with pytest.raises(
-        LaunchError, match="rank 0 .* cannot write its first status .*No space left"
+        LaunchError, match="rank 0 .* cannot write its first status: .*No space left"
     ):
         watch(str(tmp_path)).prepare(first_of_host=True)
 
