@@ -23,7 +23,7 @@ from hpcdist.comm.pmix_event import report_death
 from hpcdist.comm.progress import waiting_for
 from hpcdist.errors import DeadlineError, RankFailure
 from hpcdist.launch import logs, report, stacks
-from hpcdist.launch.host_board import Fact, HostBoard
+from hpcdist.launch.host_board import LAST_WORDS, Fact, HostBoard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
@@ -83,9 +83,9 @@ class Guard:
         if self._tolerant:
             os._exit = self._exit_of_scripts
         if self._tolerant and all(me.rank < peer.rank for peer in self._neighbours):
-            self._beside_launcher = watch_launcher(
-                [me.pid, *(peer.pid for peer in self._neighbours)]
-            )
+            here = [me, *self._neighbours]
+            board = self._board.file if len(here) == len(peers) else None
+            self._beside_launcher = watch_launcher([p.pid for p in here], board, LAST_WORDS)
 
     def _exit_of_scripts(self, status: int) -> NoReturn:
         """Be killed, where a script calls os._exit with a code other than 0.
@@ -101,6 +101,7 @@ class Guard:
             away = len(self._neighbours) + 1 < len(self._peers)
             if stays or (away and self._goes_on_without(self._me) is not False):
                 os.kill(os.getpid(), signal.SIGKILL)
+            self._board.note(Fact.FAILS)
         _exit(status)
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -247,6 +248,19 @@ class Guard:
         for peer in sorted(dead, key=lambda peer: peer.rank):
             self.name_death(peer.rank, report.of_late_death(peer, self._is_done(peer)))
 
+    def check_a_trainer_has_finished(self, failed: Iterable[int]) -> None:
+        """End the job if every trainer has died, the last one behind its last step.
+
+        Call it on a server when all that live have met. ``failed``: what MPI knows of the dead.
+        """
+        dead = {*self._departed(), *(self._peers[rank] for rank in failed)}
+        trainers = {peer for peer in self._peers if peer.role.kind != PSERVER}
+        if trainers <= dead and not any(self._is_done(peer) for peer in trainers):
+            with self._ending:
+                names = " and ".join(map(str, sorted(trainers, key=lambda peer: peer.rank)))
+                self._say(f"{names} died before any trainer's script had ended; the job failed")
+                self._end(1)
+
     def leave(self, finalize: Callable[[], None]) -> None:
         """Leave MPI by ``finalize``, and this host's ranks when they have left it too.
 
@@ -366,6 +380,7 @@ class Guard:
         while not self._fatal() and self._spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)
         if self._fatal() or not self._spared():  # the launcher ends the job
+            self._board.note(Fact.FAILS)
             self._report_deaths()
             _exit(_code_when_ended())
         if self._tolerant and self._goes_on_without(self._me) is not False:

@@ -54,7 +54,7 @@ from hpcdist.launch import (
     top,
     watching,
 )
-from hpcdist.launch.abort import Guard
+from hpcdist.launch.abort import PATIENCE_S, Guard
 from hpcdist.launch.doctor import command as doctor
 from hpcdist.launch.doctor import stale_files
 from hpcdist.launch.logs import Output
@@ -101,11 +101,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if asked.umask is not None:
         os.umask(asked.umask)
     stop_watching = pre_init_watchdog.watch()
+    transport = None
     try:
         if asked.deadline is not None:
             settings.RPC_DEADLINE.write(asked.deadline)
         settings.ON_NAN.write(asked.on_nan)
-        transport = None
         if (started := launched_size()) is not None:
             # Open MPI's osc/ucx complains when windows are made; ours are of shared memory.
             os.environ.setdefault("OMPI_MCA_osc", "^ucx")
@@ -119,6 +119,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     except LaunchError as error:
         stop_watching()
         _refuse(error)
+    except Exception as error:
+        if transport is None:
+            raise
+        # Nobody watches the ranks yet, and a tolerant mpirun says nothing of one that has ended.
+        if report.is_of_messages(error):  # then another rank knows more
+            time.sleep(PATIENCE_S)
+        me = f"rank {transport.rank} on {socket.gethostname()} failed before its script"
+        Output().announce(f"{me}\n{report.user_traceback(error, asked.script)}")
+        transport.abort(1)
 
 
 def _refuse(error: HpcdistError) -> NoReturn:
@@ -244,6 +253,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         _end_trace(recorded, transport)
         if transport.rank in cluster.servers[:1]:
             ends.name_the_dead(transport.failed())
+            ends.check_a_trainer_has_finished(transport.failed())
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:

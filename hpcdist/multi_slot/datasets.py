@@ -39,6 +39,8 @@ from hpcdist.trace.events import Count
 logger = logging.getLogger("hpcdist.multi_slot")
 
 AHEAD = 8  # batches
+# Of FLAGS_rpc_deadline: whoever waits for files says so before others give up waiting for it.
+PATIENCE = 0.8
 FLUIDS_BATCH_SIZE = 32  # where the script says none
 
 # What to use instead of what Fluid's packages have for programs that are not in them.
@@ -168,7 +170,8 @@ def _samples_of_file(
     path: str, command: str, slots: Sequence[SampleSlot], texts: int = 0
 ) -> Iterator[Samples]:
     through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
-    return samples_of(lines_of(path, command), slots, path + through, texts)
+    patience_s = settings.RPC_DEADLINE.read() / 1000 * PATIENCE
+    return samples_of(lines_of(path, command, patience_s), slots, path + through, texts)
 
 
 class QueueDataset(DatasetBase):
