@@ -130,8 +130,10 @@ def test_what_fails_before_the_script_ends_the_job(tmp_path):
     )
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ended = Job(tmp_path, "", "--quiet", ranks=2, tolerant=True, env={"PYTHONPATH": path}).end()
-    assert (ended.code, len(ended.messages)) == (1, 1)
-    assert "rank 1 on" in ended.messages[0] and "failed before its script" in ended.messages[0]
+    assert ended.code != 0
+    # A watcher beside rank 0 may see it end, too.
+    assert all("rank 1" in message for message in ended.messages)
+    assert any("failed before its script" in message for message in ended.messages)
     assert "FileNotFoundError: No usable temporary directory" in ended.err
 
 

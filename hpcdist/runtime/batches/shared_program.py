@@ -135,6 +135,8 @@ class RowTreatment:
             return dict.fromkeys(names, _GRADIENT)
         if all(of.how is How.SAME for of in given.values()):
             return dict.fromkeys(names, SAME)
+        if op.type == "slice" and self._asks_beyond_rows(op):
+            return dict.fromkeys(names, SAME)
         if mixed:
             return dict.fromkeys(names, mixed[0])
         if any(of.how is How.GRADIENT for of in given.values()):
@@ -153,6 +155,16 @@ class RowTreatment:
             for slot, held in op.outputs.items()
             for name in held
         }
+
+    def _asks_beyond_rows(self, op: Operator) -> bool:
+        """Tell whether this takes extents of a shape that are the same for all rows."""
+        var = op.block.find_var(op.input("Input")[0])
+        made = None if var is None else var.op
+        if made is None or made.type != "shape":
+            return False
+        places = [slot for slot in op.inputs if slot != "Input" and op.inputs[slot]]
+        apart = self.of(made.input("Input")[0]).how in (How.SAME, How.ROWS, How.RAGGED)
+        return apart and not places and list(op.attrs["axes"]) == [0] and op.attrs["starts"][0] > 0
 
     def _is_backward(self, op: Operator) -> bool:
         return bool(op.role & Role.BACKWARD) and id(op) not in self._before_loss
