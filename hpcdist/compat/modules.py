@@ -76,6 +76,8 @@ SOURCES = {
     "hpcdist.contrib": (f"{_OWN}.program_statistics",),
     "hpcdist.contrib.extend_optimizer": ("hpcdist.contrib",),
     "hpcdist.contrib.layers": ("hpcdist.contrib", "hpcdist.layers"),
+    "hpcdist.contrib.layers.metric_op": ("hpcdist.contrib", "hpcdist.layers"),
+    "hpcdist.contrib.layers.nn": ("hpcdist.contrib", "hpcdist.layers"),
     "hpcdist.contrib.layers.rnn_impl": ("hpcdist.contrib",),
     "hpcdist.core": ("hpcdist", f"{_OWN}.predictor", "hpcdist.io.descs"),
     "hpcdist.data_feed_desc": ("hpcdist",),

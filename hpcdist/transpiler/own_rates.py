@@ -12,7 +12,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import AFTER_UPDATES, ROLE_ATTR, Role
 from hpcdist.graph.variable import Parameter
-from hpcdist.transpiler.program_roles import nested
+from hpcdist.transpiler.program_roles import nested, persistable
 
 # What an update reads that may be computed anew in every step.
 _RATES = ("LearningRate", "Beta1Tensor", "Beta2Tensor")
@@ -68,7 +68,9 @@ def _leading_to_rates(block: Block) -> set[int]:
         if not bad:
             break
         found -= bad
-    return found
+    # Constants alone need no schedule: servers make them beside each update, trainers fetch them.
+    names = {name for i in found for name in read[i] | written[i]}
+    return found if any(persistable(block, name) for name in names) else set()
 
 
 def _on_servers(op: Operator) -> bool:
@@ -86,4 +88,4 @@ def _kept(block: Block, name: str) -> bool:
     var = block.find_var(name)
     if var is None:  # of a sub-block
         return True
-    return var.persistable and not var.is_data and not isinstance(var, Parameter)
+    return var.persistable and not (var.is_data or isinstance(var, Parameter))

@@ -159,6 +159,13 @@ def test_trainers_run_nothing_of_it(sync):
         assert {op.role for op in server.block(server.distribution.schedule).ops} == {Role.LR_SCHED}
 
 
+def test_rates_of_constants_stay_on_trainers_too_where_they_can_be_fetched():
+    main, startup, *_ = built(lambda: layers.fill_constant([1], "float32", 0.2) * 0.5)
+    made = transpile((main, startup), 0, "ps0:1", 2, sync_mode=False)
+    kinds = [op.type for op in made.get_trainer_program().global_block().ops]
+    assert "scale" in kinds and made.get_pserver_program("ps0:1").distribution.schedule == -1
+
+
 def test_what_is_kept_beside_a_counter_is_refused_where_trainers_count():
     main, startup, *_ = built(compounded)
     with pytest.raises(PlanError, match="'learning_rate' from one step to the next"):
