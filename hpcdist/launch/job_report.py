@@ -149,7 +149,7 @@ def _silent(found: Sequence[RankRecording]) -> str:
         return ""
     return (
         f"nothing was written by {counted(len(ranks), 'rank')}: {', '.join(map(str, ranks))}. Such "
-        "a rank was killed, or it is stopped, or its launcher left it no time"
+        "a rank was killed, is stopped, or was ended before it could write"
     )
 
 

@@ -133,7 +133,7 @@ def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | N
         ago = now_s - max(r.unix_s for r in running)
         troubles.append(
             f"nothing has been written for {_seconds(ago)}: the job was killed, or the clock here "
-            "is another one"
+            "differs"
         )
     else:
         troubles += [

@@ -52,7 +52,7 @@ def _opened(path: str, within_s: float | None) -> IO[bytes]:
     # Whoever opens a fifo waits for its writer, else.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
     try:
-        if not select.select([file], [], [], within_s)[0]:
+        if not _is_ready(file, within_s):
             raise DataError(f"{path}: nothing came from it for {within_s:g} s")
         os.set_blocking(file.fileno(), True)
     except BaseException:
@@ -98,11 +98,18 @@ def _piped(
             raise
 
 
+def _is_ready(file: IO[bytes], within_s: float | None) -> bool:
+    """Wait until there is something to read, or the end; False: not in time."""
+    waiting = select.poll()  # takes files of any number, unlike select()
+    waiting.register(file, select.POLLIN)
+    return bool(waiting.poll(None if within_s is None else within_s * 1000))
+
+
 def _read(file: IO[bytes], path: str, called: str, within_s: float | None) -> bytes:
     """Return up to CHUNK_BYTES, fewer only at the end; DataError if nothing comes in time."""
     data = bytearray()
     while len(data) < CHUNK_BYTES:
-        if not select.select([file], [], [], within_s)[0]:
+        if not _is_ready(file, within_s):
             raise DataError(
                 f"{path}: {called} wrote nothing for {within_s:g} s; --deadline sets how long to "
                 "wait"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.abort import lives
+from hpcdist.launch.termination import lives
 from tests.fault.kills import Death, Kill, run
 from tests.jobs import LIMIT_S, TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
 
@@ -232,7 +232,7 @@ def test_sigterm_to_a_server_alone_is_told(tmp_path, tolerant):
     assert ended.code != 0
     assert len(ended.messages) == 1
     assert "rank 3 (server 1" in ended.messages[0] and "SIGTERM" in ended.messages[0]
-    assert "no checkpoint was saved" in ended.err
+    assert "there is no checkpoint to resume from" in ended.err
 
 
 @needs_tolerance

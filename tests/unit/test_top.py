@@ -65,7 +65,7 @@ def test_a_silent_rank_is_named():
 def test_a_job_that_was_killed_is_told_once():
     found = shown(*(replace(r, unix_s=NOW - 400) for r in HEALTHY))
     assert found.troubles == (
-        "nothing has been written for 6 min: the job was killed, or the clock here is another one",
+        "nothing has been written for 6 min: the job was killed, or the clock here differs",
     )
 
 
@@ -336,8 +336,8 @@ def test_that_metrics_are_lost_is_told_though_a_full_disk_has_been(tmp_path, cap
     monkeypatch.undo()
     one.close(ENDED)
     assert [message.split(": ", 1)[1] for message in caplog.messages] == [
-        "[Errno 28] full; it tries on",
-        "[Errno 28] full: metrics are lost; it tries on",
+        "[Errno 28] full; it keeps trying",
+        "[Errno 28] full: metrics are lost; it keeps trying",
     ]
 
 
@@ -365,7 +365,9 @@ def test_a_directory_that_is_full_is_refused_at_the_start(tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(status, "begin_job", full)
-    with pytest.raises(LaunchError, match="rank 0 .* cannot begin to tell .*No space left"):
+    with pytest.raises(
+        LaunchError, match="rank 0 .* cannot write its first status: .*No space left"
+    ):
         watch(str(tmp_path)).prepare(first_of_host=True)
 
 
