@@ -30,8 +30,11 @@ class GradientClipBase:
 
     def __call__(self, params_grads: ParamGrads) -> ParamGrads:
         """Append the operators that clip these gradients and return (parameter, new gradient)."""
-        chosen = [p.name for p, _ in params_grads if self._need_clip is None or self._need_clip(p)]
-        pairs = [(p, g) for p, g in params_grads if p.name in chosen]
+        pairs = [
+            (p, g)
+            for p, g in params_grads
+            if g is not None and (self._need_clip is None or self._need_clip(p))
+        ]
         before = _ops(pairs)
         clipped = {p.name: (p, g) for p, g in self._clip(pairs)} if pairs else {}
         _retarget(before, list(clipped.values()))
@@ -98,6 +101,9 @@ class GradientClipByValue(GradientClipBase):
             min = -max
         self.max, self.min = float(max), float(min)
 
+    def __str__(self) -> str:
+        return f"Gradient Clip By Value, min = {self.min:f}, max={self.max:f}"
+
     def _create(self, param: Parameter, grad: Variable, context: Any = None) -> Variable:
         return layers.clip(grad, min=self.min, max=self.max)
 
@@ -108,6 +114,9 @@ class GradientClipByNorm(GradientClipBase):
     def __init__(self, clip_norm: float, need_clip: Any = None) -> None:
         super().__init__(need_clip)
         self.clip_norm = float(clip_norm)
+
+    def __str__(self) -> str:
+        return f"Gradient Clip By Norm, clip_norm={self.clip_norm:f}"
 
     def _create(self, param: Parameter, grad: Variable, context: Any = None) -> Variable:
         return layers.clip_by_norm(grad, max_norm=self.clip_norm)
@@ -122,6 +131,9 @@ class GradientClipByGlobalNorm(GradientClipBase):
         super().__init__(need_clip)
         self.clip_norm = float(clip_norm)
         self.group_name = group_name
+
+    def __str__(self) -> str:
+        return f"Gradient Clip By GlobalNorm, global_norm={self.clip_norm:f}"
 
     def _limit(self) -> Variable:
         return layers.fill_constant([1], "float32", self.clip_norm)

@@ -25,7 +25,8 @@ class WeightDecayRegularizer:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return f"{type(self).__name__.removesuffix('Regularizer')}({self.coeff})"
+        kind = type(self).__name__.removesuffix("Regularizer")
+        return f"{kind}, regularization_coeff={self.coeff:f}"
 
 
 class L2DecayRegularizer(WeightDecayRegularizer):

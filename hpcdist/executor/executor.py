@@ -313,6 +313,8 @@ def _names(fetch_list: Any) -> tuple[str, ...]:
         return ()
     if isinstance(fetch_list, str) or not isinstance(fetch_list, (list, tuple)):
         fetch_list = [fetch_list]
+    if any(isinstance(f, (list, tuple)) for f in fetch_list):
+        fetch_list = [f for part in fetch_list for f in _names(part)]
     try:
         return tuple([f if type(f) is str else f.name for f in fetch_list])
     except AttributeError:

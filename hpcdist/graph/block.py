@@ -54,6 +54,8 @@ class Block:
         ``initializer`` appends its operator to this block, unless one there makes the parameter.
         """
         block = self.program.global_block()
+        if not facts.get("shape"):
+            raise GraphError(f"create_parameter: {name!r} must have a shape such as [3, 4]")
         parameter = Parameter(block, name, **facts)
         block.add_var(parameter)
         if initializer is not None and parameter.op is None:

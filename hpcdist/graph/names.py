@@ -54,8 +54,10 @@ def _installed(new: UniqueNames | None) -> UniqueNames:
 
 
 @contextmanager
-def guard(new_generator: str | UniqueNames | None = None) -> Iterator[None]:
+def guard(new_generator: str | bytes | UniqueNames | None = None) -> Iterator[None]:
     """Count afresh inside the ``with``; a string becomes a prefix of every name."""
+    if isinstance(new_generator, bytes):  # a str of Python 2
+        new_generator = new_generator.decode()
     new = UniqueNames(new_generator) if isinstance(new_generator, str) else new_generator
     old = _installed(new)
     try:

@@ -107,12 +107,17 @@ def load_program_state(
     """Return what `save`, or `save_vars` and its kin, have saved: arrays by name.
 
     Not the rows of distributed tables, which no array may hold.
-    ``var_list`` names the variables in a file that Fluid's `save_vars` has combined.
+    ``var_list`` chooses variables of what `save_vars` has saved; it must name all those in a file
+    that Fluid's has combined.
     """
     prefix = _prefix(model_path)
     params, optimizer = Path(f"{prefix}{PARAMS}"), Path(f"{prefix}{OPTIMIZER}")
     if not params.exists():
-        return _saved_vars(Path(model_path), var_list)
+        if not all(isinstance(var, Variable) for var in var_list or ()):
+            raise GraphTypeError(f"var_list: expected Variables, got {var_list!r}")
+        saved = _saved_vars(Path(model_path), var_list)
+        wanted = saved.keys() if var_list is None else {var.name for var in var_list}
+        return {name: array for name, array in saved.items() if name in wanted}
     state = _state(params)
     return {**state, **_state(optimizer)} if optimizer.exists() else state
 
@@ -215,8 +220,6 @@ def _saved_vars(path: Path, var_list: Sequence[Variable] | None) -> dict[str, np
         raise CheckpointError(f"{path}: there is no such file or directory, nor {path}{PARAMS}")
     if var_list is None:
         raise GraphError(f"var_list is required when loading from a single file: {path}")
-    if not all(isinstance(var, Variable) for var in var_list):
-        raise GraphTypeError(f"var_list: expected Variables, got {var_list!r}")
     tensors = tensors_of(path.parent, path.name, len(var_list))
     names = sorted(var.name for var in var_list)
     return {name: tensor.read() for name, tensor in zip(names, tensors)}

@@ -10,6 +10,7 @@ from typing import Any
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.arrays import merge_lod_tensor, select_input
 from hpcdist.layers.control_flow import equal, logical_not
@@ -167,8 +168,14 @@ def switch_case(
     """
     if isinstance(branch_fns, Mapping):
         branch_fns = list(branch_fns.items())
+    if not isinstance(branch_fns, (list, tuple)):
+        raise GraphTypeError(f"switch_case: expected a list or dict, got {branch_fns!r}")
     if all(callable(function) for function in branch_fns):
         branch_fns = list(enumerate(branch_fns))
+    if not all(isinstance(p, tuple) and len(p) == 2 and callable(p[1]) for p in branch_fns):
+        raise GraphTypeError(f"switch_case: expected pairs (number, function), got {branch_fns}")
+    if not isinstance(branch_index, Variable) or is_float(branch_index.dtype):
+        raise GraphTypeError(f"switch_case: branch_index must be whole, got {branch_index}")
     numbers = [number for number, _ in branch_fns]
     if len(set(numbers)) < len(numbers) or not all(isinstance(n, int) for n in numbers):
         raise GraphError(f"switch_case: branches must have different whole numbers, got {numbers}")

@@ -10,6 +10,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, linear, not_on_rows, shifted
+from hpcdist.graph.values import ARRAY
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same, same_buffer
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ops.sparse import SPARSE, merge_into
@@ -22,6 +23,8 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
     if all(x.type == SPARSE for x in xs):
         rows = -1 if any(x.rows < 0 for x in xs) else sum(x.rows for x in xs)
         return Meta(xs[0].shape, xs[0].dtype, SPARSE, rows)
+    if xs[0].type == ARRAY:  # the gradients of an array that is read more than once
+        return Meta(xs[0].shape, xs[0].dtype, ARRAY)
     shape = list(xs[0].shape)
     for x in xs[1:]:
         if len(x.shape) != len(shape) or any(

@@ -18,6 +18,7 @@ from hpcdist.graph.rows import (
     reduces,
     sized,
 )
+from hpcdist.graph.values import ARRAY
 from hpcdist.ops.common import (
     Wanted,
     in_sequence,
@@ -124,6 +125,10 @@ def _assign_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
     return functools.partial(xp.copyto, out, x)
 
 
+def _assign_infer(x: Meta) -> Meta:
+    return Meta(x.shape, x.dtype, ARRAY) if x.type == ARRAY else same(x)
+
+
 def _assign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     return [GradOp("assign", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {})]
@@ -133,7 +138,7 @@ define(
     "assign",
     "X -> Out",
     rows=by_element(totals=moved),
-    infer=same,
+    infer=_assign_infer,
     bind=_assign_bind,
     inplace={"Out": "X"},
     grad=_assign_grad,

@@ -24,6 +24,7 @@ from hpcdist.optimizer.kinds import (
 from hpcdist.optimizer.private import DpsgdOptimizer
 from hpcdist.optimizer.recompute import RecomputeOptimizer
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
+from hpcdist.regularizer import append_regularization_ops as append_regularization_ops
 
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer

@@ -191,3 +191,12 @@ def test_refusals() -> None:
         loss = net(a=1.0)
         with pytest.raises(TypeError, match="gradient_clip of 'a'"):
             optimizer.SGD(1.0).minimize(loss)
+
+
+def test_a_clip_passes_by_what_has_no_gradient_and_says_what_it_is() -> None:
+    with program_guard(Program(), Program()):
+        w = layers.create_parameter([2], "float32")
+        assert GradientClipByGlobalNorm(1.0)([(w, None)]) == [(w, None)]
+    assert str(GradientClipByNorm(2.0)) == "Gradient Clip By Norm, clip_norm=2.000000"
+    assert str(GradientClipByGlobalNorm(1.0)) == "Gradient Clip By GlobalNorm, global_norm=1.000000"
+    assert str(GradientClipByValue(1.0)) == "Gradient Clip By Value, min = -1.000000, max=1.000000"

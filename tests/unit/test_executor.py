@@ -63,6 +63,13 @@ def test_fetched_values_survive_the_next_run(ready):
     np.testing.assert_array_equal(first, kept)
 
 
+def test_lists_within_the_fetch_list_are_taken_one_after_another(ready):
+    exe, main, scope = ready
+    lists = [["loss"], ["sum", main.global_block().var("x")]]
+    found = exe.run(main, feed={"x": x_of(4)}, fetch_list=lists, scope=scope)
+    assert [value.shape for value in found] == [(1,), (4, 1), (4, 3)]
+
+
 def test_temporaries_share_memory(ready):
     exe, main, scope = ready
     exe.run(main, feed={"x": x_of(1000)}, fetch_list=["loss"], scope=scope)

@@ -470,3 +470,11 @@ def test_parts_of_a_program_print_alone(programs):
     assert op.to_string(True) == str(op) and block.var("x").to_string(True) == str(block.var("x"))
     assert (op.idx, "x_num_col_dims" in op.attr_names) == (0, True)
     assert list(block.iter_parameters()) == main.all_parameters()
+
+
+def test_a_prefix_of_names_may_be_bytes_and_a_parameter_has_a_shape(programs):
+    with fluid.unique_name.guard(b"p_"):
+        assert fluid.unique_name.generate("a") == "p_a_0"
+    for shape in (None, []):
+        with pytest.raises(GraphError, match="must have a shape"):
+            fluid.default_main_program().global_block().create_parameter(name="w", shape=shape)

@@ -334,3 +334,39 @@ def test_a_memory_of_sequences_of_sequences_has_a_row_for_each_outer_one():
     fed = fluid.create_lod_tensor(rows, [[1, 2], [3, 1, 2]], fluid.CPUPlace())
     (got,) = fluid.Executor().run(feed={"x": fed}, fetch_list=[out])
     assert got.tolist() == [(rows[:3].sum(0) + 1).tolist(), (rows[3:].sum(0) + 1).tolist()]
+
+
+def test_an_array_that_is_read_twice_has_the_sum_of_both_gradients():
+    x = layers.data("x", [4], append_batch_size=False, stop_gradient=False)
+    array = layers.array_write(x, number(0))
+    once, twice = layers.array_read(array, number(0)), layers.array_read(array, number(0))
+    fluid.backward.append_backward(layers.mean(once * once + twice))
+    (slope,) = run([x.grad_name], {"x": np.arange(4, dtype=np.float32)})
+    np.testing.assert_allclose(slope, [0.25, 0.75, 1.25, 1.75])
+
+
+def test_a_while_loop_takes_and_gives_an_array():
+    x, i = layers.data("x", [3], append_batch_size=False), number(0)
+    array = layers.array_write(x, i)
+
+    def body(i, array):
+        value = layers.array_read(array, i)
+        i = layers.increment(i)
+        layers.array_write(value * 2.0, i, array)
+        return [i, array]
+
+    i, array = layers.while_loop(lambda i, _: layers.less_than(i, number(3)), body, [i, array])
+    fetched = [layers.array_read(array, i), layers.array_length(array)]
+    last, length = run(fetched, {"x": np.ones(3, np.float32)})
+    np.testing.assert_array_equal(last, [8, 8, 8])
+    assert length == [4]
+
+
+def test_a_switch_case_is_told_what_it_cannot_take():
+    index, one = number(1), lambda: number(1)
+    for branches in (1, [1], [(1, one, one)], [(1, 2)]):
+        with pytest.raises(GraphTypeError, match="switch_case"):
+            layers.switch_case(index, branches)
+    for other in (1, number(1, "float32")):
+        with pytest.raises(GraphTypeError, match="branch_index"):
+            layers.switch_case(other, {1: one})

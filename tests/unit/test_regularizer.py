@@ -83,6 +83,6 @@ def test_sparse_gradient_becomes_dense() -> None:
 
 
 def test_text_and_refusal() -> None:
-    assert str(L2Decay(0.1)) == "L2Decay(0.1)"
+    assert str(L2Decay(0.1)) == "L2Decay, regularization_coeff=0.100000"
     with pytest.raises(TypeError, match="regularization of 'w'"):
         stepped(global_one=0.1)
