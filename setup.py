@@ -55,6 +55,7 @@ setup(
             "import-linter>=2.1",
             "jinja2>=3.1",
             "mypy>=2.4,<2.5",
+            "perfetto>=0.59",
             "pillow>=10",
             "pyarrow>=15",
             "pre-commit>=3.7",
@@ -66,6 +67,7 @@ setup(
             # The formatter's output changes between minor versions, and what mypy finds.
             "ruff>=0.17,<0.18",
             "tensorboardX>=2.6",
+            "viztracer>=1.1",
         ],
     },
     classifiers=[

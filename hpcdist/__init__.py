@@ -68,7 +68,7 @@ from hpcdist.lod_tensor import (
     create_lod_tensor,
     create_random_int_lodtensor,
 )
-from hpcdist.multi_slot import DatasetFactory, InMemoryDataset, QueueDataset
+from hpcdist.multi_slot import DataFeedDesc, DatasetFactory, InMemoryDataset, QueueDataset
 from hpcdist.reader import batch
 from hpcdist.runtime import is_first, is_server, rank
 from hpcdist.runtime.batches.uneven_batches import even_batches
@@ -95,6 +95,7 @@ __all__ = [
     "CUDAPinnedPlace",
     "CUDAPlace",
     "CompiledProgram",
+    "DataFeedDesc",
     "DataFeeder",
     "DatasetFactory",
     "DistributeTranspiler",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.gradient_steps import (
+    Step,
+    flowing_names,
+    gradient_steps,
+    mask_name,
+    masked_operator,
+    rename_existing,
+    sum_repeated,
+    unmask_name,
+)
 from hpcdist.graph.block import Block, block_of
 from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
-from hpcdist.graph.operator import Operator, Slots, as_names
+from hpcdist.graph.operator import Operator, as_names
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
@@ -18,35 +27,6 @@ from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.recompute import recompute
 
 Callback = Callable[..., Any]
-# In place of GRAD_SUFFIX in the names of forward values that are gradients of an earlier backward:
-# the gradient that this one makes of x is not the x@GRAD that its operators read.
-MASK = "@EARLIER_GRAD"
-
-
-@dataclass
-class _Step:
-    """A backward operator before it is appended; renaming repeated gradients edits its slots."""
-
-    type: str
-    inputs: Slots
-    outputs: Slots
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-
-    def reads(self) -> list[str]:
-        return [name for names in self.inputs.values() for name in names]
-
-    def writes(self) -> list[str]:
-        return [name for names in self.outputs.values() for name in names]
-
-    def unmask(self) -> None:
-        for slots in (self.inputs, self.outputs):
-            for slot, names in slots.items():
-                slots[slot] = list(map(_unmask, names))
-
-    def rename(self, old: str, new: str) -> None:
-        for slots in (self.inputs, self.outputs):
-            for slot, names in slots.items():
-                slots[slot] = [new if name == old else name for name in names]
 
 
 def append_backward(
@@ -77,7 +57,7 @@ def append_backward(
     maker.set_attr(ROLE_ATTR, int(Role.FORWARD | Role.LOSS))
     stopped = _stopped(block, no_grad_set)
     one = {"shape": [1], "value": 1.0, "dtype": loss.dtype}
-    start = _Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
+    start = Step("fill_constant", {}, {"Out": [grad_name(loss.name)]}, one)
     begin = len(block.ops)
     gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
     if checkpoints is not None:
@@ -124,16 +104,16 @@ def gradients(
                     f"gradients: {weight.name!r} {weight.shape} cannot weigh "
                     f"{target.name!r} {target.shape}"
                 )
-            starts.append(_Step("assign", {"X": [weight.name]}, out))
+            starts.append(Step("assign", {"X": [weight.name]}, out))
         elif -1 in target.shape:
             ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
             batch = target.shape.index(-1)
             ones |= {"input_dim_idx": batch, "output_dim_idx": batch}
             like = {"Input": [target.name]}
-            starts.append(_Step("fill_constant_batch_size_like", like, out, ones))
+            starts.append(Step("fill_constant_batch_size_like", like, out, ones))
         else:
             ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
-            starts.append(_Step("fill_constant", {}, out, ones))
+            starts.append(Step("fill_constant", {}, out, ones))
     wanted = [v.name for v in inputs]
     found = _append(block, {t.name for t in targets}, wanted, stopped, starts, ())
     return [block.var(found[name]) if name in found else None for name in wanted]
@@ -232,19 +212,19 @@ def _append(
     targets: set[str],
     sources: Sequence[str],
     stopped: set[str],
-    starts: Sequence[_Step],
+    starts: Sequence[Step],
     callbacks: Sequence[Callback],
 ) -> dict[str, str]:
     """Append the backward from ``targets`` and return the gradient's name for every variable."""
     path = _path(block, targets, stopped)
     reached = _reached(block, path, sources, stopped)
     _refuse_second_derivatives(block, targets, reached, stopped)
-    flowing = _flowing(block, path, targets, reached)
-    masked = [_masked(op) for op in path]
-    ways = (set(map(_mask, names)) for names in (targets, flowing, reached))
-    steps = _gradient_steps(masked, *ways)
-    steps = _sum_repeated(steps, block.idx)
-    renamed = _rename_existing(block, [*starts, *steps])
+    flowing = flowing_names(block, path, targets, reached)
+    masked = [masked_operator(op) for op in path]
+    ways = (set(map(mask_name, names)) for names in (targets, flowing, reached))
+    steps = gradient_steps(masked, *ways)
+    steps = sum_repeated(steps, block.idx)
+    renamed = rename_existing(block, [*starts, *steps])
     for step in steps:
         step.unmask()
     context: dict[str, Any] = {}
@@ -264,154 +244,11 @@ def _append(
     written = {name for step in steps for name in step.writes()}
     found = {}
     for name in reached:
-        own = grad_name(_mask(name))
-        gradient = _unmask(renamed.get(own, own))
+        own = grad_name(mask_name(name))
+        gradient = unmask_name(renamed.get(own, own))
         if gradient in written:
             found[name] = gradient
     return found
-
-
-def _flowing(
-    block: Block, path: Sequence[Operator], targets: set[str], reached: set[str]
-) -> set[str]:
-    """Names that really get a gradient: on a way from the targets back."""
-    flowing = set(targets)
-    for op in reversed(path):
-        if flowing.intersection(op.output_arg_names):
-            flowing.update(name for name in op.input_arg_names if name in reached)
-    return flowing
-
-
-def _mask(name: str) -> str:
-    return name.replace(GRAD_SUFFIX, MASK)
-
-
-def _unmask(name: str) -> str:
-    return name.replace(MASK, GRAD_SUFFIX)
-
-
-def _masked(op: Operator) -> Operator:
-    """Return a copy of a forward operator, not in the block, whose names are masked."""
-    copy = op.copied_to(op.block)
-    for slots in (copy.inputs, copy.outputs):
-        slots.update({slot: list(map(_mask, names)) for slot, names in slots.items()})
-    return copy
-
-
-def _gradient_steps(
-    path: Sequence[Operator], targets: set[str], flowing: set[str], reached: set[str]
-) -> list[_Step]:
-    steps = []
-    written = {grad_name(name) for name in targets}
-    for op in reversed(path):
-        if not reached.intersection(op.input_arg_names):
-            continue
-        # An operator may have no gradient by some of what it reads: what made that gets none.
-        made = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
-        if not made:
-            continue
-        for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
-            step = _Step(
-                grad.type, {s: list(n) for s, n in grad.inputs.items()}, _given(grad), grad.attrs
-            )
-            if not any(name != EMPTY for name in step.writes()):
-                continue
-            own = {grad_name(name) for name in op.output_arg_names}
-            absent = own - {grad_name(n) for n in made}
-            if "sub_block" in step.attrs:
-                _leave_out(step, absent)
-                absent = set()
-            for missing in sorted(absent):
-                if missing in step.reads():  # an output that the targets do not depend on
-                    forward = missing.removesuffix(GRAD_SUFFIX)
-                    zeros = {"X": [forward]}, {"Out": [missing]}
-                    steps.append(_Step("fill_zeros_like", *zeros))
-            steps.append(step)
-            written.update(step.writes())
-    return steps
-
-
-def _leave_out(step: _Step, absent: set[str]) -> None:
-    """Take gradients that are not there, and what they are of, from a loop's or branch's."""
-    for slot in [s for s in step.inputs if s.endswith(GRAD_SUFFIX)]:
-        gradients, forward = step.inputs[slot], step.inputs[slot.removesuffix(GRAD_SUFFIX)]
-        kept = [(g, f) for g, f in zip(gradients, forward) if g not in absent]
-        step.inputs[slot] = [g for g, _ in kept]
-        step.inputs[slot.removesuffix(GRAD_SUFFIX)] = [f for _, f in kept]
-
-
-def _given(grad: Any) -> Slots:
-    """Output slots of a gradient operator: EMPTY holds a place in list slots only."""
-    many = {slot.name: slot.many for slot in lookup(grad.type).outputs}
-    outputs = {}
-    for slot, names in grad.outputs.items():
-        kept = list(names) if many.get(slot) else [n for n in names if n != EMPTY]
-        if any(name != EMPTY for name in kept):
-            outputs[slot] = kept
-    return outputs
-
-
-def _sum_repeated(steps: list[_Step], block_idx: int) -> list[_Step]:
-    """Let every producer of a repeated gradient write its own variable, summed before first use."""
-    producers: dict[str, list[str]] = {}  # gradient -> what its producers write
-    count: dict[str, int] = {}
-    first: dict[str, int] = {}
-    done: list[_Step] = []
-
-    def fresh(name: str) -> str:
-        count[name] = count.get(name, -1) + 1
-        return f"{name}@RENAME@block{block_idx}@{count[name]}"
-
-    def sum_up(name: str) -> None:
-        done.append(_Step("sum", {"X": producers[name]}, {"Out": [name]}))
-        producers[name] = [name]
-        first[name] = len(done) - 1
-
-    for step in steps:
-        for name in dict.fromkeys(step.reads()):
-            if len(producers.get(name, ())) > 1:
-                sum_up(name)
-        reads = step.reads()
-        for slot, names in step.outputs.items():
-            for i, name in enumerate(names):
-                if name == EMPTY or GRAD_SUFFIX not in name or name in reads:
-                    continue
-                if name not in producers:
-                    producers[name], first[name] = [name], len(done)
-                    continue
-                if len(producers[name]) == 1:
-                    own = fresh(name)
-                    producers[name] = [own]
-                    for earlier in done[first[name] :]:
-                        earlier.rename(name, own)
-                    for earlier_slot, held in step.outputs.items():
-                        if earlier_slot == slot:
-                            names[:i] = [own if n == name else n for n in names[:i]]
-                            break
-                        step.outputs[earlier_slot] = [own if n == name else n for n in held]
-                names[i] = fresh(name)
-                producers[name].append(names[i])
-        done.append(step)
-    for name in list(producers):
-        if len(producers[name]) > 1:
-            sum_up(name)
-    return done
-
-
-def _rename_existing(block: Block, steps: Sequence[_Step]) -> dict[str, str]:
-    """Give new names to gradients of a second backward: the first one's keep theirs."""
-    renamed: dict[str, str] = {}
-    order = 2
-    while any(name.startswith("grad/" * order) for name in block.vars):
-        order += 1
-    for step in steps:
-        for name in step.writes():
-            if GRAD_SUFFIX in name and block.find_var(_unmask(name)) is not None:
-                renamed[name] = "grad/" * order + name
-    for step in steps:
-        for old, new in renamed.items():
-            step.rename(old, new)
-    return renamed
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -194,9 +194,9 @@ def set_gradient_clip(
         param.gradient_clip_attr = copy.deepcopy(clip)
 
 
-def append_gradient_clip_ops(params_grads: ParamGrads) -> ParamGrads:
+def append_gradient_clip_ops(param_grads: ParamGrads) -> ParamGrads:
     """Clip as set on the parameters, by ParamAttr or `set_gradient_clip`."""
-    pairs = [(p, g) for p, g in params_grads if p.gradient_clip_attr is not None]
+    pairs = [(p, g) for p, g in param_grads if p.gradient_clip_attr is not None]
     for param, _ in pairs:
         if not isinstance(param.gradient_clip_attr, GradientClipBase):
             raise GraphTypeError(
@@ -213,7 +213,7 @@ def append_gradient_clip_ops(params_grads: ParamGrads) -> ParamGrads:
         for p, g in pairs
     }
     _correct(measured, list(clipped.values()))
-    return [clipped.get(p.name, (p, g)) for p, g in params_grads]
+    return [clipped.get(p.name, (p, g)) for p, g in param_grads]
 
 
 def _as_optimizer(param: Parameter, grad: Variable, build: Callable[..., Any], *args: Any) -> Any:

@@ -12,10 +12,11 @@ import numpy as np
 
 from hpcdist import settings
 from hpcdist.errors import FeedError
+from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.lod_tensor import LoDTensor, flattened
 
-__all__ = ["DataFeeder"]
+__all__ = ["DataFeeder", "DataToLoDTensorConverter"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,31 @@ class DataFeeder:
             yield from map(self.feed, batches)
 
         return fed
+
+
+class DataToLoDTensorConverter:
+    """Collects one field of several samples, as a `DataFeeder` of one variable would.
+
+    ``shape`` is the variable's, with the batch's extent. ``place`` is where it will be used; the
+    tensor is in the host's memory.
+    """
+
+    def __init__(self, place: Any, lod_level: int, shape: Sequence[int], dtype: Any) -> None:
+        batch, *sample = shape
+        kind = np.dtype(canonical(dtype))
+        self._column = _Column("data", kind, batch, tuple(sample), lod_level)
+        self._values: list[Any] = []
+
+    def feed(self, data: Any) -> None:
+        """Add the field of one more sample."""
+        self._values.append(data)
+
+    def done(self) -> LoDTensor:
+        """Return what was collected, and begin anew."""
+        column, values, self._values = self._column, tuple(self._values), []
+        return (
+            _sequences(column, values) if column.lod_level else LoDTensor(_stacked(column, values))
+        )
 
 
 def _variable(entry: Any, program: Any) -> Any:

@@ -245,7 +245,6 @@ def _named(reader: Reader, names: Sequence[str], loader: str) -> Iterator[Batch]
 class PyReader(GeneratorLoader):
     """The same under Fluid's older names."""
 
-    decorate_sample_generator = GeneratorLoader.set_sample_generator
     decorate_sample_list_generator = GeneratorLoader.set_sample_list_generator
     decorate_batch_generator = GeneratorLoader.set_batch_generator
     decorate_paddle_reader = GeneratorLoader.set_sample_list_generator
@@ -262,6 +261,16 @@ class PyReader(GeneratorLoader):
     ) -> None:
         name = name or unique_name.generate("py_reader")
         super().__init__(feed_list, capacity, use_double_buffer, iterable, return_list, name=name)
+
+    def decorate_sample_generator(
+        self,
+        sample_generator: Reader,
+        batch_size: int,
+        drop_last: bool = True,
+        places: Any = None,
+    ) -> GeneratorLoader:
+        """Do as `set_sample_generator`."""
+        return self.set_sample_generator(sample_generator, batch_size, drop_last, places)
 
     @property
     def variables(self) -> list[Variable]:
@@ -281,7 +290,7 @@ class DatasetLoader:
 
     def __iter__(self) -> Iterator[list[Batch]]:
         """Begin a pass."""
-        with closing(self._dataset.batches()) as batches:
+        with closing(self._dataset.batches(self._drop_last)) as batches:
             while parts := _read(lambda: list(islice(batches, self._places))):
                 if len(parts) == self._places or not self._drop_last:
                     yield parts
@@ -320,8 +329,8 @@ class DataLoader:
 
     @staticmethod
     def from_dataset(dataset: Any, places: Any, drop_last: bool = True) -> DatasetLoader:
-        """Return a loader of the batches of a Dataset, which gives its last, short one too.
+        """Return a loader of the batches of a Dataset.
 
-        ``drop_last`` is about places, as in `from_generator`.
+        With ``drop_last`` neither a last, short batch, nor batches that are too few for all places.
         """
         return DatasetLoader(dataset, places, drop_last)

@@ -66,10 +66,23 @@ class _Random(Initializer):
 class UniformInitializer(_Random):
     """Draw from [low, high]."""
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        low: float = -1.0,
+        high: float = 1.0,
+        seed: int = 0,
+        diag_num: int = 0,
+        diag_step: int = 0,
+        diag_val: float = 1.0,
+    ) -> None:
         super().__init__(seed)
         if high < low:
             raise GraphError(f"Uniform: low {low} is above high {high}")
+        if diag_num:
+            raise GraphError(
+                f"Uniform: diag_num is {diag_num}, but no element is set apart here: "
+                "NumpyArrayInitializer takes any values"
+            )
         self.low, self.high = low, high
 
     def __call__(self, var: Variable, block: Block) -> Operator:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcdist import layers
 from hpcdist.errors import FeedError
+from hpcdist.fetched import as_fetched
 from hpcdist.graph.program import Program, program_guard
 from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
@@ -204,9 +205,9 @@ class ChunkEvaluator(MetricBase):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.num_infer_chunks = 0
-        self.num_label_chunks = 0
-        self.num_correct_chunks = 0
+        self.num_infer_chunks: Any = 0
+        self.num_label_chunks: Any = 0
+        self.num_correct_chunks: Any = 0
 
     def update(  # type: ignore[override]
         self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any
@@ -216,18 +217,21 @@ class ChunkEvaluator(MetricBase):
         self.num_label_chunks += _number("num_label_chunks", num_label_chunks)
         self.num_correct_chunks += _number("num_correct_chunks", num_correct_chunks)
 
-    def eval(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1; 0 where there is nothing to divide by."""
+    def eval(self) -> tuple[Any, Any, Any]:
+        """Return precision, recall and F1; 0 where there is nothing to divide by.
+
+        They are arrays of one element, as in Fluid, if such were added up.
+        """
         right = self.num_correct_chunks
-        precision = right / self.num_infer_chunks if self.num_infer_chunks else 0.0
-        recall = right / self.num_label_chunks if self.num_label_chunks else 0.0
-        return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
+        precision = right / self.num_infer_chunks if self.num_infer_chunks else 0
+        recall = right / self.num_label_chunks if self.num_label_chunks else 0
+        return precision, recall, 2 * precision * recall / (precision + recall) if right else 0
 
 
-def _number(what: str, value: Any) -> int:
+def _number(what: str, value: Any) -> Any:
     if not isinstance(value, (int, float, np.number, np.ndarray)) or np.size(value) != 1:
         raise ValueError(f"The {what!r} must be a number or an array of one, got {value!r}")
-    return int(np.asarray(value).reshape(()))
+    return as_fetched(value)
 
 
 class EditDistance(MetricBase):
@@ -236,8 +240,8 @@ class EditDistance(MetricBase):
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
         self.total_distance = 0.0
-        self.seq_num = 0
-        self.instance_error = 0
+        self.seq_num: Any = 0
+        self.instance_error: Any = 0
 
     def update(self, distances: Any, seq_num: Any) -> None:
         """Add the distances of ``seq_num`` sequences, an array."""
@@ -248,8 +252,11 @@ class EditDistance(MetricBase):
         self.instance_error += count - int((distances == 0).sum())
         self.total_distance += float(distances.sum())
 
-    def eval(self) -> tuple[float, float]:
-        """Return the mean distance and the share of sequences with errors."""
+    def eval(self) -> tuple[Any, Any]:
+        """Return the mean distance and the share of sequences with errors.
+
+        They are arrays of one element, as in Fluid, if ``seq_num`` was one.
+        """
         if self.seq_num == 0:
             raise ValueError("EditDistance: there is no data, call update() with some first")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num

@@ -54,13 +54,15 @@ class L1DecayRegularizer(WeightDecayRegularizer):
 
 
 def append_regularization_ops(
-    params_grads: list[tuple[Parameter, Variable]], regularization: Any = None
+    parameters_and_grads: list[tuple[Parameter, Variable]], regularization: Any = None
 ) -> list[tuple[Parameter, Variable]]:
     """Add penalties to the gradients, in place; a sparse gradient becomes a new dense variable.
 
     A parameter's own regularizer wins over ``regularization``.
     """
-    return [(p, _regularized(p, g, p.regularizer or regularization)) for p, g in params_grads]
+    return [
+        (p, _regularized(p, g, p.regularizer or regularization)) for p, g in parameters_and_grads
+    ]
 
 
 def row_decay(table: Parameter, regularization: Any = None) -> dict[str, float]:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hpcdist.comm.process_manager import launched_size
-from hpcdist.launch.abort import lives
 from hpcdist.launch.stacks import stacks_of
+from hpcdist.launch.termination import lives
 
 ROOT = Path(__file__).parent.parent
 BESIDE_PYTHON = Path(sys.executable).parent / "mpirun"

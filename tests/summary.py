@@ -49,7 +49,7 @@ EXPECTED = (
     Expected("cupy|no GPU|NCCL", lambda: not Path("/dev/nvidia0").exists()),
     Expected("h5py was built without MPI", lambda: True),  # PyPI's always are
     Expected("HPCDIST_DATA_HOME", lambda: not os.environ.get("HPCDIST_DATA_HOME")),
-    Expected("perfetto", lambda: True),  # its program comes from no package index
+    Expected("node: apt-get", lambda: shutil.which("node") is None),
     Expected("torch", lambda: importlib.util.find_spec("torch") is None),
     Expected("Slurm|slurmctld|root", lambda: not can_install_slurm()),
 )

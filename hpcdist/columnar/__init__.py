@@ -13,5 +13,5 @@ __all__ = ["Images", "Packed", "Vocabulary", "packed", "read"]
 
 
 def read(*args: Any, **kwargs: Any) -> Any:
-    """Read columnar files in batches; arguments and result are `hpcdist.columnar.rows.read`'s."""
-    return needing_pyarrow("rows", "data.read").read(*args, **kwargs)
+    """Read columnar files in batches: see `hpcdist.columnar.read_files.read`."""
+    return needing_pyarrow("read_files", "data.read").read(*args, **kwargs)

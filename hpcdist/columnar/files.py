@@ -6,6 +6,7 @@ import contextlib
 import glob
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +154,9 @@ def expanded(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
         real = os.path.realpath(file)
         if real in seen:
             raise DataError(f"data.read: {file} is named twice, its rows would be used twice")
+        with contextlib.suppress(OSError):  # told, and tried again, where it is opened
+            if stat.S_ISFIFO(os.lstat(real).st_mode):
+                raise DataError(f"data.read: {file} is a pipe: its rows cannot be read again")
         seen.add(real)
     return files
 

@@ -172,8 +172,23 @@ class CsvSource(_TextSource):
             table = self._table(lines, types, nulls, faults)
             return {name: table[name] for name in types}
         except pa.ArrowInvalid:
+            lines = [self._legible(row, line, faults) for row, line in enumerate(lines)]
             table = self._table(lines, dict.fromkeys(types, pa.string()), nulls, faults)
             return {n: _cast(n, table[n].combine_chunks(), types[n], faults) for n in types}
+
+    @property
+    def _longer(self) -> bytes:
+        """A line with too many values, which is noted as a bad row."""
+        return self._mark.encode() * len(self._names) + b"\n"
+
+    def _legible(self, row: int, line: bytes, faults: Faults) -> bytes:
+        """Return the line, or one to be noted if it is no UTF-8."""
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            faults.setdefault(row, ("", str(error)))
+            return self._longer
+        return line
 
     def _table(
         self,
@@ -187,8 +202,7 @@ class CsvSource(_TextSource):
         table = self._row_of_each(lines, types, nulls, noted)
         if table is None:
             joining = {row: _JOINING for row, line in enumerate(lines) if self._joins(line)}
-            longer = self._mark.encode() * len(self._names) + b"\n"  # to be noted, too
-            lines = [longer if row in joining else line for row, line in enumerate(lines)]
+            lines = [self._longer if row in joining else line for row, line in enumerate(lines)]
             noted.clear()
             table = self._row_of_each(lines, types, nulls, noted)
             noted |= joining

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import importlib.metadata
-import json
-import socket
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from hpcdist import settings
 from hpcdist.comm.collective import Buffer, RankGroup, Reduction
 from hpcdist.comm.device import Enqueue, Stream, on_device
 from hpcdist.comm.host_collective import AloneReduction, agreed, part_of
+from hpcdist.comm.nccl_communicator import (
+    FAILURES,
+    all_well,
+    broadcast_id,
+    new_communicator,
+    prepared,
+)
 from hpcdist.comm.reduction_phases import cuts, shares
 from hpcdist.comm.watchdog import WATCHDOG
 from hpcdist.device import tell_later
 from hpcdist.errors import CommError
-
-SHARED_GPU_FROM = 23000  # NCCL 2.30
-FAILURES = (RuntimeError, KeyError)  # NcclError; cupy knows no name of NCCL's newest errors
 
 
 class NcclCollective:
@@ -36,7 +34,7 @@ class NcclCollective:
         self.group = group
         self.rank, self.size = group.rank, group.size
         self._device_id = device_id
-        self.cupy, self.nccl = _prepared(group, device_id, settings.NCCL_SHARED_GPU.read() == "1")
+        self.cupy, self.nccl = prepared(group, device_id, settings.NCCL_SHARED_GPU.read() == "1")
         self.stream = Stream(self.cupy)
         self._comm: Any = self._connected()
         self._failed = ""
@@ -45,13 +43,13 @@ class NcclCollective:
 
     def _connected(self) -> Any:
         """Return the NCCL communicator; its creation waits for all ranks and cannot be polled."""
-        token = _broadcast_id(self.group, self.nccl)
+        token = broadcast_id(self.group, self.nccl)
         made: list[Any] = []
 
         def connect() -> None:
             try:
                 self.cupy.cuda.Device(self._device_id).use()
-                made.append(_communicator(self.nccl, self.size, token, self.rank))
+                made.append(new_communicator(self.nccl, self.size, token, self.rank))
             except Exception as error:
                 made.append(error)
 
@@ -63,7 +61,7 @@ class NcclCollective:
             self.group.deadline_s,
         )()
         problem = f"{made[0]}" if isinstance(made[0], Exception) else ""
-        _all_well(self.group, problem, "make an NCCL communicator")
+        all_well(self.group, problem, "make an NCCL communicator")
         return made[0]
 
     def empty(self, nbytes: int) -> Buffer:
@@ -315,98 +313,3 @@ class _RankOrder:
             if into.size:
                 comm.recv(into.data.ptr, into.size, self._kind, peer, stream.ptr)
         nccl.groupEnd()
-
-
-def _prepared(group: RankGroup, device_id: int, may_share: bool) -> tuple[Any, Any]:
-    """Return cupy with the device in use, and its NCCL, once all ranks are so far. Collective."""
-    cupy: Any = None
-    nccl: Any = None
-    facts = {"problem": "", "gpu": "", "version": 0}
-    try:
-        cupy = importlib.import_module("cupy")
-        preload_nccl(cupy)
-        nccl = importlib.import_module("cupy.cuda.nccl")  # cupy does not import it by itself
-        if not nccl.available:
-            raise CommError("cupy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13")
-        device = cupy.cuda.Device(device_id)
-        device.use()
-        facts["gpu"] = f"{socket.gethostname()} {device.pci_bus_id}"
-        facts["version"] = nccl.get_version()
-    except Exception as error:
-        facts["problem"] = f"{error}" or type(error).__name__
-    everyone = [
-        json.loads(data)
-        for data in group.transport.allgather_bytes(
-            json.dumps(facts).encode(), group.deadline_s, "the others' GPUs"
-        )
-    ]
-    _refuse(group, [other["problem"] for other in everyone], "use NCCL")
-    users: dict[str, list[int]] = {}
-    for peer, other in enumerate(everyone):
-        users.setdefault(other["gpu"], []).append(group.names[peer])
-    crowded = {gpu: ranks for gpu, ranks in users.items() if len(ranks) > 1}
-    version = min(other["version"] for other in everyone)
-    if crowded and not (may_share and version >= SHARED_GPU_FROM):
-        gpu, ranks = next(iter(crowded.items()))
-        raise CommError(
-            f"ranks {', '.join(map(str, ranks))} use one GPU ({gpu}): give every rank its own "
-            "(fluid.CUDAPlace(int(os.environ['FLAGS_selected_gpus']))), or "
-            f"have NCCL 2.30 or newer (this is {_readable(version)}) and "
-            f"{settings.NCCL_SHARED_GPU.name}=1, or let MPI carry the sums: "
-            f"{settings.ALLREDUCE.name}=mpi"
-        )
-    return cupy, nccl
-
-
-def preload_nccl(cupy: Any) -> None:
-    """Load the NCCL that pip installed, of whatever version; cupy takes up what is loaded.
-
-    By itself it looks for a wheel no older than the one it was built with, and else finds none.
-    """
-    major = cupy.cuda.runtime.runtimeGetVersion() // 1000
-    try:
-        found = importlib.metadata.distribution(f"nvidia-nccl-cu{major}")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    library = found.locate_file("nvidia/nccl/lib/libnccl.so.2")
-    if Path(str(library)).exists():
-        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-
-
-def _broadcast_id(group: RankGroup, nccl: Any) -> bytes:
-    """Return a new communicator's id, made on rank 0. Collective."""
-    token, problem = b"", ""
-    if group.rank == 0:
-        try:
-            made = nccl.get_unique_id()
-            # CuPy 14 gives bytes; CuPy 13 a tuple of signed numbers.
-            token = made if isinstance(made, bytes) else bytes(part & 0xFF for part in made)
-        except FAILURES as error:
-            problem = str(error)
-    _all_well(group, problem, "make an NCCL id")
-    return group.transport.broadcast_bytes(token, 0)
-
-
-def _communicator(nccl: Any, size: int, token: bytes, rank: int) -> Any:
-    try:
-        return nccl.NcclCommunicator(size, token, rank)
-    except TypeError:  # CuPy 13 wants what its get_unique_id gives
-        signed = tuple(part - 256 if part > 127 else part for part in token)
-        return nccl.NcclCommunicator(size, signed, rank)
-
-
-def _all_well(group: RankGroup, problem: str, doing: str) -> None:
-    """Raise on all ranks if there is a problem on one. Collective."""
-    told = group.transport.allgather_bytes(problem.encode(), group.deadline_s, "the others' word")
-    _refuse(group, [text.decode() for text in told], doing)
-
-
-def _refuse(group: RankGroup, problems: list[str], doing: str) -> None:
-    troubled = [f"rank {group.names[k]}: {text}" for k, text in enumerate(problems) if text]
-    if troubled:
-        raise CommError(f"cannot {doing}: {'; '.join(troubled)}")
-
-
-def _readable(version: int) -> str:
-    """Return NCCL's version as people write it: 22105 is 2.21.5."""
-    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

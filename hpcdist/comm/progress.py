@@ -42,6 +42,10 @@ class WaitPolicy:
     min_sleep_s: float = 20e-6
     max_sleep_s: float = 1e-3
 
+    def nap_s(self, waited_s: float) -> float:
+        """Return how long to sleep after a wait of so long."""
+        return min(max(waited_s * self.sleep_share, self.min_sleep_s), self.max_sleep_s)
+
 
 # Chosen by measurement, see docs/protocol.md.
 ROOMY = WaitPolicy(spins=500, yield_s=5e-3)
@@ -131,13 +135,16 @@ def waiter(
     failure: type[Exception] | tuple[()],
     explained: Callable[[Exception, str], CommError] = as_comm_error,
     clock: Clock = CLOCK,
+    sleep: Callable[[float], bool] = lambda _: False,
 ) -> Callable[[], T]:
     """Return a function that calls ``poll`` until its result is true, and returns that result.
 
     It is made once and called in every step, so all that a wait needs is bound here. Python signal
-    handlers run between polls. Raises, telling ``describe()``: DeadlineError after ``deadline_s``
-    seconds (None: never); what ``explained`` makes of a ``failure`` of ``poll``; CommError
-    if it answers None, which means that nothing is under way.
+    handlers run between polls. Where ``sleep`` returns true, it has slept until ``poll`` may have a
+    result, or as long as it was told, and no yields and naps are needed. Raises, telling
+    ``describe()``: DeadlineError after ``deadline_s`` seconds (None: never); what ``explained``
+    makes of a ``failure`` of ``poll``; CommError if it answers None, which means that nothing is
+    under way.
     """
     spins = range(policy.spins)
     cause = recorder.name(cause_of(describe).value)
@@ -181,11 +188,11 @@ def waiter(
                 _last_tick[0] = begin + waited
                 for tick in _ticks:
                     tick()
-            if waited < policy.yield_s:
-                os.sched_yield()
-            else:
-                nap = waited * policy.sleep_share
-                clock.sleep(min(max(nap, policy.min_sleep_s), policy.max_sleep_s))
+            if not sleep(policy.max_sleep_s):
+                if waited < policy.yield_s:
+                    os.sched_yield()
+                else:
+                    clock.sleep(policy.nap_s(waited))
             waited = clock.monotonic() - begin
 
     return wait

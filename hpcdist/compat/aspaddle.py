@@ -15,7 +15,7 @@ from hpcdist import settings
 from hpcdist.compat import fluid_names, modules, paddle2, version
 from hpcdist.compat.fluid_names import FLUID, ROOT
 from hpcdist.errors import LaunchError, MissingModuleError, MissingNameError
-from hpcdist.io import variables
+from hpcdist.io import selection
 
 PADDLE2 = "hpcdist.compat.paddle2"
 DATASET = "paddle.dataset"
@@ -145,7 +145,7 @@ def install() -> None:
     # Found by the finder, the module would take the place of the layer that has its name.
     sys.modules[f"{FLUID}.layers.rnn"] = sys.modules["hpcdist.layers.rnn"]
     settings.find_in_children(CHILDREN, True)
-    variables.save_as("fluid")  # scripts look for the file of a variable before they load it
+    selection.save_as("fluid")  # scripts look for the file of a variable before they load it
 
 
 def uninstall() -> None:
@@ -154,7 +154,7 @@ def uninstall() -> None:
         finder for finder in sys.meta_path if not isinstance(finder, (_Finder, _Teller))
     ]
     settings.find_in_children(CHILDREN, False)
-    variables.save_as("hdf5")
+    selection.save_as("hdf5")
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import FeedError
-from hpcdist.executor.fetched import as_fetched
+from hpcdist.fetched import as_fetched
 
 __all__ = ["WeightedAverage"]
 

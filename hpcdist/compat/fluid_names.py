@@ -63,7 +63,7 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
         r".*([tT]rainer|Device_?[Ww]orker|device_worker|Hogwild|Section|(?i:data_?feed_?desc))",
         r".*(Dataset|dataset\.|DataLoader|data_loader|PyReader|py_reader|read_file|double_buffer)",
         r".*(BlockingQueue|blocking_queue|FeedReader|GeneratorLoader|multiprocess_reader)",
-        r".*(core\.Reader|default_collate|dataloader|data_generator|distributed_batch_reader)",
+        r".*(core\.Reader|default_collate|dataloader|data_generator)",
         r"fluid\.data_feeder\.",
     ),
     "what is sent and received is decided by DistributeTranspiler; fluid.io saves and loads": (
@@ -97,6 +97,11 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
     ),
 }
 
+# Names that Fluid had before.
+_EARLIER = {
+    "fluid.AsyncExecutor": "exe.train_from_dataset trains from files, docs/data.md says how",
+}
+
 
 @functools.cache
 def table() -> dict[str, frozenset[str]]:
@@ -125,6 +130,8 @@ def told(module: str, name: str, here: Iterable[str]) -> str:
     shown = module.replace(FLUID, "fluid", 1)
     if is_known(module, name):
         return f"{shown}.{name} of Fluid 1.8.5 is not in hpcdist: {instead(f'{module}.{name}')}"
+    if earlier := _EARLIER.get(f"{shown}.{name}"):
+        return f"{shown}.{name} is not in Fluid 1.8.5, nor here: {earlier}"
     near = difflib.get_close_matches(name, [n for n in here if not n.startswith("_")], 3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{shown} has no {name!r}, neither here nor in Fluid 1.8.5{hint}"

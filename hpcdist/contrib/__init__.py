@@ -3,6 +3,7 @@
 from hpcdist.contrib import matching, rows
 from hpcdist.contrib.decoder import BeamSearchDecoder, InitState, StateCell, TrainingDecoder
 from hpcdist.contrib.matching import *  # noqa: F403
+from hpcdist.contrib.reader import distributed_batch_reader
 from hpcdist.contrib.rows import *  # noqa: F403
 from hpcdist.layers.cells import BasicGRUUnit, BasicLSTMUnit
 from hpcdist.layers.stacked_rnn import basic_gru, basic_lstm
@@ -21,6 +22,7 @@ __all__ = [
     "basic_gru",
     "basic_lstm",
     "decorate",
+    "distributed_batch_reader",
     "extend_with_decoupled_weight_decay",
     "mixed_precision",
     *matching.__all__,

@@ -65,11 +65,12 @@ class Compiled:
                 steps = with_checks(steps, self.ops, self.arrays)
             if detailed:
                 names, now, record = self.names, monotonic_ns, recorder.record
+                kind, step = int(EventKind.OPERATOR), here.step
                 begin = now()
                 for i, call in enumerate(steps):
                     call()
                     end = now()
-                    record(EventKind.OPERATOR, names[i], begin, end, step=here.step)
+                    record(kind, names[i], begin, end, 0.0, -1, step)
                     begin = end
             else:
                 for i, call in enumerate(steps):  # noqa: B007  (told by errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -16,6 +17,8 @@ from hpcdist.graph.operator import as_names
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.trace.events import Cause, EventKind
 from hpcdist.trace.recorder import recorder
+
+logger = logging.getLogger("hpcdist.executor")
 
 _for_test: ProgramCache[Program] = ProgramCache()
 
@@ -105,6 +108,8 @@ def run_dataset(
                 found = values[len(values) - len(watched) :]
                 fetch_handler.handler(dict(zip(fetch_handler.var_dict, found)))
                 handled = time.perf_counter()
+    if not count:
+        logger.warning("the dataset gave no batch: its files, or what pipes them, hold no sample")
     if debug:
         print(f"{count} batches in {time.perf_counter() - began:.3f} s", flush=True)
 

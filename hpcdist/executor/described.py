@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from hpcdist.executor.compiled_form import Compiled
+from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
+from hpcdist.graph.registry import arguments, lookup, own_attrs
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 from hpcdist.trace import programs
 from hpcdist.trace.programs import Moved, OperatorFacts, ParameterFacts, ProgramFacts
 
+Work = tuple[int, int | None]  # bytes, multiplications and additions
+
 
 def described(program: Program, compiled: Compiled | None = None) -> ProgramFacts:
-    """Return the operators of a Program, the parameters that they update, and the bytes they move.
+    """Return the operators of a Program, the parameters that they update, and the work they do.
 
-    The latter are those of its form for some feeds, where one is given.
+    The latter is that of its form for some feeds, where one is given.
     """
     ops = [op for block in program.blocks for op in block.ops]
     updated = {
@@ -71,26 +75,41 @@ def _parameter(var: Variable) -> ParameterFacts:
 
 
 def _moved(compiled: Compiled) -> tuple[Moved, ...]:
-    by_type: dict[str, list[int | None]] = defaultdict(list)
+    by_type: dict[str, list[Work | None]] = defaultdict(list)
     for op in compiled.ops:
-        by_type[op.type].append(_bytes_of(op, compiled.arrays))
+        by_type[op.type].append(_work_of(op, compiled.arrays))
     return tuple(
-        Moved(type_, len(found), sum(known))
+        Moved(type_, len(found), sum(n for n, _ in known), _sum(f for _, f in known))
         for type_, found in sorted(by_type.items())
-        if len(known := [nbytes for nbytes in found if nbytes]) == len(found)
+        if len(known := [work for work in found if work is not None]) == len(found)
     )
 
 
-def _bytes_of(op: Operator, arrays: Mapping[str, Any]) -> int | None:
-    """Return the bytes that an operator reads and writes; None if they depend on values.
+def _sum(counts: Iterable[int | None]) -> int | None:
+    found = list(counts)
+    return None if None in found else sum(n for n in found if n is not None)
 
-    So it is where rows of a table are looked up or have gradients, and in loops.
+
+def _work_of(op: Operator, arrays: Mapping[str, Any]) -> Work | None:
+    """Return the bytes that an operator reads and writes, and what its products take.
+
+    None if they depend on values, as where rows of a table are looked up or have gradients, and in
+    loops; and on a device, which runs its operators when their calls have long returned.
     """
+    definition = lookup(op.type)
     if op.type.startswith("lookup_table"):
         return None
-    sizes = [
-        getattr(arrays.get(name), "nbytes", None)
-        for slots in (op.inputs, op.outputs)
-        for name in set(chain(*slots.values()))
+    touched: list[Any] = [
+        arrays.get(name)
+        for side in (op.inputs, op.outputs)
+        for name in {n for slot in side.keys() - set(definition.shape_only) for n in side[slot]}
+        if name != EMPTY
     ]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    if not all(isinstance(array, np.ndarray) for array in touched):
+        return None
+    nbytes = sum(array.nbytes for array in touched)
+    if definition.flops is None:
+        return nbytes, 0 if definition.inplace else None
+    slots = (*definition.inputs, *definition.outputs)
+    held = {s: [arrays.get(n) for n in names] for s, names in {**op.inputs, **op.outputs}.items()}
+    return nbytes, definition.flops(*arguments(slots, held), **own_attrs(definition, op.attrs))

@@ -21,7 +21,6 @@ from hpcdist.executor.compiled_form import Compiled
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.described import described
-from hpcdist.executor.fetched import as_fetched
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
@@ -29,6 +28,7 @@ from hpcdist.executor.position import here
 from hpcdist.executor.reading import with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
+from hpcdist.fetched import as_fetched
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
 from hpcdist.graph.registry import Meta

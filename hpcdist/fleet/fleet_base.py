@@ -9,26 +9,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdist import io, settings
-from hpcdist.comm.cluster import PSERVER
 from hpcdist.errors import FleetError, FleetTypeError
-from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.executor import Executor
 from hpcdist.fleet import metrics
 from hpcdist.fleet.collective_settings import CollectiveSettings, plan_collective
+from hpcdist.fleet.job_checks import (
+    check_against_job,
+    check_saving,
+    collective_settings,
+    endpoints_of,
+    strategy_given,
+)
 from hpcdist.fleet.optimizer import DistributedOptimizer
 from hpcdist.fleet.role_maker import PaddleCloudRoleMaker, Role, RoleMakerBase
-from hpcdist.fleet.strategy import DistributedStrategy, SyncStrategy, strategy_of
+from hpcdist.fleet.strategy import DistributedStrategy
 from hpcdist.fleet.strategy_v2 import DistributedStrategy as DistributedStrategyV2
 from hpcdist.graph.program import Program, program_of
 from hpcdist.graph.variable import Variable
 from hpcdist.optimizer import AnyOptimizer, Optimizer, OptimizerWrapper
-from hpcdist.runtime.job.job import Job
 from hpcdist.transpiler import (
     DistributedMode,
     DistributeTranspiler,
-    DistributeTranspilerConfig,
     GeoSgdTranspiler,
 )
 
@@ -83,7 +86,7 @@ class Fleet:
                 f"got {role_maker!r}"
             )
         role_maker.generate_role()
-        _check_against_job(role_maker)
+        check_against_job(role_maker)
         self._given = role_maker
         self._collective = is_collective or role_maker.is_collective
         self._strategy = strategy
@@ -204,7 +207,7 @@ class Fleet:
         """Make the programs of this role; with no server at all, those that were built."""
         startup = origin.startup
         assert startup is not None, "minimize sets it"
-        endpoints = _endpoints(self._role_maker)
+        endpoints = endpoints_of(self._role_maker)
         if not endpoints:
             logger.info("no servers: this process trains alone")
             self._made = Planned(origin, origin, startup, strategy)
@@ -295,7 +298,7 @@ class Fleet:
         program = self.main_program if main_program is None else main_program
         if isinstance(program, CompiledProgram):
             program = program.program
-        _check_saving("save_persistables", executor, program)
+        check_saving("save_persistables", executor, program)
         if not program._is_distributed and self.server_num():
             raise FleetError(
                 "save_persistables: main_program is a local program: pass fleet.main_program, "
@@ -314,7 +317,7 @@ class Fleet:
     ) -> None:
         """Save what computes ``target_vars``, cut out of the program that was built."""
         program = self._planned.origin if main_program is None else main_program
-        _check_saving("save_inference_model", executor, program)
+        check_saving("save_inference_model", executor, program)
         io.save_inference_model(
             dirname,
             feeded_var_names,
@@ -330,77 +333,3 @@ class Fleet:
                 f"{call} is for {role.name.lower()}s, but this process is no such thing "
                 f"({self._role_maker.to_string()}): call it under fleet.is_{role.name.lower()}()"
             )
-
-
-def collective_settings(strategy: Any) -> CollectiveSettings:
-    """Return what `distributed_optimizer` was given for training without servers."""
-    given = DistributedStrategyV2() if strategy is None else strategy
-    if not isinstance(strategy, DistributedStrategy) and hasattr(given, "collective"):
-        settings = given.collective()
-        if isinstance(settings, CollectiveSettings):
-            return settings
-    raise FleetTypeError(
-        "strategy: without servers expected fleet.DistributedStrategy(), or that of "
-        f"fleet.collective, got {strategy!r}"
-    )
-
-
-def strategy_given(strategy: Any) -> DistributedStrategy:
-    """Return the strategy that `distributed_optimizer` was given in one of several forms."""
-    if strategy is None:
-        return SyncStrategy()
-    if isinstance(strategy, DistributeTranspilerConfig):
-        return strategy_of(strategy)
-    if isinstance(strategy, DistributedStrategyV2):
-        return strategy.parameter_server()
-    if isinstance(strategy, DistributedStrategy):
-        return strategy
-    raise FleetTypeError(
-        "strategy: expected a strategy of StrategyFactory or a DistributeTranspilerConfig, "
-        f"got {strategy!r}"
-    )
-
-
-def _endpoints(role_maker: RoleMakerBase) -> list[str]:
-    """Return the servers' names as this job knows them."""
-    job = _job()
-    return list(job.cluster.endpoints) if job else role_maker.get_pserver_endpoints()
-
-
-def _job() -> Job | None:
-    """Return the job that this process is a rank of, if any."""
-    installed = control.installed()
-    return installed if isinstance(installed, Job) else None
-
-
-def _check_against_job(role_maker: RoleMakerBase) -> None:
-    """Refuse a role maker that contradicts the launcher."""
-    job = _job()
-    if job is None:
-        return
-    serves = job.role.kind == PSERVER
-    cluster = job.cluster
-    actual = (serves, job.role.index, len(cluster.trainers), len(cluster.servers))
-    servers = role_maker.get_pserver_endpoints()
-    told = (
-        role_maker.is_server(),
-        role_maker.worker_index(),
-        role_maker.worker_num(),
-        len(servers),
-    )
-    if actual != told:
-        raise FleetError(
-            f"this rank is {_described(*actual)}, but the role maker says {_described(*told)}: "
-            "use PaddleCloudRoleMaker(), or start the job with other --pservers or --role-map"
-        )
-
-
-def _described(serves: bool, index: int, workers: int, servers: int) -> str:
-    return f"{'server' if serves else 'worker'} {index} of {workers} workers and {servers} servers"
-
-
-def _check_saving(call: str, executor: Any, program: Any) -> None:
-    if not isinstance(executor, Executor):
-        raise FleetTypeError(f"{call}: executor must be an Executor, got {executor!r}")
-    if not isinstance(program, Program):
-        raise FleetTypeError(f"{call}: main_program must be a Program, got {program!r}")

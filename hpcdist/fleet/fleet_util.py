@@ -7,12 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.checks import Refused
 from hpcdist.errors import FleetError
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.fleet import fleet, metrics
 
 logger = logging.getLogger("hpcdist.fleet")
 
+_OF_PSLIB = """
+    check_two_programs check_vars_and_dump draw_from_program draw_from_program_file
+    get_global_metrics get_last_save_model get_last_save_xbox get_last_save_xbox_base
+    get_online_pass_interval load_fleet_model load_fleet_model_one_table load_model
+    parse_program_proto print_global_metrics program_type_trans pull_all_dense_params
+    save_batch_model save_cache_base_model save_cache_model save_delta_model save_fleet_model
+    save_model save_paddle_inference_model save_paddle_params save_xbox_base_model
+    write_cache_donefile write_model_donefile write_xbox_donefile
+"""
 _POSITIVE, _NEGATIVE = "_generated_var_2", "_generated_var_3"  # of the first layers.auc
 
 
@@ -82,3 +92,12 @@ class FleetUtil:
 
 
 __all__ = ["FleetUtil"]
+
+
+for _name in _OF_PSLIB.split():
+    _refused = Refused(
+        "it moves tables and models of pslib; fluid.io and hpcdist.checkpoint save and load them "
+        "(docs/checkpoints.md)"
+    )
+    _refused.__set_name__(FleetUtil, _name)
+    setattr(FleetUtil, _name, _refused)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from hpcdist import settings
-from hpcdist.checks import FLEET, integer
+from hpcdist.checks import FLEET, Refused, integer
 from hpcdist.comm.cluster import PSERVER, TRAINER
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
 from hpcdist.fleet import metrics
@@ -39,6 +39,9 @@ class RoleMakerBase:
     """Answers who this process is; kinds of role maker say how they find out."""
 
     is_collective = False
+
+    all_gather = Refused("servers only serve: all_reduce_worker() sums over workers")
+    barrier_all = Refused("servers only serve: barrier_worker() lets workers wait for each other")
 
     def __init__(self) -> None:
         self._found: Placement | None = None
@@ -113,6 +116,12 @@ class RoleMakerBase:
             raise FleetError(f"all_reduce_worker: mode must be sum, max or min, got {mode!r}")
         if self.is_worker():
             output[:] = reduce(input)
+
+    def get_local_endpoint(self) -> str:
+        """Return the name of this process; "" where nobody gave it one."""
+        who = self.placement
+        names = who.worker_endpoints if self.is_worker() else who.server_endpoints
+        return names[who.index] if names else ""
 
     # Fluid's scripts of metrics call them by these names.
     _barrier_worker = barrier_worker

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from hpcdist import settings
-from hpcdist.checks import FLEET, integer
+from hpcdist.checks import FLEET, Refused, integer
 from hpcdist.errors import FleetError, FleetNotImplementedError, FleetTypeError
 from hpcdist.executor.strategies import BuildStrategy, ExecutionStrategy
 from hpcdist.fleet.trainer_config import TrainerRuntimeConfig
@@ -20,6 +20,9 @@ from hpcdist.transpiler import (
 Config = TypeVar("Config")
 
 
+_DUMPS = "nothing dumps what a step computes: fetch it, docs/observing.md says what is recorded"
+
+
 class DistributedStrategy:
     """The settings of one way to train; StrategyFactory makes them.
 
@@ -30,6 +33,9 @@ class DistributedStrategy:
     mode: ClassVar[DistributedMode]
     program_facts: ClassVar[Mapping[str, bool]]
     joint: ClassVar[bool] = False  # a trainer's threads meet at a barrier
+
+    get_debug_opt = Refused(_DUMPS)
+    set_debug_opt = Refused(_DUMPS)
 
     def __init__(self) -> None:
         self._program_config = DistributeTranspilerConfig()

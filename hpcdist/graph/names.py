@@ -37,18 +37,28 @@ def generate(key: str) -> str:
     return _current(key)
 
 
-def switch(new: UniqueNames | None = None) -> UniqueNames:
-    """Install other counters (fresh ones by default) and return the ones replaced."""
+def switch(
+    new_generator: UniqueNames | None = None, new_para_name_checker: None = None
+) -> tuple[UniqueNames, None]:
+    """Install other counters (fresh ones by default) and return the ones replaced.
+
+    The second of both pairs is Fluid's, for its imperative mode: None.
+    """
+    return _installed(new_generator), None
+
+
+def _installed(new: UniqueNames | None) -> UniqueNames:
     global _current
     old, _current = _current, new if new is not None else UniqueNames()
     return old
 
 
 @contextmanager
-def guard(new: str | UniqueNames | None = None) -> Iterator[None]:
+def guard(new_generator: str | UniqueNames | None = None) -> Iterator[None]:
     """Count afresh inside the ``with``; a string becomes a prefix of every name."""
-    old = switch(UniqueNames(new) if isinstance(new, str) else new)
+    new = UniqueNames(new_generator) if isinstance(new_generator, str) else new_generator
+    old = _installed(new)
     try:
         yield
     finally:
-        switch(old)
+        _installed(old)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from hpcdist.errors import MissingNameError
 from hpcdist.graph.owner import OwningBlock
-from hpcdist.graph.roles import ROLE_ATTR, Role
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 
 Slots = dict[str, list[str]]
 NAMESCOPE = "op_namescope"  # an attribute of all of Fluid's operators
+_EVERYONES: dict[str, Any] = {ROLE_VAR_ATTR: [], "op_device": ""}  # of Fluid's, where not set
 BLOCKS = "optimize_blocks"  # the attribute that is a list of blocks, kept as their indices
 
 
@@ -91,7 +93,9 @@ class Operator:
                 f"{self.place} {self.type}: {name!r} is not kept, for name_scope does not mark "
                 "operators: op.idx and the names of their variables tell them apart"
             )
-        return self._blocks_attr(name) if name == BLOCKS else self.attrs[name]
+        if name == BLOCKS:
+            return self._blocks_attr(name)
+        return self.attrs[name] if name in self.attrs else copy(_EVERYONES[name])
 
     def _block_attr_id(self, name: str) -> int:
         """Return the index of the block that an attribute names."""
@@ -114,8 +118,8 @@ class Operator:
         return list(self.attrs)
 
     def has_attr(self, name: str) -> bool:
-        """Tell whether the operator has this attribute."""
-        return name in self.attrs
+        """Tell whether the operator has this attribute; every one has those of `_EVERYONES`."""
+        return name in self.attrs or name in _EVERYONES
 
     def all_attrs(self) -> dict[str, Any]:
         """Return a copy of all attributes, of blocks these themselves."""

@@ -51,10 +51,12 @@ class Program:
     _use_hierarchical_allreduce = FluidField(False)
     _hierarchical_allreduce_inter_nranks = FluidField(0)
 
+    _seed_of_all = 0  # the random_seed that Programs begin with
+
     def __init__(self) -> None:
         self.blocks: list[Block] = [Block(self, 0)]
         self.current_block_idx = 0
-        self.random_seed = 0
+        self.random_seed = Program._seed_of_all
         self.current_role = Role.FORWARD
         self.current_role_var: tuple[str, ...] = ()
         self.version = 0  # grows with every change: compiled forms check it
@@ -85,6 +87,10 @@ class Program:
     def initialize_as(self, startup: Program) -> None:
         """Be a startup Program of the same Programs: this one was made from it."""
         self.main, self.mains = startup.main, [*startup.mains]
+
+    def global_seed(self, seed: int = 0) -> None:
+        """Give this Program, and all that are made from now on, this ``random_seed``."""
+        Program._seed_of_all = self.random_seed = int(seed)
 
     # -- blocks ------------------------------------------------------------------------------
     def global_block(self) -> Block:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hpcdist.checks import Refused
+from hpcdist.errors import GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.owner import OwningBlock
 from hpcdist.graph.registry import Meta
+
+_IMPERATIVE = (
+    "it is for Fluid's imperative mode: Executor.run fetches values, fluid.global_scope() holds "
+    "those that stay, and append_backward makes gradients"
+)
 
 
 class BatchSource(Protocol):
@@ -27,6 +34,13 @@ class Variable:
 
     ``lod_level`` 1 marks ragged values: their rows group into sequences of different lengths.
     """
+
+    backward = Refused(_IMPERATIVE)
+    clear_gradient = Refused(_IMPERATIVE)
+    detach = Refused(_IMPERATIVE)
+    gradient = Refused(_IMPERATIVE)
+    numpy = Refused(_IMPERATIVE)
+    set_value = Refused(_IMPERATIVE)
 
     def __init__(
         self,
@@ -75,6 +89,12 @@ class Variable:
     def _set_error_clip(self, error_clip: Any) -> None:
         """Have the gradient of this value clipped before it flows on, see `hpcdist.clip`."""
         self.error_clip = error_clip
+
+    def __float__(self) -> float:
+        raise GraphTypeError(
+            f"a number is wanted here, got the Variable {self.name!r}, whose value only a step "
+            "knows: give a number, or compute with layers"
+        )
 
     if TYPE_CHECKING:  # signs append operators: hpcdist.layers.math_op makes them
 

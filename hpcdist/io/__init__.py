@@ -2,22 +2,18 @@
 
 from hpcdist.data_loader import DataLoader, PyReader
 from hpcdist.io import descs  # noqa: F401 - gives the graph's parts their desc
+from hpcdist.io.load_variables import load_params, load_persistables, load_vars
 from hpcdist.io.model import load_inference_model, save_inference_model
-from hpcdist.io.state import load, load_program_state, save, set_program_state
-from hpcdist.io.variables import (
+from hpcdist.io.selection import (
     get_parameter_value,
     get_parameter_value_by_name,
     get_program_parameter,
     get_program_persistable_vars,
     is_parameter,
     is_persistable,
-    load_params,
-    load_persistables,
-    load_vars,
-    save_params,
-    save_persistables,
-    save_vars,
 )
+from hpcdist.io.state import load, load_program_state, save, set_program_state
+from hpcdist.io.variables import save_params, save_persistables, save_vars
 from hpcdist.reader import (
     ComposeNotAligned,
     batch,

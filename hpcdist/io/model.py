@@ -20,9 +20,11 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, default_main_program, program_guard
 from hpcdist.graph.pruning import cut_to
 from hpcdist.graph.variable import Variable
+from hpcdist.io.load_variables import load_vars
 from hpcdist.io.program_data import from_data, to_data
 from hpcdist.io.program_desc import read_program, write_program
-from hpcdist.io.variables import is_persistable, load_vars, save_for_inference, save_vars
+from hpcdist.io.selection import is_persistable
+from hpcdist.io.variables import save_for_inference, save_vars
 from hpcdist.layers import scale
 from hpcdist.ops.lookup import NO_PADDING
 from hpcdist.transpiler.table_metadata import LOOKUPS, is_distributed_lookup, tables_looked_up

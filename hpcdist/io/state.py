@@ -23,14 +23,10 @@ from hpcdist.executor.scope import global_scope
 from hpcdist.graph.program import Program
 from hpcdist.graph.variable import Variable
 from hpcdist.io.fluid_state import read_state
+from hpcdist.io.load_variables import load_vars
 from hpcdist.io.program_data import to_data
-from hpcdist.io.variables import (
-    get_program_persistable_vars,
-    is_parameter,
-    is_persistable,
-    load_vars,
-    save_vars,
-)
+from hpcdist.io.selection import get_program_persistable_vars, is_parameter, is_persistable
+from hpcdist.io.variables import save_vars
 from hpcdist.transpiler.sharded_updates import not_here
 from hpcdist.transpiler.table_metadata import tables_looked_up
 

@@ -10,12 +10,10 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from hpcdist import runtime
-from hpcdist.checkpoint.preemption import AGAIN, warned
+from hpcdist.checkpoint.preemption import AGAIN
 from hpcdist.checkpoint.recent import newest
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER
@@ -23,13 +21,19 @@ from hpcdist.comm.pmix_event import report_death
 from hpcdist.comm.progress import waiting_for
 from hpcdist.errors import DeadlineError, RankFailure
 from hpcdist.launch import logs, report, stacks
-from hpcdist.launch.host_board import Fact, HostBoard
+from hpcdist.launch.host_board import LAST_WORDS, Fact, HostBoard
 from hpcdist.launch.logs import Output
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.stuck_launcher import watch_launcher
+from hpcdist.launch.termination import (
+    code_when_ended,
+    forget_termination,
+    leave_it_to_the_thread,
+    lives,
+    sigterm_is_ours,
+)
 
-TERMINATED = 128 + signal.SIGTERM
 UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead rank
 PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to report a deadline
@@ -69,7 +73,7 @@ class Guard:
         self._output = output
         self._script = script
         # By default it ends a process; behind the board, which is collective, it may come.
-        signal.signal(WRITE_LAST, _leave_it_to_the_thread)
+        signal.signal(WRITE_LAST, leave_it_to_the_thread)
         self._board = HostBoard(transport)
         self._tolerant = transport.tolerant
         self._peers = peers
@@ -83,9 +87,9 @@ class Guard:
         if self._tolerant:
             os._exit = self._exit_of_scripts
         if self._tolerant and all(me.rank < peer.rank for peer in self._neighbours):
-            self._beside_launcher = watch_launcher(
-                [me.pid, *(peer.pid for peer in self._neighbours)]
-            )
+            here = [me, *self._neighbours]
+            board = self._board.file if len(here) == len(peers) else None
+            self._beside_launcher = watch_launcher([p.pid for p in here], board, LAST_WORDS)
 
     def _exit_of_scripts(self, status: int) -> NoReturn:
         """Be killed, where a script calls os._exit with a code other than 0.
@@ -101,6 +105,7 @@ class Guard:
             away = len(self._neighbours) + 1 < len(self._peers)
             if stays or (away and self._goes_on_without(self._me) is not False):
                 os.kill(os.getpid(), signal.SIGKILL)
+            self._board.note(Fact.FAILS)
         _exit(status)
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -247,6 +252,19 @@ class Guard:
         for peer in sorted(dead, key=lambda peer: peer.rank):
             self.name_death(peer.rank, report.of_late_death(peer, self._is_done(peer)))
 
+    def check_a_trainer_has_finished(self, failed: Iterable[int]) -> None:
+        """End the job if every trainer has died, the last one behind its last step.
+
+        Call it on a server when all that live have met. ``failed``: what MPI knows of the dead.
+        """
+        dead = {*self._departed(), *(self._peers[rank] for rank in failed)}
+        trainers = {peer for peer in self._peers if peer.role.kind != PSERVER}
+        if trainers <= dead and not any(self._is_done(peer) for peer in trainers):
+            with self._ending:
+                names = " and ".join(map(str, sorted(trainers, key=lambda peer: peer.rank)))
+                self._say(f"{names} died before any trainer's script had ended; the job failed")
+                self._end(1)
+
     def leave(self, finalize: Callable[[], None]) -> None:
         """Leave MPI by ``finalize``, and this host's ranks when they have left it too.
 
@@ -300,9 +318,9 @@ class Guard:
         """
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
-        signal.signal(signal.SIGTERM, _leave_it_to_the_thread)
+        signal.signal(signal.SIGTERM, leave_it_to_the_thread)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=_forget_termination)
+        os.register_at_fork(after_in_child=forget_termination)
         threading.Thread(target=self._await_the_end, args=(read_end,), daemon=True).start()
 
     def _await_the_end(self, read_end: int) -> None:
@@ -335,7 +353,7 @@ class Guard:
                     if not (self._tolerant and self._reported):
                         self._await_termination(poll, read_end)
                     with self._ending:
-                        self._end(1 if self._tolerant else _code_when_ended())
+                        self._end(1 if self._tolerant else code_when_ended())
             for peer in [peer for peer, late in unreported.items() if time.monotonic() > late]:
                 del unreported[peer]
                 if not self._leaving:
@@ -356,7 +374,7 @@ class Guard:
         signals = os.read(read_end, 64)
         if WRITE_LAST in signals:
             self._write_last()
-        return signal.SIGTERM in signals and _ours()
+        return signal.SIGTERM in signals and sigterm_is_ours()
 
     def _terminated(self) -> NoReturn:
         """End because SIGTERM came; say so if it came to this rank alone."""
@@ -366,8 +384,9 @@ class Guard:
         while not self._fatal() and self._spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)
         if self._fatal() or not self._spared():  # the launcher ends the job
+            self._board.note(Fact.FAILS)
             self._report_deaths()
-            _exit(_code_when_ended())
+            _exit(code_when_ended())
         if self._tolerant and self._goes_on_without(self._me) is not False:
             os.kill(os.getpid(), signal.SIGKILL)  # a death as any other: others tell of it
         with self._ending:
@@ -375,7 +394,7 @@ class Guard:
             those = [peer for peer in self._peers if peer == self._me or peer.pid in told]
             advice = runtime.advice([peer.rank for peer in those])
             self._say(report.of_termination(those, self._me, runtime.where(), advice))
-            self._end(_code_when_ended())
+            self._end(code_when_ended())
 
     def _spared(self) -> list[Peer]:
         """Return the ranks of this host that live and that SIGTERM has not come to."""
@@ -411,35 +430,3 @@ class Guard:
     def _dead(self) -> list[Peer]:
         """Return the dead of this host, but for those that the job goes on without."""
         return [peer for peer in self._departed() if peer not in self._excused]
-
-
-def _code_when_ended() -> int:
-    """Return the code of a rank that another one, or the launcher, has ended.
-
-    srun takes the largest code of all ranks: it must not hide that the job was told to stop.
-    """
-    return AGAIN if warned() else TERMINATED
-
-
-def _leave_it_to_the_thread(signum: int, frame: FrameType | None) -> None:
-    """Handle a signal by not dying of it: the watching thread was woken too."""
-
-
-def _ours() -> bool:
-    """Tell whether SIGTERM still means what it meant: a script may have taken it over."""
-    return signal.getsignal(signal.SIGTERM) is _leave_it_to_the_thread
-
-
-def _forget_termination() -> None:
-    """Make a forked child an ordinary process: the pipe and the thread are its parent's."""
-    signal.set_wakeup_fd(-1)
-    if _ours():
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def lives(pid: int) -> bool:
-    """Tell whether a process of this host exists and is not a zombie."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # The state follows the command's name, which may itself hold parentheses.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False

@@ -40,13 +40,10 @@ def _verify(directory: Path) -> bool:
         total = sum(size for _, blocks in verdict.files for size in blocks)
         print(
             f"{len(verdict.files)} files, {total} rows; runs that led here: {verdict.runs}; "
-            f"rows whose use a restore has undone: {verdict.rolled_back}"
+            f"rows undone by a restore: {verdict.rolled_back}"
         )
         if verdict.others:
-            print(
-                f"  of other jobs, or of this one and undone as a whole: {verdict.others} runs, "
-                "which are not looked at"
-            )
+            print(f"  {verdict.others} runs ignored: of other jobs, or of this one and all undone")
         for epoch in verdict.epochs:
             way = "" if epoch.whole else ", under way"
             said = "each row once" if epoch.exact else "NOT each row once"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import struct
 import tempfile
 from enum import IntEnum
 from pathlib import Path
 
 from hpcdist.comm.base import Transport
-
-_RECORD = struct.Struct("<QQq")  # process id, fact, rank
+from hpcdist.launch.stuck_launcher import RECORD
 
 
 class Fact(IntEnum):
@@ -23,6 +21,11 @@ class Fact(IntEnum):
     NAMED = 5  # it tells the death of a rank
     WRITTEN = 6  # what it did last
     EXITS = 7  # its script has called os._exit with a code other than 0
+    FAILS = 8  # it is about to end with a code other than 0
+
+
+# A process that notes none of these was killed, or crashed, or has called os._exit(0).
+LAST_WORDS = (Fact.REPORTS, Fact.DONE, Fact.GONE, Fact.FAILS)
 
 
 class HostBoard:
@@ -38,19 +41,19 @@ class HostBoard:
         token = transport.broadcast_bytes(token, 0)
         path = Path(tempfile.gettempdir(), f"hpcdist-{token.decode()}")
         flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(path, flags, 0o600)
+        self.file = os.open(path, flags, 0o600)  # of records
         transport.barrier()
         path.unlink(missing_ok=True)
 
     def note(self, fact: Fact, rank: int = -1) -> None:
         """Note a fact of this process."""
-        os.write(self._file, _RECORD.pack(os.getpid(), fact, rank))
+        os.write(self.file, RECORD.pack(os.getpid(), fact, rank))
 
     def all(self, fact: Fact, rank: int = -1) -> list[int]:
         """Return the processes that have noted this, first come first."""
-        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
-        whole = data[: len(data) // _RECORD.size * _RECORD.size]
-        return [pid for pid, *noted in _RECORD.iter_unpack(whole) if noted == [fact, rank]]
+        data = os.pread(self.file, os.fstat(self.file).st_size, 0)
+        whole = data[: len(data) // RECORD.size * RECORD.size]
+        return [pid for pid, *noted in RECORD.iter_unpack(whole) if noted == [fact, rank]]
 
     def claim(self, fact: Fact, rank: int = -1) -> bool:
         """Note a fact that one process only can have; return whether it is this one."""

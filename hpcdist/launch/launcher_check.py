@@ -50,7 +50,7 @@ def check_on_failure(asked: OnFailure | None, *, tolerant: bool, servers: int) -
     if not servers:
         raise LaunchError(
             "--on-failure continue needs parameter servers (--pservers P): without them every "
-            "rank holds a part of each step"
+            "rank contributes to each step"
         )
     if not tolerant:
         raise LaunchError(

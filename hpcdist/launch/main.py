@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import atexit
-import functools
-import importlib.util
+import io
 import logging
 import os
-import random
-import runpy
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-
-from hpcdist import hdf5, runtime, settings
-from hpcdist.checkpoint import preemption
+from hpcdist import runtime, settings
 from hpcdist.comm import lanes, mpi
 from hpcdist.comm.base import Transport
 from hpcdist.comm.clock_offset import ClockOffset, clock_offset
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.process_manager import launched_rank, launched_size
 from hpcdist.comm.world import mpi_world
-from hpcdist.compat import aspaddle, fluid_options
+from hpcdist.compat import fluid_options
 from hpcdist.errors import HpcdistError, LaunchError, SettingError
-from hpcdist.executor.position import here
 from hpcdist.launch import (
     checkpoints,
     cores,
@@ -45,23 +37,22 @@ from hpcdist.launch import (
     recording,
     report,
     roles,
-    script_arguments,
     settings_page,
     slurm,
     stacks,
     table,
     top,
-    watching,
 )
-from hpcdist.launch.abort import Guard
+from hpcdist.launch.abort import PATIENCE_S, Guard
 from hpcdist.launch.doctor import command as doctor
 from hpcdist.launch.doctor import stale_files
 from hpcdist.launch.logs import Output
 from hpcdist.launch.options import Options
+from hpcdist.launch.problems import given_role, own_facts, refuse_problems
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
 from hpcdist.launch.roles import RankFacts
-from hpcdist.launch.script_arguments import ScriptArguments
+from hpcdist.launch.script import code_of, code_of_script, run_script
 from hpcdist.launch.words import counted
 from hpcdist.signals import hold_warning
 
@@ -83,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     if words and words[0] in COMMANDS:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are no error
+                stream.reconfigure(errors="backslashreplace")
         COMMANDS[words[0]](words[1:])
         return
     hold_warning()
@@ -90,18 +84,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         asked = options.parse(words)
     except SystemExit as end:
         if end.code:
-            _end_refused(_code_of(end))
+            _end_refused(code_of(end))
         raise
     except SettingError as error:
         _refuse(error)
     if asked.umask is not None:
         os.umask(asked.umask)
     stop_watching = pre_init_watchdog.watch()
+    transport = None
     try:
         if asked.deadline is not None:
             settings.RPC_DEADLINE.write(asked.deadline)
         settings.ON_NAN.write(asked.on_nan)
-        transport = None
         if (started := launched_size()) is not None:
             # Open MPI's osc/ucx complains when windows are made; ours are of shared memory.
             os.environ.setdefault("OMPI_MCA_osc", "^ucx")
@@ -115,6 +109,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     except LaunchError as error:
         stop_watching()
         _refuse(error)
+    except Exception as error:
+        if transport is None:
+            raise
+        # Nobody watches the ranks yet, and a tolerant mpirun says nothing of one that has ended.
+        if report.is_of_messages(error):  # then another rank knows more
+            time.sleep(PATIENCE_S)
+        me = f"rank {transport.rank} on {socket.gethostname()} failed before its script"
+        Output().announce(f"{me}\n{report.user_traceback(error, asked.script)}")
+        transport.abort(1)
 
 
 def _refuse(error: HpcdistError) -> NoReturn:
@@ -135,9 +138,9 @@ def _end_refused(code: int) -> NoReturn:
 
 def _run_alone(asked: Options) -> None:
     roles.refuse_lone_role(settings.role_variables())
-    me = _own_facts(asked)
+    me = own_facts(asked)
     # Other launchers leave their variables behind; our own options are meant.
-    alone = roles.decide([replace(me, env=_role_of(asked))])
+    alone = roles.decide([replace(me, env=given_role(asked))])
     launcher_check.check_on_failure(asked.on_failure, tolerant=False, servers=0)
     fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, alone, ["this host"])
     if me.problem:
@@ -155,7 +158,7 @@ def _run_alone(asked: Options) -> None:
     recorded.begin()
     recorded.compared(ClockOffset(0, 0))
     try:
-        _run_script(asked)
+        run_script(asked)
         _end_trace(recorded, None)
     except SystemExit as end:
         recorded.script_has_ended(well=not end.code)
@@ -176,9 +179,9 @@ def _run_alone(asked: Options) -> None:
 
 
 def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], None]) -> None:
-    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(_own_facts(asked).encode())]
+    ranks = [RankFacts.decode(d) for d in transport.allgather_bytes(own_facts(asked).encode())]
     cluster = roles.decide(ranks)
-    _refuse_problems(ranks)
+    refuse_problems(ranks)
     hosts = [facts.host for facts in ranks]
     fluid_options.check_counts(asked.worker_num, asked.nproc_per_node, cluster, hosts)
     launcher_check.check_on_failure(
@@ -223,7 +226,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
             stack_of=ends.stack_of,
             local_feed=asked.feed == "local",
         )
-        code = _code_of_script(asked)
+        code = code_of_script(asked)
         if code:
             ends.exit(code)
         runtime.end_together()
@@ -240,6 +243,7 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
         _end_trace(recorded, transport)
         if transport.rank in cluster.servers[:1]:
             ends.name_the_dead(transport.failed())
+            ends.check_a_trainer_has_finished(transport.failed())
     except KeyboardInterrupt:
         ends.interrupt()
     except BaseException as error:
@@ -282,68 +286,9 @@ def _leave(ends: Guard, pid: int) -> None:
         ends.leave(mpi.finalize)
 
 
-def _own_facts(asked: Options) -> RankFacts:
-    problem = _problem_with(asked.script) or _problem_with_settings() or _problem_with_torch(asked)
-    if not problem and asked.log_dir is not None:
-        problem = logs.problem_with("log directory", asked.log_dir)
-    if not problem and asked.trace is not None:
-        problem = logs.problem_with("directory of the trace", asked.trace)
-    problem = problem or watching.problem_with(asked)
-    if not problem and (trouble := hdf5.problem()):
-        problem = f"h5py {trouble}: {hdf5.ADVICE}"
-    given = settings.role_variables() | _role_of(asked)
-    return RankFacts(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pservers=asked.pservers,
-        role_map=asked.role_map,
-        env=given,
-        begun_ns=time.time_ns(),
-        problem=problem,
-    )
-
-
-def _problem_with_torch(asked: Options) -> str:
-    """Return why a script of torch's cannot run here, or an empty string."""
-    if not asked.as_torchrun or importlib.util.find_spec("torch"):
-        return ""
-    return "--as-torchrun: torch is not installed: python -m pip install 'hpcdist[torch]'"
-
-
-def _role_of(asked: Options) -> dict[str, str]:
-    return {} if asked.role is None else {"PADDLE_TRAINING_ROLE": asked.role.upper()}
-
-
-def _problem_with(script: str) -> str:
-    """Return why the script cannot be read here, or an empty string."""
-    try:
-        with open(script, "rb"):
-            return ""
-    except OSError as error:
-        return f"cannot read the script {script!r} in {os.getcwd()}: {error.strerror}"
-
-
-def _problem_with_settings() -> str:
-    """Return what is wrong with a setting in this rank's environment, or an empty string."""
-    try:
-        settings.check()
-    except SettingError as error:
-        return str(error)
-    return ""
-
-
 def _warn_of_misspelt() -> None:
     for warning in settings.misspelt():
         print(f"hpcdist: {warning}", file=sys.stderr, flush=True)
-
-
-def _refuse_problems(ranks: Sequence[RankFacts]) -> None:
-    troubled = [i for i, facts in enumerate(ranks) if facts.problem]
-    if troubled:
-        first = ranks[troubled[0]]
-        raise LaunchError(
-            f"{first.problem} (ranks {troubled}; rank {troubled[0]} is on {first.host})"
-        )
 
 
 def _print_table(
@@ -361,75 +306,3 @@ def _print_table(
         table.environment(variables),
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def _code_of_script(asked: Options) -> int:
-    """Run the script; return its exit code. A process that the script forks ends in here."""
-    rank = os.getpid()
-    code = 0
-    try:
-        _run_script(asked)
-    except SystemExit as exit:
-        code = _code_of(exit)
-    except BaseException:
-        if os.getpid() == rank:
-            raise
-        traceback.print_exc()
-        code = 1
-    if os.getpid() != rank:
-        # Not by sys.exit: what is registered with atexit, MPI_Finalize too, is for the rank to do.
-        logs.flush()
-        os._exit(code)
-    return code
-
-
-def _run_script(asked: Options) -> None:
-    """Run the script as ``python script.py`` would, its random numbers seeded.
-
-    A script of torch's seeds its own: under torchrun nobody else does.
-    """
-    preemption.listen()
-    logs.show_messages(logging.WARNING if asked.quiet else logging.INFO, asked.log_level)
-    if asked.log_dir is not None and runtime.is_first():
-        here.after_first_step.append(functools.partial(slurm.note_first_step, asked.log_dir))
-    settings.SEED.write(asked.seed)
-    settings.DENSE.write(asked.dense)
-    if asked.as_torchrun:
-        from hpcdist.torch import takeover  # an optional extra, and seconds to import
-
-        if runtime.is_server():
-            takeover.serve()
-            return
-        takeover.stand_in()
-    else:
-        random.seed(asked.seed)
-        np.random.seed(asked.seed)
-    if asked.as_paddle:
-        aspaddle.install()
-    else:
-        aspaddle.tell()
-    sys.argv = arguments = ScriptArguments([asked.script, *asked.script_args])
-    ours = script_arguments.misplaced(asked.script_args, options.names())
-
-    def check_arguments() -> None:
-        if ours and runtime.is_first() and sys.argv is arguments and not arguments.read:
-            arguments.read = True  # told once
-            Output().announce(script_arguments.warning(ours, asked.script))
-
-    here.after_first_step.append(check_arguments)
-    sys.path[0] = str(Path(asked.script).resolve().parent)
-    try:
-        runpy.run_path(asked.script, run_name="__main__")
-        check_arguments()
-    finally:
-        hold_warning()
-
-
-def _code_of(exit: SystemExit) -> int:
-    """Return the code of an exit as Python's interpreter does, printing a message given instead."""
-    if exit.code is None:
-        return 0
-    if isinstance(exit.code, int):
-        return exit.code & 0xFF
-    print(exit.code, file=sys.stderr)
-    return 1

@@ -136,14 +136,15 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         settings.PSERVERS_PER_NODE,
         "K",
-        "number of servers on each node, its last ranks; the same as the role map node:*=K",
+        "number of servers on each node, its last K ranks; same as --role-map node:*=K",
     )
     parser.add_argument(
         "--role",
         type=argument(Word("trainer", "pserver")),
         metavar="{trainer,pserver}",
-        help="role of these ranks, in a job whose parts have command lines of their own: "
-        "srun --het-group=0 ... --role trainer T.py : --het-group=1 ... --role pserver T.py",
+        help="role of the ranks that this command starts, where trainers and servers have a "
+        "command each: srun --het-group=0 ... --role trainer T.py : --het-group=1 ... --role "
+        "pserver T.py",
     )
     _add(parser, settings.ROLE_MAP, "MAP", "which ranks are servers, see below")
     parser.add_argument(
@@ -199,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         settings.DENSE,
         "{pserver,collective}",
-        "in a job with servers, where parameters live that are no distributed tables: on the "
+        "where a job with servers keeps parameters other than distributed tables: on the "
         "servers (default), or on the trainers, which sum their gradients",
     )
     parser.add_argument(
@@ -227,15 +228,15 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         settings.ON_NAN,
         "{warn,end}",
-        "what the first NaN does that a training program fetches, or that Saver would save: "
-        "one warning (default), or the end of the job",
+        "at the first NaN in a value that a training program fetches or Saver would save: "
+        "warn once (default), or end the job",
     )
     _add(
         parser,
         settings.UMASK,
         "OCTAL",
-        "permissions that logs, checkpoints and other files of the job do not get, on all "
-        "ranks: 077 keeps them from others; default: the shell's umask",
+        "umask of all ranks for logs, checkpoints and other files; 077 lets only their owner "
+        "read them; default: the shell's umask",
     )
     fluid_options.add(parser)
     parser.add_argument("script", help="the training script")

@@ -8,19 +8,20 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
 from hpcdist.comm.clock_offset import ClockOffset, drift_between
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.progress import waiting_cause
+from hpcdist.errors import TraceError
 from hpcdist.executor.position import here
 from hpcdist.launch import watching
 from hpcdist.launch.options import Options
 from hpcdist.launch.watching import Watch
 from hpcdist.launch.words import counted
-from hpcdist.trace import chrome, files, status
+from hpcdist.trace import chrome, files, rates, status
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import MIB, recorder
 
@@ -57,6 +58,7 @@ class RankRecorder:
         Every rank calls it before any one calls `compared`.
         """
         if self.trace is not None:
+            self.of = replace(self.of, **asdict(rates.measured()))
             recorder.begin(TRACE_MIB * MIB, always=True)
         else:
             recorder.start()
@@ -82,18 +84,27 @@ class RankRecorder:
     def end(self, clocks: ClockOffset | None = None) -> None:
         """Write all that the job has recorded, if a trace is wanted.
 
-        ``clocks``: how far the clocks are from each other now; the drift since is corrected.
+        ``clocks``: how far the clocks are from each other now; the drift since is corrected. What
+        cannot be written is told: the script has ended well.
         """
-        if self.trace is not None:
+        if self.trace is None:
+            return
+        self._written = True
+        try:
             self._write(self.trace, "end", clocks=clocks)
-            self._written = True
+        except OSError as error:
+            logger.warning("%s cannot write what it has recorded: %s", self.of, error)
 
     def merge(self) -> None:
         """Make one trace of what all ranks have written. One rank calls it, when all have."""
         if self.trace is None:
             return
-        ranks = files.read_all(self.trace)
-        path = chrome.write(Path(self.trace, "trace.json"), ranks)
+        try:
+            ranks = files.read_all(self.trace)
+            path = chrome.write(Path(self.trace, "trace.json"), ranks)
+        except (OSError, TraceError) as error:
+            logger.warning("there is no trace of the job: %s", error)
+            return
         lost = sum(r.recording.noted - len(r.recording.events) for r in ranks)
         error_us = max(r.of.error_ns for r in ranks) / 1000
         said = f"trace of {counted(len(ranks), 'rank')} in {path}: open it in ui.perfetto.dev"

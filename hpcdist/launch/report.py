@@ -50,7 +50,7 @@ def of_deaths(dead: Sequence[Peer], me: Peer, where: str, advice: str = "") -> s
 def of_termination(ended: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:
     """Return the message about the only ranks that SIGTERM came to, told by one of them."""
     names = " and ".join(map(str, ended))
-    lines = [f"{names} ended: SIGTERM came, and not to the whole job; the job ends", advice]
+    lines = [f"{names} got SIGTERM, the rest of the job did not; the job ends", advice]
     lines.append(f"rank {me.rank} was here: {where}")
     return "\n  ".join(filter(None, lines))
 

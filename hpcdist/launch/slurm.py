@@ -257,8 +257,8 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     parser.add_argument(
         "--as-torchrun",
         action="store_true",
-        help="the script is PyTorch's and written for torchrun; it is not started again after a "
-        "failure: how far it was cannot be told",
+        help="the script is a PyTorch script for torchrun; it is not restarted after a failure, "
+        "since its progress is unknown",
     )
     parser.add_argument(
         "--time",
@@ -304,7 +304,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
     if seconds_of(asked.time) <= asked.warning + EARLIER_S:
         parser.error(
             f"--warning {asked.warning} can come {asked.warning + EARLIER_S} s before the end: a "
-            f"job of --time {asked.time} would stop whenever it starts"
+            f"job of --time {asked.time} would be stopped as soon as it starts"
         )
     if asked.env and not os.access(asked.env, os.R_OK):
         parser.error(f"cannot read --env {asked.env!r} in {os.getcwd()}")

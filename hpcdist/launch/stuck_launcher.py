@@ -1,8 +1,9 @@
-"""Ends a launcher that does not end although all its ranks on this host have.
+"""Ends a launcher that does not end although all its ranks on this host have, or ends as if well.
 
 Open MPI 5's ``mpirun --with-ft ulfm`` sometimes stops for ever in a lock that it has already freed
-(about once in a thousand jobs in which ranks die): the job would then never end. A small process
-waits beside such a job, without using the processor, and kills that launcher.
+(about once in a thousand jobs in which ranks die): the job would then never end. And it returns 0
+for a job all of whose ranks were killed, or crashed within MPI. A small process waits beside such a
+job, without using the processor, and kills that launcher.
 
 This file is also the program which that process runs, so it imports the standard library only.
 """
@@ -13,6 +14,7 @@ import contextlib
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +22,8 @@ from pathlib import Path
 
 LAUNCHERS = ("prterun", "prted", "mpirun")  # on the first host; on others; older ones
 GRACE_S = 10.0  # how long a launcher may take to end when its ranks have: it tidies up
+# What ranks note in the file of a host (`host_board`): process id, fact, rank.
+RECORD = struct.Struct("<QQq")
 
 
 def launcher_of(pid: int) -> int | None:
@@ -35,23 +39,42 @@ def launcher_of(pid: int) -> int | None:
     return None
 
 
-def watch_launcher(pids: Iterable[int]) -> subprocess.Popen[bytes] | None:
-    """Start the process that waits for these ranks of this host, and then for their launcher."""
+def watch_launcher(
+    pids: Iterable[int], board: int | None, words: Iterable[int]
+) -> subprocess.Popen[bytes] | None:
+    """Start the process that waits for these ranks of this host, and then for their launcher.
+
+    ``board`` is the file of a host that has all ranks of the job, None on one of several hosts;
+    ``words`` are the facts of which a rank that was not killed has noted at least one.
+    """
     launcher = launcher_of(os.getppid())
     if launcher is None:
         return None
+    facts = ",".join(str(int(fact)) for fact in words if board is not None)
+    program = [sys.executable, "-I", "-S", __file__, str(GRACE_S), facts]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(GRACE_S), str(launcher), *map(str, pids)],
-        stdin=subprocess.DEVNULL,
+        [*program, str(launcher), *map(str, pids)],
+        stdin=subprocess.DEVNULL if board is None else board,
         stdout=subprocess.DEVNULL,  # a launcher waits for the ends of the pipes that it has given
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
 
 
-def end_launcher(launcher: int, ranks: Sequence[int], grace_s: float) -> bool:
+def said_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool:
+    """Tell whether none of these processes has noted one of these facts."""
+    notes = os.pread(board, os.fstat(board).st_size, 0)
+    whole = notes[: len(notes) // RECORD.size * RECORD.size]
+    spoken = {pid for pid, fact, _ in RECORD.iter_unpack(whole) if fact in words}
+    return spoken.isdisjoint(ranks)
+
+
+def end_launcher(
+    launcher: int, ranks: Sequence[int], grace_s: float, board: int, words: Sequence[int]
+) -> bool:
     """Wait until all ranks have ended, then for the launcher; kill it if it stays. Blocking.
 
+    It is killed at once where ``words`` says what ranks note in ``board``, and none of them has.
     Returns whether it was killed. Linux 5.3 or newer; on an older one nothing is watched.
     """
     with contextlib.suppress(OSError):
@@ -61,18 +84,24 @@ def end_launcher(launcher: int, ranks: Sequence[int], grace_s: float) -> bool:
                 waits = os.pidfd_open(rank)
                 select.select([waits, ends], [], [])
                 os.close(waits)
-        if select.select([ends], [], [], grace_s)[0]:
+        if words and said_nothing(ranks, board, words):
+            text = "all ranks died: killed, out of memory or crashed; the job failed"
+        elif select.select([ends], [], [], grace_s)[0]:
             return False
-        text = (
-            f"hpcdist: the launcher (pid {launcher}) has not ended {grace_s:g} s after the last"
-            " rank of this host: it is stuck, and is killed\n"
-        )
+        else:
+            text = (
+                f"the launcher (pid {launcher}) has not ended {grace_s:g} s after the last rank of"
+                " this host: it is stuck, and is killed"
+            )
         with contextlib.suppress(OSError):  # where its standard error is gone
-            Path(f"/proc/{launcher}/fd/2").write_text(text)
+            Path(f"/proc/{launcher}/fd/2").write_text(f"hpcdist: {text}\n")
         signal.pidfd_send_signal(ends, signal.SIGKILL)
         return True
     return False
 
 
 if __name__ == "__main__":
-    end_launcher(int(sys.argv[2]), [int(pid) for pid in sys.argv[3:]], float(sys.argv[1]))
+    grace, facts, *processes = sys.argv[1:]
+    launcher, *ranks = map(int, processes)
+    words = [int(fact) for fact in facts.split(",") if fact]
+    end_launcher(launcher, ranks, float(grace), sys.stdin.fileno(), words)

@@ -20,7 +20,7 @@ from typing import Any
 
 from hpcdist.errors import HpcdistError, TraceError
 from hpcdist.launch.options import argument
-from hpcdist.launch.words import counted
+from hpcdist.launch.words import counted, printable
 from hpcdist.setting import Number
 from hpcdist.trace import status
 from hpcdist.trace.status import JobFacts, RankStatus
@@ -38,6 +38,9 @@ SLURM_JOB = re.compile(r"\d+([_+]\d+)?")
 MOST_METRICS = 4
 HEADS = ("rank", "host", "step", "steps/s", "waits", "for", "memory", "now")
 AROUND = 9  # lines of a screen that are not ranks
+CUT = ("for", "host", "now")  # what is cut where a terminal is narrow, in this order; numbers never
+LEAST = 8  # characters of these that are worth showing
+BETWEEN = 2  # columns
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def view(job: JobFacts, ranks: Sequence[RankStatus], now_s: float, most: int | N
         ago = now_s - max(r.unix_s for r in running)
         troubles.append(
             f"nothing has been written for {_seconds(ago)}: the job was killed, or the clock here "
-            "is another one"
+            "differs"
         )
     else:
         troubles += [
@@ -236,7 +239,7 @@ def _follow(directory: Path, every_s: float | None) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             found = _look(directory, console.height - AROUND)
-            live.update(_drawn(found), refresh=True)
+            live.update(_drawn(found, console.width), refresh=True)
             if found.over:
                 return
             time.sleep(every)
@@ -245,24 +248,48 @@ def _follow(directory: Path, every_s: float | None) -> None:
 def _print(found: TopView) -> None:
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 160).print(_drawn(found))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(_drawn(found, console.width))
 
 
-def _drawn(found: TopView) -> Any:
-    """Return the view as rich draws it."""
+def fitted(rows: Sequence[tuple[str, ...]], width: int) -> list[int]:
+    """Return how wide columns are in a terminal of ``width``, 0 for those that are left out. Pure.
+
+    ``rows``: the heads too.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for least in (LEAST, 0):
+        for head in CUT:
+            over = sum(w + BETWEEN for w in widths if w) - BETWEEN - width
+            i = HEADS.index(head)
+            if over > 0 and least:
+                widths[i] = min(widths[i], max(least, widths[i] - over))
+            elif over > 0 and head != "now":
+                widths[i] = 0
+    return widths
+
+
+def _drawn(found: TopView, width: int) -> Any:
+    """Return the view as rich draws it on so many columns."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for head in HEADS:
-        right = head in ("step", "steps/s", "waits", "memory")
-        table.add_column(head, justify="right" if right else "left", no_wrap=head != "now")
+    def line(text: str, style: str = "") -> Text:
+        return Text(printable(text), style)
+
+    table = Table(box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False)
+    widths = fitted([HEADS, *found.rows], width)
+    for head, least in zip(HEADS, widths):
+        if least:
+            right = head in ("step", "steps/s", "waits", "memory")
+            justify: Any = "right" if right else "left"
+            table.add_column(head, justify=justify, width=least, no_wrap=True, overflow="ellipsis")
     for row in found.rows:
-        table.add_row(*map(Text, row))
-    lines = [Text(found.title, style="bold")]
+        table.add_row(*(line(text) for text, least in zip(row, widths) if least))
+    lines = [line(found.title, "bold")]
     if found.metrics:
-        lines.append(Text(found.metrics))
-    lines += [Text(trouble, style="bold red") for trouble in found.troubles]
-    below = [Text(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
+        lines.append(line(found.metrics))
+    lines += [line(trouble, "bold red") for trouble in found.troubles]
+    below = [line(f"and {counted(found.hidden, 'rank')} more")] if found.hidden else []
     return Group(*lines, table, *below)

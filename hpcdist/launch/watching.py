@@ -98,7 +98,7 @@ class Watch:
             if self._scraped is not None and first_of_host:
                 prometheus.remove_dead(self._scraped, sees_all())
         except OSError as error:
-            raise LaunchError(f"{self._of} cannot begin to tell how far it is: {error}") from error
+            raise LaunchError(f"{self._of} cannot write its first status: {error}") from error
 
     def begin(self) -> None:
         """Open the files, and write from now on; LaunchError if that cannot be."""
@@ -171,7 +171,7 @@ class Watch:
         if error.strerror not in self._complaints:
             self._complaints.add(error.strerror)
             logger.warning(
-                "%s cannot write its status or metrics: %s; it tries on", self._of, error
+                "%s cannot write its status or metrics: %s; it keeps trying", self._of, error
             )
 
     def _status(self, state: str) -> RankStatus:

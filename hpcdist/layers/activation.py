@@ -8,6 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
+from hpcdist.layers.math import constant, elementwise_pow
 
 _PLAIN = (
     "abs",
@@ -68,8 +69,13 @@ square = plain("square")
 tanh = plain("tanh")
 
 
-def pow(x: Variable, factor: float = 1.0, name: str | None = None) -> Variable:
-    """Raise every element to the power ``factor``."""
+def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) -> Variable:
+    """Raise every element to the power ``factor``: a number, or a Variable of shape (1,).
+
+    No gradient flows into a Variable, as in Fluid.
+    """
+    if isinstance(factor, Variable):
+        return elementwise_pow(x, constant(factor), name=name)
     return apply("pow", x, name, factor=float(factor))
 
 

@@ -57,7 +57,9 @@ def range(start: Any, end: Any, step: Any, dtype: Any) -> Variable:
     return LayerHelper("range").apply("range", slots, dtype=dtype, stop_gradient=True)
 
 
-def arange(start: float, end: float, step: float = 1, dtype: Any = None) -> Variable:
+def arange(
+    start: float, end: float, step: float = 1, dtype: Any = None, name: str | None = None
+) -> Variable:
     """Return start, start + step, ... below end; float32 if dtype is not given."""
     return range(start, end, step, "float32" if dtype is None else dtype)
 

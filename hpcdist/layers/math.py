@@ -169,20 +169,40 @@ def isfinite(x: Variable) -> Variable:
 # -- scaling and clipping --------------------------------------------------------------------------
 def scale(
     x: Variable,
-    scale: float = 1.0,
+    scale: float | Variable = 1.0,
     bias: float = 0.0,
     bias_after_scale: bool = True,
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Return scale * x + bias, or scale * (x + bias)."""
+    """Return scale * x + bias, or scale * (x + bias).
+
+    A Variable as ``scale`` has shape (1,); no gradient flows into it, as in Fluid.
+    """
     helper = LayerHelper("scale", name)
+    if isinstance(scale, Variable):
+        return helper.activate(_scaled_by(x, scale, float(bias), bias_after_scale), act)
     attrs = {
         "scale": float(scale),
         "bias": float(bias),
         "bias_after_scale": bias_after_scale,
     }
     return helper.activate(helper.apply("scale", {"X": x}, attrs, dtype=x.dtype), act)
+
+
+def _scaled_by(x: Variable, factor: Variable, bias: float, bias_after_scale: bool) -> Variable:
+    factor = constant(factor)
+    if bias_after_scale:
+        return scale(elementwise_mul(x, factor), 1.0, bias)
+    return elementwise_mul(scale(x, 1.0, bias), factor)
+
+
+def constant(value: Variable) -> Variable:
+    """Return the value as one that gradients do not flow into, though they may elsewhere."""
+    helper = LayerHelper("assign")
+    out = helper.new_var(value.dtype, stop_gradient=True)
+    helper.append_op("assign", {"X": value}, {"Out": out})
+    return out
 
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:

@@ -17,8 +17,8 @@ class ParamAttr:
         learning_rate: float = 1.0,
         regularizer: Any = None,
         trainable: bool = True,
-        gradient_clip: Any = None,
         do_model_average: bool = True,
+        gradient_clip: Any = None,
     ) -> None:
         if not isinstance(name, (str, type(None))):
             raise GraphTypeError(f"ParamAttr: name must be a string, got {name!r}")
@@ -68,6 +68,6 @@ class WeightNormParamAttr(ParamAttr):
         trainable: bool = True,
         do_model_average: bool = False,
     ) -> None:
-        facts = initializer, learning_rate, regularizer, trainable, None, do_model_average
+        facts = initializer, learning_rate, regularizer, trainable, do_model_average
         super().__init__(name, *facts)
         self.dim = dim

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.tensor import cast, concat, fill_constant
 
 __all__ = [
     "image_resize",
@@ -23,27 +24,26 @@ _KINDS = {"BILINEAR": "bilinear", "NEAREST": "nearest", "TRILINEAR": "trilinear"
 
 def image_resize(
     input: Variable,
-    out_shape: Sequence[int] | None = None,
+    out_shape: Variable | Sequence[int | Variable] | None = None,
     scale: float | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
-    actual_shape: Any = None,
+    actual_shape: Variable | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Resize images to ``out_shape`` (rows, columns), or by ``scale``.
+    """Resize images to ``out_shape`` (rows, columns), else by ``scale``.
 
     resample: BILINEAR, NEAREST, or TRILINEAR of volumes. align_corners: corners stay corners;
     without it, align_mode 0 lets the centers of pixels, 1 their beginnings lie on each other.
+    ``actual_shape``, like Variables in ``out_shape``, is computed from shapes and constants, and
+    goes before the others.
     """
     if resample not in _KINDS:
         raise GraphError(f"image_resize: resample must be one of {[*_KINDS]}, got {resample!r}")
-    refuse_variables("image_resize", "out_shape", out_shape, actual_shape)
     refuse_variables("image_resize", "scale", scale)
-    if actual_shape is not None:
-        raise GraphError("image_resize: actual_shape stands for a Variable: give out_shape")
-    if (out_shape is None) is (scale is None):
+    if out_shape is None and scale is None:
         raise GraphError("image_resize: one of out_shape and scale must be given")
     kind = _KINDS[resample]
     attrs: dict[str, Any] = {
@@ -55,45 +55,81 @@ def image_resize(
         "align_mode": align_mode,
         "data_layout": "NCHW" if data_format in ("NCHW", "NCDHW") else "NHWC",
     }
-    if scale is not None:
+    inputs: dict[str, Any] = {"X": input}
+    if out_shape is None:
+        assert scale is not None
         if scale <= 0:
             raise GraphError(f"image_resize: scale must be positive, got {scale}")
         attrs["scale"] = float(scale)
+    elif isinstance(out_shape, Variable):
+        inputs["OutSize"] = out_shape
     else:
-        assert out_shape is not None
-        sizes = [int(size) for size in out_shape]
-        if len(sizes) != len(input.shape) - 2:
-            raise GraphError(f"image_resize: out_shape {sizes} does not fit images {input.shape}")
-        attrs |= dict(zip(("out_w", "out_h", "out_d"), sizes[::-1]))
+        if len(out_shape) != len(input.shape) - 2:
+            raise GraphError(f"image_resize: out_shape {out_shape} does not fit {input.shape}")
+        sizes = [int(size) for size in out_shape if not isinstance(size, Variable)]
+        if len(sizes) < len(out_shape):
+            inputs["OutSize"] = concat([_one(size) for size in out_shape])
+        else:
+            attrs |= dict(zip(("out_w", "out_h", "out_d"), sizes[::-1]))
+    if actual_shape is not None:
+        inputs["OutSize"] = actual_shape
+    if "OutSize" in inputs:
+        inputs["OutSize"].stop_gradient = True
     helper = LayerHelper(f"{kind}_interp", name)
-    return helper.apply(helper.layer_type, {"X": input}, attrs, dtype=input.dtype)
+    return helper.apply(helper.layer_type, inputs, attrs, dtype=input.dtype)
 
 
-def _of_kind(resample: str, with_mode: bool, data_format: str) -> Callable[..., Variable]:
-    def layer(
-        input: Variable,
-        out_shape: Sequence[int] | None = None,
-        scale: float | None = None,
-        name: str | None = None,
-        actual_shape: Any = None,
-        align_corners: bool = True,
-        *rest: Any,
-        **given: Any,
-    ) -> Variable:
-        names = ("align_mode", "data_format") if with_mode else ("data_format",)
-        facts = {"data_format": data_format, **dict(zip(names, rest)), **given}
-        return image_resize(
-            input, out_shape, scale, name, resample, actual_shape, align_corners, **facts
-        )
-
-    layer.__name__ = layer.__qualname__ = f"resize_{_KINDS[resample]}"
-    layer.__doc__ = f"Append `image_resize` with ``resample={resample!r}``."
-    return layer
+def _one(size: int | Variable) -> Variable:
+    """Return an extent as int32 of shape (1,)."""
+    if isinstance(size, Variable):
+        return cast(size, "int32")
+    return fill_constant([1], "int32", size, force_cpu=True)
 
 
-resize_bilinear = _of_kind("BILINEAR", True, "NCHW")
-resize_nearest = _of_kind("NEAREST", False, "NCHW")
-resize_trilinear = _of_kind("TRILINEAR", True, "NCDHW")
+def resize_bilinear(
+    input: Variable,
+    out_shape: Variable | Sequence[int | Variable] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Variable | None = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Append `image_resize` with ``resample="BILINEAR"``."""
+    how = (actual_shape, align_corners, align_mode, data_format)
+    return image_resize(input, out_shape, scale, name, "BILINEAR", *how)
+
+
+def resize_trilinear(
+    input: Variable,
+    out_shape: Variable | Sequence[int | Variable] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Variable | None = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str = "NCDHW",
+) -> Variable:
+    """Append `image_resize` with ``resample="TRILINEAR"``."""
+    how = (actual_shape, align_corners, align_mode, data_format)
+    return image_resize(input, out_shape, scale, name, "TRILINEAR", *how)
+
+
+def resize_nearest(
+    input: Variable,
+    out_shape: Variable | Sequence[int | Variable] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Variable | None = None,
+    align_corners: bool = True,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Append `image_resize` with ``resample="NEAREST"``."""
+    how = (actual_shape, align_corners, 1, data_format)
+    return image_resize(input, out_shape, scale, name, "NEAREST", *how)
+
+
 interpolate = image_resize
 
 

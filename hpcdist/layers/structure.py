@@ -22,9 +22,9 @@ __all__ = [
 ]
 
 
-def is_sequence(nest: Any) -> bool:
+def is_sequence(seq: Any) -> bool:
     """Tell whether something holds values, and is no string."""
-    return isinstance(nest, (Mapping, Sequence)) and not isinstance(nest, (str, bytes))
+    return isinstance(seq, (Mapping, Sequence)) and not isinstance(seq, (str, bytes))
 
 
 def _parts(nest: Any) -> list[Any]:

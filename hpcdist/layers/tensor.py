@@ -97,12 +97,17 @@ def create_global_var(
 def fill_constant(
     shape: Variable | Sequence[int | Variable],
     dtype: Any,
-    value: float,
+    value: float | Variable,
     force_cpu: bool = False,
     out: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Fill a value of this shape, in which there may be Variables; it stops gradients."""
+    """Fill a value of this shape, in which there may be Variables; it stops gradients.
+
+    ``value`` may be a Variable of shape (1,).
+    """
+    if isinstance(value, Variable):
+        return _filled(fill_constant(shape, dtype, 0.0, force_cpu), value, out)
     helper = LayerHelper("fill_constant", name)
     inputs, numbers = extents(helper, shape, "ShapeTensor", "ShapeTensorList")
     if out is None:
@@ -115,6 +120,17 @@ def fill_constant(
         "force_cpu": force_cpu,
     }
     helper.append_op("fill_constant", inputs, {"Out": out}, attrs)
+    return out
+
+
+def _filled(zeros: Variable, value: Variable, out: Variable | None) -> Variable:
+    helper = LayerHelper("fill_constant")
+    if out is None:
+        out = helper.new_var(zeros.dtype)
+    out.stop_gradient = True
+    helper.append_op(
+        "elementwise_add", {"X": zeros, "Y": cast(value, zeros.dtype)}, {"Out": out}, {"axis": -1}
+    )
     return out
 
 

@@ -11,8 +11,10 @@ from hpcdist.multi_slot.datasets import (
     InMemoryDataset,
     QueueDataset,
 )
+from hpcdist.multi_slot.descriptions import DataFeedDesc
 
 __all__ = [
+    "DataFeedDesc",
     "DataGenerator",
     "DatasetBase",
     "DatasetFactory",

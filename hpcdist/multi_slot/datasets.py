@@ -16,11 +16,15 @@ from hpcdist.checks import Refused
 from hpcdist.errors import DataError, DataNotImplementedError
 from hpcdist.executor import control
 from hpcdist.graph.variable import Variable
-from hpcdist.multi_slot.exchange import shuffled_among
+from hpcdist.multi_slot.descriptions import Message, written
+from hpcdist.multi_slot.exchange import by_ids_among, shuffled_among
+from hpcdist.multi_slot.merging import id_keys, merged
 from hpcdist.multi_slot.pipe import lines_of
 from hpcdist.multi_slot.samples import (
+    LINE_ID,
     Samples,
     SampleSlot,
+    arranged,
     batches,
     concatenated,
     no_samples,
@@ -35,6 +39,9 @@ from hpcdist.trace.events import Count
 logger = logging.getLogger("hpcdist.multi_slot")
 
 AHEAD = 8  # batches
+# Of FLAGS_rpc_deadline: whoever waits for files says so before others give up waiting for it.
+PATIENCE = 0.8
+FLUIDS_BATCH_SIZE = 32  # where the script says none
 
 # What to use instead of what Fluid's packages have for programs that are not in them.
 _PAGE_VIEWS = "samples are not joined to page views: join them before, or in the pipe command"
@@ -59,7 +66,7 @@ class DatasetBase:
     def __init__(self) -> None:
         self._files: list[str] | None = None
         self._command = "cat"
-        self._batch_size = 1
+        self._batch_size: int | None = None
         self._threads = 1
         self._slots: list[SampleSlot] = []
         self._evaluates = False
@@ -129,21 +136,19 @@ class DatasetBase:
 
     def desc(self) -> str:
         """Return the settings as Fluid's text."""
-        lines = [f'name: "{self._feed}"', f"batch_size: {self._batch_size}"]
-        lines.append("multi_slot_desc {")
+        slots: list[Message] = []
         for slot in self._slots:
             kind = "uint64" if slot.dtype == "int64" else "float"
-            lines += ["  slots {", f'    name: "{slot.name}"', f'    type: "{kind}"']
-            lines += ["    is_dense: true"] if slot.shape is not None else []
-            lines += ["    is_used: true"]
-            lines += [f"    shape: {n}" for n in (-1, *(slot.shape or ()))] if slot.shape else []
-            lines += ["  }"]
-        return "\n".join([*lines, "}", f'pipe_command: "{self._command}"', ""])
+            dense = {} if slot.shape is None else {"is_dense": True, "shape": [-1, *slot.shape]}
+            slots.append({"name": slot.name, "type": kind, "is_used": True} | dense)
+        said: Message = {"name": self._feed, "pipe_command": self._command}
+        said |= {} if self._batch_size is None else {"batch_size": self._batch_size}
+        return written(said | ({"multi_slot_desc": {"slots": slots}} if slots else {}))
 
     # -- reading -------------------------------------------------------------------------------
-    def batches(self) -> Iterator[dict[str, Any]]:
+    def batches(self, drop_last: bool = False) -> Iterator[dict[str, Any]]:
         """Begin a pass: yield what the variables are fed in each step, read ahead by a thread."""
-        make = partial(batches, self._pieces(), self._batch_size)
+        make = partial(batches, self._pieces(), self._batch_size or FLUIDS_BATCH_SIZE, drop_last)
         return buffered(make, AHEAD, counted=Count.BATCHES_AHEAD)()
 
     def _pieces(self) -> Iterator[Samples]:
@@ -161,9 +166,12 @@ class DatasetBase:
         return self._files, self._command, self._slots
 
 
-def _samples_of_file(path: str, command: str, slots: Sequence[SampleSlot]) -> Iterator[Samples]:
+def _samples_of_file(
+    path: str, command: str, slots: Sequence[SampleSlot], texts: int = 0
+) -> Iterator[Samples]:
     through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
-    return samples_of(lines_of(path, command), slots, path + through)
+    patience_s = settings.RPC_DEADLINE.read() / 1000 * PATIENCE
+    return samples_of(lines_of(path, command, patience_s), slots, path + through, texts)
 
 
 class QueueDataset(DatasetBase):
@@ -199,6 +207,8 @@ class InMemoryDataset(DatasetBase):
         self._samples: Samples | None = None
         self._loading: Future[Samples] | None = None
         self._shuffles = 0
+        self._has_ids = self._has_contents = False
+        self._merge_size: int | None = None  # None: samples are not merged
 
     # -- loading -------------------------------------------------------------------------------
     def load_into_memory(self) -> None:
@@ -241,14 +251,15 @@ class InMemoryDataset(DatasetBase):
             _refuse("set_feed_type", "write multi-slot text, in the pipe command")
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
-        """Refuse lines that begin with ids."""
-        if parse_ins_id:
-            _refuse("set_parse_ins_id", "leave ids of lines out, in the pipe command")
+        """Say that each line begins with an id, as ``1 id``."""
+        self._has_ids = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Refuse lines that begin with text."""
-        if parse_content:
-            _refuse("set_parse_content", "leave texts of lines out, in the pipe command")
+        """Say that each line has a text before its slots, as ``1 text``, behind an id.
+
+        Nothing is made of it.
+        """
+        self._has_contents = bool(parse_content)
 
     def set_parse_logkey(self, parse_logkey: bool) -> None:
         """Refuse lines that begin with keys of page views."""
@@ -261,14 +272,25 @@ class InMemoryDataset(DatasetBase):
             _refuse("set_enable_pv_merge", "join samples before, or in the pipe command")
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
-        """Refuse: Fluid merges only with parts that its packages do not have."""
-        _refuse("set_merge_by_lineid", "merge lines of one id in the pipe command")
+        """Let the next `global_shuffle` make one sample of lines of one id; see `merged`.
+
+        Each line begins with its id, as ``1 id``; ``merge_size`` (0: any number) lines have it.
+        """
+        if not isinstance(merge_size, Integral) or merge_size < 0:
+            raise DataError(f"set_merge_by_lineid: expected at least 0, got {merge_size}")
+        if self._samples is not None or self._loading is not None:
+            raise DataError("set_merge_by_lineid: call it before samples are loaded")
+        self._merge_size = int(merge_size)
+        self._has_ids = True
 
     def _load(self, threads: int) -> Samples:
         files, command, slots = self._read()
+        texts = self._has_ids + self._has_contents
+        if self._has_ids and self._merge_size is not None:
+            slots = [*slots, LINE_ID]
 
         def load(path: str) -> Samples | None:
-            pieces = [p.without_zeros() for p in _samples_of_file(path, command, slots)]
+            pieces = [p.without_zeros() for p in _samples_of_file(path, command, slots, texts)]
             return concatenated(pieces) if pieces else None
 
         read: Iterable[Samples | None]
@@ -304,13 +326,23 @@ class InMemoryDataset(DatasetBase):
         """Shuffle the samples of all workers of ``fleet``; without it those of this process.
 
         Collective among workers. The order of all samples, worker 0's first, does not depend on
-        the number of workers: each gets an equal part of the same permutation.
+        the number of workers: each gets an equal part of the same permutation. Behind
+        `set_merge_by_lineid` samples that have been loaded since are merged before.
         """
         peers = None if fleet is None else _peers()
-        if peers is None:
-            self._shuffle(shuffled)
-        else:
-            self._shuffle(partial(shuffled_among, peers.group, deadline_s=peers.deadline_s))
+
+        def shuffle(samples: Samples, random: np.random.Generator) -> Samples:
+            if self._merge_size is not None and LINE_ID in samples.slots:
+                if peers is None:
+                    by_ids = arranged(samples, np.argsort(id_keys(samples), kind="stable"))
+                else:
+                    by_ids = by_ids_among(peers.group, samples, peers.deadline_s)
+                samples = merged(by_ids, self._merge_size)
+            if peers is None:
+                return shuffled(samples, random)
+            return shuffled_among(peers.group, samples, random, peers.deadline_s)
+
+        self._shuffle(shuffle)
 
     def _shuffle(self, how: Callable[[Samples, np.random.Generator], Samples]) -> None:
         """Shuffle the samples, which ``how`` uses up: where it fails, none are left."""

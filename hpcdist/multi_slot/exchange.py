@@ -18,6 +18,7 @@ import numpy as np
 from hpcdist.comm.base import Transport
 from hpcdist.errors import DataError
 from hpcdist.multi_slot.kernels import put_values
+from hpcdist.multi_slot.merging import id_keys
 from hpcdist.multi_slot.samples import Column, Samples, SampleSlot, permutation, taken
 
 TAG = 930
@@ -34,6 +35,49 @@ def shuffled_among(
     The order is that of trainer 0's samples, then trainer 1's, ..., permuted. ``samples`` is used
     up: its columns are forgotten one by one as they are sent.
     """
+
+    def permuted(begins: np.ndarray) -> Arrangement:
+        total = int(begins[-1])
+        return permutation(total, random), [
+            k * total // trainers.size for k in range(1, trainers.size)
+        ]
+
+    return _arranged_among(trainers, samples, permuted, deadline_s)
+
+
+def by_ids_among(trainers: Transport, samples: Samples, deadline_s: float) -> Samples:
+    """Return samples such that all of one line's id are on one trainer, side by side. Collective.
+
+    All trainers' samples, one behind the other, are in the order of `id_keys`, and those of one id
+    in the order of trainers. ``samples`` is used up.
+    """
+
+    def by_id(begins: np.ndarray) -> Arrangement:
+        own = id_keys(samples)
+        told = trainers.allgather_bytes(own.tobytes(), deadline_s, WHAT)
+        keys = np.concatenate([np.frombuffer(data, own.dtype) for data in told])
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        cuts = [k * len(keys) // trainers.size for k in range(1, trainers.size)]
+        return order, [int(np.searchsorted(keys, keys[cut])) if cut else 0 for cut in cuts]
+
+    return _arranged_among(trainers, samples, by_id, deadline_s)
+
+
+# The samples of all trainers in a new order, and where in it each trainer's but the first begin.
+Arrangement = tuple[np.ndarray, list[int]]
+
+
+def _arranged_among(
+    trainers: Transport,
+    samples: Samples,
+    arrange: Callable[[np.ndarray], Arrangement],
+    deadline_s: float,
+) -> Samples:
+    """Return this trainer's part of what ``arrange`` makes of the samples of all.
+
+    It is given where each trainer's samples begin among those of all, and the number of all.
+    """
     slots = crc32(repr(list(samples.slots)).encode())
     sizes = np.array([slots, len(samples), *(len(column.values) for column in samples.columns)])
     told = trainers.allgather_bytes(sizes.tobytes(), deadline_s, WHAT)
@@ -44,7 +88,9 @@ def shuffled_among(
             "same variables, in the same order"
         )
     _, counts, *values = np.stack(all_sizes, axis=1)
-    moves = _moves(trainers.rank, np.cumsum([0, *counts]), random)
+    begins = np.cumsum([0, *counts])
+    order, cuts = arrange(begins)
+    moves = _moves(trainers.rank, begins, order, [0, *cuts, int(begins[-1])])
     swap = partial(_swap, trainers, deadline_s=deadline_s)
     columns: dict[int, Column] = {}
     equal: dict[int, np.ndarray] = {}  # offsets, one array for all slots of a width
@@ -78,10 +124,8 @@ class _Moves:
 Swap = Callable[[list[np.ndarray], list[np.ndarray]], None]
 
 
-def _moves(me: int, begins: np.ndarray, random: np.random.Generator) -> _Moves:
-    total, size = int(begins[-1]), len(begins) - 1
-    order = permutation(total, random)
-    ends = [k * total // size for k in range(size + 1)]  # of the trainers' new parts
+def _moves(me: int, begins: np.ndarray, order: np.ndarray, ends: list[int]) -> _Moves:
+    """Return the moves to ``order``, of which trainer k gets ``ends[k] : ends[k + 1]``."""
     sent = []
     for first, last in pairwise(ends):
         part = order[first:last]

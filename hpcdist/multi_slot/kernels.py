@@ -14,13 +14,13 @@ from hpcdist.jit import inlined, jit
 # What ``book`` tells: how far `parse` came; what is wrong, in which slot, from which byte on.
 LINES, INTS, FLOATS, WRONG, SLOT, BEGIN = range(6)
 # What can be wrong.
-NOTHING, COUNT, EMPTY, WIDTH, WHOLE, NUMBER, ENDS, MORE = range(8)
+NOTHING, COUNT, EMPTY, WIDTH, WHOLE, NUMBER, ENDS, MORE, HEAD = range(9)
 
 _SPACE, _TAB, _NEWLINE, _RETURN = 32, 9, 10, 13
 _EXACT = 22  # 10**22 is the largest power of ten that float64 holds exactly
 _DIGITS = uint64(10**18)  # more digits do not change a float32
 _LARGEST = 2**64 - 1
-_NEAR_ZERO = 1e-6  # as near as Fluid takes for zero
+NEAR_ZERO = 1e-6  # as near as Fluid takes for zero
 
 
 @inlined
@@ -152,6 +152,42 @@ def parse(text, are_floats, widths, powers, ints, floats, counts, book):
 
 
 @jit
+def take_texts(text, texts, ids, offsets, book):
+    """Overwrite the ``texts`` texts that each line begins with, as ``1 text``, by spaces.
+
+    The bytes of the first one go to ``ids``, which is as long as ``text``, and where each line's
+    end to ``offsets``. Stops at the first line that does not begin so.
+    """
+    position, line, n = 0, 0, 0
+    while position < len(text):
+        for number in range(texts):
+            while text[position] == _SPACE or text[position] == _TAB:
+                position += 1
+            begin = position
+            while not _is_end(text[position]):
+                position += 1
+            one = position - begin == 1 and text[begin] == 49
+            text[begin:position] = _SPACE
+            while text[position] == _SPACE or text[position] == _TAB:
+                position += 1
+            first = position
+            while not _is_end(text[position]):
+                if number == 0:
+                    ids[n] = text[position]
+                    n += 1
+                position += 1
+            if not one or first == position:
+                book[LINES], book[WRONG], book[SLOT], book[BEGIN] = line, HEAD, number, begin
+                return
+            text[first:position] = _SPACE
+        while text[position] != _NEWLINE:
+            position += 1
+        position += 1
+        line += 1
+        offsets[line] = n
+
+
+@jit
 def spread(ints, floats, counts, are_floats, begins, by_slot_ints, by_slot_floats):
     """Put values in the order of the lines side by side by slots, each from ``begins`` on."""
     n_ints, n_floats = 0, 0
@@ -199,7 +235,7 @@ def without_zeros(values, offsets):
     for i in range(len(offsets) - 1):
         begin = n
         for k in range(offsets[i], offsets[i + 1]):
-            if abs(float64(values[k])) >= _NEAR_ZERO:
+            if abs(float64(values[k])) >= NEAR_ZERO:
                 kept[n] = values[k]
                 n += 1
         if n == begin and offsets[i + 1] > offsets[i]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from gzip import GzipFile
-from typing import IO, Any
+from typing import IO
 
 from hpcdist.errors import DataError
 
@@ -17,55 +19,118 @@ _STOPPED = 128 + signal.SIGPIPE  # what comes behind has read enough, and has no
 _END_S = 5.0  # for a command that is told to end
 
 
-def lines_of(path: str, command: str) -> Iterator[bytes]:
+def lines_of(path: str, command: str, within_s: float | None = None) -> Iterator[bytes]:
     """Yield what ``bash -c command`` makes of a file, in chunks that end with a line.
 
     ``cat`` starts no process. Files that end in .gz are unpacked before. Raises DataError if the
-    file cannot be read, or the command does not end with exit code 0.
+    file cannot be read or becomes shorter meanwhile, if the command does not end with exit code 0,
+    and if it writes nothing ``within_s`` seconds.
     """
     try:
-        with open(path, "rb") as file:
-            if command.strip() in ("", "cat"):
-                plain: Any = GzipFile(fileobj=file) if path.endswith(".gz") else file
-                yield from _whole_lines(plain)
+        with _opened(path, within_s) as file:
+            size = os.fstat(file.fileno()).st_size
+            packed = path.endswith(".gz")
+            if packed and not size:
+                raise DataError(f"{path}: is no gzip file: it is empty")
+
+            def at_end() -> None:
+                if os.fstat(file.fileno()).st_size < size:
+                    raise DataError(f"{path}: became shorter while it was read")
+
+            if command.strip() not in ("", "cat"):
+                yield from _piped(file, path, command, within_s, at_end)
+            elif packed:
+                with GzipFile(fileobj=file) as unpacked:
+                    yield from _whole_lines(lambda: unpacked.read(CHUNK_BYTES), at_end)
             else:
-                yield from _piped(file, path, command)
+                yield from _whole_lines(lambda: _read(file, path, "it", within_s), at_end)
     except (OSError, EOFError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
-def _piped(file: IO[bytes], path: str, command: str) -> Iterator[bytes]:
-    if path.endswith(".gz"):
-        command = f"gzip -dc | {{ {command}\n}}"
+def _opened(path: str, within_s: float | None) -> IO[bytes]:
+    # Whoever opens a fifo waits for its writer, else.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+    try:
+        if not _is_ready(file, within_s):
+            raise DataError(f"{path}: nothing came from it for {within_s:g} s")
+        os.set_blocking(file.fileno(), True)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _piped(
+    file: IO[bytes],
+    path: str,
+    command: str,
+    within_s: float | None,
+    at_end: Callable[[], None],
+) -> Iterator[bytes]:
+    packed = path.endswith(".gz")
+    called = f"the pipe command {command!r}"
+    whole = f"gzip -dc | {{ {command}\n}}" if packed else command
     with subprocess.Popen(
-        ["bash", "-c", f"{_BEFORE}; {command}"], stdin=file, stdout=subprocess.PIPE
+        ["bash", "-c", f"{_BEFORE}; {whole}"], stdin=file, stdout=subprocess.PIPE, bufsize=0
     ) as process:
         assert process.stdout is not None
+        output = process.stdout
+
+        def command_ended() -> None:
+            if process.wait() not in (0, _STOPPED):
+                before = " (.gz files are unpacked before it reads them)" if packed else ""
+                raise DataError(
+                    f"{path}: {called} ended with exit code {process.returncode}{before}; what it "
+                    "says is in the log of this rank"
+                )
+            at_end()
+
         try:
-            yield from _whole_lines(process.stdout)
+            yield from _whole_lines(lambda: _read(output, path, called, within_s), command_ended)
         except BaseException:  # nobody reads on
-            process.stdout.close()
+            output.close()
             process.terminate()
             try:
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
-    if process.returncode not in (0, _STOPPED):
-        raise DataError(
-            f"{path}: the pipe command {command!r} ended with exit code {process.returncode}; "
-            "what it says is in the log of this rank"
-        )
 
 
-def _whole_lines(file: IO[bytes]) -> Iterator[bytes]:
+def _is_ready(file: IO[bytes], within_s: float | None) -> bool:
+    """Wait until there is something to read, or the end; False: not in time."""
+    waiting = select.poll()  # takes files of any number, unlike select()
+    waiting.register(file, select.POLLIN)
+    return bool(waiting.poll(None if within_s is None else within_s * 1000))
+
+
+def _read(file: IO[bytes], path: str, called: str, within_s: float | None) -> bytes:
+    """Return up to CHUNK_BYTES, fewer only at the end; DataError if nothing comes in time."""
+    data = bytearray()
+    while len(data) < CHUNK_BYTES:
+        if not _is_ready(file, within_s):
+            raise DataError(
+                f"{path}: {called} wrote nothing for {within_s:g} s; --deadline sets how long to "
+                "wait"
+            )
+        some = file.read(CHUNK_BYTES - len(data))
+        if not some:
+            break
+        data += some
+    return bytes(data)
+
+
+def _whole_lines(read: Callable[[], bytes], at_end: Callable[[], None]) -> Iterator[bytes]:
+    """Yield what is read as whole lines; ``at_end`` says first whether the last one is whole."""
     begun = b""  # of a line whose end is to come
-    while chunk := file.read(CHUNK_BYTES):
+    while chunk := read():
         end = chunk.rfind(b"\n") + 1
         if end:
             yield begun + chunk[:end]
             begun = chunk[end:]
         else:
             begun += chunk
+    at_end()
     if begun:
         yield begun

@@ -16,6 +16,7 @@ from hpcdist.lod_tensor import LoDTensor
 from hpcdist.multi_slot.kernels import take_values, without_zeros
 
 DTYPES = ("int64", "float32")
+_ID_DTYPE = "uint8"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,14 @@ class SampleSlot:
     def width(self) -> int:
         """Number of values in each sample; 0: any number."""
         return 0 if self.shape is None else math.prod(self.shape)
+
+    @property
+    def is_fed(self) -> bool:
+        """Tell whether there is a variable for it."""
+        return self.dtype != _ID_DTYPE
+
+
+LINE_ID = SampleSlot("id of the line", _ID_DTYPE, None)  # its bytes, by which samples may be merged
 
 
 def slot_of(variable: Variable) -> SampleSlot:
@@ -85,6 +94,8 @@ class Samples:
         """Return what these samples are fed as, by variables."""
         fed = {}
         for slot, column in zip(self.slots, self.columns):
+            if not slot.is_fed:
+                continue
             if slot.shape is None:
                 rows = column.values.reshape(-1, 1)
                 fed[slot.name] = LoDTensor(rows, Lod(1, (column.offsets,)))
@@ -97,7 +108,9 @@ class Samples:
         return Samples(
             self.slots,
             [
-                Column(*without_zeros(c.values, c.offsets)) if slot.shape is None else c
+                Column(*without_zeros(c.values, c.offsets))
+                if slot.is_fed and slot.shape is None
+                else c
                 for slot, c in zip(self.slots, self.columns)
             ],
         )
@@ -112,7 +125,11 @@ def permutation(count: int, random: np.random.Generator) -> np.ndarray:
 
 def shuffled(samples: Samples, random: np.random.Generator) -> Samples:
     """Return the samples in a random order; ``samples`` is used up, column by column."""
-    order = permutation(len(samples), random)
+    return arranged(samples, permutation(len(samples), random))
+
+
+def arranged(samples: Samples, order: np.ndarray) -> Samples:
+    """Return the samples ``order``; ``samples`` is used up, column by column."""
     columns = []
     while samples.columns:
         columns.append(taken(samples.columns.pop(0), order))
@@ -163,8 +180,10 @@ def no_samples(slots: Sequence[SampleSlot]) -> Samples:
     return Samples(slots, [Column(np.empty(0, slot.dtype), offsets) for slot in slots])
 
 
-def batches(pieces: Iterator[Samples], size: int) -> Iterator[dict[str, Any]]:
-    """Yield what batches of ``size`` samples are fed as, the last one may be short."""
+def batches(
+    pieces: Iterator[Samples], size: int, drop_last: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield what batches of ``size`` samples are fed as; ``drop_last``: not a last, short one."""
     left: list[Samples] = []  # fewer than `size` samples
     count = 0
     for piece in pieces:
@@ -176,5 +195,5 @@ def batches(pieces: Iterator[Samples], size: int) -> Iterator[dict[str, Any]]:
         if begin < len(piece):
             left.append(piece.part(begin, len(piece)))
             count += len(piece) - begin
-    if left:
+    if left and not drop_last:
         yield concatenated(left).feed()

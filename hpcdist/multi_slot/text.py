@@ -8,27 +8,31 @@ import numpy as np
 
 from hpcdist.errors import DataError
 from hpcdist.multi_slot import kernels
-from hpcdist.multi_slot.samples import Column, Samples, SampleSlot
+from hpcdist.multi_slot.samples import LINE_ID, Column, Samples, SampleSlot
 
 _POWERS = 10.0 ** np.arange(23)
 
 
 def samples_of(
-    chunks: Iterable[bytes], slots: Sequence[SampleSlot], source: str
+    chunks: Iterable[bytes], slots: Sequence[SampleSlot], source: str, texts: int = 0
 ) -> Iterator[Samples]:
     """Yield the samples of each chunk of whole lines; ``source`` is what errors call the text.
 
-    Raises DataError for the first line that does not have the slots.
+    Each line begins with ``texts`` texts. The first one is the line's id, which is kept if
+    `LINE_ID` is the last of the slots. Raises DataError for the first line that is not so.
     """
     before = 0  # lines of earlier chunks
     for chunk in chunks:
         ended = chunk if not chunk or chunk.endswith(b"\n") else chunk + b"\n"
-        parsed = _parsed(ended, slots, source, before)
+        parsed = _parsed(ended, slots, source, before, texts)
         before += len(parsed)
         yield parsed
 
 
-def _parsed(text: bytes, slots: Sequence[SampleSlot], source: str, before: int) -> Samples:
+def _parsed(
+    text: bytes, all_slots: Sequence[SampleSlot], source: str, before: int, texts: int
+) -> Samples:
+    slots = [slot for slot in all_slots if slot.is_fed]
     lines = text.count(b"\n")
     are_floats = np.array([slot.dtype == "float32" for slot in slots])
     widths = np.array([slot.width for slot in slots], np.int64)
@@ -37,7 +41,12 @@ def _parsed(text: bytes, slots: Sequence[SampleSlot], source: str, before: int) 
     counts = np.empty((lines, len(slots)), np.int32)
     book = np.zeros(6, np.int64)
     array = np.frombuffer(text, np.uint8)
-    kernels.parse(array, are_floats, widths, _POWERS, ints, floats, counts, book)
+    if texts:
+        array, ids = array.copy(), np.empty(len(text), np.uint8)
+        id_ends = np.zeros(lines + 1, np.int64)
+        kernels.take_texts(array, texts, ids, id_ends, book)
+    if not book[kernels.WRONG]:
+        kernels.parse(array, are_floats, widths, _POWERS, ints, floats, counts, book)
     if book[kernels.WRONG]:
         raise DataError(
             f"{source}, line {before + book[kernels.LINES] + 1}: {_fault(text, slots, book)}"
@@ -54,7 +63,9 @@ def _parsed(text: bytes, slots: Sequence[SampleSlot], source: str, before: int) 
     for is_float, begin, ends in zip(are_floats, begins, offsets):
         values = out_floats if is_float else out_ints
         columns.append(Column(values[begin : begin + ends[-1]], ends))
-    return Samples(slots, columns)
+    if LINE_ID in all_slots:
+        columns.append(Column(ids[: id_ends[-1]].copy(), id_ends))
+    return Samples(all_slots, columns)
 
 
 def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
@@ -62,6 +73,9 @@ def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
     word = (text[begin : begin + 80].split() or [b""])[0].decode(errors="replace")
     if wrong == kernels.MORE:
         return f"expected the end of the line behind {len(slots)} slots, got {word!r}"
+    if wrong == kernels.HEAD:
+        what = ("an id", "a text")[number]
+        return f"expected {what} behind the number 1 (set_parse_ins_id, ...), got {word!r}"
     slot = slots[number]
     faults = {
         kernels.COUNT: f"expected the number of its values, got {word!r}",

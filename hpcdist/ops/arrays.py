@@ -5,7 +5,6 @@ What these give has shapes that only the step knows, so they compute with Values
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,11 +53,11 @@ def _array_of(x: Meta, *_: Any, **__: Any) -> Meta:
     return Meta(x.shape, x.dtype, ARRAY, lod=x.lod)
 
 
-def _element(x: Meta, *_: Any, **__: Any) -> Meta:
+def element(x: Meta, *_: Any, **__: Any) -> Meta:
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 
-def _open_rows(x: Meta, *_: Any, **__: Any) -> Meta:
+def open_rows(x: Meta, *_: Any, **__: Any) -> Meta:
     return Meta((-1, *x.shape[1:]), x.dtype)
 
 
@@ -104,13 +103,13 @@ define(
     values=_written,
     grad=grad_by("write_to_array_grad", _WRITTEN_GRAD),
 )
-define("write_to_array_grad", _WRITTEN_GRAD, infer=_element, values=_written_grad)
+define("write_to_array_grad", _WRITTEN_GRAD, infer=element, values=_written_grad)
 _READ_GRAD = "X, I, Out@GRAD -> X@GRAD"
 define(
     "read_from_array",
     "X, I -> Out",
     rows=as_x,
-    infer=_element,
+    infer=element,
     values=lambda x, i: _at(x, i, "array_read"),
     grad=grad_by("read_from_array_grad", _READ_GRAD),
 )
@@ -306,7 +305,7 @@ define(
 define(
     "lod_tensor_to_array_grad",
     "X, RankTable, Out@GRAD -> X@GRAD",
-    infer=_element,
+    infer=element,
     values=_rows_together,
 )
 define(
@@ -333,110 +332,17 @@ define(
     values=_shrunk,
     grad=grad_by("shrink_rnn_memory_grad", _SHRUNK_GRAD),
 )
-define("shrink_rnn_memory_grad", _SHRUNK_GRAD, infer=_element, values=_shrunk_grad)
+define("shrink_rnn_memory_grad", _SHRUNK_GRAD, infer=element, values=_shrunk_grad)
 _REORDERED_GRAD = "X, RankTable, Out@GRAD -> X@GRAD"
 define(
     "reorder_lod_tensor_by_rank",
     "X, RankTable -> Out",
     rows=_by_rank,
-    infer=lambda x, table: _element(x),
+    infer=lambda x, table: element(x),
     values=_reordered,
     grad=grad_by("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD),
 )
-define("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD, infer=_element, values=_reordered_grad)
-
-
-# -- rows by a mask --------------------------------------------------------------------------------
-_LEVEL = {"level": 0}
-
-
-def _split(x: Value, mask: Value, level: int) -> tuple[Value, Value]:
-    if x.lod is not None:
-        raise FeedError("split_lod_tensor: sequences are not divided by a mask; pool them first")
-    chosen = mask.array.reshape(-1).astype(bool)
-    return Value(x.array[chosen]), Value(x.array[~chosen])
-
-
-def _merged(x: Any, mask: Value, of_true: Value, of_false: Value, level: int) -> Value:
-    chosen = mask.array.reshape(-1).astype(bool)
-    some = of_true.array if len(of_true.array) else of_false.array
-    out = np.empty((len(chosen), *some.shape[1:]), some.dtype)
-    out[chosen], out[~chosen] = of_true.array, of_false.array
-    return Value(out)
-
-
-def _merged_grad(mask: Value, dout: Value, level: int) -> tuple[Value, Value]:
-    return _split(dout, mask, level)
-
-
-_SPLIT_GRAD = "X, Mask, OutTrue@GRAD, OutFalse@GRAD -> X@GRAD"
-define(
-    "split_lod_tensor",
-    "X, Mask -> OutTrue, OutFalse",
-    rows=in_loops,
-    attrs=_LEVEL,
-    infer=lambda x, mask, **_: (_open_rows(x), _open_rows(x)),
-    values=_split,
-    grad=grad_by("split_lod_tensor_grad", _SPLIT_GRAD),
-)
-define("split_lod_tensor_grad", _SPLIT_GRAD, attrs=_LEVEL, infer=_element, values=_merged)
-_MERGED_GRAD = "Mask, Out@GRAD -> InTrue@GRAD, InFalse@GRAD"
-define(
-    "merge_lod_tensor",
-    "X?, Mask, InTrue, InFalse -> Out",
-    rows=in_loops,
-    attrs=_LEVEL,
-    infer=lambda x, mask, of_true, of_false, **_: _open_rows(of_true),
-    values=_merged,
-    grad=grad_by("merge_lod_tensor_grad", _MERGED_GRAD),
-)
-define(
-    "merge_lod_tensor_grad",
-    _MERGED_GRAD,
-    attrs=_LEVEL,
-    infer=lambda mask, dout, **_: (_open_rows(dout), _open_rows(dout)),
-    values=_merged_grad,
-)
-
-
-def _selected(x: Sequence[Any], mask: Value) -> Any:
-    found = x[int(mask.number)]
-    if found is None:
-        raise FeedError(f"select_input: nothing was computed for {int(mask.number)}")
-    return found
-
-
-def _selected_grad(x: Sequence[Any], mask: Value, dout: Any) -> list[Any]:
-    return [dout if k == int(mask.number) else None for k in range(len(x))]
-
-
-def _selected_infer(x: Sequence[Meta], mask: Meta) -> Meta:
-    # Where ranks differ it is declared as the first one, which Fluid does; the step has its own.
-    first, *others = (meta.shape for meta in x)
-    alike = [other for other in others if len(other) == len(first)]
-    extents = (-1, *first[1:]) if len(alike) < len(others) else first
-    shape = tuple(
-        extent if all(other[axis] == extent for other in alike) else -1
-        for axis, extent in enumerate(extents)
-    )
-    return Meta(shape, x[0].dtype, x[0].type, lod=x[0].lod)
-
-
-_SELECTED_GRAD = "X*, Mask, Out@GRAD -> X@GRAD*"
-define(
-    "select_input",
-    "X*, Mask -> Out",
-    rows=in_loops,
-    infer=_selected_infer,
-    values=_selected,
-    grad=grad_by("select_input_grad", _SELECTED_GRAD),
-)
-define(
-    "select_input_grad",
-    _SELECTED_GRAD,
-    infer=lambda x, mask, dout: [Meta(m.shape, m.dtype, m.type, lod=m.lod) for m in x],
-    values=_selected_grad,
-)
+define("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD, infer=element, values=_reordered_grad)
 
 
 define(

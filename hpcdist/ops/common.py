@@ -61,6 +61,15 @@ def _dense(meta: Any) -> Any:
     return meta if meta is None else Meta(meta.shape, meta.dtype)
 
 
+def of_gradients(flops: Callable[..., int]) -> Callable[..., int]:
+    """Return what the gradient of a product of two takes: as much again for each factor's."""
+
+    def both(a: Any, b: Any, dout: Any, da: Any, db: Any, **attrs: Any) -> int:
+        return flops(a, b, dout, **attrs) * ((da is not None) + (db is not None))
+
+    return both
+
+
 def grad_by(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
     """Gradient rule: one operator ``type`` that takes and gives the slots of ``signature``.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs, of_gradients
 from hpcdist.ops.correlate import correlate, correlate_back, correlate_weights
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.second import bilinear
@@ -78,6 +79,10 @@ def _grad_bind(
     return in_sequence(steps + ([] if dx is None else [correlate_back(xp, c, w, dy, dx)]))
 
 
+def _flops(x: Any, w: Any, y: Any, **_: Any) -> int:
+    return 2 * int(y.size) * math.prod(w.shape[1:])
+
+
 for _type in ("conv2d", "depthwise_conv2d"):
     define(
         _type,
@@ -86,6 +91,7 @@ for _type in ("conv2d", "depthwise_conv2d"):
         attrs=_ATTRS,
         infer=_infer,
         bind=_bind,
+        flops=_flops,
         grad=grad_by(f"{_type}_grad", _GRAD),
     )
     define(
@@ -94,6 +100,7 @@ for _type in ("conv2d", "depthwise_conv2d"):
         attrs=_ATTRS,
         infer=like_inputs(_GRAD),
         bind=_grad_bind,
+        flops=of_gradients(_flops),
         grad=bilinear(_type, "Input", "Filter", "Output"),
     )
 
@@ -186,6 +193,10 @@ def _transpose_grad_bind(
     return in_sequence(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)]))
 
 
+def _transpose_flops(x: Any, w: Any, y: Any, **attrs: Any) -> int:
+    return _flops(y, w, x)
+
+
 for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
     define(
         _type,
@@ -194,6 +205,7 @@ for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
         attrs=_TRANSPOSE_ATTRS,
         infer=_transpose_infer,
         bind=_transpose_bind,
+        flops=_transpose_flops,
         grad=grad_by(f"{_type}_grad", _GRAD),
     )
     define(
@@ -202,5 +214,6 @@ for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
         attrs=_TRANSPOSE_ATTRS,
         infer=like_inputs(_GRAD),
         bind=_transpose_grad_bind,
+        flops=of_gradients(_transpose_flops),
         grad=bilinear(_type, "Input", "Filter", "Output"),
     )

@@ -65,17 +65,29 @@ def _sizes(extents: Sequence[int], out_d: int, out_h: int, out_w: int, scale: fl
 
 
 def _infer(
-    rank: int, x: Meta, data_layout: str, out_d: int, out_h: int, out_w: int, scale: float, **_: Any
+    rank: int,
+    x: Meta,
+    size: Meta | None,
+    data_layout: str,
+    out_d: int,
+    out_h: int,
+    out_w: int,
+    scale: float,
+    **_: Any,
 ) -> Meta:
     if len(x.shape) != rank:
         raise GraphError(f"expected images of {rank} dimensions, got shape {x.shape}")
     axes = _spatial(rank, data_layout)
     sizes = _sizes([x.shape[a] for a in axes], out_d, out_h, out_w, scale)
+    if size is not None:  # it goes before the attributes; -1 until the Program is compiled
+        sizes = list(size.numbers or [-1] * len(axes))
+    if len(sizes) != len(axes):
+        raise GraphError(f"the new size must have {len(axes)} numbers, got {len(sizes)}")
     if any(size == 0 or size < -1 for size in sizes):
         raise GraphError(f"the new size must be positive, got {sizes}")
     shape = list(x.shape)
-    for axis, size in zip(axes, sizes):
-        shape[axis] = size
+    for axis, extent in zip(axes, sizes):
+        shape[axis] = extent
     return Meta(tuple(shape), x.dtype)
 
 
@@ -94,7 +106,7 @@ def _column(xp: Any, taps: _Taps, axis: int, like: Any) -> Any:
 
 
 def _resize(linear: bool) -> Any:
-    def kernel(xp: Any, x: Any, out: Any, data_layout: str, **how: Any) -> None:
+    def kernel(xp: Any, x: Any, size: Any, out: Any, data_layout: str, **how: Any) -> None:
         value = x
         for axis, taps in interpolation(x, out, linear, data_layout, **how):
             low = xp.take(value, xp.asarray(taps.low), axis=axis)
@@ -137,7 +149,7 @@ def _resize_grad(linear: bool) -> Any:
 
 
 def _rule(rank: int) -> Any:
-    return lambda x, **facts: _infer(rank, x, **facts)
+    return lambda x, size, **facts: _infer(rank, x, size, **facts)
 
 
 for _type, _rank, _linear in (
@@ -147,9 +159,9 @@ for _type, _rank, _linear in (
 ):
     define_with_grad(
         _type,
-        "X -> Out",
+        "X, OutSize? -> Out",
         "X, Out@GRAD -> X@GRAD",
-        rows=by_row(),
+        rows=by_row("X"),
         attrs=_ATTRS,
         infer=_rule(_rank),
         kernel=_resize(_linear),

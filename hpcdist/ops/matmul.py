@@ -11,7 +11,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import flat_product, product_of_matrices
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs
+from hpcdist.ops.common import grad_by, in_sequence, like_inputs, of_gradients
 from hpcdist.ops.second import bilinear
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
@@ -31,6 +31,10 @@ def flat2d(array: Any, columns_from: int) -> Any:
     """View an array as a matrix: dimensions before ``columns_from`` are its rows."""
     rows, columns = array.shape[:columns_from], array.shape[columns_from:]
     return array.reshape(math.prod(rows), math.prod(columns))
+
+
+def _mul_flops(x: Any, y: Any, out: Any, x_num_col_dims: int, **_: Any) -> int:
+    return 2 * int(out.size) * math.prod(x.shape[x_num_col_dims:])
 
 
 def _mul_bind(
@@ -59,6 +63,7 @@ define(
     attrs=_MUL_ATTRS,
     infer=_mul_infer,
     bind=_mul_bind,
+    flops=_mul_flops,
     grad=grad_by("mul_grad", _MUL_GRAD),
 )
 define(
@@ -67,6 +72,7 @@ define(
     attrs=_MUL_ATTRS,
     infer=like_inputs(_MUL_GRAD),
     bind=_mul_grad_bind,
+    flops=of_gradients(_mul_flops),
     grad=bilinear("mul"),
 )
 
@@ -80,6 +86,10 @@ def _matrix_shape(shape: tuple[int, ...], transpose: bool, is_x: bool) -> tuple[
     if len(shape) == 1:
         shape = (1, *shape) if is_x else (*shape, 1)
     return (*shape[:-2], shape[-1], shape[-2]) if transpose else shape
+
+
+def _matmul_flops(x: Any, y: Any, out: Any, transpose_X: bool, **_: Any) -> int:
+    return 2 * int(out.size) * _matrix_shape(x.shape, transpose_X, is_x=True)[-1]
 
 
 def _batch_shape(x: Sequence[int], y: Sequence[int]) -> tuple[int, ...]:
@@ -194,6 +204,7 @@ define(
     attrs=_MATMUL_ATTRS,
     infer=_matmul_infer,
     bind=_matmul_bind,
+    flops=_matmul_flops,
     grad=grad_by("matmul_grad", _MUL_GRAD),
 )
 define(
@@ -202,5 +213,6 @@ define(
     attrs=_MATMUL_ATTRS,
     infer=like_inputs(_MUL_GRAD),
     bind=_matmul_grad_bind,
+    flops=of_gradients(_matmul_flops),
     grad=bilinear("matmul"),
 )

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, OfRows, each_row
@@ -19,10 +17,10 @@ from hpcdist.ops.labels import range_check
 from hpcdist.ops.selected_rows import SelectedRows
 
 UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
-_FAR = 1e20  # what is taken from the score of a sample that is a label by accident
+FAR = 1e20  # what is taken from the score of a sample that is a label by accident
 
 
-def _chance(xp: Any, classes: Any, count: int, sampler: int, chances: Any) -> Any:
+def chance(xp: Any, classes: Any, count: int, sampler: int, chances: Any) -> Any:
     """Return with which probability a sampler draws each of these classes."""
     if sampler == UNIFORM:
         return xp.full(classes.shape, 1 / count)
@@ -31,7 +29,7 @@ def _chance(xp: Any, classes: Any, count: int, sampler: int, chances: Any) -> An
     return chances[classes]
 
 
-def _log_uniform(xp: Any, words: Any, count: int, modulus: int) -> Any:
+def log_uniform(xp: Any, words: Any, count: int, modulus: int) -> Any:
     drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
     return drawn % modulus
 
@@ -104,7 +102,7 @@ def _drawing(
     def draw() -> Any:
         drawn = words().reshape(negatives.shape)
         if sampler == LOG_UNIFORM:
-            return _log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
+            return log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
         places = (drawn * (num_total_classes * 2.0**-32)).astype("int64")
         if sampler == UNIFORM:
             return places
@@ -167,7 +165,7 @@ def of_classes(table: Any, classes: Any) -> Any:
 
 
 def _noise(xp: Any, classes: Any, many: int, count: int, sampler: int, chances: Any) -> Any:
-    return (classes.shape[1] - many) * _chance(xp, classes, count, sampler, chances)
+    return (classes.shape[1] - many) * chance(xp, classes, count, sampler, chances)
 
 
 def _nce_slopes(
@@ -293,123 +291,4 @@ define(
     attrs=_NCE_ATTRS,
     infer=_nce_grad_infer,
     bind=with_rows_of_its_own(_nce_grad),
-)
-
-
-# -- sample_logits: the scores of some classes only, the same ones for all rows --------------------
-_SL_ATTRS = {
-    "use_customized_samples": False,
-    "uniq": True,
-    "remove_accidental_hits": True,
-    "num_samples": 1,
-    "seed": 0,
-}
-
-
-def _sl_infer(
-    logits: Meta,
-    labels: Meta,
-    samples: Meta | None,
-    chances: Meta | None,
-    num_samples: int,
-    **_: Any,
-) -> Any:
-    rows, trues = labels.shape
-    if num_samples > logits.shape[1]:
-        raise GraphError(f"cannot draw {num_samples} different classes of {logits.shape[1]}")
-    shape = (rows, trues + num_samples)
-    drawn = Meta(shape, "int64")
-    return drawn, Meta(shape, logits.dtype), Meta(shape, logits.dtype), Meta((rows, trues), "int64")
-
-
-def _different(draw: Callable[[], Any], count: int) -> tuple[np.ndarray, int]:
-    """Draw until ``count`` different numbers are there; return them and how many were drawn."""
-    found: dict[int, None] = {}
-    tries = 0
-    while len(found) < count:
-        for number in draw():
-            tries += 1
-            found.setdefault(int(number))
-            if len(found) == count:
-                break
-    return np.array(list(found)), tries
-
-
-def _sl_bind(
-    xp: Any,
-    logits: Any,
-    labels: Any,
-    given: Any,
-    given_chances: Any,
-    samples: Any,
-    chances: Any,
-    sampled: Any,
-    sampled_labels: Any,
-    use_customized_samples: bool,
-    remove_accidental_hits: bool,
-    num_samples: int,
-    seed: int,
-    state: Draws,
-    **_: Any,
-) -> Callable[[], Any]:
-    classes, trues = logits.shape[1], labels.shape[1]
-    part = part_of(np.empty(2 * num_samples + 16), None, None)
-    words = filler(np, part, key_of(seed, state.name), state)
-    check = range_check(xp, labels, classes, "sample_logits", "classes")
-
-    def draw() -> None:
-        numbers, tries = _different(
-            lambda: _log_uniform(np, words(), classes + 1, classes), num_samples
-        )
-        samples[:, :trues] = labels
-        samples[:, trues:] = xp.asarray(numbers)
-        one = _chance(xp, samples, classes + 1, LOG_UNIFORM, None)
-        # How often a class is expected among the samples, all of which are different.
-        chances[...] = (
-            one * num_samples if tries == num_samples else -xp.expm1(tries * xp.log1p(-one))
-        )
-
-    def run() -> None:
-        check()
-        if use_customized_samples:
-            samples[...], chances[...] = given, given_chances
-        else:
-            draw()
-        scores = xp.take_along_axis(logits, samples, 1)
-        if remove_accidental_hits:
-            hits = (samples[:, trues:, None] == samples[:, None, :trues]).any(2)
-            scores[:, trues:] -= hits * logits.dtype.type(_FAR)
-        sampled[...] = xp.clip(scores - xp.log(chances), -_FAR, _FAR)
-        sampled_labels[...] = xp.arange(trues)
-
-    return run
-
-
-def _sl_grad(xp: Any, logits: Any, samples: Any, dsampled: Any, dlogits: Any, **_: Any) -> None:
-    dlogits.fill(0)
-    xp.add.at(dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
-
-
-def _sl_rows(op: Applied) -> OfRows:
-    return each_row(op)
-
-
-_SL_GRAD = "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD"
-define(
-    "sample_logits",
-    "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
-    "Samples, Probabilities, SampledLogits, SampledLabels",
-    rows=_sl_rows,
-    attrs=_SL_ATTRS,
-    infer=_sl_infer,
-    bind=_sl_bind,
-    grad=grad_by("sample_logits_grad", _SL_GRAD),
-    state=Draws,
-)
-define(
-    "sample_logits_grad",
-    _SL_GRAD,
-    attrs=_SL_ATTRS,
-    infer=lambda logits, samples, dsampled, **_: same(logits),
-    kernel=_sl_grad,
 )

@@ -6,8 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcdist.backward import append_backward, check_loss
+from hpcdist.checks import Refused
 from hpcdist.clip import GradientClipBase, append_gradient_clip_ops, error_clip_callback
-from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError
+from hpcdist.errors import (
+    GraphAssertionError,
+    GraphError,
+    GraphTypeError,
+)
 from hpcdist.graph import names
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
@@ -26,6 +31,10 @@ from hpcdist.ops.optimize import UPDATES
 from hpcdist.regularizer import append_regularization_ops, row_decay
 
 ParamGrads = list[tuple[Parameter, Variable]]
+_IMPERATIVE = (
+    "it is for Fluid's imperative mode: fluid.save and fluid.load keep what an optimizer holds, "
+    "and its learning rate is a variable that is fetched"
+)
 
 
 class Minimizer:
@@ -106,6 +115,11 @@ class Optimizer(Minimizer):
     type = ""
     accumulators: tuple[str, ...] = ()  # kinds of the operator's state, slot for slot
 
+    clear_gradients = Refused(_IMPERATIVE)
+    current_step_lr = Refused(_IMPERATIVE)
+    set_dict = Refused(_IMPERATIVE)
+    state_dict = Refused(_IMPERATIVE)
+
     def __init_subclass__(cls) -> None:
         """Give the accumulators' kinds the names that Fluid's classes have for them."""
         for kind in cls.accumulators:
@@ -135,6 +149,10 @@ class Optimizer(Minimizer):
         self.attrs: dict[str, Any] = {}
         self._rates: dict[Program, Variable] = {}  # the global rate in each Program
         self._held: dict[tuple[Program, str, str], Variable] = {}  # by slot and parameter
+
+    def get_opti_var_name_list(self) -> list[str]:
+        """Return the names of the variables that `minimize` has made to keep state in."""
+        return [held.name for held in self._held.values()]
 
     # -- in steps ----------------------------------------------------------------------------
     def _backward(

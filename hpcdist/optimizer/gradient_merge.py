@@ -44,7 +44,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
     def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
         """Raises GraphError for sparse gradients, which are rows of one step."""
         pairs = super()._backward(loss, *args)
-        return pairs if self.k_steps == 1 else self._merged(loss, pairs)
+        return self._merged(loss, pairs) if pairs and self.k_steps > 1 else pairs
 
     def _merged(self, loss: Variable, pairs: ParamGrads) -> ParamGrads:
         block = block_of(loss)

@@ -188,8 +188,8 @@ class LookupBatch:
                 row = rows[where[bad] : where[bad] + table.width]
                 raise TableError(
                     f"table {table.name!r}: {what} of id {self._unique[t][bad]} is not finite "
-                    f"({_sample(row)}); nothing of this step is applied to any table; look for "
-                    "what divides by zero or overflows, or lower the learning rate"
+                    f"({_sample(row)}); no table is changed in this step; look for a "
+                    "division by zero or an overflow, or lower the learning rate"
                 )
 
     # -- inside --

@@ -163,7 +163,7 @@ class RowServer(RowExchangeServer):
         self._receive(trainer, ROWS_TAG, (ids,), f"ids of {table}")
         if table not in self._arrays:
             raise CommError(
-                f"trainer {trainer} asked for rows of {table!r}, which this server lacks"
+                f"trainer {trainer} asked for rows of {table!r}, which is not on this server"
             )
         _check_ids(table, ids, len(self._arrays[table]), trainer)
         self._pulls.append((trainer, header.step, partial(self._reply, trainer, table, ids)))
@@ -179,7 +179,7 @@ class RowServer(RowExchangeServer):
         table, gradient = payload
         if gradient not in self._changed or table not in self._arrays:
             raise CommError(
-                f"trainer {trainer} asked for the changed rows of {table!r}, which nobody tracks"
+                f"trainer {trainer} asked for changed rows of {table!r}, which are not tracked here"
             )
         changed = self._changed[gradient][trainer]
         rows = np.flatnonzero(changed)

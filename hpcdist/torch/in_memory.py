@@ -7,7 +7,7 @@ reads of phase k - 2, for they have come to phase k - 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -15,15 +15,17 @@ from itertools import pairwise
 import torch
 
 from hpcdist.comm.base import SharedRows, Transport
+from hpcdist.comm.futex import Futex
 from hpcdist.comm.lanes import Steps
 from hpcdist.comm.reduction_phases import cuts
 from hpcdist.torch.reductions import TensorReduction
 from hpcdist.torch.signature import agree
 
 LINE_BYTES = 64  # pieces begin at lines of the cache
-LINE = 4096  # before a rank's buffers: its count of phases, and what it calls
-CHUNK = 2**20  # bytes of a buffer
+LINE = 4096  # before a rank's buffers: what it tells the others
+CHUNK = 2**21  # bytes of a buffer: few meetings, and all of it in the second-level cache
 HALF = CHUNK // 2
+SLEPT = 3  # of what a rank tells: the latest phase in which it has slept
 WHOLE_TO = 2**14  # bytes up to which every rank reduces all of a vector
 
 
@@ -33,13 +35,15 @@ class HostMemory:
     def __init__(self, transport: Transport, shared: SharedRows, names: tuple[int, ...]) -> None:
         """``shared`` has LINE + 2 * CHUNK bytes of each rank's, the first of them zeros."""
         self.rank, self.size = transport.rank, transport.size
+        self.sync = shared.sync
+        # Of each rank: its count of phases, what it calls in even and odd ones, and SLEPT.
+        self.heads = [memoryview(row[:32]).cast("q") for row in shared.rows]
+        self.others = [head for k, head in enumerate(self.heads) if k != self.rank]
         self._names = names
-        self._sync = shared.sync
-        self._heads = [memoryview(row[:24]).cast("q") for row in shared.rows]
-        self._others = [head for k, head in enumerate(self._heads) if k != self.rank]
+        self._counts = [Futex(row[:8]) for row in shared.rows]
         buffers = torch.from_numpy(shared.rows)[:, LINE:].unflatten(1, (2, CHUNK))
         self._buffers = buffers.transpose(0, 1)
-        self._count = 0
+        self.count = 0
         self._view = lru_cache(256)(self._slice)  # a script calls the same again and again
 
     def rows(self, dtype: torch.dtype, length: int, begin: int = 0) -> list[torch.Tensor]:
@@ -47,23 +51,41 @@ class HostMemory:
 
         They have ``length`` elements and lie ``begin`` bytes from the buffers' beginnings.
         """
-        return list(self._view(self._count % 2, dtype, length, begin))
+        return list(self._view(self.count % 2, dtype, length, begin))
 
     def meet(self) -> PhaseBarrier:
         """Return the wait for all ranks to have written what is theirs in this phase."""
-        self._count += 1
-        self._sync()
-        self._heads[self.rank][0] = self._count
-        return PhaseBarrier(self._others, self._heads, self._count, self._sync)
+        self.count = count = self.count + 1
+        self.sync()
+        self.heads[self.rank][0] = count
+        self.sync()  # who is about to sleep has said so, or sees the count
+        for head in self.others:
+            if head[SLEPT] == count:
+                self._counts[self.rank].wake()
+                break
+        return PhaseBarrier(self, count)
+
+    def sleep(self, count: int, seconds: float) -> bool:
+        """Sleep until a rank that is missing in phase ``count`` comes, ``seconds`` at most.
+
+        Returns False, at once, where ranks cannot wake each other.
+        """
+        self.heads[self.rank][SLEPT] = count
+        self.sync()
+        for head, futex in zip(self.heads, self._counts, strict=True):
+            seen = head[0]
+            if seen < count:
+                return futex.sleep(seen, seconds)
+        return True
 
     def tell(self, call: int) -> None:
         """Let the others see, when they meet next, what this rank calls."""
-        self._heads[self.rank][1 + self._count % 2] = call
+        self.heads[self.rank][1 + self.count % 2] = call
 
     def agree(self, call: int, number: int) -> None:
         """Refuse ranks that have told other calls before they met."""
-        at = 2 - self._count % 2
-        told = [head[at] for head in self._heads]
+        at = 2 - self.count % 2
+        told = [head[at] for head in self.heads]
         agree(call, told, self._names, self.rank, number)
 
     def _slice(
@@ -77,28 +99,24 @@ class HostMemory:
 class PhaseBarrier:
     """The wait until all ranks have come to a phase."""
 
-    def __init__(
-        self,
-        others: Sequence[memoryview],
-        heads: Sequence[memoryview],
-        count: int,
-        sync: Callable[[], None],
-    ) -> None:
-        self._others = others
-        self._heads = heads
+    def __init__(self, memory: HostMemory, count: int) -> None:
+        self._memory = memory
+        self._others = memory.others
         self._count = count
-        self._sync = sync
 
     def ended(self) -> bool:
         # A loop: it is asked again and again, and a generator would take longer.
         for head in self._others:
             if head[0] < self._count:
                 return False
-        self._sync()
+        self._memory.sync()
         return True
 
+    def sleep(self, seconds: float) -> bool:
+        return self._memory.sleep(self._count, seconds)
+
     def missing(self) -> Sequence[int]:
-        return [k for k, head in enumerate(self._heads) if head[0] < self._count]
+        return [k for k, head in enumerate(self._memory.heads) if head[0] < self._count]
 
 
 def host_memory(transport: Transport, names: tuple[int, ...]) -> HostMemory | None:

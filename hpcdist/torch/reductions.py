@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from hpcdist.errors import CommError
 
-BLOCK_BYTES = 2**17  # folded at once: the partial result stays in the second-level cache
+BLOCK_BYTES = 2**19  # folded at once: the partial result stays in the second-level cache
 _OPS = dist.ReduceOp.RedOpType
 _INTO: dict[Any, Callable[..., Any]] = {
     _OPS.SUM: torch.add,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hpcdist.comm.base import ANY
-from hpcdist.comm.lanes import Lane, Steps
+from hpcdist.comm.lanes import Lane, Steps, Wait
 from hpcdist.errors import CommError
 from hpcdist.torch.by_messages import Channel
 from hpcdist.torch.group_queue import GroupQueue
@@ -71,7 +71,7 @@ class SingleMessages:
         return Channel(transport, 2 * tag + 1)
 
 
-class _AnyMessage:
+class _AnyMessage(Wait):
     """The wait for a message of any rank; ``peer`` is which, then."""
 
     def __init__(self, channel: Channel) -> None:

@@ -40,6 +40,10 @@ class RankOfJob:
     waiting: str = ""  # for what, if it waited then
     world: int = 0  # ranks of the job, 0 if not known
     written_ns: int = 0  # when, by its clock
+    # `Rates` of its process, 0 where they were not measured.
+    bytes_per_s: float = 0.0
+    flops_per_s: float = 0.0
+    call_s: float = 0.0
 
     def __str__(self) -> str:
         kind = "server" if self.role == "PSERVER" else "trainer"

@@ -34,11 +34,16 @@ class ParameterFacts:
 
 @dataclass(frozen=True)
 class Moved:
-    """What all operators of a type together read and write in one run, by the shapes of a batch."""
+    """What all operators of a type together do in one run, by the shapes of a batch.
+
+    ``flops``: multiplications and additions of their products; None: they compute something of
+    which the bytes that they read and write say little.
+    """
 
     type: str
     operators: int
     nbytes: int
+    flops: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ def from_plain(found: Mapping[str, Any]) -> ProgramFacts:
         ),
         left_out=int(found["left_out"]),
         moved=tuple(
-            Moved(m["type"], int(m["operators"]), int(m["nbytes"])) for m in found.get("moved", ())
+            Moved(m["type"], int(m["operators"]), int(m["nbytes"]), m.get("flops"))
+            for m in found.get("moved", ())
         ),
     )

@@ -17,6 +17,7 @@ from hpcdist.trace.events import EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 
 LEAST_SAMPLES = 8  # of memory, to speak of its growth
+LARGE_BYTES = 2**16  # of a message whose rate counts
 PARTS = 8  # of a run, over which a rank is compared with itself
 
 Events = NDArray[Any]
@@ -74,6 +75,7 @@ def summarize(found: RankRecording) -> RankSummary:
     served = events[(kinds == EventKind.RECEIVED) | (kinds == EventKind.APPLIED)]
     own = served if of.role == "PSERVER" or not len(steps) else steps
     begin, end = _span(own)
+    first = int(own["end"][0]) if len(own) else 0
     inside = events[(events["begin"] >= begin) & (events["end"] <= end)]
     waits: dict[str, float] = defaultdict(float)
     waiting = inside[inside["kind"] == EventKind.WAIT]
@@ -97,7 +99,8 @@ def summarize(found: RankRecording) -> RankSummary:
         applied=_total(applied),
         applied_bytes=float(applied["value"].sum()),
         applied_packets=len(applied),
-        garbage=_total(inside[inside["kind"] == EventKind.GARBAGE]),
+        # The first step compiles, which leaves much garbage once.
+        garbage=_total(inside[(inside["kind"] == EventKind.GARBAGE) & (inside["begin"] >= first)]),
         checkpoints=_total(inside[inside["kind"] == EventKind.CHECKPOINT]),
         memory=_memory(events[kinds == EventKind.MEMORY]),
     )
@@ -180,10 +183,52 @@ def traffic(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
     return dict(sent)
 
 
-def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
-    """Return how long packets take from rank to rank, in seconds, those whose receipt is noted.
+@dataclass(frozen=True)
+class MessageTimes:
+    """The messages from one rank to a server: how long they take."""
 
-    Trainers note theirs when all have come: only the ways to servers are told.
+    sender: int
+    receiver: int
+    messages: int
+    nbytes: float  # of one, on average
+    usual_s: float
+    least_s: float  # for as many bytes, by the quickest of the job
+
+
+def ways(found: Sequence[RankRecording]) -> list[MessageTimes]:
+    """Return how long messages take to servers, and how long at least: none if there are none.
+
+    The least is the quickest message of all, and the bytes at the best rate of a large one.
+    """
+    messages = _messages(found)
+    every = [one for same in messages.values() for one in same]
+    quickest = max(0.0, min((seconds for _, seconds in every), default=0.0))
+    large = [nbytes / s for nbytes, s in every if nbytes >= LARGE_BYTES and s > 0]
+    s_per_byte = 1 / max(large) if large else 0.0
+    return [
+        MessageTimes(
+            *ends,
+            messages=len(same),
+            nbytes=(nbytes := sum(n for n, _ in same) / len(same)),
+            usual_s=typical(np.array([seconds for _, seconds in same])),
+            least_s=max(quickest, nbytes * s_per_byte),
+        )
+        for ends, same in sorted(messages.items())
+    ]
+
+
+def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
+    """Return how long packets usually take to servers, in seconds, by sender and server."""
+    return {
+        ends: typical(np.array([seconds for _, seconds in same]))
+        for ends, same in _messages(found).items()
+    }
+
+
+def _messages(found: Sequence[RankRecording]) -> dict[tuple[int, int], list[tuple[float, float]]]:
+    """Return the bytes and seconds of messages to servers whose receipt is noted, by their ends.
+
+    Trainers note theirs when all have come: of ways to them nothing is told.
     """
     servers = {rank.of.rank for rank in found if rank.of.role == "PSERVER"}
     came: dict[tuple[int, int, str, int], int] = {}
@@ -193,15 +238,16 @@ def transits(found: Sequence[RankRecording]) -> dict[tuple[int, int], float]:
                 name = rank.recording.names[event["name"]]
                 key = int(event["peer"]), rank.of.rank, name, int(event["step"])
                 came[key] = int(event["end"]) + rank.of.offset_ns
-    took: dict[tuple[int, int], list[float]] = defaultdict(list)
+    took: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for rank in found:
         for event in _of_kind(rank, EventKind.SENT):
             ends = rank.of.rank, int(event["peer"])
             name = rank.recording.names[event["name"]]
             end = came.get((*ends, name, int(event["step"])))
             if end is not None:
-                took[ends].append((end - int(event["end"]) - rank.of.offset_ns) / 1e9)
-    return {ends: typical(np.array(seconds)) for ends, seconds in took.items()}
+                seconds = (end - int(event["end"]) - rank.of.offset_ns) / 1e9
+                took[ends].append((float(event["value"]), seconds))
+    return dict(took)
 
 
 def _of_kind(rank: RankRecording, kind: EventKind) -> Events:

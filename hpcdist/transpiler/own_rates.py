@@ -12,7 +12,7 @@ from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import AFTER_UPDATES, ROLE_ATTR, Role
 from hpcdist.graph.variable import Parameter
-from hpcdist.transpiler.program_roles import nested
+from hpcdist.transpiler.program_roles import nested, persistable
 
 # What an update reads that may be computed anew in every step.
 _RATES = ("LearningRate", "Beta1Tensor", "Beta2Tensor")
@@ -23,6 +23,7 @@ def with_rates_scheduled(main: Program) -> Program:
 
     That is forward operators of which nobody else reads anything, and that read only constants,
     what is kept from step to step, and each other; `refuse_unserved` says what it makes of others.
+    What reads a counter of these and is read by nobody, so that it may be fetched, goes with them.
     """
     found = _leading_to_rates(main.global_block())
     if not found:
@@ -53,6 +54,11 @@ def _leading_to_rates(block: Block) -> set[int]:
     }:
         found |= more
         wanted.update(name for i in more for name in read[i])
+    made = {name for i in found for name in written[i]}
+    for i in _read_by_nobody(block, read, written):  # and so may follow a counter
+        if made & read[i]:
+            found.add(i)
+            made |= written[i]
     found = {i for i in found if _repeatable(ops[i])}
     while found:
         others = {i for i in range(len(ops)) if i not in found} - scheduled
@@ -68,7 +74,23 @@ def _leading_to_rates(block: Block) -> set[int]:
         if not bad:
             break
         found -= bad
-    return found
+    # Constants alone need no schedule: servers make them beside each update, trainers fetch them.
+    names = {name for i in found for name in read[i] | written[i]}
+    moving = {name for i in scheduled for name in written[i]}
+    return found if any(n in moving or persistable(block, n) for n in names) else set()
+
+
+def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]]) -> list[int]:
+    """Return the positions of forward operators whose results no other operator needs."""
+    found: list[int] = []
+    wanted: set[str] = set()
+    for i, op in reversed(list(enumerate(block.ops))):
+        stays = any(persistable(block, name) for name in written[i])
+        if op.role != Role.FORWARD or stays or not wanted.isdisjoint(written[i]):
+            wanted |= read[i]
+        else:
+            found.append(i)
+    return found[::-1]
 
 
 def _on_servers(op: Operator) -> bool:
@@ -86,4 +108,4 @@ def _kept(block: Block, name: str) -> bool:
     var = block.find_var(name)
     if var is None:  # of a sub-block
         return True
-    return var.persistable and not var.is_data and not isinstance(var, Parameter)
+    return var.persistable and not (var.is_data or isinstance(var, Parameter))

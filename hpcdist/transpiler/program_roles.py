@@ -150,7 +150,7 @@ def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
     for i in reversed(counting):
         made = set(ops[i].output_arg_names)
         readers = {j for j, op in enumerate(ops) if not made.isdisjoint(op.input_arg_names)}
-        if readers and readers <= found and not any(_persistable(block, name) for name in made):
+        if readers and readers <= found and not any(persistable(block, name) for name in made):
             found.add(i)
     return tuple(sorted(found))
 
@@ -196,7 +196,7 @@ def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:
 def _refuse_counting_on_trainers(block: Block, roles: ProgramRoles) -> None:
     """Refuse forward operators that read a count of steps: it is kept where the schedule runs."""
     schedule = [block.ops[i] for i in roles.schedule]
-    kept = {n for op in nested(schedule) for n in op.output_arg_names if _persistable(block, n)}
+    kept = {n for op in nested(schedule) for n in op.output_arg_names if persistable(block, n)}
     copied = {i for update in roles.updates for i in update.copies}
     for i, op in enumerate(block.ops):
         read = kept.intersection(op.input_arg_names)
@@ -274,10 +274,10 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
             scheduled.update(n for inner in nested([op]) for n in inner.output_arg_names)
         if op.role != Role.FORWARD or op.type not in ELEMENTWISE:
             continue
-        if any(written[n] > 1 or _persistable(block, n) for n in op.output_arg_names):
+        if any(written[n] > 1 or persistable(block, n) for n in op.output_arg_names):
             continue
         held = [
-            n in scheduled or (_persistable(block, n) and n not in moved | to_come)
+            n in scheduled or (persistable(block, n) and n not in moved | to_come)
             for n in op.input_arg_names
         ]
         if all(at or n in found for at, n in zip(held, op.input_arg_names)):
@@ -320,7 +320,7 @@ def _clip_ops(program: Program, optimizing: list[int], kept: set[str]) -> list[i
     clip = []
     for i in optimizing:
         op = block.ops[i]
-        stays = any(n in at_server or _persistable(block, n) for n in op.input_arg_names)
+        stays = any(n in at_server or persistable(block, n) for n in op.input_arg_names)
         if stays or op.attrs.get(ON_SERVERS):
             at_server.update(op.output_arg_names)
         else:
@@ -346,7 +346,7 @@ def _constants_behind(ops: Sequence[Operator], optimizing: list[int], clip: list
     return found
 
 
-def _persistable(block: Block, name: str) -> bool:
+def persistable(block: Block, name: str) -> bool:
     var = block.find_var(name)
     return var is not None and var.persistable
 

@@ -289,6 +289,7 @@ def run(kill: Kill, directory: Path) -> str:
 
 def check(kill: Kill, ended: Ended, directory: Path) -> str:
     """Compare how a job ended with what was promised."""
+    all_deaths = kill.deaths
     # Who has been killed, and not after all its work was done.
     early = [d for d in kill.deaths if not (directory / f"late.{d.rank}").exists()]
     early = [d for d in early if d.moment not in LATE or not survived(d, directory)]
@@ -324,7 +325,10 @@ def check(kill: Kill, ended: Ended, directory: Path) -> str:
         return "us"
     assert ended.code == 0, f"did not go on: {ended}"
     assert not silent, f"silent: {ended}"
-    assert len(ended.messages) == len(named), f"too many words: {ended}"
+    told = {int(rank) for line in ended.messages for rank in re.findall(r"rank (\d+) \(", line)}
+    late = {d.rank for d in all_deaths} - {d.rank for d in early}  # who died at the end may be told
+    assert len(ended.messages) == len(told), f"too many words: {ended}"
+    assert {d.rank for d in named} <= told <= {d.rank for d in named} | late, f"wrong: {ended}"
     if any(d.moment not in LATE for d in early) and len(dead) == 1:
         left = kill.trainers - 1
         words = "1 trainer" if left == 1 else f"{left} trainers"

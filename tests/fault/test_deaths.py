@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.abort import lives
+from hpcdist.launch.termination import lives
+from tests.fault.kills import Death, Kill, run
 from tests.jobs import LIMIT_S, TRAIN, Job, can_be_tolerant, kills_survivors, needs_mpirun
 
 pytestmark = needs_mpirun
@@ -103,6 +104,37 @@ def test_a_job_goes_on_until_no_trainer_is_left(tmp_path):
 def test_a_job_whose_ranks_all_exit_does_not_end_with_0(tmp_path):
     ended = Job(tmp_path, "import os\nos._exit(3)", "--quiet", ranks=2, tolerant=True).end()
     assert ended.code != 0
+
+
+@needs_tolerance
+def test_a_job_whose_ranks_are_all_killed_does_not_end_with_0(tmp_path):
+    # As one that another had killed: MPI has not begun to look after the dead.
+    killed = "import os\nos.kill(os.getpid(), 9)"
+    ended = Job(tmp_path, killed, "--quiet", ranks=2, tolerant=True).end()
+    assert ended.code != 0
+    assert "hpcdist: all ranks died" in ended.err
+
+
+@needs_tolerance
+def test_a_job_whose_last_trainer_exits_behind_its_last_step_does_not_end_with_0(tmp_path):
+    deaths = Death(0, "connect", "SIGKILL", 1, 0.0), Death(1, "end", "os._exit", 1, 0.0)
+    run(Kill("geo", 2, 1, deaths, "continue", tolerant=True), tmp_path)
+
+
+@needs_tolerance
+def test_what_fails_before_the_script_ends_the_job(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, tempfile\n"
+        "def gettempdir(): raise FileNotFoundError('No usable temporary directory')\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '1': tempfile.gettempdir = gettempdir\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    ended = Job(tmp_path, "", "--quiet", ranks=2, tolerant=True, env={"PYTHONPATH": path}).end()
+    assert ended.code != 0
+    # A watcher beside rank 0 may see it end, too.
+    assert all("rank 1" in message for message in ended.messages)
+    assert any("failed before its script" in message for message in ended.messages)
+    assert "FileNotFoundError: No usable temporary directory" in ended.err
 
 
 @needs_tolerance
@@ -200,7 +232,7 @@ def test_sigterm_to_a_server_alone_is_told(tmp_path, tolerant):
     assert ended.code != 0
     assert len(ended.messages) == 1
     assert "rank 3 (server 1" in ended.messages[0] and "SIGTERM" in ended.messages[0]
-    assert "no checkpoint was saved" in ended.err
+    assert "there is no checkpoint to resume from" in ended.err
 
 
 @needs_tolerance

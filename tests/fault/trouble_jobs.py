@@ -54,6 +54,29 @@ def end_here():
     if trouble == "hang":
         while True:
             time.sleep(0.1)
+    if trouble == "segfault":
+        import ctypes
+        ctypes.string_at(0)
+    if trouble == "deadlock":
+        import threading
+        lock = threading.Lock()
+        with lock:
+            lock.acquire()
+    if trouble == "a question":
+        os.read(os.pipe()[0], 1)
+    if trouble == "CPU limit":
+        import resource
+        resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+        while True:
+            pass
+    if trouble == "memory limit":
+        import resource
+        held = int(open("/proc/self/statm").read().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (held + 2**26, held + 2**26))
+        np.ones(2**25)
+    if trouble == "recursion":
+        end_here.__globals__["deeper"] = lambda: deeper()
+        deeper()
     if trouble in ("SIGKILL", "SIGTERM", "SIGSTOP"):
         os.kill(os.getpid(), getattr(signal, trouble))
 
@@ -156,8 +179,16 @@ for step, fed in enumerate(source):
     os.pwrite(progress, b"%8d" % step, 0)
     if step == after:
         end_here()
-    if trouble == "slow script":
+    if trouble == "slow script" and step % asked.get("each", 1) == 0:
         time.sleep(asked["seconds"])
+    if trouble == "ends early" and step == after:
+        break
+    if trouble == "busy threads" and step == 0:
+        import threading
+        def busy():
+            while True:
+                pass
+        threading.Thread(target=busy, daemon=True).start()
     if trouble == "garbage":
         cycles = [[] for _ in range(20000)]
         for cycle in cycles:
@@ -502,6 +533,61 @@ CASES = [
         **ENDS,
         every=10,
         locked=True,
+    ),
+    # As administrators see them.
+    _case(
+        "only trainer 0 evaluates, now and then",
+        _slow("a slow rank", 0, "trainer 0"),
+        **SERVED,
+        **SLOW | {"rank": 0, "seconds": 0.3, "steps": 300},
+        each=10,
+    ),
+    _case(
+        "busy threads beside the training of rank 1",
+        _slow("a slow rank", 1, "trainer 1"),
+        **SUMS,
+        trouble="busy threads",
+        rank=1,
+        steps=300,
+    ),
+    *(
+        _case(
+            f"{trouble} of rank 1",
+            rf"rank 1 \(trainer 1.*({says})",
+            **jobs,
+            **ENDS,
+            trouble=trouble,
+            rank=1,
+        )
+        for trouble, says, jobs in (
+            ("segfault", "died: killed|ended", SERVED),
+            ("CPU limit", "died: killed|ended", SUMS),
+            ("memory limit", "failed at", SERVED),
+            ("recursion", "failed at", SUMS),
+        )
+    ),
+    _case(
+        "rank 1 has fewer batches",
+        "the script of trainer 1 has ended after 40 steps",
+        **SUMS,
+        **ENDS,
+        trouble="ends early",
+        rank=1,
+    ),
+    *(
+        _case(f"{trouble} on rank 1", r"rank 1 \(trainer 1.* is missing", **jobs, **HANGS, **asked)
+        for trouble, jobs, asked in (
+            ("a deadlock", SERVED, {"trouble": "deadlock", "rank": 1}),
+            ("a question that nobody answers", SUMS, {"trouble": "a question", "rank": 1}),
+        )
+    ),
+    _case(
+        "a reader that is slow now and then",
+        "^the reader: ",
+        **SERVED,
+        **READS | {"seconds": 0.05},
+        rank="all",
+        rows=8,
     ),
     # Nothing is wrong.
     _case("healthy, with a server", "", **SERVED),

@@ -13,7 +13,8 @@ import types
 MODULES = """
 fluid fluid.average fluid.backward fluid.clip fluid.communicator fluid.compiler fluid.contrib
 fluid.contrib.decoder fluid.contrib.layers fluid.contrib.layers.rnn_impl
-fluid.contrib.mixed_precision fluid.contrib.slim
+fluid.contrib.layers.nn fluid.contrib.layers.metric_op
+fluid.contrib.mixed_precision fluid.contrib.reader fluid.contrib.slim
 fluid.contrib.utils fluid.contrib.extend_optimizer fluid.contrib.memory_usage_calc
 fluid.contrib.model_stat fluid.contrib.op_frequence fluid.core fluid.data_feed_desc
 fluid.data_feeder fluid.dataset fluid.debugger fluid.default_scope_funcs fluid.device_worker

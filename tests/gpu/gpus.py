@@ -34,7 +34,7 @@ def needs_nccl_for(ranks: int) -> None:
     """Skip a test whose ranks NCCL cannot have on the GPUs that are there."""
     from cupy.cuda import nccl
 
-    from hpcdist.comm.nccl import SHARED_GPU_FROM
+    from hpcdist.comm.nccl_communicator import SHARED_GPU_FROM
 
     if not nccl.available:
         pytest.skip("cupy finds no NCCL")

@@ -152,4 +152,4 @@ def test_which_batches_are_divided():
     }
     assert not whole["pieces"] and not whole["state_cell"]
     assert "'transpose2' cannot be divided by rows" in whole["padded"]
-    assert "a loop turns as often as rows of the batch say" in whole["decoded"]
+    assert "how often a loop turns depends on rows of the batch" in whole["decoded"]

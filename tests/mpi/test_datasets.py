@@ -117,3 +117,44 @@ def test_workers_with_files_of_their_own_shuffle_all_samples(files):
             made = dataset("InMemoryDataset", net()[0], files)
         made.global_shuffle()
         assert labels_of(made) == first + second
+
+
+def test_workers_merge_lines_of_one_id_wherever_they_are(files, mpi_tmp_path):
+    lines = {
+        "a": [f"1 {k} 1 {k + 1} 1 0\n" for k in range(17)],  # the words of each id
+        "b": [f"1 {k} 1 0 1 {k + 1}\n" for k in reversed(range(18))],  # the labels, one too many
+    }
+    for name, text in lines.items():
+        fresh = mpi_tmp_path / f"{name}.{os.getpid()}"
+        fresh.write_text("".join(text))
+        fresh.replace(mpi_tmp_path / name)
+    names = [str(mpi_tmp_path / name) for name in "ab"]
+
+    def merged(own: list[str]) -> list[tuple[int, int]]:
+        with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
+            made = fluid.InMemoryDataset()
+            made.set_use_var(net()[0])
+            made.set_filelist(own)
+            made.set_merge_by_lineid()
+            made.load_into_memory()
+            made.global_shuffle(FLEET)
+            return [
+                pair
+                for batch in made.batches()
+                for pair in zip(*(np.ravel(batch[name]).tolist() for name in ("words", "label")))
+            ]
+
+    def script(role: Any) -> Any:
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            net()
+        exe, _ = begin(role, 2, 1, main, startup)
+        found = merged(names[role.index : role.index + 1])
+        exe.close()
+        return found
+
+    first, second = values(run_job(2, 1, script))
+    assert [len(first), len(second)] == [8, 9]
+    assert sorted(first + second) == [(k, k) for k in range(1, 18)]
+    with alone():
+        assert merged(names) == first + second

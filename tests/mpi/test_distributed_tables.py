@@ -417,7 +417,10 @@ def test_a_gradient_that_is_no_number_names_table_and_id(value: float) -> None:
     feed = batch(1)
     feed["x"][2, 1] = value
     error = first_error(run_job(1, 1, failing([batch(0), feed])))
-    assert "table 'narrow': the gradient of id" in error and "nothing of this step" in error
+    assert (
+        "table 'narrow': the gradient of id" in error
+        and "no table is changed in this step" in error
+    )
 
 
 def test_malformed_ids_are_refused_when_fed() -> None:

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from hpcdist.comm.world import mpi_world
-from hpcdist.launch.abort import lives
 from hpcdist.launch.host_board import Fact, HostBoard
 from hpcdist.launch.roles import RankFacts, decide
+from hpcdist.launch.termination import lives
 from tests.support import parallel_assert
 
 pytestmark = pytest.mark.mpi

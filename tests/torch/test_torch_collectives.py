@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from random import Random
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
+from hpcdist.torch.in_memory import SLEPT  # noqa: E402
 from tests.torch.torch_ranks import Pair, filled, pairs, strided  # noqa: E402
 
 pytestmark = pytest.mark.mpi
@@ -407,3 +409,21 @@ def test_ranks_that_call_different_things_are_told():
         dist.all_reduce(tensor, group=group)
     with pytest.raises(CommError, match="an earlier operation failed"):
         dist.barrier(group=group)
+
+
+def test_a_rank_that_sleeps_is_woken_by_the_one_it_waits_for():
+    memory = of_all(0).ours.queue.memory
+    if memory is None:
+        pytest.skip("one rank waits for nobody")
+    begin = time.monotonic()
+    if memory.rank == 0:
+        while any(head[SLEPT] <= memory.count for head in memory.others):
+            time.sleep(1e-3)
+        meeting = memory.meet()
+    else:
+        meeting = memory.meet()
+        while not meeting.ended():
+            assert meeting.sleep(60)
+    while not meeting.ended():
+        meeting.sleep(60)
+    assert time.monotonic() - begin < 30

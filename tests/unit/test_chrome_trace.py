@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from hpcdist.trace import chrome
 from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.recorder import Recording
+from tests import trace_processor
 
 NAMES = ("step", "mul", "w@GRAD", "w", "loss", "sum of bucket 0", "parameters from servers")
 NAMES += ("feed", "rows in tables")
@@ -148,17 +147,25 @@ def test_a_loss_that_is_no_number_leaves_the_trace_readable(tmp_path):
 
 
 def test_perfettos_own_trace_processor_reads_it(tmp_path, ranks):
-    api = pytest.importorskip("perfetto.trace_processor", reason="python -m pip install perfetto")
-    cache = Path.home() / ".local/share/perfetto/prebuilts"
-    shell = shutil.which("trace_processor_shell") or next(
-        map(str, cache.glob("trace_processor_shell*")), None
-    )
-    if shell is None:
-        pytest.skip("needs trace_processor_shell, which perfetto fetches at its first use")
-    path = chrome.write(tmp_path / "trace.json", ranks)
-    config = api.TraceProcessorConfig(bin_path=shell)
-    with api.TraceProcessor(trace=str(path), config=config) as processor:
-        (flows,) = processor.query("select count(*) as n from flow")
-        assert flows.n == 2
-        slices = processor.query("select name, dur from slice where name = 'step'")
-        assert [(row.name, row.dur) for row in slices] == [("step", 50_000)]
+    with trace_processor.reading(chrome.write(tmp_path / "trace.json", ranks)) as trace:
+        (step,) = trace.query(
+            "select s.dur, p.name from slice s join thread_track t on s.track_id = t.id "
+            "join thread using (utid) join process p using (upid) where s.name = 'step'"
+        )
+        assert step == {"dur": 50_000, "name": "rank 1 (trainer 0 on b)"}
+        arrows = trace.query(
+            "select a.name as sent, b.name as received, b.ts - a.ts as late from flow "
+            "join slice a on slice_out = a.id join slice b on slice_in = b.id order by sent"
+        )
+        assert arrows == [
+            {"sent": "send w", "received": "receive w", "late": 10_000},
+            {"sent": "send w@GRAD", "received": "receive w@GRAD", "late": 9_000},
+        ]
+        sent = trace.query(
+            "select value * 1048576 as bytes from counter join process_counter_track t "
+            "on track_id = t.id where t.name = 'sent, MiB value' and t.upid = "
+            "(select upid from process where name glob 'rank 1 *') order by ts"
+        )
+        assert sent == [{"bytes": 8}, {"bytes": 16}]
+        # It counts what it cannot make sense of.
+        assert trace.query("select name from stats where value > 0 and severity != 'info'") == []

@@ -261,7 +261,7 @@ def test_a_read_that_hangs_is_named(monkeypatch, tmp_path):
     path = parquet(tmp_path)
     goes_on = threading.Event()
     monkeypatch.setenv("FLAGS_rpc_deadline", "200")
-    monkeypatch.setattr("hpcdist.reader._JOIN_S", 0.0)
+    monkeypatch.setattr("hpcdist.reader.background._JOIN_S", 0.0)
     rows = fluid.data.read(path, batch=50)
     monkeypatch.setattr(blocks.BlockReader, "_tried", lambda *_: goes_on.wait())
     try:

@@ -229,7 +229,7 @@ def test_other_jobs_in_the_directory_are_counted(monkeypatch, files, tmp_path, c
     (verdict,) = verify(folder)
     assert verdict.exact and (verdict.runs, verdict.others) == (1, 1)
     data.main(["verify", str(folder)])
-    assert "1 runs, which are not looked at" in capsys.readouterr().out
+    assert "1 runs ignored" in capsys.readouterr().out
 
 
 def test_the_launcher_names_a_run(monkeypatch):

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps  # noqa: E402
 import hpcdist as fluid  # noqa: E402
 from hpcdist.columnar.verify import verify  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
-from hpcdist.launch.abort import lives  # noqa: E402
+from hpcdist.launch.termination import lives  # noqa: E402
 
 ROWS = 37
 Images = fluid.data.Images

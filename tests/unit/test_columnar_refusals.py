@@ -1,5 +1,6 @@
 """Columnar files and arguments that cannot be used as asked: each is refused by name."""
 
+import os
 import sys
 
 import h5py
@@ -145,6 +146,12 @@ def test_a_file_is_named_once_by_any_path(tmp_path):
     for other in (f"{tmp_path}/./p0.parquet", tmp_path / "link.parquet"):
         with pytest.raises(DataError, match="named twice"):
             fluid.data.read([tmp_path / "p0.parquet", other], batch=8)
+
+
+def test_a_fifo_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "p.csv")
+    with pytest.raises(DataError, match=r"p.csv is a pipe: its rows cannot be read again"):
+        fluid.data.read(tmp_path / "p.csv", batch=8)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "h5", "npy", "csv", "jsonl"])

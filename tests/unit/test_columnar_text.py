@@ -32,13 +32,14 @@ def column(rows, name):
     [
         ("csv", ["a,b", "1,2", "3", "5,6"], "row 1: expected 2 values, got 1"),
         ("csv", ["a,b", "1,2", "3,x", "5,6"], "row 1, column 'b': 'x' is no int64"),
+        ("csv", ["a,b", "1,2", "3,\xff", "5,6"], "row 1: 'utf-8' codec can't decode"),
         ("jsonl", ['{"a":1,"b":2}', '{"a":3,', '{"a":5,"b":6}'], "row 1: "),
         ("jsonl", ['{"a":1,"b":2}', '{"a":3,"b":"x"}', '{"a":5,"b":6}'], "row 1: "),
     ],
 )
 def test_a_bad_line_is_named_or_left_out(tmp_path, ending, lines, said):
     path = tmp_path / f"bad.{ending}"
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines), "latin-1")
     types = {"a": "int64", "b": "int64"}
     if ending == "jsonl":  # its types come from good lines
         path = tmp_path / "a.jsonl"

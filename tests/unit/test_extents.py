@@ -111,6 +111,19 @@ def test_a_shape_of_floats_and_a_fed_one_are_refused_by_name():
         run(ones, rows=np.array([3], np.int32))
 
 
+def test_images_take_the_size_that_is_computed_from_shapes():
+    x = layers.data("x", [2, 3, 4])
+    size = layers.cast(layers.slice(layers.shape(x), [0], [2], [4]), "int32") * 2
+    twice = layers.resize_nearest(x, scale=3.0, actual_shape=size)  # goes before the scale
+    given = layers.resize_bilinear(x, out_shape=size)
+    mixed = layers.image_resize(x, out_shape=[two(), 5], scale=7.0)
+    values = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
+    found = run(twice, given, mixed, x=values)
+    assert [value.shape[2:] for value in found] == [(6, 8), (6, 8), (2, 5)]
+    (wanted,) = run(layers.resize_bilinear(x, out_shape=[6, 8]), x=values)
+    np.testing.assert_array_equal(found[1], wanted)
+
+
 NUMBERS: dict[str, Any] = {
     "split": lambda x, k: layers.split(x, [2, k], 1),
     "split: num_or_sections": lambda x, k: layers.split(x, k, 1),
@@ -125,7 +138,6 @@ NUMBERS: dict[str, Any] = {
     "eye": lambda x, k: layers.eye(k),
     "crop_tensor: shape": lambda x, k: layers.crop_tensor(x, [k, 2]),
     "linspace": lambda x, k: layers.linspace(0, 1, k, "float32"),
-    "image_resize: out_shape": lambda x, k: layers.resize_bilinear(image(x), [k, k]),
     "image_resize: scale": lambda x, k: layers.resize_nearest(image(x), scale=k),
     "image_resize_short": lambda x, k: layers.image_resize_short(image(x), k),
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist.executor.fetched import as_fetched
+from hpcdist.fetched import as_fetched
 
 
 def test_a_loss_of_one_element_converts_and_prints():

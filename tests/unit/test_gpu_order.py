@@ -13,7 +13,7 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import device
-from hpcdist.comm import nccl, watchdog
+from hpcdist.comm import nccl_communicator, watchdog
 from hpcdist.errors import FeedError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
@@ -273,7 +273,7 @@ def test_the_nccl_that_pip_installed_is_loaded_whatever_its_version(monkeypatch,
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     monkeypatch.setattr(ctypes, "CDLL", lambda path, mode=0: loaded.append(path))
-    nccl.preload_nccl(MODULE)
+    nccl_communicator.preload_nccl(MODULE)
     assert asked == ["nvidia-nccl-cu12"] and loaded == [str(library)]
 
 

@@ -275,6 +275,13 @@ def test_rows_of_tables_are_not_merged() -> None:
             fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2).minimize(loss)
 
 
+def test_a_loss_without_parameters_is_refused() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        loss = layers.mean(layers.data("x", [5]))
+        with pytest.raises(GraphError, match="depends on no trainable parameter"):
+            fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2).minimize(loss)
+
+
 def test_what_it_is_made_of_is_checked() -> None:
     with pytest.raises(GraphTypeError, match="GradientMergeOptimizer: expected an optimizer"):
         fluid.optimizer.GradientMergeOptimizer("sgd")

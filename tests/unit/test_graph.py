@@ -169,9 +169,9 @@ def test_unique_names_count_per_key_and_afresh_in_a_guard():
         with names.guard("tower_"):
             assert names.generate("fc") == "tower_fc_0"
         assert names.generate("fc") == "fc_2"
-        old = names.switch()
+        old, checker = names.switch()
         assert names.generate("fc") == "fc_0"
-        names.switch(old)
+        names.switch(old, checker)
         assert names.generate("fc") == "fc_3"
 
 

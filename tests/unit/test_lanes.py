@@ -11,6 +11,7 @@ import pytest
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.lanes import Lane, Messages, Mover, Operation, origin
 from hpcdist.comm.loopback import world
+from hpcdist.comm.progress import CROWDED
 from hpcdist.errors import CommError, DeadlineError
 from tests.threads import run_threads
 
@@ -38,6 +39,40 @@ def test_who_waits_moves_the_lane():
         assert [list(g) for g in got] == [[1 - t.rank] * 2, [2 - t.rank] * 2]
 
     run_threads([partial(body, t) for t in world(2)])
+
+
+class Told:
+    """The wait for an event, which wakes whoever sleeps."""
+
+    def __init__(self):
+        self.event = threading.Event()
+        self.slept = []
+
+    def ended(self):
+        return self.event.is_set()
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.event.set()
+        return True
+
+    def missing(self):
+        return ()
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_waits_that_can_be_told_are_slept_through(by_thread):
+    (t,) = world(1)
+    mover, lane, told, ended = Mover(), Lane(), Told(), threading.Event()
+    op = operation(t, iter_of(told), on_end=ended.set)
+    lane.add(op)
+    if by_thread:
+        mover.watch(lane)
+        assert ended.wait(60)
+    else:
+        mover.wait(lane, op, None)
+    assert told.slept == [CROWDED.max_sleep_s]
+    mover.close()
 
 
 def test_the_thread_moves_lanes_that_nobody_waits_for():
@@ -104,9 +139,8 @@ def test_an_end_told_by_the_thread_may_wait_for_what_it_has_begun():
     mover.close()
 
 
-def iter_of():
-    return
-    yield
+def iter_of(*waits):
+    yield from waits
 
 
 def test_lengths_that_differ_are_an_error_and_break_the_lane():

@@ -299,3 +299,18 @@ def test_fleets_metrics_of_one_process_are_its_own():
     with pytest.raises(FleetError, match="no variable 'misses'"):
         fleet.metrics.sum("misses", scope)
     assert issubclass(FleetError, HpcdistError)
+
+
+def test_counts_that_were_fetched_give_arrays_of_one_as_in_fluid():
+    chunks, edits = metrics.ChunkEvaluator(), metrics.EditDistance()
+    assert chunks.eval() == (0, 0, 0)
+    for _ in range(2):
+        chunks.update(*(np.array([count]) for count in (3, 4, 2)))
+        edits.update(np.array([[1.0], [0.0]], np.float32), np.array([2]))
+    found = [*chunks.eval(), *edits.eval()]
+    assert [value.shape for value in found] == [(1,)] * 5
+    wanted = [2 / 3, 0.5, 4 / 7, 0.5, 0.5]
+    assert [float(value) for value in found] == pytest.approx(wanted)
+    chunks.reset()
+    chunks.update(1, 2, 1)
+    assert chunks.eval()[1] == 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,12 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.errors import DataError, DataNotImplementedError, FeedError, MissingNameError
-from hpcdist.multi_slot import MultiSlotDataGenerator, MultiSlotStringDataGenerator, exchange
+from hpcdist.multi_slot import (
+    MultiSlotDataGenerator,
+    MultiSlotStringDataGenerator,
+    exchange,
+    pipe,
+)
 from hpcdist.multi_slot.exchange import shuffled_among
 from hpcdist.multi_slot.samples import Samples, SampleSlot, batches, concatenated, shuffled
 from hpcdist.multi_slot.text import samples_of
@@ -138,6 +144,13 @@ def test_every_pass_gives_the_batches_of_all_files_in_their_order(kind, files):
         assert labels_of(made) == [[0, 1], [2, 10], [11, 12], [13]]
 
 
+def test_batches_have_32_samples_where_none_is_said(tmp_path):
+    made = fluid.DatasetFactory().create_dataset()
+    made.set_use_var(data())
+    made.set_filelist([str(write(tmp_path / "a", range(50)))])
+    assert [len(batch["label"]) for batch in made.batches()] == [32, 18]  # as in Fluid
+
+
 def test_a_batch_feeds_dense_values_and_sequences(tmp_path):
     (tmp_path / "a").write_text("".join(LINES))
     batch = next(dataset("QueueDataset", [tmp_path / "a"]).batches())
@@ -162,6 +175,7 @@ def test_files_go_through_the_pipe_command_unpacked(tmp_path, files):
         ("false | cat", "a: the pipe command 'false | cat' ended with exit code 1"),
         ("no_such_command", "a: the pipe command 'no_such_command' ended with exit code 127"),
         ("echo 1 x", "a (through 'echo 1 x'), line 1: slot 0 (words)"),
+        ("printf '1 1 2'; exit 3", "2'; exit 3\" ended with exit code 3; what"),  # not: a bad line
     ],
 )
 def test_a_pipe_command_that_fails_is_named(files, command, message):
@@ -174,6 +188,53 @@ def test_a_pipe_command_that_fails_is_named(files, command, message):
 def test_a_file_that_is_not_there_is_named(tmp_path, files, command):
     with pytest.raises(DataError, match="gone: cannot be read"):
         labels_of(dataset("QueueDataset", [*files, tmp_path / "gone"], command))
+
+
+@pytest.mark.parametrize("kind", ["QueueDataset", "InMemoryDataset"])
+@pytest.mark.parametrize(
+    ("name", "command", "message"),
+    [
+        ("a", "head -n 1; exec sleep 600", "a: the pipe command .* wrote nothing for 0.08 s"),
+        ("fifo", "cat", "fifo: nothing came from it for 0.08 s"),
+        ("fifo", "cat -", "fifo: nothing came from it for 0.08 s"),
+    ],
+)
+def test_what_hangs_is_named(files, monkeypatch, kind, name, command, message):
+    monkeypatch.setenv("FLAGS_rpc_deadline", "100")
+    os.mkfifo("fifo")
+    made = dataset(kind, [files[0].parent / name], command)
+    with pytest.raises(DataError, match=message):
+        made.load_into_memory() if kind == "InMemoryDataset" else list(made.batches())
+
+
+def test_a_fifo_is_read_as_its_writer_writes(tmp_path):
+    os.mkfifo("fifo")
+    with subprocess.Popen(["bash", "-c", "(echo 1 1 2 1 1 1 5; echo 1 1 2 1 1 1 6) > fifo"]):
+        assert labels_of(dataset("QueueDataset", [tmp_path / "fifo"])) == [[5, 6]]
+
+
+@pytest.mark.parametrize("command", ["cat", "cat -"])
+def test_packed_files_that_are_cut_or_packed_twice_are_named(tmp_path, files, command):
+    packed = gzip.compress(files[0].read_bytes())
+    for data, through, message in [
+        (b"", command, "c.gz: is no gzip file: it is empty"),
+        (packed[:-10], command, "c.gz: (cannot be read: Compressed|the pipe command .* exit code)"),
+        (packed, "zcat", r"'zcat' ended with exit code 1 \(.gz files are unpacked before it reads"),
+    ]:
+        (tmp_path / "c.gz").write_bytes(data)
+        with pytest.raises(DataError, match=message):
+            labels_of(dataset("QueueDataset", [tmp_path / "c.gz"], through))
+
+
+@pytest.mark.parametrize("command", ["cat", "cat -"])
+def test_a_file_that_becomes_shorter_is_named(tmp_path, monkeypatch, command):
+    monkeypatch.setattr(pipe, "CHUNK_BYTES", 100)
+    path = write(tmp_path / "a", range(10_000))  # more than a pipe and 8 batches hold
+    passed = dataset("QueueDataset", [path], command).batches()
+    next(passed)
+    os.truncate(path, 30)
+    with pytest.raises(DataError, match="a: became shorter while it was read"):
+        list(passed)
 
 
 def test_a_pipe_command_need_not_read_all(tmp_path):
@@ -330,7 +391,7 @@ def test_what_a_dataset_refuses(tmp_path, files):
         with pytest.raises(DataNotImplementedError, match="use InMemoryDataset"):
             refused()
     memory = fluid.DatasetFactory().create_dataset("InMemoryDataset")
-    for name in ("parse_ins_id", "parse_content", "parse_logkey", "enable_pv_merge"):
+    for name in ("parse_logkey", "enable_pv_merge"):
         getattr(memory, f"set_{name}")(False)
         with pytest.raises(DataNotImplementedError, match=f"set_{name}: .*in the pipe command"):
             getattr(memory, f"set_{name}")(True)
@@ -344,13 +405,21 @@ def test_what_a_dataset_refuses(tmp_path, files):
     for name in ("hdfs:/user/part-0", "afs:/user/part-0"):
         with pytest.raises(DataNotImplementedError, match=f"{name}: mount the file system"):
             queue.set_filelist(["part-1", name])
-    with pytest.raises(DataNotImplementedError, match="in the pipe command"):
-        fluid.InMemoryDataset().set_merge_by_lineid()
+    with pytest.raises(DataError, match="set_merge_by_lineid: expected at least 0, got -1"):
+        memory.set_merge_by_lineid(-1)
+    loaded = dataset("InMemoryDataset", files)
+    loaded.load_into_memory()
+    with pytest.raises(DataError, match="call it before samples are loaded"):
+        loaded.set_merge_by_lineid()
 
 
 def test_the_description_is_fluids():
     queue = fluid.dataset.QueueDataset()
     queue.set_use_var(data()[:2])
+    queue.set_pipe_command("awk '{print \"x\"}' \\ é")
+    assert queue.desc().endswith(r'''pipe_command: "awk \'{print \"x\"}\' \\ \303\251"''' + "\n")
+    assert "batch_size" not in queue.desc()
+    queue.set_pipe_command("cat")
     queue.set_batch_size(3)
     assert queue.desc() == (
         'name: "MultiSlotDataFeed"\nbatch_size: 3\nmulti_slot_desc {\n  slots {\n'
@@ -364,7 +433,9 @@ def test_a_loader_gives_the_batches_of_a_dataset(files):
     made = dataset("QueueDataset", files)
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1))
     steps = [[np.asarray(p["label"]).ravel().tolist() for p in step] for step in loader()]
-    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]], [[13]]]
+    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]]]  # the last batch is short
+    loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1), drop_last=False)
+    assert [len(part["label"]) for step in loader for part in step] == [2, 2, 2, 1]
     loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(3), drop_last=True)
     assert [len(step) for step in loader] == [3]
 
@@ -435,6 +506,14 @@ def test_a_fetch_handler_is_told_values(files):
     for wrong in (lambda: Told(), lambda: exe.train_from_dataset(dataset=made, fetch_handler=5)):
         with pytest.raises(FeedError, match="var_dict must be|expected a FetchHandler"):
             wrong()
+
+
+def test_training_from_nothing_is_told(files, caplog):
+    variables, _ = net()
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.train_from_dataset(dataset=dataset("QueueDataset", files, "true", variables=variables))
+    assert "the dataset gave no batch" in caplog.text
 
 
 def test_a_failing_file_ends_training(files):

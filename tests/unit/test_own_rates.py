@@ -53,13 +53,31 @@ def scaled_schedule():
     return layers.cond(step < few, lambda: falling * 0.1, lambda: falling * 1.0)
 
 
+def with_a_count_of_its_own():
+    """The counter is first made outside of the framework's schedule, for a value to be fetched."""
+    epoch = layers.floor(layers.learning_rate_scheduler._decay_step_counter() / 2.0)
+    epoch.stop_gradient = True
+    return layers.piecewise_decay([1, 2, 4], [0.1, 0.05, 0.02, 0.01])
+
+
+def clipped():
+    return layers.clip(layers.exponential_decay(0.1, 1, 0.7), 0.03, 1.0)
+
+
 def compounded():
     rate = held(0.1)
     layers.assign(rate * 0.8, rate)
     return rate
 
 
-RATES = [cosine_with_warmup, restarts, scaled_schedule, compounded]
+RATES = [
+    cosine_with_warmup,
+    restarts,
+    scaled_schedule,
+    with_a_count_of_its_own,
+    clipped,
+    compounded,
+]
 
 
 def built(make, minimize=optimizer.Momentum, momentum=0.9, table=False):
@@ -157,6 +175,13 @@ def test_trainers_run_nothing_of_it(sync):
         counters = server.distribution.plan.counters
         assert (first.type, len(counters)) == (("increment", 0) if sync else ("sum", 2))
         assert {op.role for op in server.block(server.distribution.schedule).ops} == {Role.LR_SCHED}
+
+
+def test_rates_of_constants_stay_on_trainers_too_where_they_can_be_fetched():
+    main, startup, *_ = built(lambda: layers.fill_constant([1], "float32", 0.2) * 0.5)
+    made = transpile((main, startup), 0, "ps0:1", 2, sync_mode=False)
+    kinds = [op.type for op in made.get_trainer_program().global_block().ops]
+    assert "scale" in kinds and made.get_pserver_program("ps0:1").distribution.schedule == -1
 
 
 def test_what_is_kept_beside_a_counter_is_refused_where_trainers_count():

@@ -37,6 +37,20 @@ def test_no_deadline():
     waiter(lambda: time.monotonic() > end, CROWDED, describe, None, ArithmeticError)()
 
 
+def test_who_can_be_told_sleeps_and_neither_yields_nor_naps():
+    clock, slept = FakeClock(), []
+
+    def sleep(seconds: float) -> bool:
+        slept.append(seconds)
+        return True
+
+    policy = WaitPolicy(5, yield_s=1)
+    poll = lambda: len(slept) == 3  # noqa: E731
+    waiter(poll, policy, describe, None, (), clock=clock, sleep=sleep)()
+    assert slept == [policy.max_sleep_s] * 3
+    assert not clock.slept_s
+
+
 def test_failure_of_the_transport_names_what_was_waited_for():
     def poll() -> bool:
         raise ArithmeticError("truncated")

@@ -56,6 +56,16 @@ def test_lengths_that_do_not_fit_are_refused(data, lengths, message):
         fluid.create_lod_tensor(data, lengths, None)
 
 
+def test_a_constant_like_ragged_input_has_a_row_for_each_of_its_rows():
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+        x = fluid.data("x", [None, 2], lod_level=1)
+        like = layers.fill_constant_batch_size_like(x, [-1, 3], "float32", 4.0)
+    fed = fluid.create_lod_tensor(np.zeros((5, 2), "float32"), [[2, 3]], fluid.CPUPlace())
+    (made,) = fluid.Executor(fluid.CPUPlace()).run(main, feed={"x": fed}, fetch_list=[like])
+    np.testing.assert_array_equal(made, np.full((5, 3), 4.0, "float32"))
+
+
 def test_a_part_is_the_outermost_sequences_with_their_rows():
     lod = Lod.of_lengths([[1, 2, 0], [2, 0, 3]])
     tensor = LoDTensor(np.arange(5), lod)

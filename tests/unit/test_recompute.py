@@ -104,6 +104,26 @@ def test_it_saves_memory_and_computes_more() -> None:
     assert not SharedProgram(loss.block.program, 2).whole
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_trainers_divide_its_batches_as_without(mixed: bool) -> None:
+    """Where a value in between has another first dimension, too: the shape that reshape notes."""
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        x = layers.fc(layers.data("x", [6]), 6, act="tanh")
+        value = layers.reshape(layers.reshape(x, [-1, 2, 3]), [-1, 6])
+        if mixed:
+            value = layers.reverse(value, [0])
+        checkpoint = layers.fc(value, 6, act="tanh")
+        loss = layers.mean(layers.fc(checkpoint, 1))
+        if mixed:
+            loss = layers.sqrt(layers.square(loss))
+        optimizer = fluid.optimizer.RecomputeOptimizer(fluid.optimizer.SGD(0.1))
+        optimizer._set_checkpoints([checkpoint])
+        optimizer.minimize(loss)
+    program = loss.block.program
+    assert any(name.endswith("@RECOMPUTED") for name in program.global_block().vars)
+    assert bool(SharedProgram(program, 2).whole) == mixed
+
+
 def test_it_can_be_asked_of_append_backward() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         loss, checkpoints = mlp()

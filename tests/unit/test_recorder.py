@@ -15,6 +15,7 @@ import hpcdist as fluid
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
 from hpcdist.errors import CommError, TraceError
+from hpcdist.launch.recording import RankRecorder
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.packet_log import PacketLog
@@ -298,3 +299,15 @@ def test_memory_is_noted_now_and_then(recorder):
     first, second = events[events["kind"] == EventKind.MEMORY]
     assert second["end"] - first["end"] == module.MEMORY_NS + 1
     assert 2**20 < first["value"] < 2**40
+
+
+def test_a_trace_that_cannot_be_written_fails_no_job_that_ended_well(tmp_path, recorder, caplog):
+    (tmp_path / "file").touch()
+    rank = RankRecorder(RankOfJob(0, "TRAINER", 0, "n1", 7), str(tmp_path / "file" / "in"), None)
+    rank.end()
+    rank.merge()
+    rank.fail()  # it has been tried
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("rank 0 (trainer 0 on n1) cannot write what it has recorded: ")
+    assert said[1].startswith("there is no trace of the job: ")

@@ -20,12 +20,14 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist.executor.described import described
+from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.launch import graphs, job_report
-from hpcdist.trace import critical_path, files, summary
+from hpcdist.trace import critical_path, files, rates, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, EventKind
 from hpcdist.trace.files import RankOfJob, RankRecording
 from hpcdist.trace.programs import Moved, OperatorFacts, ProgramFacts, from_plain
+from hpcdist.trace.rates import Rates
 from hpcdist.trace.recorder import Recording
 from tests.support_job import alone
 
@@ -352,7 +354,7 @@ def test_programs_are_written_and_read_as_they_were(tmp_path):
     assert sum(parameter.nbytes for parameter in serves.parameters) in (4 * 1200, 4 * 301)
 
 
-def test_the_bytes_of_operators_are_known_from_shapes_but_for_looked_up_rows():
+def test_the_work_of_operators_is_known_from_shapes_but_for_looked_up_rows():
     with alone(), fluid.program_guard(fluid.Program(), fluid.Program()):
         x, word = fluid.data("x", [None, 4]), fluid.data("word", [None, 1], "int64")
         rows = fluid.layers.reshape(fluid.embedding(word, [9, 2], is_sparse=True), [-1, 2])
@@ -363,8 +365,12 @@ def test_the_bytes_of_operators_are_known_from_shapes_but_for_looked_up_rows():
         exe.run(feed={"x": np.ones((3, 4), "float32"), "word": np.ones((3, 1), "int64")})
         *_, entry = exe.forms()
         moved = described(fluid.default_main_program(), entry.compiled).moved
-    assert Moved("mul", 1, 4 * (3 * 4 + 4 * 2 + 3 * 2)) in moved
-    assert Moved("elementwise_add", 2, 4 * (6 + 2 + 6 + 6 + 6 + 6)) in moved
+    assert Moved("mul", 1, 4 * (3 * 4 + 4 * 2 + 3 * 2), flops=2 * 3 * 4 * 2) in moved
+    # Of its gradients one is wanted: x is fed.
+    assert Moved("mul_grad", 1, 4 * (12 + 8 + 6 + 8), flops=2 * 3 * 4 * 2) in moved
+    assert Moved("elementwise_add", 2, 4 * (6 + 2 + 6 + 6 + 6 + 6), flops=0) in moved
+    # Of the mean's input it reads the shape only.
+    assert Moved("mean_grad", 1, 4 * (1 + 6)) in moved
     # The table's rows, of which there are fewer than the table has, and what moves them.
     assert not {"lookup_table_v2", "lookup_table_v2_grad", "sgd"} & {one.type for one in moved}
 
@@ -397,11 +403,14 @@ def test_the_command_says_why_a_job_failed(tmp_path, capsys):
     rank.note(EventKind.STEP, "step", 0, 5, step=3)
     of = RankOfJob(1, "TRAINER", 1, "n", 1, why="failure", doing="step 3", world=2)
     files.write(tmp_path, rank.recording(of))
-    files.write_failure(tmp_path, 1, "rank 0 (trainer 0) died\nrank 1 was here: step 3")
+    files.write_failure(tmp_path, 1, "rank 0 (trainer 0) died\nrank 1 was here: step 3\x1b[2J")
     job_report.main([str(tmp_path), "-o", str(tmp_path / "job.html")])
     first, *said = capsys.readouterr().out.splitlines()
     assert first.endswith("job.html: 1 rank")
-    assert said[:2] == ["  rank 0 (trainer 0) died", "  rank 1 was here: step 3"]
+    assert said[:2] == [
+        "  rank 0 (trainer 0) died",
+        "  rank 1 was here: step 3\N{REPLACEMENT CHARACTER}[2J",
+    ]
     assert said[2].startswith("  nothing was written by 1 rank: 0.")
     assert said[3:] == ["  first rank 1 (trainer 1 on n): step 3"]
 
@@ -423,3 +432,63 @@ def test_without_recordings_or_jinja2_it_says_what_to_do(tmp_path, capsys, monke
         job_report.main([str(tmp_path), "-o", str(tmp_path / "job.html")])
     assert "hpcdist[report]" in capsys.readouterr().err
     assert not (tmp_path / "job.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("type_", "shapes", "attrs", "flops"),
+    [
+        ("matmul", [(5, 2, 3), (5, 3, 4), (5, 2, 4)], {}, 5 * 2 * (2 * 3 * 4)),
+        ("matmul", [(3, 2), (3, 4), (2, 4)], {"transpose_X": True}, 2 * (2 * 3 * 4)),
+        ("mul", [(2, 3, 4), (12, 5), (2, 5)], {}, 2 * (2 * 12 * 5)),
+        ("conv2d", [(2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 6, 6)], {}, 2 * (2 * 6 * 36) * (2 * 9)),
+        # Each number of the smaller image goes into a window of the larger one.
+        ("conv2d_transpose", [(2, 6, 6, 6), (6, 2, 3, 3), (2, 4, 8, 8)], {}, 2 * 432 * 18),
+        ("conv2d_grad", [(2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 6, 6), None, (6, 2, 3, 3)], {}, 15552),
+    ],
+)
+def test_operators_say_what_their_products_take(type_, shapes, attrs, flops):
+    arrays = [None if shape is None else np.empty(shape, "float32") for shape in shapes]
+    definition = lookup(type_)
+    assert definition.flops(*arrays, **own_attrs(definition, attrs)) == flops
+
+
+def test_the_table_of_operators_says_how_long_they_take_at_least_and_which_are_slow():
+    found = []
+    for k, rate in enumerate((1e9, 3e9)):  # 2 GB/s on average
+        rank = Rank(k, "TRAINER", k)
+        for step in range(4):
+            rank.note(EventKind.OPERATOR, "relu", 0, 20, step=step)
+            rank.note(EventKind.OPERATOR, "mul", 20, 1020, step=step)
+            rank.note(EventKind.OPERATOR, "sort", 1020, 2020, step=step)
+            rank.note(EventKind.STEP, "step", 0, 2020, step=step)
+        work = Moved("relu", 1, 20_000, 0), Moved("mul", 1, 20_000, 10**6), Moved("sort", 1, 20_000)
+        facts = ProgramFacts("trains", (OperatorFacts("mul", ("x",), ("y",)),), moved=work)
+        rates = {"bytes_per_s": rate, "flops_per_s": 1e10, "call_s": 1e-6}
+        of = RankOfJob(k, "TRAINER", k, "n", 1, **rates)
+        found.append(rank.recording(of, programs=(facts,)))
+    told = {row["name"]: row for row in job_report.operators_of(found)}
+    assert told["relu"]["least_us"] == pytest.approx(1 + 10)
+    assert told["mul"]["least_us"] == pytest.approx(1 + 100)  # by its products
+    assert told["mul"]["times"] == pytest.approx(1000 / 101)
+    # Of what sort does only the bytes are known.
+    assert [name for name, row in told.items() if row["slow"]] == ["mul"]
+    older = [replace(rank, of=replace(rank.of, bytes_per_s=0.0)) for rank in found]
+    assert not any(row["times"] or row["slow"] for row in job_report.operators_of(older))
+
+
+def test_rates_are_measured_and_tell_the_least_time():
+    found = rates.measured()
+    assert found.bytes_per_s > 1e7 and found.flops_per_s > 1e7 and 0 < found.call_s < 1e-2
+    assert found.least_s(0, 0) == found.call_s
+    assert Rates(2e9, 1e9, 1e-6).least_s(2000, 5000) == pytest.approx(1e-6 + 5e-6)
+    assert Rates().least_s(1, 1) == 0
+
+
+def test_messages_to_servers_are_told_with_the_least_that_they_can_take():
+    slow, quick = (summary.ways(job(late_us=late)) for late in ((9, 900), (9, 9)))
+    ends = {(way.sender, way.receiver) for way in slow}
+    assert ends == {(k, s) for k in range(3) for s in (3, 4)}
+    assert {way.messages for way in slow} == {STEPS}
+    assert all(way.usual_s >= way.least_s > 0 for way in (*slow, *quick))
+    to_last = [way.usual_s / way.least_s for way in slow if way.receiver == 4]
+    assert min(to_last) > 10 > max(way.usual_s / way.least_s for way in quick)

@@ -14,6 +14,7 @@ from hpcdist.clip import ErrorClipByValue
 from hpcdist.errors import PlanError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
+from hpcdist.runtime.batches.shared_program import SharedProgram
 from tests.thread_jobs import ranks_as_threads
 
 SHAPES = [(2, 0), (3, 0), (2, 1)]  # trainers, servers
@@ -85,9 +86,30 @@ def counted(slide_steps: int) -> Net:
     return net
 
 
-@pytest.mark.parametrize("net", [crossed, normed, counted(1), counted(2)])
+def enlarged(x: Any, label: Any) -> list[Any]:
+    """As detectors do it: an image of a size that is computed from its shape."""
+    image = layers.reshape(layers.fc(x, 4), [-1, 1, 2, 2])
+    size = layers.slice(layers.shape(image), axes=[0], starts=[2], ends=[4]) * 2
+    larger = layers.resize_nearest(image, scale=2, actual_shape=size)
+    return [layers.mean(layers.square(larger))]
+
+
+@pytest.mark.parametrize("net", [crossed, normed, counted(1), counted(2), enlarged])
 def test_a_job_finds_what_one_process_finds(net):
     check(lambda: training(net))
+
+
+@pytest.mark.parametrize("first", [2, 0])
+def test_extents_beyond_rows_leave_batches_divided(first):
+    main = fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, fluid.Program()):
+        image = layers.data("image", [1, 2, 2])
+        rows = layers.data("rows", [1])
+        extent = layers.slice(layers.shape(image), axes=[0], starts=[first], ends=[first + 1])
+        loss = layers.mean(layers.fc(rows * layers.cast(extent, "float32"), 1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+    why = SharedProgram(main, 2).whole
+    assert ("'shape' cannot be divided" in why) == (first == 0) == bool(why)
 
 
 def test_lists_may_be_fed():

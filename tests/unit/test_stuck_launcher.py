@@ -1,4 +1,4 @@
-"""A launcher that hangs when its ranks have ended is killed, and no other."""
+"""A launcher that hangs when its ranks have ended, or whose ranks all were killed, is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcdist.launch import stuck_launcher
-from hpcdist.launch.stuck_launcher import end_launcher, launcher_of
+from hpcdist.launch.host_board import LAST_WORDS, Fact
+from hpcdist.launch.stuck_launcher import RECORD, end_launcher, launcher_of
 
 
 @pytest.fixture
@@ -30,20 +31,37 @@ def start():
 
 def test_a_launcher_that_outlives_its_ranks_is_killed_and_named(start):
     launcher, rank = start("sleep", "1000"), start("true")
-    assert end_launcher(launcher.pid, [rank.pid], 0.05)
+    assert end_launcher(launcher.pid, [rank.pid], 0.05, -1, [])
     assert launcher.wait(10) == -signal.SIGKILL
     assert f"the launcher (pid {launcher.pid}) has not ended" in launcher.stderr.read()
 
 
 def test_a_launcher_that_ends_in_time_is_left_alone(start):
     launcher, rank = start("sleep", "0.05"), start("true")
-    assert not end_launcher(launcher.pid, [rank.pid], 60)
+    assert not end_launcher(launcher.pid, [rank.pid], 60, -1, [])
     assert launcher.wait(10) == 0
+
+
+@pytest.mark.parametrize("noted", [None, Fact.DONE, Fact.TERMINATED])
+def test_a_launcher_whose_ranks_died_without_a_word_is_killed(tmp_path, start, noted):
+    launcher = start("sleep", "1000" if noted != Fact.DONE else "0.05")
+    ranks = [start("true").pid, start("true").pid]
+    notes = RECORD.pack(launcher.pid, Fact.DONE, -1)  # of no rank
+    if noted is not None:
+        notes += RECORD.pack(ranks[1], noted, -1)
+    file = tmp_path / "board"
+    file.write_bytes(notes + b"torn")
+    with file.open("rb") as board:
+        killed = end_launcher(launcher.pid, ranks, 60, board.fileno(), LAST_WORDS)
+    assert killed == (noted != Fact.DONE)
+    assert (launcher.wait(10) == 0) != killed
+    assert ("all ranks died" in launcher.stderr.read()) == killed
 
 
 def test_nothing_is_done_while_a_rank_lives(start):
     launcher, rank = start("sleep", "1000"), start("sleep", "1000")
-    watch = start(sys.executable, stuck_launcher.__file__, "0", str(launcher.pid), str(rank.pid))
+    program = [sys.executable, stuck_launcher.__file__, "0", ""]
+    watch = start(*program, str(launcher.pid), str(rank.pid))
     with pytest.raises(subprocess.TimeoutExpired):
         watch.wait(0.3)
     assert launcher.poll() is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hpcdist.errors import LaunchError, TraceError
 from hpcdist.launch import options, top, watching
@@ -62,7 +65,7 @@ def test_a_silent_rank_is_named():
 def test_a_job_that_was_killed_is_told_once():
     found = shown(*(replace(r, unix_s=NOW - 400) for r in HEALTHY))
     assert found.troubles == (
-        "nothing has been written for 6 min: the job was killed, or the clock here is another one",
+        "nothing has been written for 6 min: the job was killed, or the clock here differs",
     )
 
 
@@ -162,6 +165,31 @@ def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
     for expected in ("job 4711", "loss 0.25", "0 trainer 0", "2 server 0", "90%", "200 MiB"):
         assert expected in out
     assert "no sign of life" not in out
+
+
+def test_in_a_narrow_terminal_words_are_cut_and_numbers_are_not():
+    waits = {"cause": "parameters from servers", "waits_for": "parameters from servers"}
+    ranks = [rank(k, rss_mib=2048.0, **waits) for k in range(3)]
+    told = shown(*(replace(one, host="a-node-of-a-cluster") for one in ranks))
+    for width in (160, 100, 80, 60):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(top._drawn(told, width))
+        lines = console.export_text().splitlines()
+        assert max(map(len, lines)) <= width
+        rows = [line for line in lines if re.match(r"[012] (trainer|server)", line)]
+        assert len(rows) == 3
+        assert all(re.search(r"\b40 +8 +\d+% .*2,048 MiB", row) for row in rows)
+        assert all(("a-node" in row) == (width > 60) for row in rows)
+
+
+def test_names_do_not_command_the_terminal(tmp_path, capsys):
+    named = replace(HEALTHY[0], host="\x1b[2J", metrics={"\x1b]0;x\x07loss[red]": (40, 0.25)})
+    status.begin_job(tmp_path, replace(JOB, script="\x9b2J.py"))
+    status.write(tmp_path, replace(named, unix_s=time.time()))
+    top.main([str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "loss[red] 0.25" in out and "2J.py" in out
+    assert all(c.isprintable() or c == "\n" for c in out)
 
 
 def test_a_directory_without_a_job_is_refused_with_what_to_do(tmp_path, capsys):
@@ -308,8 +336,8 @@ def test_that_metrics_are_lost_is_told_though_a_full_disk_has_been(tmp_path, cap
     monkeypatch.undo()
     one.close(ENDED)
     assert [message.split(": ", 1)[1] for message in caplog.messages] == [
-        "[Errno 28] full; it tries on",
-        "[Errno 28] full: metrics are lost; it tries on",
+        "[Errno 28] full; it keeps trying",
+        "[Errno 28] full: metrics are lost; it keeps trying",
     ]
 
 
@@ -337,7 +365,9 @@ def test_a_directory_that_is_full_is_refused_at_the_start(tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(status, "begin_job", full)
-    with pytest.raises(LaunchError, match="rank 0 .* cannot begin to tell .*No space left"):
+    with pytest.raises(
+        LaunchError, match="rank 0 .* cannot write its first status: .*No space left"
+    ):
         watch(str(tmp_path)).prepare(first_of_host=True)
 
 

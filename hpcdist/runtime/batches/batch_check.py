@@ -134,8 +134,8 @@ class BatchCheck:
             names = ", ".join(map(repr, self._set)) or "nothing"
             raise FeedError(
                 f"step {here.step}: before this step {self.name(self._trainer)} has set {names} by "
-                f"hand, {self.name(trainer)} other values, or other variables: trainers must all "
-                "begin a step with the same ones; give random numbers a seed"
+                f"hand, and {self.name(trainer)} other values or other variables: all trainers "
+                "must begin a step with the same values; give random numbers a seed"
             )
         if found := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
             raise FeedError(

@@ -52,8 +52,8 @@ def _exchanged(op: Operator, told: np.ndarray, exchange: Exchange) -> list[np.nd
     for trainer, data in enumerate(came):
         if data is not None and len(data) != told.nbytes:
             raise FeedError(
-                f"trainers sum the moments of {outputs[0]!r} in step {here.step}, so all must be "
-                f"there: expected {told.nbytes} bytes, got {len(data)} from trainer {trainer}"
+                f"trainers sum the moments of {outputs[0]!r} in step {here.step}, so all must "
+                f"take part: expected {told.nbytes} bytes, got {len(data)} from trainer {trainer}"
                 + ("; its script has ended" if not data else "")
                 + "; feed the same number of batches on all trainers"
             )

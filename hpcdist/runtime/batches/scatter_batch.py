@@ -155,7 +155,7 @@ def unlike(feed: Mapping[str, Any], alike: Sequence[tuple[str, str]]) -> str:
             wanted = f"as many as {one!r}: {np.diff(expected).tolist()}" if one else "one each"
             return (
                 f"{other!r} has {np.diff(ends).tolist()} rows of its samples, expected {wanted}, "
-                "for the program computes with both row by row"
+                "because the program combines them row by row"
             )
     return ""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.device import on_host
-from hpcdist.errors import FeedError, PlanError
+from hpcdist.errors import FeedError
 from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.executor import as_host
 from hpcdist.executor.position import here
@@ -27,8 +27,6 @@ from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.distributed_auc import CountsOfAll, DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
-    COUNTED,
-    WEIGHT,
     Division,
     cut_feed,
     row_counts,
@@ -38,6 +36,7 @@ from hpcdist.runtime.batches.scatter_batch import (
     unlike,
 )
 from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
+from hpcdist.runtime.batches.trainer_part import SharedFacts, TrainerPart, expect_divided, weights
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.staging import in_order
@@ -45,53 +44,6 @@ from hpcdist.runtime.staging import in_order
 Call = Callable[[], Any]
 logger = logging.getLogger("hpcdist")
 SENDING = ("send", "push_sparse", "c_allreduce_sum")
-
-
-@dataclass(frozen=True)
-class _Part:
-    """This trainer's part of batches of one size; ``told`` is fed beside its rows."""
-
-    division: Division | None
-    told: Mapping[str, np.ndarray]
-    among: tuple[int, ...] = ()  # the trainers that share it
-    whole: str = ""  # why it was not to be divided
-
-    @property
-    def total(self) -> int:
-        """Rows of the batch."""
-        assert self.division is not None
-        return self.division.share.total
-
-    def rows(self, feed: Feed, batched: frozenset[str]) -> dict[str, Any] | None:
-        """Return what is fed of a batch of arrays; None if that has not so many rows."""
-        assert self.division is not None
-        share = self.division.share
-        total, of_trainer = share.total, slice(share.begin, share.end)
-        rows, found = dict(self.told), False
-        for name, value in feed.items():
-            if type(value) is not np.ndarray:
-                return None
-            if name in batched:
-                if not value.ndim or len(value) != total:
-                    return None
-                found, value = True, value[of_trainer]
-            rows[name] = value
-        return rows if found else None
-
-
-@dataclass
-class _Shared:
-    """A Program whose batches are shared, and what is known of it."""
-
-    rows: SharedProgram
-    areas: DistributedAuc
-    number: int
-    draws_rows: bool = False  # whether it has operators that draw for rows of the batch
-    told_whole: bool = False  # whether the user knows that whole batches are computed
-    parts: dict[Any, _Part] = field(default_factory=dict)  # by rows, trainers, why whole
-    joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
-    joins: dict[Sequence[str], Callable[[Fetched], list[Any]]] = field(default_factory=dict)
-    last: _Part | None = None  # of the last batch of arrays
 
 
 class Batches:
@@ -122,8 +74,8 @@ class Batches:
         self._local = local
         self._ranks = tuple(ranks) or tuple(range(trainers.size))
         self._check = BatchCheck(trainers.rank, ranks)
-        self._shared: ProgramCache[_Shared] = ProgramCache()
-        self._run_as: ProgramCache[_Shared] = ProgramCache()  # by what runs in their place
+        self._shared: ProgramCache[SharedFacts] = ProgramCache()
+        self._run_as: ProgramCache[SharedFacts] = ProgramCache()  # by what runs in their place
         self._numbers = itertools.count()
         self._met: ProgramCache[SharedProgram] = ProgramCache()
         self._area_counts: frozenset[str] = frozenset()  # of `auc`: each trainer's own
@@ -141,8 +93,8 @@ class Batches:
         """
         rows = SharedProgram(program, trainers)
         if self._local:
-            _expect_divided(rows)
-        shared = _Shared(rows, DistributedAuc(program), next(self._numbers))
+            expect_divided(rows)
+        shared = SharedFacts(rows, DistributedAuc(program), next(self._numbers))
         if trainers > 1:
             self._area_counts |= shared.areas.states
         self._shared.put(program, shared)
@@ -235,8 +187,8 @@ class Batches:
         self._check.note_set({v.name: on_host(v.value) for v in variables if v.value is not None})
 
     def _part(
-        self, shared: _Shared, feed: Feed, total: int, among: tuple[int, ...], whole: str
-    ) -> _Part:
+        self, shared: SharedFacts, feed: Feed, total: int, among: tuple[int, ...], whole: str
+    ) -> TrainerPart:
         """Return this trainer's part of every batch of arrays with so many rows."""
         rows, index = shared.rows, among.index(self._trainers.rank)
         facts = rows.batched, index, len(among), rows.counted
@@ -246,8 +198,8 @@ class Batches:
         return part
 
     def _looked_at(
-        self, shared: _Shared, arrays: dict[str, Any], among: tuple[int, ...], whole: str
-    ) -> tuple[dict[str, Any], _Part]:
+        self, shared: SharedFacts, arrays: dict[str, Any], among: tuple[int, ...], whole: str
+    ) -> tuple[dict[str, Any], TrainerPart]:
         """Return this trainer's rows of a batch that may have sequences."""
         rows, index = shared.rows, among.index(self._trainers.rank)
         alike = rows.alike_in(arrays)
@@ -269,7 +221,7 @@ class Batches:
             )
         return arrays, self._told(shared, Division(share_among(counts[""], index), counts), index)
 
-    def _told(self, shared: _Shared, division: Division | None, index: int) -> _Part:
+    def _told(self, shared: SharedFacts, division: Division | None, index: int) -> TrainerPart:
         """Return a part with what its rows count."""
         weight, counted = 1.0, True
         if division is not None and division.whole:
@@ -282,12 +234,12 @@ class Batches:
             counted = bool(division.share.weight)
             loss = shared.rows.loss
             weight = loss_weight(loss, division.counts[loss.sequences], index)
-        told = _weights(shared.rows, weight, counted)
+        told = weights(shared.rows, weight, counted)
         if shared.draws_rows:
             told[ROWS] = rows_here(None if division is None else division.share)
-        return _Part(division, told)
+        return TrainerPart(division, told)
 
-    def _tell_whole(self, shared: _Shared, why: str) -> None:
+    def _tell_whole(self, shared: SharedFacts, why: str) -> None:
         if not shared.told_whole and self._trainers.rank == 0 and self._trainers.size > 1:
             logger.warning(
                 "trainers cannot divide a batch of this program: %s. Every trainer computes the "
@@ -302,13 +254,13 @@ class Batches:
         Collective, at every step. The second value tells whether there are any rows here.
         """
         shared = self._met.of(program, lambda: SharedProgram(program, self._trainers.size))
-        _expect_divided(shared)
+        expect_divided(shared)
         counts = self._counts(feed, shared)
         if not counts[""][self._trainers.rank]:
             return {}, False
         rows = counts[shared.loss.sequences]
         weight = loss_weight(shared.loss, rows, self._trainers.rank)
-        return {**feed, **_weights(shared, weight, True)}, True
+        return {**feed, **weights(shared, weight, True)}, True
 
     def _counts(self, feed: Feed, shared: SharedProgram) -> dict[str, list[int]]:
         """Return how many rows each trainer feeds; 0 for one that has ended. Collective."""
@@ -372,7 +324,7 @@ class Batches:
             program, lambda: CountsOfAll(program, self._area_counts, self._membership)
         )
 
-    def _joined_of(self, shared: _Shared, names: Sequence[str]) -> JoinedFetch:
+    def _joined_of(self, shared: SharedFacts, names: Sequence[str]) -> JoinedFetch:
         joined = shared.joined.get(names)
         if joined is None:
             joined = JoinedFetch(
@@ -442,20 +394,3 @@ class Batches:
     @staticmethod
     def _values_of(joined: JoinedFetch) -> str:
         return f"the other trainers' {', '.join(joined.names) or 'batch'} of step {here.step}"
-
-
-def _weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.ndarray]:
-    """Return what a Program is fed of how this trainer's rows count."""
-    told = {WEIGHT: np.array([weight], np.float32)}
-    if rows.counts_areas:
-        told[COUNTED] = np.array([counted], np.float32)
-    return told
-
-
-def _expect_divided(rows: SharedProgram) -> None:
-    if rows.whole:
-        raise PlanError(
-            "trainers that feed rows of their own can share a program only if its losses are "
-            f"means, or sums, of what is computed row by row: {rows.whole}; feed whole batches to "
-            "all trainers instead"
-        )

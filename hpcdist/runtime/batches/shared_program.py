@@ -18,6 +18,7 @@ from hpcdist.graph.roles import Role
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows, Operand
 from hpcdist.graph.values import RANK_TABLE
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.recompute import AGAIN
 from hpcdist.runtime.batches.scatter_batch import (
     batched_names,
     is_loss_gradient,
@@ -113,7 +114,7 @@ class RowTreatment:
         condition = op.input("Condition")[0]
         outs = op.output("Out")
         if self.of(condition).how is not How.SAME:
-            why = "a loop turns as often as rows of the batch say"
+            why = "how often a loop turns depends on rows of the batch"
             return dict.fromkeys(outs, OfRows(How.MIXED, why=why))
         if condition in self._own:
             self._own.update(n for n in outs if self.of(n).how is How.SAME)
@@ -135,6 +136,8 @@ class RowTreatment:
             return dict.fromkeys(names, _GRADIENT)
         if all(of.how is How.SAME for of in given.values()):
             return dict.fromkeys(names, SAME)
+        if op.type == "slice" and self._asks_beyond_rows(op):
+            return dict.fromkeys(names, SAME)
         if mixed:
             return dict.fromkeys(names, mixed[0])
         if any(of.how is How.GRADIENT for of in given.values()):
@@ -154,8 +157,20 @@ class RowTreatment:
             for name in held
         }
 
+    def _asks_beyond_rows(self, op: Operator) -> bool:
+        """Tell whether this takes extents of a shape that are the same for all rows."""
+        var = op.block.find_var(op.input("Input")[0])
+        made = None if var is None else var.op
+        if made is None or made.type != "shape":
+            return False
+        places = [slot for slot in op.inputs if slot != "Input" and op.inputs[slot]]
+        apart = self.of(made.input("Input")[0]).how in (How.SAME, How.ROWS, How.RAGGED)
+        return apart and not places and list(op.attrs["axes"]) == [0] and op.attrs["starts"][0] > 0
+
     def _is_backward(self, op: Operator) -> bool:
-        return bool(op.role & Role.BACKWARD) and id(op) not in self._before_loss
+        # What is computed again is of the rows what it was at first.
+        again = all(name.endswith(AGAIN) for name in op.output_arg_names)
+        return bool(op.role & Role.BACKWARD) and not again and id(op) not in self._before_loss
 
     def _checked(self, op: Operator, name: str, of: OfRows) -> OfRows:
         """Rows must have a first dimension that is left open."""
@@ -335,7 +350,7 @@ class SharedProgram:
         return self._rows.of(name) if name in self._program.global_block().vars else SAME
 
 
-_ELSE = "change it, or call DistributeTranspiler.transpile in the script and cut the data there"
+_ELSE = "change it, or call DistributeTranspiler.transpile in the script and divide the data there"
 
 
 def draws_by_rows(op: Operator) -> bool:

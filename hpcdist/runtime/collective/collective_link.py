@@ -19,7 +19,7 @@ from hpcdist.comm.hierarchy import find_nodes
 from hpcdist.comm.host_collective import HostCollective
 from hpcdist.comm.progress import while_waiting
 from hpcdist.device import assign, on_host
-from hpcdist.errors import CommError, HpcdistError, PlanError
+from hpcdist.errors import CommError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
@@ -34,6 +34,16 @@ from hpcdist.runtime.batches.scatter_batch import weighted
 from hpcdist.runtime.collective.broadcasts import bind_broadcasts
 from hpcdist.runtime.collective.bucket_allreduce import RowsSum, Sums, bucket_names, fusing_of
 from hpcdist.runtime.collective.sparse_sum import CompressedSteps, SparseSum
+from hpcdist.runtime.collective.sum_checks import (
+    check_counts,
+    check_sparse,
+    in_fixed_order,
+    is_sparse,
+    kept_names,
+    metas_of,
+    refuse_servers_operators,
+    way_of,
+)
 from hpcdist.runtime.collective.trainers_tables import TrainersTables
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.staging import in_order
@@ -41,7 +51,7 @@ from hpcdist.runtime.tables.pull_push import TABLE_OPS
 from hpcdist.transpiler.adaptive_local_sgd import steps_of
 from hpcdist.transpiler.cluster import PLAIN, Group, group_of, required_group
 from hpcdist.transpiler.data_parallel import RUNNING, check_counts_rows, without_data
-from hpcdist.transpiler.grad_allreduce import RING_OPS, rewritten, without_average
+from hpcdist.transpiler.grad_allreduce import rewritten, without_average
 from hpcdist.transpiler.sharded_updates import owners_of
 from hpcdist.transpiler.substitute import in_group
 
@@ -135,7 +145,7 @@ class CollectiveLink(Link):
         if not program.trains or progress.begun:
             return
         progress.begun = True
-        _check_sparse(program)
+        check_sparse(program)
         group = required_group(program)
         self._agree(program, group)
         self._compressed.tell(program, self._trainers.rank)
@@ -194,14 +204,14 @@ class CollectiveLink(Link):
         progress = self._progress_of(program)
         progress.steps = int(counted.get(LOCAL_STEPS, 0))
         progress.averaged = int(counted.get(AVERAGED, 0))
-        self._restored.setdefault(scope, set()).update(_kept(program))
+        self._restored.setdefault(scope, set()).update(kept_names(program))
 
     def _agree(self, program: Program, group: Group) -> None:
         """Refuse to train together if trainers have built different Programs. Collective."""
         often = (group.k_steps, group.begin_step, group.adapts_to)
         kernels = settings.KERNELS.read()
-        made = (fusing_of(group), group.fused, _way(group), group.sharded)
-        chosen = (*made, _ordered(), often, kernels)
+        made = (fusing_of(group), group.fused, way_of(group), group.sharded)
+        chosen = (*made, in_fixed_order(), often, kernels)
         text = f"{group.fingerprint or exact_text(program)}\n{chosen}"
         digest = hashlib.sha256(text.encode()).digest()
         what = "the other trainers' programs"
@@ -220,7 +230,7 @@ class CollectiveLink(Link):
         What comes from a checkpoint stays: trainers may have values of their own there.
         """
         here.doing = "taking over the values of trainer 0"
-        for name in sorted(_kept(program) - owners_of(program).keys()):
+        for name in sorted(kept_names(program) - owners_of(program).keys()):
             found = scope.find_var(name)
             value = None if found is None else found.value
             if found is not None and name in self._restored.get(found.scope, ()):
@@ -242,7 +252,7 @@ class CollectiveLink(Link):
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
         """Return the names that must lie side by side because they are summed together."""
-        self._way = _way(group_of(program_of(ops[0])))
+        self._way = way_of(group_of(program_of(ops[0])))
         return bucket_names(ops, metas)
 
     def memory(self, nbytes: int, backend: Backend) -> Any:
@@ -261,7 +271,7 @@ class CollectiveLink(Link):
 
     def bind(self, ops: Sequence[Operator], binding: Binding) -> list[Call | None]:
         """Return what each operator among trainers does at a step; None if nothing."""
-        _refuse_servers_operators(ops)
+        refuse_servers_operators(ops)
         of_tables = [op for op in ops if op.type in TABLE_OPS]
         tables = self._tables.bind(of_tables, binding) if of_tables else {}
         others = [op for op in ops if id(op) not in tables]
@@ -280,7 +290,7 @@ class CollectiveLink(Link):
         rows = {
             op.input("X")[0]: RowsSum(self._host, binding.arrays[op.input("X")[0]], binding)
             for op in ops
-            if op.type == "c_allreduce_sum" and _is_sparse(binding.arrays[op.input("X")[0]])
+            if op.type == "c_allreduce_sum" and is_sparse(binding.arrays[op.input("X")[0]])
         }
         alone = bind_broadcasts(ops, binding, self._trainers.rank, self._broadcast)
         calls: list[Call | None] = []
@@ -310,12 +320,12 @@ class CollectiveLink(Link):
     def _sums_of(self, ops: Sequence[Operator], binding: Binding) -> Sums:
         """Return the sums of a Program in a scope; made once, while its buffers stay."""
         by_scope = self._sums.of(binding.program, dict)
-        names = bucket_names(ops, _metas(ops, binding.arrays))
+        names = bucket_names(ops, metas_of(ops, binding.arrays))
         sums = by_scope.get(binding.scope)
         if sums is None or not sums.holds(names, binding.arrays):
             here.doing = "making the sums of gradients"
-            groups = self._groups_of(_way(group_of(binding.program)), binding.backend)
-            sums = Sums(groups, names, binding, _ordered())
+            groups = self._groups_of(way_of(group_of(binding.program)), binding.backend)
+            sums = Sums(groups, names, binding, in_fixed_order())
             here.doing = ""
             if binding.scope not in by_scope and self._trainers.rank == 0:
                 _say_fused(sum(map(len, names)), len(names))
@@ -378,27 +388,6 @@ class CollectiveLink(Link):
             )
 
 
-def _kept(program: Program) -> set[str]:
-    """Return the variables of a Program that outlive a step."""
-    return {var.name for var in program.global_block().vars.values() if var.persistable}
-
-
-def _refuse_servers_operators(ops: Sequence[Operator]) -> None:
-    for op in ops:
-        if op.type not in (*RING_OPS, *TABLE_OPS):
-            raise HpcdistError(
-                f"operator {op.type!r} talks to parameter servers, but this job has none: start "
-                "it with --pservers P, or transpile in nccl2 or collective mode"
-            )
-
-
-def _way(group: Group | None) -> Way:
-    """Return how the sums of a program's group are to be made."""
-    if group is None:
-        return Way(carrier=settings.ALLREDUCE.read())
-    return Way(group.rings, group.hierarchical, group.per_node, settings.ALLREDUCE.read())
-
-
 def _say_fused(gradients: int, sums: int) -> None:
     """Say in Fluid's words how far gradients are put together, if they are."""
     if sums < gradients:
@@ -406,56 +395,3 @@ def _say_fused(gradients: int, sums: int) -> None:
             f"Find all_reduce operators: {gradients}. To make the speed faster, some all_reduce "
             f"ops are fused during training, after fusion, the number of all_reduce ops is {sums}."
         )
-
-
-def check_counts(main: Program, trainers: int) -> None:
-    """Refuse rows that are counted as gradients: each trainer would add those of whole batches."""
-    for op in main.global_block().ops:
-        if op.type == "data_norm_grad" and trainers > 1:
-            raise PlanError(
-                f"{op.place} {op} gives numbers of rows as gradients: where trainers sum "
-                "these, each would add those of the whole batch; let servers keep all parameters "
-                "(--pservers, without --dense collective), or call DistributeTranspiler.transpile "
-                "in the script and cut the data there"
-            )
-
-
-def _check_sparse(program: Program) -> None:
-    """Refuse what is compiled for as many rows as this trainer has, not all of them together.
-
-    Adding rows to a dense value, as regularization does, takes any number of them.
-    """
-    block = program.global_block()
-    summed: set[str] = set()
-    for op in block.ops:
-        if op.type in RING_OPS:
-            summed.update(op.input("X") if op.type == "c_allreduce_sum" else ())
-            continue
-        for name in summed.intersection(op.input_arg_names):
-            dense = {block.var(out).type for out in op.output_arg_names} == {"LOD_TENSOR"}
-            takes_any = op.input("Param") or (op.type == "sum" and dense)
-            if block.var(name).type == "SELECTED_ROWS" and not takes_any:
-                raise PlanError(
-                    f"{op.place} {op}: without servers a sparse gradient cannot be clipped: use "
-                    "embedding(is_sparse=False) for this table, or a clip whose need_clip spares it"
-                )
-
-
-def _metas(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
-    found = {}
-    for op in ops:
-        for name in op.input("X"):
-            if name in arrays:
-                array = arrays[name]
-                kind = "SELECTED_ROWS" if _is_sparse(array) else "LOD_TENSOR"
-                found[name] = Meta(tuple(array.shape), np.dtype(array.dtype).name, kind)
-    return found
-
-
-def _is_sparse(array: Any) -> bool:
-    return isinstance(array, SelectedRows)
-
-
-def _ordered() -> bool:
-    """Tell whether sums are to run in a fixed order; a script may set the flags itself."""
-    return settings.CPU_DETERMINISTIC.read() or settings.CUDNN_DETERMINISTIC.read()

@@ -13,7 +13,8 @@ from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.runtime.collective.collective_link import CollectiveLink, check_counts
+from hpcdist.runtime.collective.collective_link import CollectiveLink
+from hpcdist.runtime.collective.sum_checks import check_counts
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.transpiled_for import PlainScript
 from hpcdist.runtime.tables.pull_push import Call, bind_steps, specs_of
@@ -44,7 +45,7 @@ class ServedTables:
                 if look_up.table not in known:
                     raise GraphError(
                         f"table {look_up.table!r} is not on the servers: they keep those of the "
-                        "program that trains, which is to be run, or its startup program, before"
+                        "program that trains: run it, or its startup program, first"
                     )
         assert self.plan is not None, "it has the tables"
         if any(op.type == "push_sparse" for op in ops):
@@ -100,9 +101,8 @@ class HybridLink(CollectiveLink):
             for name in names.intersection(op.output_arg_names):
                 raise PlanError(
                     f"trainer {self._trainers.rank}: {op.place} {op} changes {name!r} in a program "
-                    "without tables, but servers move theirs by a value of their own: give the "
-                    "two programs learning rates of their own, or train without servers (no "
-                    "--pservers)"
+                    "without tables, but servers update their tables with their own copy: give "
+                    "each program its own learning rate, or train without servers (no --pservers)"
                 )
 
     def also_on_servers(self, program: Program) -> frozenset[str]:
@@ -117,9 +117,9 @@ class HybridLink(CollectiveLink):
             if variable.name in names:
                 raise PlanError(
                     f"trainer {self._trainers.rank}: {variable.name!r} was changed on the trainer, "
-                    "by tensor.set or by a program that writes it, but servers move their tables "
-                    "by a value of their own: feed a learning rate to the step, let a schedule of "
-                    "layers.learning_rate_scheduler compute it, or train without servers (no "
+                    "by tensor.set or by a program that writes it, but servers update their "
+                    "tables with their own copy: feed a learning rate to the step, let a schedule "
+                    "of layers.learning_rate_scheduler compute it, or train without servers (no "
                     "--pservers)"
                 )
 

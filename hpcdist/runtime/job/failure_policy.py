@@ -58,8 +58,8 @@ class FailurePolicy:
             return
         if plan.mode.dense_summed and self._asked == "continue":
             raise PlanError(
-                "--on-failure continue: trainers that sum dense gradients (dense = 'collective') "
-                "all hold a part of each step: leave it out, or let servers keep all parameters"
+                "--on-failure continue cannot be combined with dense = 'collective': every trainer "
+                "contributes to each sum; leave it out, or let servers keep all parameters"
             )
         self.synchronous = plan.mode.synchronous
         self._needs_all = plan.mode.dense_summed
@@ -79,9 +79,9 @@ class FailurePolicy:
         if any(self._cluster.role_of(rank).kind == PSERVER for rank in dead):
             found = newest()
             if found is not None:
-                return f"what servers held is lost; resume from the checkpoint {found}"
+                return f"the parameters on servers are lost; resume from the checkpoint {found}"
             return (
-                "what servers held is lost, and no checkpoint was saved to resume from: "
+                "the parameters on servers are lost, and there is no checkpoint to resume from; "
                 "hpcdist.checkpoint.save(exe, directory, step) saves one"
             )
         if self._transport.tolerant and self.synchronous and not self._needs_all:

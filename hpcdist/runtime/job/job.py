@@ -79,8 +79,8 @@ class Job(Control):
         membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
         if local_feed and membership.settles:
             raise PlanError(
-                "--feed local: no other trainer has the rows of one that dies, so the job cannot "
-                "continue without it: leave --on-failure continue out"
+                "--feed local cannot be combined with --on-failure continue: the rows of a "
+                "trainer that dies are lost with it; leave one of them out"
             )
         self._batches = Batches(
             self._trainers, deadline_s, membership, local=local_feed, ranks=cluster.trainers

@@ -110,8 +110,8 @@ class Server(Link):
         if plan is None:
             raise GraphError(
                 f"the program of {endpoint!r} was not made by DistributeTranspiler in this "
-                "process, so nothing says what its blocks are for: run what "
-                "get_pserver_program() returns"
+                "process, so this server cannot tell what its blocks are for: run "
+                "what get_pserver_program() returns"
             )
         if binding.backend.xp is not np:
             raise GraphError(

@@ -220,9 +220,8 @@ def _refuse_averages(scope: Scope) -> None:
     """Refuse a step of parameters that have their averages on this trainer, not on the servers."""
     if holds_averages(scope):
         raise PlanError(
-            "parameters have their averages here (apply), but the servers have the parameters' own "
-            "values, and would train on with these: leave the `with`, or call restore(exe), before "
-            "the next step"
+            "parameters have their averages here (apply), but the servers would go on from the "
+            "parameters' own values: leave the `with`, or call restore(exe), before the next step"
         )
 
 
@@ -236,7 +235,7 @@ def _plan_of(op: Operator) -> Plan:
     if plan is None:
         raise CommError(
             f"operator {op.type!r} talks to parameter servers, but its program was not made by "
-            "DistributeTranspiler in this process, so nothing says what goes where: run what "
+            "DistributeTranspiler in this process, so there is no plan to follow: run what "
             "transpile() hands out, not a program loaded from a file or put together by hand"
         )
     return plan

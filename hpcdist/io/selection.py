@@ -1,0 +1,124 @@
+"""Which variables of a Program are saved or loaded, and in which format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcdist.checkpoint.local_shards import (
+    array_of,
+    state_of_tables,
+)
+from hpcdist.device import on_host
+from hpcdist.errors import CheckpointError, GraphTypeError
+from hpcdist.executor.merging import merge_state
+from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.program import Program, default_main_program
+from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.transpiler.table_metadata import tables_looked_up
+
+FORMATS = ("hdf5", "fluid")
+
+_default = FORMATS[0]
+
+Predicate = Callable[[Variable], bool]
+
+
+def is_parameter(var: Any) -> bool:
+    """Tell whether a variable is a parameter."""
+    return isinstance(var, Parameter)
+
+
+def is_persistable(var: Variable) -> bool:
+    """Tell whether a variable outlives a run and has a value to be saved."""
+    return var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
+
+
+def get_program_parameter(program: Program) -> list[Variable]:
+    """Return the parameters of a Program."""
+    return [var for var in program.list_vars() if is_parameter(var)]
+
+
+def get_program_persistable_vars(program: Program) -> list[Variable]:
+    """Return the variables of a Program that `save_persistables` saves.
+
+    What several steps have merged, to update together, is a part of a step, and none of a model.
+    """
+    merged = merge_state(program)
+    kept = filter(is_persistable, program.list_vars())
+    return [var for var in kept if var.name not in merged]
+
+
+def get_parameter_value(para: Variable, executor: Any) -> np.ndarray:
+    """Return the value of a parameter."""
+    if not is_parameter(para):
+        raise GraphTypeError(f"get_parameter_value: expected a parameter, got {para!r}")
+    return np.array(array_in(global_scope(), para.name))
+
+
+def get_parameter_value_by_name(
+    name: str, executor: Any, program: Program | None = None
+) -> np.ndarray:
+    """Return the value of a parameter of a Program, by its name."""
+    var = given_program("program", program).global_block().var(name)
+    return get_parameter_value(var, executor)
+
+
+# -- what is asked for -----------------------------------------------------------------------------
+def given_program(what: str, given: Any) -> Program:
+    program = default_main_program() if given is None else getattr(given, "program", given)
+    if not isinstance(program, Program):
+        raise GraphTypeError(f"{what}: expected a Program, got {type(given).__name__}")
+    return program
+
+
+def chosen_variables(
+    program: Program, vars: Sequence[Any] | None, predicate: Predicate | None
+) -> list[Variable]:
+    """Return the variables that are asked for, each once, without what tables hold with rows."""
+    held = state_of_tables(program)
+    if vars is None:
+        found = get_program_persistable_vars(program)
+        if predicate not in (None, is_persistable):
+            found = [var for var in program.list_vars() if predicate(var)]
+    else:
+        block = program.global_block()
+        found = [block.var(v) if isinstance(v, str) else v for v in vars]
+    return list({var.name: var for var in found if var.name not in held}.values())
+
+
+def save_as(format: str) -> None:
+    """From now on, save in this format whatever can be, if a call does not say another one."""
+    global _default
+    _default = format
+
+
+def checked_format(
+    asked: str | None, compression: str | None, program: Program, names: Iterable[str]
+) -> str:
+    """Return the format to save in; CheckpointError if what is asked for cannot be."""
+    if asked is not None and asked not in FORMATS:
+        raise CheckpointError(f"format: expected one of {', '.join(FORMATS)}, got {asked!r}")
+    tables = sorted(tables_looked_up(program).intersection(names))
+    if asked is None:
+        return "hdf5" if tables or compression is not None else _default
+    if asked == "fluid" and compression is not None:
+        raise CheckpointError("Fluid's files cannot be compressed: leave compression out")
+    if asked == "fluid" and tables:
+        raise CheckpointError(
+            f"Fluid's files cannot hold the rows of {', '.join(tables)}, a table of any ids: save "
+            "in HDF5, or only the other variables, by save_vars"
+        )
+    return asked
+
+
+def array_in(scope: Scope, name: str) -> np.ndarray:
+    array = array_of(scope, name)
+    if array is None:
+        raise CheckpointError(
+            f"variable {name!r} has no value in this scope: run the startup program first"
+        )
+    return on_host(array)

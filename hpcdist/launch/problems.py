@@ -1,0 +1,80 @@
+"""What stands against starting a job: every rank looks, and one message refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from hpcdist import hdf5, settings
+from hpcdist.errors import LaunchError, SettingError
+from hpcdist.launch import (
+    logs,
+    watching,
+)
+from hpcdist.launch.options import Options
+from hpcdist.launch.roles import RankFacts
+
+
+def own_facts(asked: Options) -> RankFacts:
+    """Return what all ranks must know of this one before roles are given, and its problem."""
+    problem = _problem_with(asked.script) or _problem_with_settings() or _problem_with_torch(asked)
+    if not problem and asked.log_dir is not None:
+        problem = logs.problem_with("log directory", asked.log_dir)
+    if not problem and asked.trace is not None:
+        problem = logs.problem_with("directory of the trace", asked.trace)
+    problem = problem or watching.problem_with(asked)
+    if not problem and (trouble := hdf5.problem()):
+        problem = f"h5py {trouble}: {hdf5.ADVICE}"
+    given = settings.role_variables() | given_role(asked)
+    return RankFacts(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pservers=asked.pservers,
+        role_map=asked.role_map,
+        env=given,
+        begun_ns=time.time_ns(),
+        problem=problem,
+    )
+
+
+def _problem_with_torch(asked: Options) -> str:
+    """Return why a script of torch's cannot run here, or an empty string."""
+    if not asked.as_torchrun or importlib.util.find_spec("torch"):
+        return ""
+    return "--as-torchrun: torch is not installed: python -m pip install 'hpcdist[torch]'"
+
+
+def given_role(asked: Options) -> dict[str, str]:
+    """Return --role as the variable of the environment that says the same."""
+    return {} if asked.role is None else {"PADDLE_TRAINING_ROLE": asked.role.upper()}
+
+
+def _problem_with(script: str) -> str:
+    """Return why the script cannot be read here, or an empty string."""
+    try:
+        with open(script, "rb"):
+            return ""
+    except OSError as error:
+        return f"cannot read the script {script!r} in {os.getcwd()}: {error.strerror}"
+
+
+def _problem_with_settings() -> str:
+    """Return what is wrong with a setting in this rank's environment, or an empty string."""
+    try:
+        settings.check()
+    except SettingError as error:
+        return str(error)
+    return ""
+
+
+def refuse_problems(ranks: Sequence[RankFacts]) -> None:
+    """Raise LaunchError with the first problem, and the ranks that have one."""
+    troubled = [i for i, facts in enumerate(ranks) if facts.problem]
+    if troubled:
+        first = ranks[troubled[0]]
+        raise LaunchError(
+            f"{first.problem} (ranks {troubled}; rank {troubled[0]} is on {first.host})"
+        )

@@ -1,0 +1,101 @@
+"""Running the user's script as Python would, and the exit code that it ends with."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import random
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+from hpcdist import runtime, settings
+from hpcdist.checkpoint import preemption
+from hpcdist.compat import aspaddle
+from hpcdist.executor.position import here
+from hpcdist.launch import (
+    logs,
+    options,
+    script_arguments,
+    slurm,
+)
+from hpcdist.launch.logs import Output
+from hpcdist.launch.options import Options
+from hpcdist.launch.script_arguments import ScriptArguments
+from hpcdist.signals import hold_warning
+
+
+def code_of_script(asked: Options) -> int:
+    """Run the script; return its exit code. A process that the script forks ends in here."""
+    rank = os.getpid()
+    code = 0
+    try:
+        run_script(asked)
+    except SystemExit as exit:
+        code = code_of(exit)
+    except BaseException:
+        if os.getpid() == rank:
+            raise
+        traceback.print_exc()
+        code = 1
+    if os.getpid() != rank:
+        # Not by sys.exit: what is registered with atexit, MPI_Finalize too, is for the rank to do.
+        logs.flush()
+        os._exit(code)
+    return code
+
+
+def run_script(asked: Options) -> None:
+    """Run the script as ``python script.py`` would, its random numbers seeded.
+
+    A script of torch's seeds its own: under torchrun nobody else does.
+    """
+    preemption.listen()
+    logs.show_messages(logging.WARNING if asked.quiet else logging.INFO, asked.log_level)
+    if asked.log_dir is not None and runtime.is_first():
+        here.after_first_step.append(functools.partial(slurm.note_first_step, asked.log_dir))
+    settings.SEED.write(asked.seed)
+    settings.DENSE.write(asked.dense)
+    if asked.as_torchrun:
+        from hpcdist.torch import takeover  # an optional extra, and seconds to import
+
+        if runtime.is_server():
+            takeover.serve()
+            return
+        takeover.stand_in()
+    else:
+        random.seed(asked.seed)
+        np.random.seed(asked.seed)
+    if asked.as_paddle:
+        aspaddle.install()
+    else:
+        aspaddle.tell()
+    sys.argv = arguments = ScriptArguments([asked.script, *asked.script_args])
+    ours = script_arguments.misplaced(asked.script_args, options.names())
+
+    def check_arguments() -> None:
+        if ours and runtime.is_first() and sys.argv is arguments and not arguments.read:
+            arguments.read = True  # told once
+            Output().announce(script_arguments.warning(ours, asked.script))
+
+    here.after_first_step.append(check_arguments)
+    sys.path[0] = str(Path(asked.script).resolve().parent)
+    try:
+        runpy.run_path(asked.script, run_name="__main__")
+        check_arguments()
+    finally:
+        hold_warning()
+
+
+def code_of(exit: SystemExit) -> int:
+    """Return the code of an exit as Python's interpreter does, printing a message given instead."""
+    if exit.code is None:
+        return 0
+    if isinstance(exit.code, int):
+        return exit.code & 0xFF
+    print(exit.code, file=sys.stderr)
+    return 1

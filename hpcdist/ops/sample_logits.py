@@ -1,0 +1,135 @@
+"""sample_logits: the scores of some classes only, the same ones for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import GraphError
+from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.rows import Applied, OfRows, each_row
+from hpcdist.ops.common import grad_by, same
+from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
+from hpcdist.ops.labels import range_check
+from hpcdist.ops.sampled import FAR, LOG_UNIFORM, chance, log_uniform
+
+_SL_ATTRS = {
+    "use_customized_samples": False,
+    "uniq": True,
+    "remove_accidental_hits": True,
+    "num_samples": 1,
+    "seed": 0,
+}
+
+
+def _sl_infer(
+    logits: Meta,
+    labels: Meta,
+    samples: Meta | None,
+    chances: Meta | None,
+    num_samples: int,
+    **_: Any,
+) -> Any:
+    rows, trues = labels.shape
+    if num_samples > logits.shape[1]:
+        raise GraphError(f"cannot draw {num_samples} different classes of {logits.shape[1]}")
+    shape = (rows, trues + num_samples)
+    drawn = Meta(shape, "int64")
+    return drawn, Meta(shape, logits.dtype), Meta(shape, logits.dtype), Meta((rows, trues), "int64")
+
+
+def _different(draw: Callable[[], Any], count: int) -> tuple[np.ndarray, int]:
+    """Draw until ``count`` different numbers are there; return them and how many were drawn."""
+    found: dict[int, None] = {}
+    tries = 0
+    while len(found) < count:
+        for number in draw():
+            tries += 1
+            found.setdefault(int(number))
+            if len(found) == count:
+                break
+    return np.array(list(found)), tries
+
+
+def _sl_bind(
+    xp: Any,
+    logits: Any,
+    labels: Any,
+    given: Any,
+    given_chances: Any,
+    samples: Any,
+    chances: Any,
+    sampled: Any,
+    sampled_labels: Any,
+    use_customized_samples: bool,
+    remove_accidental_hits: bool,
+    num_samples: int,
+    seed: int,
+    state: Draws,
+    **_: Any,
+) -> Callable[[], Any]:
+    classes, trues = logits.shape[1], labels.shape[1]
+    part = part_of(np.empty(2 * num_samples + 16), None, None)
+    words = filler(np, part, key_of(seed, state.name), state)
+    check = range_check(xp, labels, classes, "sample_logits", "classes")
+
+    def draw() -> None:
+        numbers, tries = _different(
+            lambda: log_uniform(np, words(), classes + 1, classes), num_samples
+        )
+        samples[:, :trues] = labels
+        samples[:, trues:] = xp.asarray(numbers)
+        one = chance(xp, samples, classes + 1, LOG_UNIFORM, None)
+        # How often a class is expected among the samples, all of which are different.
+        chances[...] = (
+            one * num_samples if tries == num_samples else -xp.expm1(tries * xp.log1p(-one))
+        )
+
+    def run() -> None:
+        check()
+        if use_customized_samples:
+            samples[...], chances[...] = given, given_chances
+        else:
+            draw()
+        scores = xp.take_along_axis(logits, samples, 1)
+        if remove_accidental_hits:
+            hits = (samples[:, trues:, None] == samples[:, None, :trues]).any(2)
+            scores[:, trues:] -= hits * logits.dtype.type(FAR)
+        sampled[...] = xp.clip(scores - xp.log(chances), -FAR, FAR)
+        sampled_labels[...] = xp.arange(trues)
+
+    return run
+
+
+def _sl_grad(xp: Any, logits: Any, samples: Any, dsampled: Any, dlogits: Any, **_: Any) -> None:
+    dlogits.fill(0)
+    xp.add.at(dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
+
+
+def _sl_rows(op: Applied) -> OfRows:
+    return each_row(op)
+
+
+_SL_GRAD = "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD"
+
+define(
+    "sample_logits",
+    "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
+    "Samples, Probabilities, SampledLogits, SampledLabels",
+    rows=_sl_rows,
+    attrs=_SL_ATTRS,
+    infer=_sl_infer,
+    bind=_sl_bind,
+    grad=grad_by("sample_logits_grad", _SL_GRAD),
+    state=Draws,
+)
+
+define(
+    "sample_logits_grad",
+    _SL_GRAD,
+    attrs=_SL_ATTRS,
+    infer=lambda logits, samples, dsampled, **_: same(logits),
+    kernel=_sl_grad,
+)

@@ -1,0 +1,85 @@
+"""A trainer's part of batches of one size, and what is known of the Program that shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import PlanError
+from hpcdist.executor.control import Feed, Fetched
+from hpcdist.runtime.batches.distributed_auc import DistributedAuc
+from hpcdist.runtime.batches.joined_fetch import JoinedFetch
+from hpcdist.runtime.batches.scatter_batch import (
+    COUNTED,
+    WEIGHT,
+    Division,
+)
+from hpcdist.runtime.batches.shared_program import SharedProgram
+
+
+@dataclass(frozen=True)
+class TrainerPart:
+    """This trainer's part of batches of one size; ``told`` is fed beside its rows."""
+
+    division: Division | None
+    told: Mapping[str, np.ndarray]
+    among: tuple[int, ...] = ()  # the trainers that share it
+    whole: str = ""  # why it was not to be divided
+
+    @property
+    def total(self) -> int:
+        """Rows of the batch."""
+        assert self.division is not None
+        return self.division.share.total
+
+    def rows(self, feed: Feed, batched: frozenset[str]) -> dict[str, Any] | None:
+        """Return what is fed of a batch of arrays; None if that has not so many rows."""
+        assert self.division is not None
+        share = self.division.share
+        total, of_trainer = share.total, slice(share.begin, share.end)
+        rows, found = dict(self.told), False
+        for name, value in feed.items():
+            if type(value) is not np.ndarray:
+                return None
+            if name in batched:
+                if not value.ndim or len(value) != total:
+                    return None
+                found, value = True, value[of_trainer]
+            rows[name] = value
+        return rows if found else None
+
+
+@dataclass
+class SharedFacts:
+    """A Program whose batches are shared, and what is known of it."""
+
+    rows: SharedProgram
+    areas: DistributedAuc
+    number: int
+    draws_rows: bool = False  # whether it has operators that draw for rows of the batch
+    told_whole: bool = False  # whether the user knows that whole batches are computed
+    parts: dict[Any, TrainerPart] = field(default_factory=dict)  # by rows, trainers, why whole
+    joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
+    joins: dict[Sequence[str], Callable[[Fetched], list[Any]]] = field(default_factory=dict)
+    last: TrainerPart | None = None  # of the last batch of arrays
+
+
+def weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.ndarray]:
+    """Return what a Program is fed of how this trainer's rows count."""
+    told = {WEIGHT: np.array([weight], np.float32)}
+    if rows.counts_areas:
+        told[COUNTED] = np.array([counted], np.float32)
+    return told
+
+
+def expect_divided(rows: SharedProgram) -> None:
+    """Refuse a Program that must have whole batches, where trainers feed rows of their own."""
+    if rows.whole:
+        raise PlanError(
+            "trainers that feed rows of their own can share a program only if its losses are "
+            f"means, or sums, of what is computed row by row: {rows.whole}; feed whole batches to "
+            "all trainers instead"
+        )
