@@ -13,7 +13,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from hpcdist.comm.process_manager import launched_rank, launched_size
-from tests.summary import Result, read_results, tried_again
+from tests.summary import Result, few_failed, read_results, tried_again
 
 RANK = launched_rank()
 SIZE = launched_size() or 1
@@ -65,6 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Ran(config.getoption("--expect-ranks")))
     if run := config.getoption("--again"):
+        if not hasattr(config, "workerinput"):  # what pytest-xdist's workers raise is a traceback
+            _expect_few_failed(run)
         config.pluginmanager.register(Again(run))
     results = config.getoption("--results")
     if results and not hasattr(config, "workerinput"):  # pytest-xdist's workers tell the main one
@@ -74,6 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.unregister(name="terminalreporter")
         quiet = TerminalReporter(config, io.StringIO())
         config.pluginmanager.register(quiet, "terminalreporter")
+
+
+def _expect_few_failed(run: Path) -> None:
+    try:
+        few_failed(run, AGAIN_AT_MOST)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -116,7 +125,7 @@ class Again:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         try:
-            failed = tried_again(self._run, [item.nodeid for item in items], AGAIN_AT_MOST)
+            failed = tried_again(self._run, [item.nodeid for item in items])
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in failed])

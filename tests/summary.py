@@ -77,14 +77,24 @@ def by_run(directory: Path) -> dict[str, dict[str, Result]]:
     return runs
 
 
-def tried_again(run: Path, tests: Iterable[str], at_most: int) -> list[str]:
-    """Return which tests of a run (DIRECTORY/NAME) failed on some rank.
-
-    ValueError if that is none or more than ``at_most``, or if a test did not end on some rank.
-    """
-    tests = list(tests)
+def by_rank(run: Path) -> list[list[Result]]:
+    """Return how the tests of a run (DIRECTORY/NAME) have ended on each of its ranks."""
     files = [file for file in run.parent.iterdir() if file.name.rpartition(".")[0] == run.name]
-    ranks = [read_file(file) for file in files]
+    return [read_file(file) for file in files]
+
+
+def few_failed(run: Path, at_most: int) -> set[str]:
+    """Return which tests failed on some rank; ValueError if none did, or more than ``at_most``."""
+    failed = {r.test for results in by_rank(run) for r in results if r.outcome == "failed"}
+    if not 0 < len(failed) <= at_most:
+        raise ValueError(f"{len(failed)} tests failed: from 1 to {at_most} are tried again")
+    return failed
+
+
+def tried_again(run: Path, tests: Iterable[str]) -> list[str]:
+    """Return which of these tests failed on some rank; ValueError if one did not end on some."""
+    tests = list(tests)
+    ranks = by_rank(run)
     ended = set.intersection(*({r.test for r in results} for results in ranks)) if ranks else set()
     if unended := [test for test in tests if test not in ended]:
         raise ValueError(
@@ -92,10 +102,7 @@ def tried_again(run: Path, tests: Iterable[str], at_most: int) -> list[str]:
             "nothing is tried again"
         )
     failed = {r.test for results in ranks for r in results if r.outcome == "failed"}
-    found = [test for test in tests if test in failed]
-    if not 0 < len(found) <= at_most:
-        raise ValueError(f"{len(found)} tests failed: from 1 to {at_most} are tried again")
-    return found
+    return [test for test in tests if test in failed]
 
 
 def never_run(runs: Iterable[Mapping[str, Result]]) -> Counter[str]:

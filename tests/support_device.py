@@ -178,10 +178,8 @@ class DeviceArray(NDArrayOperatorsMixin):
         return self._seen(self._view.swapaxes(a, b))
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        found = self._view.view()
-        try:
-            found.shape = np.empty(self.shape, bool).reshape(*shape).shape
-        except AttributeError:
+        found = self._view.reshape(*shape)
+        if found.size and not np.may_share_memory(found, self._view):
             return self.copy().reshape(*shape)  # no view has this shape
         return self._seen(found)
 

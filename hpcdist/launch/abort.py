@@ -110,9 +110,8 @@ class Guard:
 
     def fail(self, error: BaseException) -> NoReturn:
         """Report what failed unless another rank has, and end every rank of the job."""
-        served = self._me.role.kind != PSERVER and any(p.role.kind == PSERVER for p in self._peers)
-        if isinstance(error, DeadlineError) and served:
-            # Servers know for whom all wait; if one of them is stuck itself, a trainer reports it.
+        if isinstance(error, DeadlineError) and self._left_to_servers(error.missing):
+            # They know for whom all wait; if one of them is stuck itself, a trainer reports it.
             hurry = time.monotonic() + SERVERS_FIRST_S
             while not self._board.all(Fact.REPORTS) and time.monotonic() < hurry:
                 time.sleep(SERVERS_FIRST_S / 250)
@@ -134,6 +133,14 @@ class Guard:
                     text += self._of_missing(error.missing)
             self._say(text)
             self._end(1)
+
+    def _left_to_servers(self, missing: Sequence[int]) -> bool:
+        here = set(self._neighbours)
+        peers = [self._peers[rank] for rank in missing[:MOST_STACKS]]
+        trainers = [peer for peer in peers if peer.role.kind != PSERVER and peer in here]
+        served = any(peer.role.kind == PSERVER for peer in self._peers)
+        seen = [self.stack_of(peer.rank) for peer in trainers] if served else []
+        return report.is_left_to_servers(self._me, served, seen)
 
     def _await_dead(self) -> list[Peer]:
         """Return the dead: messages to and from a process fail before its end can be seen."""

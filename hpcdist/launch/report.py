@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdist.comm.cluster import RankRole
+from hpcdist.comm.cluster import PSERVER, RankRole
 from hpcdist.errors import CommError, DeadlineError, HpcdistError
+from hpcdist.launch import stacks
 
 PACKAGE = str(Path(__file__).parent.parent) + "/"
 MOST_FRAMES = 12
@@ -25,6 +26,14 @@ class Peer:
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.role}, pid {self.pid} on {self.host})"
+
+
+def is_left_to_servers(me: Peer, served: bool, missing_trainers: Sequence[str]) -> bool:
+    """Return whether a missed deadline is a server's to report, which knows for whom all wait.
+
+    Not where this rank waits for a trainer that is stuck itself, as its stack shows.
+    """
+    return served and me.role.kind != PSERVER and all(map(stacks.waits, missing_trainers))
 
 
 def of_exception(error: BaseException, script: str, me: Peer | None, where: str) -> str:

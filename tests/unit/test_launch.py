@@ -225,6 +225,27 @@ def test_the_dead_are_named():
     assert "rank 0 was here: step 13: waiting for w" in text
 
 
+WAITING = '  File "/x/hpcdist/comm/progress.py", line 160 in linger\n  File "train.py", line 3'
+STUCK = '  File "train.py", line 7 in <module>'
+
+
+@pytest.mark.parametrize(
+    ("me", "served", "missing_trainers", "left"),
+    [
+        (PEER, True, [], True),  # it waits for servers
+        (PEER, True, [WAITING, WAITING], True),  # they wait for servers, or for a stuck one
+        (PEER, True, [WAITING, STUCK], False),
+        (PEER, True, ["it is stopped (SIGSTOP)"], False),
+        (PEER, False, [], False),
+        (report.Peer(2, RankRole(PSERVER, 0), "n1", 4712), True, [], False),
+    ],
+)
+def test_a_deadline_is_left_to_servers_unless_a_trainer_is_stuck(
+    me, served, missing_trainers, left
+):
+    assert report.is_left_to_servers(me, served, missing_trainers) == left
+
+
 # -- as paddle ---------------------------------------------------------------------------------
 @pytest.fixture
 def paddle():

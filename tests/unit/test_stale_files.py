@@ -96,6 +96,22 @@ def test_where_a_process_cannot_be_looked_at_nothing_counts_as_stale(tmp_path, m
     assert find(tmp_path) == []
 
 
+def test_a_process_that_has_ended_holds_nothing_before_its_parent_knows(tmp_path, monkeypatch):
+    make(tmp_path / NAME)
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as ended:
+        assert ended.stdout.read() == b""  # its end closed the pipe; nobody has waited for it
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        held_by = stale_files._held_by
+
+        def refuse(process):  # as for whoever is not root
+            if process.name == str(ended.pid):
+                raise PermissionError(13, "fd")
+            return held_by(process)
+
+        monkeypatch.setattr(stale_files, "_held_by", refuse)
+        assert paths(find(tmp_path)) == [NAME]
+
+
 def test_clean_removes_them_and_the_next_start_does(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(stale_files, "find", lambda older_s=0.0: find(tmp_path, older_s=older_s))
     monkeypatch.setattr(stale_files, "sees_all", lambda: True)

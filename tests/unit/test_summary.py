@@ -38,9 +38,15 @@ def test_what_failed_on_a_rank_is_tried_again(tmp_path):
     write(tmp_path / "ranks-2.0", *ended)
     write(tmp_path / "ranks-2.1", *ended, Result("c", "failed", "teardown"))
     write(tmp_path / "ranks-20.0", Result("a", "failed", ""))
-    assert summary.tried_again(tmp_path / "ranks-2", ["a", "b", "c"], 3) == ["c"]
-    with pytest.raises(ValueError, match="0 tests failed: from 1 to 3"):
-        summary.tried_again(tmp_path / "ranks-2", ["a", "b"], 3)
+    assert summary.few_failed(tmp_path / "ranks-2", 3) == {"c"}
+    assert summary.tried_again(tmp_path / "ranks-2", ["a", "b", "c"]) == ["c"]
+
+
+@pytest.mark.parametrize("failed", [0, 4])
+def test_all_or_none_are_not_tried_again(tmp_path, failed):
+    write(tmp_path / "alone.0", *(Result(str(k), "failed", "") for k in range(failed)))
+    with pytest.raises(ValueError, match=f"{failed} tests failed: from 1 to 3 are tried again"):
+        summary.few_failed(tmp_path / "alone", 3)
 
 
 @pytest.mark.parametrize("run", ["ranks-2", "ranks-3"])
@@ -50,7 +56,7 @@ def test_a_run_that_died_is_not_tried_again(tmp_path, run):
     write(tmp_path / "ranks-2.0", failed, passed)
     write(tmp_path / "ranks-2.1", failed)
     with pytest.raises(ValueError, match=r"the run ended before \d of its tests had"):
-        summary.tried_again(tmp_path / run, ["a", "b"], 3)
+        summary.tried_again(tmp_path / run, ["a", "b"])
 
 
 def test_only_what_passed_is_named_as_passed_when_tried_again(tmp_path, monkeypatch, capsys):

@@ -100,9 +100,16 @@ def _held(processes: Path, files: set[File]) -> set[File]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
-            if own and process.name != "1":
+            if own and process.name != "1" and not _has_ended(process):
                 return files
     return held
+
+
+def _has_ended(process: Path) -> bool:
+    """Return whether only an entry for its parent is left of a process ("zombie"; see proc(5))."""
+    with contextlib.suppress(OSError):
+        return (process / "stat").read_text(errors="replace").rpartition(") ")[2][:1] in ("Z", "X")
+    return True
 
 
 def _held_by(process: Path) -> set[File]:
