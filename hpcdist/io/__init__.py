@@ -9,6 +9,7 @@ from hpcdist.io.selection import (
     get_parameter_value_by_name,
     get_program_parameter,
     get_program_persistable_vars,
+    is_belong_to_optimizer,
     is_parameter,
     is_persistable,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "get_parameter_value_by_name",
     "get_program_parameter",
     "get_program_persistable_vars",
+    "is_belong_to_optimizer",
     "is_parameter",
     "is_persistable",
     "load",

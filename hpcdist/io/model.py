@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -93,18 +94,27 @@ def save_inference_model(
 
 
 def load_inference_model(
-    dirname: str,
+    dirname: str | None,
     executor: Any,
-    model_filename: str | None = None,
-    params_filename: str | None = None,
+    model_filename: str | bytes | None = None,
+    params_filename: str | bytes | None = None,
     pserver_endpoints: Sequence[str] | None = None,
 ) -> list[Any]:
     """Return [program, names to feed, Variables to fetch] of a saved model; load its parameters.
+
+    Without a ``dirname`` the other two are not names of files, but what these hold (bytes).
 
     Also of a model that Fluid has saved, if all its operators are known here.
     ``pserver_endpoints`` is accepted and not needed: the model has no operators of servers. Rows of
     distributed tables are looked up where the files have them, which must stay there, unchanged.
     """
+    if dirname is None:
+        return _load_from_bytes(executor, model_filename, params_filename)
+    if isinstance(model_filename, bytes) or isinstance(params_filename, bytes):
+        raise CheckpointError(
+            "load_inference_model: the model is given as bytes; dirname must be None then, "
+            f"got {dirname!r}"
+        )
     path = Path(dirname) / (model_filename or MODEL)
     if path.is_file() and not is_checkpoint(path):
         extra: Any = read_program(read_whole(path, MAX_MODEL), str(path))
@@ -125,6 +135,20 @@ def load_inference_model(
         _look_up_here(program)
     load_vars(executor, dirname, program, None, is_persistable, params_filename)
     return [program, feeds, fetches]
+
+
+def _load_from_bytes(executor: Any, *contents: Any) -> list[Any]:
+    """Return what `load_inference_model` does of a model and its parameters, each one file."""
+    for content in contents:
+        if not isinstance(content, bytes):
+            raise CheckpointError(
+                "load_inference_model: without a dirname, model_filename and params_filename are "
+                f"the contents of two files, as bytes; got {type(content).__name__}"
+            )
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in zip(("model", "params"), contents, strict=True):
+            (Path(directory) / name).write_bytes(content)
+        return load_inference_model(directory, executor, "model", "params")
 
 
 def _look_up_in_files(program: Program, manifest: Path) -> None:

@@ -37,6 +37,11 @@ def is_persistable(var: Variable) -> bool:
     return var.persistable and var.type in (VarType.LOD_TENSOR, VarType.SELECTED_ROWS)
 
 
+def is_belong_to_optimizer(var: Variable) -> bool:
+    """Tell whether a variable is saved beside the parameters: of an optimizer, a rate, a count."""
+    return is_persistable(var) and not is_parameter(var) and not var.is_data
+
+
 def get_program_parameter(program: Program) -> list[Variable]:
     """Return the parameters of a Program."""
     return [var for var in program.list_vars() if is_parameter(var)]

@@ -244,7 +244,7 @@ class Optimizer(Minimizer):
     @property
     def _accumulators(self) -> dict[str, dict[str, Variable]]:
         """What scripts of Fluid's look up: the state by its kind and the parameter's name."""
-        kinds = dict(zip(UPDATES[self.type].state, self.accumulators))
+        kinds = dict(zip(UPDATES[self.type].state, self.accumulators)) if self._held else {}
         found: dict[str, dict[str, Variable]] = {}
         for (_, slot, param), var in self._held.items():
             found.setdefault(kinds[slot], {})[param] = var

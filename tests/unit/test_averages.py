@@ -104,7 +104,9 @@ def test_the_noise_of_dpsgd_is_normal_and_the_same_again() -> None:
             w = fluid.layers.create_parameter([1], "float32", attr=attr)
             x = fluid.data("x", [None, 1])
             loss = fluid.layers.mean(fluid.layers.elementwise_mul(x, w))
-            fluid.optimizer.Dpsgd(1.0, 1.0, 1.0, 2.0).minimize(loss)
+            optimizer = fluid.optimizer.Dpsgd(1.0, 1.0, 1.0, 2.0)
+            optimizer.minimize(loss)
+            assert optimizer._accumulators == {}  # Fluid's name
         scope, exe = fluid.Scope(), fluid.Executor()
         exe.run(startup, scope=scope)
         seen = []

@@ -81,6 +81,9 @@ def test_only_parameters_are_saved_and_loaded_by_their_functions(net, tmp_path):
     got = net.values()
     parameters = {v.name for v in net.main.list_vars() if io.is_parameter(v)}
     assert parameters == {"fc_0.w_0", "fc_0.b_0"}
+    assert {v.name for v in net.main.list_vars() if io.is_belong_to_optimizer(v)} == (
+        got.keys() - parameters
+    )
     for name, value in got.items():
         assert (value == (want[name] if name in parameters else 7)).all()
     with pytest.raises(

@@ -255,6 +255,18 @@ def test_a_model_that_fluid_has_saved(net):
     np.testing.assert_allclose(value, EXPECTED[net], atol=2e-7)
 
 
+def test_a_model_is_taken_as_bytes():
+    exe = fluid.Executor()
+    model, params = ((FLUID / "mlp" / name).read_bytes() for name in ("__model__", "params"))
+    program, feeds, fetches = fluid.io.load_inference_model(None, exe, model, params)
+    (value,) = exe.run(program, feed={feeds[0]: data_of("mlp")}, fetch_list=fetches)
+    np.testing.assert_allclose(value, EXPECTED["mlp"], atol=2e-7)
+    with pytest.raises(CheckpointError, match="as bytes; got str"):
+        fluid.io.load_inference_model(None, exe, "model", "params")
+    with pytest.raises(CheckpointError, match="dirname must be None then, got 'here'"):
+        fluid.io.load_inference_model("here", exe, model, params)
+
+
 @pytest.mark.parametrize("net", SHAPES)
 def test_a_model_written_as_fluid_does_is_the_same_program(tmp_path, net):
     exe = fluid.Executor()
