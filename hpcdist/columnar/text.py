@@ -324,7 +324,7 @@ def _whole_lines(file: Any, size: int) -> bytes:
 
 def _mixed(column: Any) -> bool:
     """Return whether a column of text is mostly numbers: as text, each would be hashed."""
-    if not pa.types.is_string(column.type):
+    if not is_text(column.type):  # bytes: some value is no UTF-8
         return False
     numbers = pc.sum(pc.match_substring_regex(column, _NUMBER)).as_py() or 0
     return 2 * numbers >= len(column) - column.null_count

@@ -250,11 +250,12 @@ class Mover:
                 self._changed.wait_for(lambda: self._lanes or self._has_ended())
             idle_since = time.monotonic()
             while self._lanes and not self._has_ended():
-                for lane in list(self._lanes):
+                lanes = list(self._lanes)  # a thread that this one has replaced may forget some
+                for lane in lanes:
                     if not lane.move():
                         self._forget(lane)
                         idle_since = time.monotonic()
-                if len(self._lanes) == 1 and self._lanes[0].sleep(self._policy.max_sleep_s):
+                if len(lanes) == 1 and lanes[0].sleep(self._policy.max_sleep_s):
                     continue
                 time.sleep(self._policy.nap_s(time.monotonic() - idle_since))
 

@@ -98,8 +98,10 @@ class Guard:
         before the last survivor, whose words are lost, or while that still trains. The last rank of
         a host does end with the code: else mpirun would return 0 when all ranks exit so.
         """
-        if status and os.getpid() == self._me.pid:  # not in a forked child
+        own = os.getpid() == self._me.pid  # not in a forked child
+        if own:
             self._board.note(Fact.EXITS)
+        if own and status:
             exiting = self._board.all(Fact.EXITS)
             stays = any(peer.pid not in exiting and lives(peer.pid) for peer in self._neighbours)
             away = len(self._neighbours) + 1 < len(self._peers)

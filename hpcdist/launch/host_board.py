@@ -20,12 +20,12 @@ class Fact(IntEnum):
     GONE = 4  # it has left MPI: from here on its end is no death
     NAMED = 5  # it tells the death of a rank
     WRITTEN = 6  # what it did last
-    EXITS = 7  # its script has called os._exit with a code other than 0
+    EXITS = 7  # its script has called os._exit
     FAILS = 8  # it is about to end with a code other than 0
 
 
-# A process that notes none of these was killed, or crashed, or has called os._exit(0).
-LAST_WORDS = (Fact.REPORTS, Fact.DONE, Fact.GONE, Fact.FAILS)
+# A process that notes none of these was killed, or crashed.
+LAST_WORDS = (Fact.REPORTS, Fact.DONE, Fact.GONE, Fact.EXITS, Fact.FAILS)
 
 
 class HostBoard:

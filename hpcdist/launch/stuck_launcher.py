@@ -22,6 +22,7 @@ from pathlib import Path
 
 LAUNCHERS = ("prterun", "prted", "mpirun")  # on the first host; on others; older ones
 GRACE_S = 10.0  # how long a launcher may take to end when its ranks have: it tidies up
+LAST_OUTPUT_S = 2.0  # how long it may take to pass on what ranks that died have written
 # What ranks note in the file of a host (`host_board`): process id, fact, rank.
 RECORD = struct.Struct("<QQq")
 
@@ -55,8 +56,8 @@ def watch_launcher(
     return subprocess.Popen(
         [*program, str(launcher), *map(str, pids)],
         stdin=subprocess.DEVNULL if board is None else board,
-        stdout=subprocess.DEVNULL,  # a launcher waits for the ends of the pipes that it has given
-        stderr=subprocess.DEVNULL,
+        # It inherits this rank's output: a launcher waits for the ends of the pipes that it has
+        # given, so it passes on what the ranks have written, and does not end before it is judged.
         start_new_session=True,
     )
 
@@ -70,11 +71,18 @@ def said_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool
 
 
 def end_launcher(
-    launcher: int, ranks: Sequence[int], grace_s: float, board: int, words: Sequence[int]
+    launcher: int,
+    ranks: Sequence[int],
+    grace_s: float,
+    board: int,
+    words: Sequence[int],
+    outputs: Sequence[int],
 ) -> bool:
     """Wait until all ranks have ended, then for the launcher; kill it if it stays. Blocking.
 
-    It is killed at once where ``words`` says what ranks note in ``board``, and none of them has.
+    It passes on ``outputs``, the last of them to its standard error, and waits for their ends.
+    Where ``words`` says what ranks note in ``board``, and none of them has, it is killed as soon as
+    it has had time for that; else they are closed.
     Returns whether it was killed. Linux 5.3 or newer; on an older one nothing is watched.
     """
     with contextlib.suppress(OSError):
@@ -85,16 +93,25 @@ def end_launcher(
                 select.select([waits, ends], [], [])
                 os.close(waits)
         if words and said_nothing(ranks, board, words):
-            text = "all ranks died: killed, out of memory or crashed; the job failed"
-        elif select.select([ends], [], [], grace_s)[0]:
-            return False
+            with contextlib.suppress(OSError):  # where the rank had none, or it is full
+                text = "hpcdist: all ranks died: killed, out of memory or crashed; the job failed"
+                os.set_blocking(outputs[-1], False)
+                os.write(outputs[-1], f"{text}\n".encode())
+            select.select([ends], [], [], min(LAST_OUTPUT_S, grace_s))
         else:
-            text = (
-                f"the launcher (pid {launcher}) has not ended {grace_s:g} s after the last rank of"
-                " this host: it is stuck, and is killed"
-            )
-        with contextlib.suppress(OSError):  # where its standard error is gone
-            Path(f"/proc/{launcher}/fd/2").write_text(f"hpcdist: {text}\n")
+            for output in outputs:
+                with contextlib.suppress(OSError):  # where the rank had none
+                    os.close(output)
+            if select.select([ends], [], [], grace_s)[0]:
+                return False
+            with (
+                contextlib.suppress(OSError),  # where its standard error is gone
+                open(f"/proc/{launcher}/fd/2", "a") as stderr,  # "w" would empty a file
+            ):
+                stderr.write(
+                    f"hpcdist: the launcher (pid {launcher}) has not ended {grace_s:g} s after the"
+                    " last rank of this host: it is stuck, and is killed\n"
+                )
         signal.pidfd_send_signal(ends, signal.SIGKILL)
         return True
     return False
@@ -104,4 +121,4 @@ if __name__ == "__main__":
     grace, facts, *processes = sys.argv[1:]
     launcher, *ranks = map(int, processes)
     words = [int(fact) for fact in facts.split(",") if fact]
-    end_launcher(launcher, ranks, float(grace), sys.stdin.fileno(), words)
+    end_launcher(launcher, ranks, float(grace), 0, words, outputs=(1, 2))

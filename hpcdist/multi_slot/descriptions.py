@@ -67,7 +67,7 @@ class DataFeedDesc:
 
     def _set(self, what: str, given: Sequence[str], field: str) -> None:
         slots = self._fields.get("multi_slot_desc", {}).get("slots", [])
-        by_name = {slot.get("name"): slot for slot in slots}
+        by_name = {slot.get("name", ""): slot for slot in slots}
         unknown = names(what, given, (DataError, DataError)) - set(by_name)
         if unknown:
             raise DataError(f"{what}: no slot {sorted(unknown)}: there are {sorted(by_name)}")
@@ -184,7 +184,13 @@ def _value(tokens: _Tokens, kind: Any, name: str) -> Any:
     if kind is bool and word in _WORDS:
         return _WORDS[word]
     if kind is int and re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)", word):
-        return int(word, 0 if "x" in word.lower() else 8 if word.lstrip("-")[0] == "0" else 10)
+        base = 0 if "x" in word.lower() else 8 if word.lstrip("-")[0] == "0" else 10
+        try:
+            number = int(word, base)
+        except ValueError as error:  # 08, or thousands of digits
+            tokens.fail(f"{name}: {error}")
+        if -(2**31) <= number < 2**31:
+            return number
     if kind is str and word[:1] in "\"'" and word:
         texts = [word]
         while tokens.token[:1] in ("'", '"'):

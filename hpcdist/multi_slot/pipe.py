@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from gzip import GzipFile
@@ -28,9 +29,10 @@ def lines_of(path: str, command: str, within_s: float | None = None) -> Iterator
     """
     try:
         with _opened(path, within_s) as file:
-            size = os.fstat(file.fileno()).st_size
+            status = os.fstat(file.fileno())
+            size = status.st_size
             packed = path.endswith(".gz")
-            if packed and not size:
+            if packed and not size and stat.S_ISREG(status.st_mode):
                 raise DataError(f"{path}: is no gzip file: it is empty")
 
             def at_end() -> None:

@@ -109,10 +109,17 @@ def test_a_job_whose_ranks_all_exit_does_not_end_with_0(tmp_path):
 @needs_tolerance
 def test_a_job_whose_ranks_are_all_killed_does_not_end_with_0(tmp_path):
     # As one that another had killed: MPI has not begun to look after the dead.
-    killed = "import os\nos.kill(os.getpid(), 9)"
+    killed = "import os\nprint('the last words', flush=True)\nos.kill(os.getpid(), 9)"
     ended = Job(tmp_path, killed, "--quiet", ranks=2, tolerant=True).end()
     assert ended.code != 0
     assert "hpcdist: all ranks died" in ended.err
+    assert "the last words" in ended.out
+
+
+@needs_tolerance
+def test_a_job_whose_ranks_all_exit_with_0_ends_with_0(tmp_path):
+    ended = Job(tmp_path, "import os\nos._exit(0)", "--quiet", ranks=2, tolerant=True).end()
+    assert (ended.code, ended.messages) == (0, [])
 
 
 @needs_tolerance

@@ -76,6 +76,16 @@ def test_one_word_does_not_make_text_of_numbers(write):
     assert column(buckets, "y") == [word % (1 << 64) % 10 for word in words]
 
 
+def test_bytes_that_are_no_utf_8_do_not_make_hashes_of_numbers(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"y\n2\n\xff\n6\n")
+    rows = fluid.data.read(
+        tmp_path / "a.csv", feed_list=variables(y="int64"), batch=3, on_bad="skip"
+    )
+    assert column(rows, "y") == [2, 6]
+    with pytest.raises(DataError, match="does not show what column 'y' holds.*or numbers and text"):
+        fluid.data.read(tmp_path / "a.csv", batch=3)
+
+
 def test_text_is_not_hashed_for_a_variable_of_fractions(write):
     path = write("a.csv", "y\nred\ngreen\n")
     said = r"column 'y' holds text, variable 'y' takes float32.*types=\{'y': 'float32'\}"

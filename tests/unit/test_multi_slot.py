@@ -207,10 +207,13 @@ def test_what_hangs_is_named(files, monkeypatch, kind, name, command, message):
         made.load_into_memory() if kind == "InMemoryDataset" else list(made.batches())
 
 
-def test_a_fifo_is_read_as_its_writer_writes(tmp_path):
-    os.mkfifo("fifo")
-    with subprocess.Popen(["bash", "-c", "(echo 1 1 2 1 1 1 5; echo 1 1 2 1 1 1 6) > fifo"]):
-        assert labels_of(dataset("QueueDataset", [tmp_path / "fifo"])) == [[5, 6]]
+@pytest.mark.parametrize("command", ["cat", "cat -"])
+@pytest.mark.parametrize(("name", "packing"), [("fifo", ""), ("fifo.gz", "| gzip")])
+def test_a_fifo_is_read_as_its_writer_writes(tmp_path, command, name, packing):
+    os.mkfifo(name)
+    script = f"(echo 1 1 2 1 1 1 5; echo 1 1 2 1 1 1 6) {packing} > {name}"
+    with subprocess.Popen(["bash", "-c", script]):
+        assert labels_of(dataset("QueueDataset", [tmp_path / name], command)) == [[5, 6]]
 
 
 @pytest.mark.parametrize("command", ["cat", "cat -"])

@@ -178,6 +178,9 @@ def test_a_description_is_read_changed_and_written_as_fluid_does(tmp_path):
     [
         ('\nnam: "Foo"', "d.proto, line 2: no description of slots: no field 'nam'"),
         ("batch_size: x", "batch_size: expected int, got 'x'"),
+        ("batch_size: 08", "batch_size: invalid literal for int() with base 8: '08'"),
+        ("batch_size: 2147483648", "batch_size: expected int, got '2147483648'"),
+        ("batch_size: " + "9" * 5000, "batch_size: Exceeds the limit"),
         ("name: 5", "name: expected str, got '5'"),
         ("name 'a'", "expected ':' behind name"),
         ("name: 'a' name: 'b'", "name may be there once"),
@@ -196,10 +199,10 @@ def test_what_is_no_description_is_refused(tmp_path, text, message):
 
 
 def test_descriptions_know_their_slots(tmp_path):
-    (tmp_path / "d.proto").write_text("multi_slot_desc { slots { name: 'a' } }")
+    (tmp_path / "d.proto").write_text("multi_slot_desc { slots { name: 'a' } slots { type: 'x' } }")
     described = fluid.DataFeedDesc("d.proto")
     for call, message in [
-        (lambda: described.set_dense_slots(["b"]), r"no slot \['b'\]: there are \['a'\]"),
+        (lambda: described.set_dense_slots(["b"]), r"no slot \['b'\]: there are \['', 'a'\]"),
         (lambda: described.set_use_slots("a"), "expected a list of names"),
         (lambda: described.set_batch_size(0), "at least 1, got 0"),
         (lambda: fluid.DataFeedDesc("gone"), "gone: cannot be read"),

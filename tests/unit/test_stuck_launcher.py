@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,9 @@ from hpcdist.launch.stuck_launcher import RECORD, end_launcher, launcher_of
 def start():
     started = []
 
-    def start(*command: str) -> subprocess.Popen[str]:
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+    def start(*command: str, **streams: Any) -> subprocess.Popen[str]:
+        streams = {"stderr": subprocess.PIPE} | streams
+        started.append(subprocess.Popen(command, text=True, **streams))
         return started[-1]
 
     yield start
@@ -31,15 +33,47 @@ def start():
 
 def test_a_launcher_that_outlives_its_ranks_is_killed_and_named(start):
     launcher, rank = start("sleep", "1000"), start("true")
-    assert end_launcher(launcher.pid, [rank.pid], 0.05, -1, [])
+    assert end_launcher(launcher.pid, [rank.pid], 0.05, -1, [], [])
     assert launcher.wait(10) == -signal.SIGKILL
     assert f"the launcher (pid {launcher.pid}) has not ended" in launcher.stderr.read()
 
 
+def test_what_a_launcher_has_written_to_a_file_stays_there(tmp_path, start):
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        stderr.write("step 1\n")
+        stderr.flush()
+        launcher, rank = start("sleep", "1000", stderr=stderr), start("true")
+        assert end_launcher(launcher.pid, [rank.pid], 0.05, -1, [], [])
+    assert log.read_text().startswith("step 1\nhpcdist: the launcher")
+
+
 def test_a_launcher_that_ends_in_time_is_left_alone(start):
     launcher, rank = start("sleep", "0.05"), start("true")
-    assert not end_launcher(launcher.pid, [rank.pid], 60, -1, [])
+    assert not end_launcher(launcher.pid, [rank.pid], 60, -1, [], [])
     assert launcher.wait(10) == 0
+
+
+@pytest.mark.parametrize("spoke", [True, False])
+def test_a_launcher_waits_for_its_judgement_by_waiting_for_the_ends_of_outputs(
+    tmp_path, start, spoke
+):
+    launcher = start("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # ends with its input
+    rank = start("true").pid
+    output = os.dup(launcher.stdin.fileno())
+    os.write(output, b"the last words\n")
+    launcher.stdin.close()
+    launcher.stdin = None
+    file = tmp_path / "board"
+    file.write_bytes(RECORD.pack(rank, Fact.EXITS, -1) if spoke else b"")
+    with file.open("rb") as board:
+        grace_s = 60 if spoke else 1
+        killed = end_launcher(launcher.pid, [rank], grace_s, board.fileno(), LAST_WORDS, [output])
+    if killed:
+        os.close(output)
+    assert killed != spoke
+    passed_on, *died = launcher.stdout.read().splitlines()
+    assert (passed_on, bool(died)) == ("the last words", killed)
 
 
 @pytest.mark.parametrize("noted", [None, Fact.DONE, Fact.TERMINATED])
@@ -51,11 +85,13 @@ def test_a_launcher_whose_ranks_died_without_a_word_is_killed(tmp_path, start, n
         notes += RECORD.pack(ranks[1], noted, -1)
     file = tmp_path / "board"
     file.write_bytes(notes + b"torn")
-    with file.open("rb") as board:
-        killed = end_launcher(launcher.pid, ranks, 60, board.fileno(), LAST_WORDS)
+    with file.open("rb") as board, (tmp_path / "stderr").open("w") as stderr:
+        grace_s = 60 if noted == Fact.DONE else 0.05
+        outputs = [os.dup(stderr.fileno())]
+        killed = end_launcher(launcher.pid, ranks, grace_s, board.fileno(), LAST_WORDS, outputs)
     assert killed == (noted != Fact.DONE)
     assert (launcher.wait(10) == 0) != killed
-    assert ("all ranks died" in launcher.stderr.read()) == killed
+    assert ("all ranks died" in (tmp_path / "stderr").read_text()) == killed
 
 
 def test_nothing_is_done_while_a_rank_lives(start):
