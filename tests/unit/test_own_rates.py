@@ -70,7 +70,19 @@ def compounded():
     return rate
 
 
+def branches_within_branches():
+    step = layers.autoincreased_step_counter()
+    later = layers.cast(step, "float32")
+    two, four = (layers.fill_constant([1], "int64", n) for n in (2, 4))
+    return layers.cond(
+        step < four,
+        lambda: layers.cond(step < two, lambda: later * 0.01, lambda: later * 0.02),
+        lambda: 0.1 / later,
+    )
+
+
 RATES = [
+    branches_within_branches,
     cosine_with_warmup,
     restarts,
     scaled_schedule,
@@ -217,3 +229,32 @@ def test_what_servers_cannot_compute_is_refused_by_name(make):
     main, startup, *_ = built(make, lambda rate, _: optimizer.SGD(rate))
     with pytest.raises(PlanError, match="which (trainers compute|is another parameter)"):
         transpile((main, startup), 0, "ps0:1", 2)
+
+
+def test_what_moves_a_rate_behind_the_updates_is_refused_by_name():
+    main, startup, _, rate = built(lambda: held(0.1))
+    with fluid.program_guard(main, startup):
+        layers.assign(rate * 0.5, rate)
+    with pytest.raises(PlanError, match="'learning_rate', which trainers compute"):
+        transpile((main, startup), 0, "ps0:1", 2)
+
+
+def test_counts_of_steps_whose_gradients_are_merged_are_refused_by_name():
+    def merged(rate, _):
+        return optimizer.GradientMergeOptimizer(optimizer.SGD(rate), k_steps=2)
+
+    with pytest.raises(PlanError, match="LearningRate=.* which trainers compute"):
+        transpile(built(restarts, merged)[:2], 0, "ps0:1", 2)
+
+
+def test_a_count_that_an_evaluation_moves_is_refused_by_name():
+    def evaluate_after_a_step(main, startup, loss, rate):
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {"x": np.ones((4, WIDE), np.float32), "y": np.ones((4, 1), np.float32)}
+        for program in (main, main.clone(for_test=True), main):
+            exe.run(program, feed, [loss])
+
+    scripts = [functools.partial(evaluate_after_a_step, *built(restarts)) for _ in range(2)]
+    with ranks_as_threads() as run, pytest.raises(PlanError, match="@STEP_COUNTER@.* was changed"):
+        run(1, 1, scripts)

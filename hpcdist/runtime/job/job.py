@@ -41,6 +41,7 @@ from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.hybrid import HybridGroup, served_plan
 from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.program_roles import nested
 from hpcdist.transpiler.table_metadata import tables_looked_up
 from hpcdist.transpiler.turns import in_turns
 
@@ -87,7 +88,7 @@ class Job(Control):
         )
         self._substitutes: ProgramCache[Program] = ProgramCache()
         self._on_servers: frozenset[str] = frozenset()  # what servers compute of a plain script
-        self._only_there: frozenset[str] = frozenset()  # what trainers do not even have of it
+        self._only_there: frozenset[str] = frozenset()  # what no operator of trainers uses
         self._explicit = False
         self._has_trained = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
@@ -247,9 +248,8 @@ class Job(Control):
         if servers:
             written = (_written(one) - _written(t) for one, t in zip(mains, trainers))
             self._on_servers = frozenset[str]().union(*written)
-            names = [one.global_block().vars.keys() for one in trainers]
-            kept = (one.global_block().vars.keys() for one in mains)
-            self._only_there = frozenset[str]().union(*kept).difference(*names)
+            read = map(_used, mains)
+            self._only_there = frozenset[str]().union(*read).difference(*map(_used, trainers))
         for origin, transpiled in zip((*mains, startup), (*trainers, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
         for one in () if self._serves else mains:
@@ -450,6 +450,11 @@ def _is_routed(found: Program, parameter: str) -> bool:
 def _is_startup(program: Program) -> bool:
     plan = trainer_plan(program)
     return plan is not None and plan.startup
+
+
+def _used(program: Program) -> set[str]:
+    ops = nested(program.global_block().ops)
+    return {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
 
 
 def _written(program: Program) -> set[str]:
