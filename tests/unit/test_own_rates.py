@@ -196,10 +196,30 @@ def test_rates_of_constants_stay_on_trainers_too_where_they_can_be_fetched():
     assert "scale" in kinds and made.get_pserver_program("ps0:1").distribution.schedule == -1
 
 
-def test_what_is_kept_beside_a_counter_is_refused_where_trainers_count():
-    main, startup, *_ = built(compounded)
-    with pytest.raises(PlanError, match="'learning_rate' from one step to the next"):
-        transpile((main, startup), 0, "ps0:1", 2, sync_mode=False)
+def counted(begin=1, step=1):
+    count = layers.autoincreased_step_counter("own", begin, step)
+    return 0.1 / layers.cast(count, "float32")
+
+
+def read_before_it_counts():
+    count = layers.create_global_var([1], 0.0, "float32", persistable=True, name="own")
+    rate = 0.1 / (count + 1.0)
+    layers.increment(count)
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (compounded, "'learning_rate' from one step to the next"),
+        (read_before_it_counts, "'own' from one step to the next"),
+        (lambda: counted(step=2), "'own' goes on by another number"),
+        (lambda: counted(begin=100), "'own' begins with 100"),
+    ],
+)
+def test_what_trainers_cannot_count_is_refused(make, why):
+    with pytest.raises(PlanError, match=why):
+        transpile(built(make)[:2], 0, "ps0:1", 2, sync_mode=False)
 
 
 def of_data():
