@@ -278,3 +278,28 @@ def test_a_count_that_an_evaluation_moves_is_refused_by_name():
     scripts = [functools.partial(evaluate_after_a_step, *built(restarts)) for _ in range(2)]
     with ranks_as_threads() as run, pytest.raises(PlanError, match="@STEP_COUNTER@.* was changed"):
         run(1, 1, scripts)
+
+
+@pytest.mark.parametrize("dense", ["servers", "collective"])
+def test_what_a_rate_is_made_of_may_be_fed(monkeypatch, dense):
+    net = {"minimize": lambda rate, _: optimizer.Adagrad(rate), "table": dense == "collective"}
+
+    def halved():
+        return held(0.1) * 0.5
+
+    def feeding(main, startup, loss, rate):
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {"x": np.ones((4, WIDE), np.float32), "y": np.ones((4, 1), np.float32)}
+        rates = [np.array([0.1 * step], np.float32) for step in range(STEPS)]
+        fed = [feed if step == 3 else {**feed, "learning_rate": r} for step, r in enumerate(rates)]
+        return [[v.item() for v in exe.run(main, one, [loss, rate])] for one in fed]
+
+    with scope_guard(Scope()):
+        wanted = feeding(*built(halved, **net))
+    if dense == "collective":
+        monkeypatch.setenv("HPCDIST_DENSE", dense)
+    with ranks_as_threads() as run:
+        scripts = [functools.partial(feeding, *built(halved, **net)) for _ in range(3)]
+        for got in run(2, 1, scripts):
+            np.testing.assert_allclose(got, wanted, rtol=2e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -125,7 +125,7 @@ class Job(Control):
         found = self._substitute_of(program)
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
-            on_servers = _held_by_servers(program, found, feed)
+            on_servers = _held_by_servers(program, found, feed, self._only_there)
             also = [name for name in feed if name in self._link.also_on_servers(found)]
             if also:
                 self._link.settle(found)
@@ -433,12 +433,17 @@ class Job(Control):
         self._link.end()
 
 
-def _held_by_servers(program: Program, found: Program, feed: Feed) -> list[str]:
+def _held_by_servers(
+    program: Program, found: Program, feed: Feed, only_there: Collection[str]
+) -> list[str]:
     """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
     own, left = program.global_block().vars, found.global_block().vars
     fed = [name for name in feed if name in own]
+    there = [name for name in fed if program.trains and name in only_there]
     return [
-        n for n in fed if n not in left or (isinstance(own[n], Parameter) and _is_routed(found, n))
+        n
+        for n in fed
+        if n in there or n not in left or (isinstance(own[n], Parameter) and _is_routed(found, n))
     ]
 
 
