@@ -303,3 +303,18 @@ def test_what_a_rate_is_made_of_may_be_fed(monkeypatch, dense):
         scripts = [functools.partial(feeding, *built(halved, **net)) for _ in range(3)]
         for got in run(2, 1, scripts):
             np.testing.assert_allclose(got, wanted, rtol=2e-5)
+
+
+def test_a_startup_of_an_evaluation_that_runs_first_changes_nothing():
+    def script(main, startup, loss, rate, evaluated):
+        exe = fluid.Executor()
+        for program in (evaluated[1], startup):
+            exe.run(program)
+        feed = {"x": np.ones((4, WIDE), np.float32), "y": np.ones((4, 1), np.float32)}
+        return [[v.item() for v in exe.run(main, feed, [loss, rate])] for _ in range(3)]
+
+    scripts = [functools.partial(script, *built(restarts), built(restarts)) for _ in range(3)]
+    with scope_guard(Scope()):
+        wanted = scripts.pop()()
+    with ranks_as_threads() as run:
+        np.testing.assert_allclose(run(1, 1, scripts)[0], wanted, rtol=2e-5)

@@ -166,6 +166,8 @@ class Job(Control):
                 "parameters, which one process would begin anew; run it once, start a job for "
                 "each training, or train without servers (no --pservers)"
             )
+        else:
+            self._set.forget_before(program, scope)
 
     def _note_fed(self, program: Program, names: Iterable[str], scope: Scope) -> None:
         """Notice what is fed and kept: like `tensor.set`, it stays for the steps that follow."""
