@@ -19,16 +19,25 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
     PlanError if it has several, or keeps something else from one step to the next.
     """
     ops = program.global_block().ops
-    counters = {n for i in schedule if ops[i].type == "increment" for n in ops[i].output("Out")}
+    found = [ops[i] for i in schedule]
+    counting = [op for op in found if op.type == "increment"]
+    counters = {n for op in counting for n in op.output("Out")}
     if len(counters) > 1:
         raise PlanError(
             f"asynchronous training with several step counters: {sorted(counters)}; "
             "use one learning rate schedule"
         )
-    found = [ops[i] for i in schedule]
-    made = {name for op in nested(found) for name in op.output_arg_names} - counters
+    if len(counting) > 1 or any(op.attrs.get("step", 1.0) != 1.0 for op in counting):
+        raise PlanError(
+            f"{counting[-1].place} {counting[-1]}: in asynchronous training trainers count their "
+            f"steps one by one, but {min(counters)!r} goes on by another number: increment it once "
+            "in a step, by 1, or pass sync_mode=True"
+        )
+    made = {name for op in nested(found) for name in op.output_arg_names}
     for op in found:
         read = [name for inner in nested([op]) for name in inner.input_arg_names]
+        if op in counting:
+            read = [name for name in read if name not in counters]
         if kept := [name for name in read if name in made and program.global_block().has_var(name)]:
             raise PlanError(
                 f"{op.place} {op} goes on with {kept[0]!r} from one step to the next, but in "
@@ -45,6 +54,7 @@ def count_by_trainer(
     """Return both programs with ``counters``, one for each trainer, that add up to ``counter``.
 
     A lone trainer's begins where local training begins, so that both see the same rates.
+    PlanError if those of several cannot: together they count from 1, as in Fluid.
     """
     program, startup = program.clone(), startup.clone()
     block, initial = program.global_block(), startup.global_block()
@@ -61,6 +71,12 @@ def count_by_trainer(
         if op.type == "fill_constant" and op.output("Out") == [counter]:
             if len(counters) == 1:
                 first = op.attrs["value"] + step
+            elif op.attrs["value"] not in (0.0, -1.0):
+                raise PlanError(
+                    f"asynchronous training: {len(counters)} trainers count from 1, but "
+                    f"{counter!r} begins with {op.attrs['value'] + step:g}; add a constant to a "
+                    "counter that begins with 0 or 1, or pass sync_mode=True"
+                )
             op.attrs["value"] = -float(len(counters))
     var = block.var(counter)
     attrs = {"shape": list(var.shape), "dtype": var.dtype, "value": first}

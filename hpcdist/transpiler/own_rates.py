@@ -10,7 +10,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import AFTER_UPDATES, ROLE_ATTR, Role
+from hpcdist.graph.roles import AFTER_UPDATES, MERGED_STEPS, ROLE_ATTR, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.transpiler.program_roles import nested, persistable
 
@@ -24,6 +24,8 @@ def with_rates_scheduled(main: Program) -> Program:
     That is forward operators of which nobody else reads anything, and that read only constants,
     what is kept from step to step, and each other; `refuse_unserved` says what it makes of others.
     What reads a counter of these and is read by nobody, so that it may be fetched, goes with them.
+    Nothing moves to where it would run at other times: a schedule runs in front of all updates, and
+    where gradients are merged, only in the steps that update.
     """
     found = _leading_to_rates(main.global_block())
     if not found:
@@ -60,6 +62,11 @@ def _leading_to_rates(block: Block) -> set[int]:
             found.add(i)
             made |= written[i]
     found = {i for i in found if _repeatable(ops[i])}
+    if any(MERGED_STEPS in op.attrs for op in ops):
+        return set()
+    used: list[set[str]] = [set()]  # by updates in front of each operator
+    for op, names in zip(ops, read):
+        used.append(used[-1] | names if _on_servers(op) else used[-1])
     while found:
         others = {i for i in range(len(ops)) if i not in found} - scheduled
         moved = {name for i in others for name in written[i]}
@@ -68,7 +75,7 @@ def _leading_to_rates(block: Block) -> set[int]:
         bad = {
             i
             for i in found
-            if written[i] & (moved | seen)
+            if written[i] & (moved | seen | used[i])
             or any(name in moved or not (name in made or _kept(block, name)) for name in read[i])
         }
         if not bad:

@@ -228,7 +228,9 @@ def _copy_nested(op: Operator, block: Block) -> None:
     copied = op.copied_to(block)
     block.add_op(copied)
     for name in op.input_arg_names + op.output_arg_names:
-        _carry(origin, name, block if origin.idx and origin.has_var(name) else new.global_block())
+        own = origin.idx and origin.has_var(name)
+        if own or block.find_var(name) is None:  # it may be of a block between this and block 0
+            _carry(origin, name, block if own else new.global_block())
     if "sub_block" in op.attrs:
         below = new.create_block(block.idx)
         for inner in origin.program.block(op.attrs["sub_block"]).ops:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.program import Program
-from hpcdist.transpiler.program_roles import ProgramRoles
+from hpcdist.transpiler.program_roles import ProgramRoles, nested, persistable
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,16 @@ class ScheduledValue:
 
 
 def scheduled_values(program: Program, roles: ProgramRoles) -> tuple[ScheduledValue, ...]:
-    """Return what the schedule writes (rates, step counters), then rates that stay as they are."""
+    """Return what the schedule writes (rates, step counters), then what stays as it is.
+
+    These are rates, and what the schedule makes rates of.
+    """
     block = program.global_block()
     optimizers = [update.optimizer for update in roles.updates]
-    names = _names(block.ops[i].output_arg_names for i in roles.schedule)
+    schedule = [block.ops[i] for i in roles.schedule]
+    names = _names(op.output_arg_names for op in schedule)
+    read = _names(op.input_arg_names for op in nested(schedule))
+    names |= {name: None for name in read if persistable(block, name)}
     names |= _names(block.ops[i].input("LearningRate") for i in optimizers)
     return tuple(
         ScheduledValue(var.name, tuple(var.shape), var.dtype)

@@ -70,7 +70,19 @@ def compounded():
     return rate
 
 
+def branches_within_branches():
+    step = layers.autoincreased_step_counter()
+    later = layers.cast(step, "float32")
+    two, four = (layers.fill_constant([1], "int64", n) for n in (2, 4))
+    return layers.cond(
+        step < four,
+        lambda: layers.cond(step < two, lambda: later * 0.01, lambda: later * 0.02),
+        lambda: 0.1 / later,
+    )
+
+
 RATES = [
+    branches_within_branches,
     cosine_with_warmup,
     restarts,
     scaled_schedule,
@@ -184,10 +196,30 @@ def test_rates_of_constants_stay_on_trainers_too_where_they_can_be_fetched():
     assert "scale" in kinds and made.get_pserver_program("ps0:1").distribution.schedule == -1
 
 
-def test_what_is_kept_beside_a_counter_is_refused_where_trainers_count():
-    main, startup, *_ = built(compounded)
-    with pytest.raises(PlanError, match="'learning_rate' from one step to the next"):
-        transpile((main, startup), 0, "ps0:1", 2, sync_mode=False)
+def counted(begin=1, step=1):
+    count = layers.autoincreased_step_counter("own", begin, step)
+    return 0.1 / layers.cast(count, "float32")
+
+
+def read_before_it_counts():
+    count = layers.create_global_var([1], 0.0, "float32", persistable=True, name="own")
+    rate = 0.1 / (count + 1.0)
+    layers.increment(count)
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (compounded, "'learning_rate' from one step to the next"),
+        (read_before_it_counts, "'own' from one step to the next"),
+        (lambda: counted(step=2), "'own' goes on by another number"),
+        (lambda: counted(begin=100), "'own' begins with 100"),
+    ],
+)
+def test_what_trainers_cannot_count_is_refused(make, why):
+    with pytest.raises(PlanError, match=why):
+        transpile(built(make)[:2], 0, "ps0:1", 2, sync_mode=False)
 
 
 def of_data():
@@ -217,3 +249,72 @@ def test_what_servers_cannot_compute_is_refused_by_name(make):
     main, startup, *_ = built(make, lambda rate, _: optimizer.SGD(rate))
     with pytest.raises(PlanError, match="which (trainers compute|is another parameter)"):
         transpile((main, startup), 0, "ps0:1", 2)
+
+
+def test_what_moves_a_rate_behind_the_updates_is_refused_by_name():
+    main, startup, _, rate = built(lambda: held(0.1))
+    with fluid.program_guard(main, startup):
+        layers.assign(rate * 0.5, rate)
+    with pytest.raises(PlanError, match="'learning_rate', which trainers compute"):
+        transpile((main, startup), 0, "ps0:1", 2)
+
+
+def test_counts_of_steps_whose_gradients_are_merged_are_refused_by_name():
+    def merged(rate, _):
+        return optimizer.GradientMergeOptimizer(optimizer.SGD(rate), k_steps=2)
+
+    with pytest.raises(PlanError, match="LearningRate=.* which trainers compute"):
+        transpile(built(restarts, merged)[:2], 0, "ps0:1", 2)
+
+
+def test_a_count_that_an_evaluation_moves_is_refused_by_name():
+    def evaluate_after_a_step(main, startup, loss, rate):
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {"x": np.ones((4, WIDE), np.float32), "y": np.ones((4, 1), np.float32)}
+        for program in (main, main.clone(for_test=True), main):
+            exe.run(program, feed, [loss])
+
+    scripts = [functools.partial(evaluate_after_a_step, *built(restarts)) for _ in range(2)]
+    with ranks_as_threads() as run, pytest.raises(PlanError, match="@STEP_COUNTER@.* was changed"):
+        run(1, 1, scripts)
+
+
+@pytest.mark.parametrize("dense", ["servers", "collective"])
+def test_what_a_rate_is_made_of_may_be_fed(monkeypatch, dense):
+    net = {"minimize": lambda rate, _: optimizer.Adagrad(rate), "table": dense == "collective"}
+
+    def halved():
+        return held(0.1) * 0.5
+
+    def feeding(main, startup, loss, rate):
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {"x": np.ones((4, WIDE), np.float32), "y": np.ones((4, 1), np.float32)}
+        rates = [np.array([0.1 * step], np.float32) for step in range(STEPS)]
+        fed = [feed if step == 3 else {**feed, "learning_rate": r} for step, r in enumerate(rates)]
+        return [[v.item() for v in exe.run(main, one, [loss, rate])] for one in fed]
+
+    with scope_guard(Scope()):
+        wanted = feeding(*built(halved, **net))
+    if dense == "collective":
+        monkeypatch.setenv("HPCDIST_DENSE", dense)
+    with ranks_as_threads() as run:
+        scripts = [functools.partial(feeding, *built(halved, **net)) for _ in range(3)]
+        for got in run(2, 1, scripts):
+            np.testing.assert_allclose(got, wanted, rtol=2e-5)
+
+
+def test_a_startup_of_an_evaluation_that_runs_first_changes_nothing():
+    def script(main, startup, loss, rate, evaluated):
+        exe = fluid.Executor()
+        for program in (evaluated[1], startup):
+            exe.run(program)
+        feed = {"x": np.ones((4, WIDE), np.float32), "y": np.ones((4, 1), np.float32)}
+        return [[v.item() for v in exe.run(main, feed, [loss, rate])] for _ in range(3)]
+
+    scripts = [functools.partial(script, *built(restarts), built(restarts)) for _ in range(3)]
+    with scope_guard(Scope()):
+        wanted = scripts.pop()()
+    with ranks_as_threads() as run:
+        np.testing.assert_allclose(run(1, 1, scripts)[0], wanted, rtol=2e-5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -41,6 +41,7 @@ from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.hybrid import HybridGroup, served_plan
 from hpcdist.transpiler.plan import Plan, trainer_plan
+from hpcdist.transpiler.program_roles import nested
 from hpcdist.transpiler.table_metadata import tables_looked_up
 from hpcdist.transpiler.turns import in_turns
 
@@ -87,7 +88,7 @@ class Job(Control):
         )
         self._substitutes: ProgramCache[Program] = ProgramCache()
         self._on_servers: frozenset[str] = frozenset()  # what servers compute of a plain script
-        self._only_there: frozenset[str] = frozenset()  # what trainers do not even have of it
+        self._only_there: frozenset[str] = frozenset()  # what no operator of trainers uses
         self._explicit = False
         self._has_trained = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
@@ -124,7 +125,7 @@ class Job(Control):
         found = self._substitute_of(program)
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
-            on_servers = _held_by_servers(program, found, feed)
+            on_servers = _held_by_servers(program, found, feed, self._only_there)
             also = [name for name in feed if name in self._link.also_on_servers(found)]
             if also:
                 self._link.settle(found)
@@ -165,6 +166,8 @@ class Job(Control):
                 "parameters, which one process would begin anew; run it once, start a job for "
                 "each training, or train without servers (no --pservers)"
             )
+        else:
+            self._set.forget_before(program, scope)
 
     def _note_fed(self, program: Program, names: Iterable[str], scope: Scope) -> None:
         """Notice what is fed and kept: like `tensor.set`, it stays for the steps that follow."""
@@ -247,9 +250,8 @@ class Job(Control):
         if servers:
             written = (_written(one) - _written(t) for one, t in zip(mains, trainers))
             self._on_servers = frozenset[str]().union(*written)
-            names = [one.global_block().vars.keys() for one in trainers]
-            kept = (one.global_block().vars.keys() for one in mains)
-            self._only_there = frozenset[str]().union(*kept).difference(*names)
+            read = map(_used, mains)
+            self._only_there = frozenset[str]().union(*read).difference(*map(_used, trainers))
         for origin, transpiled in zip((*mains, startup), (*trainers, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
         for one in () if self._serves else mains:
@@ -433,12 +435,17 @@ class Job(Control):
         self._link.end()
 
 
-def _held_by_servers(program: Program, found: Program, feed: Feed) -> list[str]:
+def _held_by_servers(
+    program: Program, found: Program, feed: Feed, only_there: Collection[str]
+) -> list[str]:
     """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
     own, left = program.global_block().vars, found.global_block().vars
     fed = [name for name in feed if name in own]
+    there = [name for name in fed if program.trains and name in only_there]
     return [
-        n for n in fed if n not in left or (isinstance(own[n], Parameter) and _is_routed(found, n))
+        n
+        for n in fed
+        if n in there or n not in left or (isinstance(own[n], Parameter) and _is_routed(found, n))
     ]
 
 
@@ -450,6 +457,11 @@ def _is_routed(found: Program, parameter: str) -> bool:
 def _is_startup(program: Program) -> bool:
     plan = trainer_plan(program)
     return plan is not None and plan.startup
+
+
+def _used(program: Program) -> set[str]:
+    ops = nested(program.global_block().ops)
+    return {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
 
 
 def _written(program: Program) -> set[str]:

@@ -29,6 +29,14 @@ class SetValues:
             self.some = True
             self._by_programs.add(scope.var_or_new(name))
 
+    def forget_before(self, startup: Program, scope: Scope) -> None:
+        """Forget what was changed before a startup Program that now sets it anew."""
+        for name in _kept_by(startup):
+            variable = scope.find_var(name)
+            if variable is not None:
+                self._by_hand.discard(variable)
+                self._by_programs.discard(variable)
+
     def take(self, scope: Scope) -> tuple[Sequence[ScopeVariable], Sequence[ScopeVariable]]:
         """Return, by name, those of a scope: set by hand, and all; forget them."""
         by_hand = _of_scope(self._by_hand, scope)
