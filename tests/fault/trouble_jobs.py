@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcdist.launch import job_report
 from tests.fault.trouble_machines import no_compiler, no_namespaces, preloaded
 from tests.fault.troubles import Case
-from tests.jobs import Job, clean_environment, needs_mpirun
+from tests.jobs import Job, clean_environment, kills_survivors, needs_mpirun
 
 STOPPED_S, RUNS_S = 0.03, 0.02  # of a process that others take the core from
 
@@ -309,6 +309,11 @@ def no_mpirun() -> str:
     return needs_mpirun.args[0] and needs_mpirun.kwargs["reason"]
 
 
+def kills_at_once() -> str:
+    """Return why ranks cannot write what they did last when another dies, or an empty string."""
+    return no_mpirun() or ("MPICH's launcher leaves no time" if kills_survivors() else "")
+
+
 def _case(name: str, expects: str, missing=no_mpirun, **asked: object) -> Case:
     return Case(name, "report", expects, partial(report, **asked), missing)  # type: ignore[arg-type]
 
@@ -442,6 +447,7 @@ CASES = [
         _case(
             f"{trouble} on a {kind}",
             rf"rank {rank} \({kind}.*(failed at|died: killed|ended)",
+            kills_at_once if trouble in ("SIGKILL", "_exit", "out of memory") else no_mpirun,
             **jobs,
             **ENDS,
             trouble=trouble,
