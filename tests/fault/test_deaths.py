@@ -50,7 +50,10 @@ exe.run(fluid.default_startup_program())""",
 
 def test_to_continue_needs_a_tolerant_mpirun(tmp_path):
     ended = Job(tmp_path, "print('ran')", *CONTINUE).end()
-    assert (ended.code, ended.out, len(ended.messages)) == (1, "", 1)
+    # MPICH's launcher may tell the signal by which it ends the others, and says so on stdout.
+    assert ended.code == 1 or (kills_survivors() and ended.code != 0)
+    assert "ran" not in ended.out.splitlines()
+    assert len(ended.messages) == 1
     assert "mpirun --with-ft ulfm" in ended.messages[0]
 
 
