@@ -182,8 +182,13 @@ def can_be_tolerant() -> bool:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment without what another launcher, or another job, has put there."""
+    """Return the environment without what another launcher, or another job, has put there.
+
+    PYTHONUNBUFFERED goes, too: Python then writes a line in pieces, and MPICH's launcher mixes
+    those of its ranks.
+    """
     foreign = ("OMPI_", "PMI", "PMIX", "PRTE_", "SLURM_", "PADDLE_", "HPCDIST_", "TRAINING_ROLE")
+    foreign += ("PYTHONUNBUFFERED",)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     return kept | {
         "PYTHONPATH": str(ROOT),

@@ -33,7 +33,6 @@ from hpcdist.transpiler.pserver import server_plan
 from hpcdist.transpiler.sharded_updates import not_here
 
 
-# -- loading ---------------------------------------------------------------------------------------
 def load_vars(
     executor: Any,
     dirname: str,

@@ -48,7 +48,6 @@ from hpcdist.transpiler.table_metadata import tables_looked_up
 Remote = tuple[int, str, Piece]
 
 
-# -- saving ----------------------------------------------------------------------------------------
 def save_vars(
     executor: Any,
     dirname: str,

@@ -228,7 +228,8 @@ def _planned(found: Sequence[RankRecording]) -> dict[str, PlannedCall]:
 
 def _rates(ranks: Sequence[RankOfJob]) -> Rates:
     """Return the rates of the ranks that have measured theirs, the mean of each."""
-    measured = [(of.bytes_per_s, of.flops_per_s, of.call_s) for of in ranks if of.bytes_per_s]
+    each = [(of.bytes_per_s, of.flops_per_s, of.call_s) for of in ranks]
+    measured = [rates for rates in each if min(rates) > 0]
     return Rates(*map(statistics.fmean, zip(*measured)))
 
 

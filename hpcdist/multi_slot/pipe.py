@@ -109,18 +109,20 @@ def _is_ready(file: IO[bytes], within_s: float | None) -> bool:
 
 def _read(file: IO[bytes], path: str, called: str, within_s: float | None) -> bytes:
     """Return up to CHUNK_BYTES, fewer only at the end; DataError if nothing comes in time."""
-    data = bytearray()
-    while len(data) < CHUNK_BYTES:
+    pieces: list[bytes] = []  # one, of a regular file, which join() does not copy
+    missing = CHUNK_BYTES
+    while missing:
         if not _is_ready(file, within_s):
             raise DataError(
                 f"{path}: {called} wrote nothing for {within_s:g} s; --deadline sets how long to "
                 "wait"
             )
-        some = file.read(CHUNK_BYTES - len(data))
-        if not some:
+        piece = file.read(missing)
+        if not piece:
             break
-        data += some
-    return bytes(data)
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
 
 
 def _whole_lines(read: Callable[[], bytes], at_end: Callable[[], None]) -> Iterator[bytes]:

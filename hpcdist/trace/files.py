@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from hpcdist.trace import programs
 from hpcdist.trace.events import EVENT
 from hpcdist.trace.recorder import Recording
 
+T = TypeVar("T")
 FORMAT = 1
 _NAME = re.compile(r"events\.(\d+)\.npz")
 _SAID = re.compile(r"failure\.(\d+)\.txt")
@@ -70,6 +73,25 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def made(kind: type[T], facts: dict[str, Any]) -> T:
+    """Return a dataclass of what a file says; TypeError or ValueError for values that do not fit.
+
+    Fields that are no text and no number are the caller's to check.
+    """
+    for name, expected in get_type_hints(kind).items():
+        if name in facts and expected in (str, int, float):
+            checked(facts[name], expected)
+    return kind(**facts)
+
+
+def checked(value: Any, expected: type) -> Any:
+    """Return a text or a finite number as it is; TypeError for another value."""
+    fits = (int, float) if expected is float else (expected,)
+    if type(value) not in fits or (expected is not str and not math.isfinite(value)):
+        raise TypeError(f"expected {expected.__name__}, got {value!r}")
+    return value
+
+
 def path_of(directory: str | Path, rank: int) -> Path:
     """Return where the recording of a rank lies."""
     return Path(directory, f"events.{rank}.npz")
@@ -101,7 +123,7 @@ def read(path: str | Path) -> RankRecording:
             raise ValueError(f"expected format {FORMAT}")
         ran = tuple(map(programs.from_plain, about.pop("programs", ())))
         recording = Recording(events, tuple(about.pop("names")), about.pop("noted"), ran)
-        return RankRecording(RankOfJob(**about), recording)
+        return RankRecording(made(RankOfJob, about), recording)
     except Exception as error:  # zipfile, zlib and numpy raise all kinds for a damaged file
         raise TraceError(f"{path} is no recording of a rank: {error!r}") from error
 

@@ -78,7 +78,12 @@ def from_plain(found: Mapping[str, Any]) -> ProgramFacts:
         ),
         left_out=int(found["left_out"]),
         moved=tuple(
-            Moved(m["type"], int(m["operators"]), int(m["nbytes"]), m.get("flops"))
+            Moved(m["type"], int(m["operators"]), int(m["nbytes"]), _flops(m))
             for m in found.get("moved", ())
         ),
     )
+
+
+def _flops(moved: Mapping[str, Any]) -> int | None:
+    flops = moved.get("flops")
+    return None if flops is None else int(flops)

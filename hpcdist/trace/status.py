@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from hpcdist.errors import TraceError
 from hpcdist.trace.events import EventKind
-from hpcdist.trace.files import RankOfJob, replacing
+from hpcdist.trace.files import RankOfJob, checked, made, replacing
 from hpcdist.trace.metric_files import plain
 from hpcdist.trace.recorder import Recording
 
@@ -119,7 +118,7 @@ def write(directory: str | Path, status: RankStatus) -> None:
 def read_job(directory: str | Path) -> JobFacts:
     """Return which job writes here; TraceError if none does."""
     try:
-        return _read(Path(directory, JOB), partial(_made, JobFacts))
+        return _read(Path(directory, JOB), partial(made, JobFacts))
     except OSError as error:
         raise TraceError(
             f"no job writes into {directory} ({JOB}: {error.strerror}): start it with "
@@ -143,23 +142,8 @@ def read_all(directory: str | Path) -> list[RankStatus]:
 
 
 def _status(found: dict[str, Any]) -> RankStatus:
-    metrics = {n: (_checked(step, int), float(v)) for n, (step, v) in found["metrics"].items()}
-    return _made(RankStatus, found | {"metrics": metrics})
-
-
-def _made(kind: type[T], found: dict[str, Any]) -> T:
-    """Return a dataclass of what was read; TypeError or ValueError for values that do not fit."""
-    for name, expected in get_type_hints(kind).items():
-        if name in found and name != "metrics":
-            _checked(found[name], expected)
-    return kind(**found)
-
-
-def _checked(value: Any, expected: type) -> Any:
-    fits = (int, float) if expected is float else (expected,)
-    if type(value) not in fits or (expected is not str and not math.isfinite(value)):
-        raise TypeError(f"expected {expected.__name__}, got {value!r}")
-    return value
+    metrics = {n: (checked(step, int), float(v)) for n, (step, v) in found["metrics"].items()}
+    return made(RankStatus, found | {"metrics": metrics})
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:
@@ -167,11 +151,11 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(facts | {"format": FORMAT}), encoding="utf-8")
 
 
-def _read(path: Path, made: Callable[[dict[str, Any]], T]) -> T:
+def _read(path: Path, facts_of: Callable[[dict[str, Any]], T]) -> T:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found.pop("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
-        return made(found)
+        return facts_of(found)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TraceError(f"{path} does not tell of a job: {error!r}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import threading
 import time
 from dataclasses import replace
@@ -264,6 +265,19 @@ def test_a_damaged_recording_is_refused_wherever_the_damage_is(tmp_path):
     np.savez(path, about=np.frombuffer(b"1", np.uint8), events=np.zeros(1))
     with pytest.raises(TraceError, match=r"events.0.npz is no recording"):
         files.read(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rank": "0"}, {"offset_ns": 0.5}, {"bytes_per_s": float("nan")}, {"host": 3}, {"x": 1}],
+)
+def test_facts_of_a_rank_that_cannot_be_are_refused(tmp_path, wrong):
+    recording = Recorder(4096).taken()
+    about = {"format": files.FORMAT, "names": recording.names, "noted": 0, **vars(OF), **wrong}
+    text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(tmp_path / "events.0.npz", about=text, events=recording.events)
+    with pytest.raises(TraceError, match=r"events.0.npz is no recording"):
+        files.read(tmp_path / "events.0.npz")
 
 
 def test_what_was_written_in_part_is_removed(tmp_path, monkeypatch):
