@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hpcdist.checkpoint.files import open_plain, read_whole
-from hpcdist.checkpoint.metadata import made
 from hpcdist.comm.process_manager import slurm_job
 from hpcdist.errors import CheckpointError
+from hpcdist.plain_data import made
 
 NAME = ".lock"
 BEAT_S = 5.0  # between two signs of life

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 
 from hpcdist.checkpoint.layout import BUCKETS, MAX_FACTS, VERSION, ChunkCut
 from hpcdist.errors import CheckpointError
+from hpcdist.plain_data import MAX_INTEGER, made, no_number
 
 PARAMETER, OPTIMIZER, RATE, COUNTER, OTHER = (
     "parameter",
@@ -25,7 +25,6 @@ PARAMETER, OPTIMIZER, RATE, COUNTER, OTHER = (
 # A file says what it holds in JSON, which takes many times its bytes of memory once it is read.
 MAX_VALUES = 1 << 24
 MAX_CONTAINERS = 1 << 20
-MAX_INTEGER = 1 << 62
 MAX_DIMENSIONS = 32
 MAX_CHUNK = 16 << 20  # bytes of a chunk's elements
 MORE_THAN_PACKED = 1 << 16  # what compressing may add where nothing can be saved
@@ -165,7 +164,7 @@ def from_json(data: bytes, file: str) -> Part | Manifest:
             raise ValueError("too long")
         if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
             raise ValueError("too many lists")
-        said = json.loads(data, parse_constant=_no_number)
+        said = json.loads(data, parse_constant=no_number)
         kind = said["kind"]
         if kind not in ("part", "manifest"):
             raise ValueError(f"expected a part or a manifest, got {kind!r}")
@@ -174,67 +173,6 @@ def from_json(data: bytes, file: str) -> Part | Manifest:
         return found
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: malformed facts ({error!r})") from None
-
-
-def made(kind: Any, said: Any) -> Any:
-    """Return JSON's ``said`` as a value of type ``kind``; ValueError or KeyError if it is none.
-
-    ``kind`` is one of this module's classes, or what these are made of. Integers count or measure
-    something: they are from 0 to 2**62.
-    """
-    arguments = get_args(kind)
-    if kind is Any:
-        return said
-    if isinstance(kind, type) and is_dataclass(kind):
-        given = _of(dict, said)
-        known = {
-            name: made(hint, given[name])
-            for name, (hint, needed) in _fields(kind).items()
-            if needed or name in given
-        }
-        return kind(**known)
-    if get_origin(kind) is tuple:
-        if arguments[0] is int:  # there are millions of them
-            return _integers(_of(list, said))
-        return tuple(made(arguments[0], item) for item in _of(list, said))
-    if get_origin(kind) is Mapping:
-        return {name: made(arguments[1], item) for name, item in _of(dict, said).items()}
-    if kind is int:
-        return _integers([said])[0]
-    if kind is float:
-        number = float(_of((int, float), said))
-        if not math.isfinite(number):
-            raise ValueError(f"{said!r:.80} is no finite number")
-        return number
-    if kind is str:
-        _of(str, said).encode()  # refuses what no file name can hold
-    return _of(kind, said)
-
-
-@cache
-def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Return the type of each field of a class, and whether it has no default."""
-    hints = get_type_hints(kind)
-    return {
-        f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
-        for f in fields(kind)
-    }
-
-
-def _of(kind: Any, said: Any) -> Any:
-    if not isinstance(said, kind) or (isinstance(said, bool) and kind is not bool):
-        raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {said!r:.80}")
-    return said
-
-
-def _integers(said: list[Any]) -> tuple[int, ...]:
-    if said and (set(map(type, said)) != {int} or min(said) < 0 or max(said) >= MAX_INTEGER):
-        raise ValueError(f"expected integers from 0 on, got {said!r:.80}")
-    return tuple(said)
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no finite number")
 
 
 # -- what the types do not say ---------------------------------------------------------------------

@@ -13,10 +13,11 @@ import xxhash
 
 from hpcdist.checkpoint.checkpoint import Checkpoint
 from hpcdist.checkpoint.layout import damaged
-from hpcdist.checkpoint.metadata import Stored, TablePart, made
+from hpcdist.checkpoint.metadata import Stored, TablePart
 from hpcdist.checkpoint.read import StoredFile
 from hpcdist.checkpoint.rows import BY_MIX, ORDER
 from hpcdist.errors import CheckpointError, TableError
+from hpcdist.plain_data import made
 from hpcdist.ps.batch import owners_of
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,25 @@ import numpy as np
 from hpcdist.columnar.certificate import VERSION, digest_of
 from hpcdist.columnar.order import Numbers, Order, Shuffle
 from hpcdist.errors import DataError
+from hpcdist.plain_data import made, no_number
+
+MAX_LANES = 1 << 20  # a divisor of the rows of a batch
+_NAME = re.compile(r"[\w-]+")
+Files = tuple[tuple[str, tuple[int, ...]], ...]  # their names, and the rows of their blocks
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the first line of a trainer's file says, see `certificate.Certificate`."""
+
+    data: str  # digest of what was read
+    run: str  # name of this reading
+    started: float  # seconds since 1970
+    shuffle: Shuffle
+    end: int  # positions of an epoch
+    of: int  # trainers that each read their share; 1: whole batches
+    parent: tuple[str, int, int] | None  # the run from which it went on, and where
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -32,14 +52,9 @@ class Record:
     """What one trainer wrote."""
 
     name: str
-    head: Mapping[str, Any]
+    head: Head
     batches: tuple[Taken, ...]
     left_out: tuple[str, ...]
-
-    @property
-    def start(self) -> tuple[int, int]:
-        """Epoch and position at which it began."""
-        return self.head["from"][0], self.head["from"][1]
 
 
 @dataclass
@@ -66,7 +81,7 @@ class Verdict:
     """What the certificates of one data set say."""
 
     data: str
-    files: Sequence[tuple[str, Sequence[int]]]
+    files: Files
     runs: int
     others: int  # runs that do not count: none of them led here
     rolled_back: int  # rows whose use a restore has undone
@@ -103,26 +118,28 @@ def verify(directory: Path) -> list[Verdict]:
     damage: dict[str, list[str]] = {}
     for path in sorted(directory.glob("rows-*.txt")):
         record, wrong = _read(path)
-        records.setdefault(record.head["data"], []).append(record)
-        damage.setdefault(record.head["data"], []).extend(wrong)
+        records.setdefault(record.head.data, []).append(record)
+        damage.setdefault(record.head.data, []).extend(wrong)
     if not records:
         raise DataError(f"{directory} holds no certificate (rows-*.txt)")
-    return [
-        verdict
-        for data, found in records.items()
-        for verdict in _judge(directory, data, found, damage[data])
-    ]
+    try:
+        return [
+            verdict
+            for data, found in records.items()
+            for verdict in _judge(directory, data, found, damage[data])
+        ]
+    except MemoryError as error:
+        raise DataError(
+            f"{directory}: its data has too many rows for this memory: {error}"
+        ) from None
 
 
 def _read(path: Path) -> tuple[Record, list[str]]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     try:
-        head = json.loads(lines[0])
-        known = head["version"] == VERSION and len(head["from"]) == 2 and len(head["shuffle"]) == 4
-    except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
-        raise DataError(f"{path} is no certificate of this version")
+        head = _head(lines[0])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is no certificate of this version: {error!r:.200}") from None
     batches: list[Taken] = []
     left_out: list[str] = []
     wrong: list[str] = []
@@ -146,24 +163,55 @@ def _read(path: Path) -> tuple[Record, list[str]]:
     return Record(path.name, head, tuple(batches), tuple(left_out)), wrong
 
 
+def _head(line: str) -> Head:
+    """Return what the first line of a certificate says; ValueError, KeyError or TypeError if it
+    is none."""
+    said = json.loads(line, parse_constant=no_number)
+    if said["version"] != VERSION:
+        raise ValueError(f"expected version {VERSION}")
+    seed, window, lanes, chunk = said["shuffle"]
+    numbers = {"window": window, "lanes": lanes, "chunk": chunk}
+    fits = seed is None or type(seed) is int  # any whole number, also one below 0
+    shuffle = {"seed": None, **numbers}
+    head: Head = made(Head, {**said, "shuffle": shuffle})
+    if not fits or not 0 < lanes <= MAX_LANES or not window or not chunk:
+        raise ValueError(f"shuffle {said['shuffle']!r:.80}")
+    if not all(map(_NAME.fullmatch, (head.data, head.run))):
+        raise ValueError("malformed names")
+    return replace(head, shuffle=replace(head.shuffle, seed=seed))
+
+
+def _files(path: Path) -> Files:
+    """Return names of files and rows of their blocks, as an index says."""
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))["files"]
+        found: Files = made(Files, said)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is missing or damaged: {error!r:.200}") from None
+    return found
+
+
 def _judge(
     directory: Path, data: str, records: list[Record], damage: list[str]
 ) -> Iterator[Verdict]:
     """Judge every run of the newest job that no other run went on from."""
-    try:
-        files = json.loads((directory / f"index-{data}.json").read_text())["files"]
-    except (OSError, ValueError, KeyError):
-        raise DataError(f"{directory}: index-{data}.json is missing or damaged") from None
+    files = _files(directory / f"index-{data}.json")
     orders = _Orders([size for _, blocks in files for size in blocks])
+    for record in records:
+        if record.head.end > orders.positions:
+            raise DataError(
+                f"{directory}: {record.name} says that an epoch ends at row {record.head.end}, "
+                f"and the files have {orders.positions}"
+            )
     runs: dict[str, list[Record]] = {}
     for record in records:
-        runs.setdefault(record.head["run"], []).append(record)
+        runs.setdefault(record.head.run, []).append(record)
     lineages = [_lineage(runs, last) for last in _last(runs)]
     others = len(runs.keys() - {run for lineage in lineages for run, _ in lineage})
     for lineage in lineages:
         verdict = Verdict(data, files, len(lineage), others, 0, [], [], [*damage])
         kept: dict[int, list[tuple[Taken, Numbers]]] = {}
-        heads: dict[int, Mapping[str, Any]] = {}
+        heads: dict[int, Head] = {}
         for run, until in lineage:
             for record in _distinct(runs[run]):
                 for taken, numbers in _checked(record, orders, verdict.damage):
@@ -177,7 +225,7 @@ def _judge(
                 verdict.left_out += record.left_out
         for number in sorted(kept):
             upto = max(taken.end for taken, _ in kept[number])
-            whole = number < max(kept) or upto == heads[number]["end"]
+            whole = number < max(kept) or upto == heads[number].end
             epoch = _epoch(number, kept[number], orders, heads[number], whole)
             verdict.epochs.append(epoch)
         yield verdict
@@ -187,8 +235,8 @@ def _last(runs: Mapping[str, list[Record]]) -> list[str]:
     """Return the runs of the newest job that none went on from: one of each of its readers."""
     before: set[str] = set()
     for records in runs.values():
-        before.update(records[0].head.get("replaced", ()), (records[0].head["parent"] or [])[:1])
-    started = {run: max(r.head["started"] for r in runs[run]) for run in runs if run not in before}
+        before.update(records[0].head.replaced, (records[0].head.parent or ())[:1])
+    started = {run: max(r.head.started for r in runs[run]) for run in runs if run not in before}
     if not started:
         raise DataError("each of these certificates says that another run went on from it: forged")
     # Clocks of hosts differ: what a run went on from may seem to have started behind it.
@@ -208,7 +256,7 @@ def _lineage(
     run, until = last, None
     while run in runs and run not in [name for name, _ in chain]:
         chain.append((run, until))
-        parent = runs[run][0].head["parent"]
+        parent = runs[run][0].head.parent
         if parent is None:
             break
         run, until = parent[0], (parent[1], parent[2])
@@ -217,7 +265,7 @@ def _lineage(
 
 def _distinct(records: Sequence[Record]) -> list[Record]:
     """Return what trainers wrote; of those who all wrote whole batches, who wrote most."""
-    if records[0].head["of"] > 1:
+    if records[0].head.of > 1:
         return list(records)
     return [max(records, key=lambda record: (len(record.batches), record.name))]
 
@@ -227,14 +275,15 @@ class _Orders:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
+        self.positions = sum(sizes)
         self._orders: dict[Any, Order] = {}
         self._windows: dict[Any, Numbers] = {}
 
-    def of(self, epoch: int, shuffle: Sequence[Any]) -> Order:
+    def of(self, epoch: int, shuffle: Shuffle) -> Order:
         """Return the order of an epoch."""
-        key = (epoch, *shuffle)
+        key = (epoch, shuffle)
         if key not in self._orders:
-            self._orders[key] = Order(self._sizes, Shuffle(*shuffle), epoch)
+            self._orders[key] = Order(self._sizes, shuffle, epoch)
         return self._orders[key]
 
     def rows(self, order: Order, begin: int, end: int) -> Numbers:
@@ -254,9 +303,12 @@ def _checked(record: Record, orders: _Orders, damage: list[str]) -> Iterator[tup
     """Give the rows that were used, if the digests say so."""
     digest = 0
     for taken in record.batches:
-        order = orders.of(taken.epoch, record.head["shuffle"])
+        order = orders.of(taken.epoch, record.head.shuffle)
         if not 0 <= taken.begin <= taken.end <= order.rows:
             damage.append(f"{record.name}: there are no positions {taken.begin}:{taken.end}")
+            return
+        if not all(0 <= row < order.rows for row in taken.skipped):
+            damage.append(f"{record.name}: it left out rows that the files do not have")
             return
         numbers = orders.rows(order, taken.begin, taken.end)
         numbers = numbers[~np.isin(numbers, taken.skipped)] if taken.skipped else numbers
@@ -274,11 +326,11 @@ def _epoch(
     number: int,
     kept: Sequence[tuple[Taken, Numbers]],
     orders: _Orders,
-    head: Mapping[str, Any],
+    head: Head,
     whole: bool,
 ) -> Epoch:
     """Count how often each row of an epoch was used."""
-    order, end = orders.of(number, head["shuffle"]), head["end"]
+    order, end = orders.of(number, head.shuffle), head.end
     uses = np.zeros(order.rows, np.uint8)
     epoch = Epoch(number, end, whole)
     upto = end if whole else max(taken.end for taken, _ in kept)

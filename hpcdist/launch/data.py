@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcdist.columnar.verify import verify
 from hpcdist.errors import DataError
+from hpcdist.launch.words import printable
 
 EPILOG = """\
 DIR holds what jobs wrote with data.read(..., certificate=DIR). The exit code is 0 if every row was
@@ -28,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     try:
         exact = _verify(asked.directory)
     except DataError as error:
-        print(f"not verified: {error}")
+        print(printable(f"not verified: {error}"))
         exact = False
     if not exact:
         raise SystemExit(1)
@@ -57,11 +58,11 @@ def _verify(directory: Path) -> bool:
                 if rows:
                     print(f"    {word}: {len(rows)} rows")
                     for words in verdict.named(rows):
-                        print(f"      {words}")
+                        print(f"      {printable(words)}")
         for words in dict.fromkeys(verdict.left_out):
-            print(f"  left out: {words}")
+            print(f"  left out: {printable(words)}")
         for words in verdict.damage:
-            print(f"  damaged: {words}")
+            print(f"  damaged: {printable(words)}")
     exact = all(verdict.exact for verdict in verdicts)
     print("every row exactly once" if exact else "not every row exactly once")
     return exact

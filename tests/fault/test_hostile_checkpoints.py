@@ -53,6 +53,16 @@ def test_a_chunk_that_would_become_larger_is_refused(net, tmp_path, compression)
 
 
 # -- facts -----------------------------------------------------------------------------------------
+TABLE_FACTS = {
+    "name": "t",
+    "path": "t/0",
+    "dim": 1,
+    "state_width": 0,
+    "begins": [0] * 1025,
+    "facts": {},
+}
+
+
 def put(*path):
     def change(said):
         *way, last, value = path
@@ -81,6 +91,7 @@ def put(*path):
         (False, put("pieces", 0, "dtype", "float32,float32")),
         (False, put("pieces", 0, "dtype", {"names": ["a"], "formats": ["O"]})),
         (False, put("pieces", 0, "begin", 1e300)),
+        (False, put("tables", [dict(TABLE_FACTS, shared=[10**400])])),
         (False, put("pieces", 0, None)),
         (False, put("trainers", ["x"])),
         (True, put("stored", "fc_0.w_0", "axis", 9)),

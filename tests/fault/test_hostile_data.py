@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import shutil
 import struct
@@ -16,6 +17,7 @@ import hpcdist as fluid
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.dataset import adult, mnist, movielens, text
 from hpcdist.errors import CheckpointError, DataError
+from hpcdist.launch.data import main as command
 from tests.forging import damaged, facts_in, mutated, reseal, write_facts
 
 pytestmark = [
@@ -98,6 +100,59 @@ def test_a_file_that_unpacks_to_much_is_refused(tmp_path):
         images(tmp_path)
 
 
+# -- certificates ----------------------------------------------------------------------------------
+@pytest.fixture
+def certified(tmp_path):
+    """Return the certificate of an epoch of 20 rows, in two files of 4 and 16."""
+    pq = pytest.importorskip("pyarrow.parquet", reason="pip install hpcdist[data]")
+    import pyarrow as pa
+
+    for number, rows in enumerate((4, 16)):
+        pq.write_table(pa.table({"id": np.arange(rows)}), tmp_path / f"{number}.parquet")
+    folder = tmp_path / "log"
+    rows = fluid.data.read(str(tmp_path / "*.parquet"), batch=5, shuffle=-3, certificate=folder)
+    assert len(list(rows)) == 4
+    return folder
+
+
+def test_a_forged_certificate_is_judged_or_refused(certified, capsys):
+    luck, refused = random.Random(11), 0
+    good = {path: path.read_bytes() for path in certified.iterdir()}
+    (taken,) = certified.glob("rows-*.txt")
+    for number in range(150):
+        path = luck.choice(list(good))
+        head, *lines = good[path].decode().split("\n")
+        try:
+            if number % 3 == 0:
+                path.write_bytes(damaged(luck, good[path]))
+            elif path == taken and number % 3 == 1:
+                words = luck.choice(["-1", "9" * 30, "x", "", "b", "s", str(1 << 40), "nan"])
+                at = luck.randrange(len(lines))
+                lines[at] = f"{lines[at][: luck.randrange(9)]} {words} {words}"
+                path.write_text("\n".join([head, *lines]))
+            else:
+                path.write_text("\n".join([json.dumps(mutated(luck, json.loads(head))), *lines]))
+        except UnicodeEncodeError:
+            continue
+        try:
+            command(["verify", str(certified)])
+        except SystemExit as end:
+            assert end.code == 1
+            refused += 1
+        path.write_bytes(good[path])
+    assert refused > 70
+    command(["verify", str(certified)])
+    assert "Traceback" not in capsys.readouterr().out
+
+
+def test_what_a_certificate_says_is_shown_as_text(certified, capsys):
+    (path,) = certified.glob("rows-*.txt")
+    path.write_text(path.read_text() + "x \x1b[2J\n")
+    command(["verify", str(certified)])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+# -- models with tables ----------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """Return (folder, executor) of a saved model with a distributed table."""

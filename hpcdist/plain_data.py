@@ -1,0 +1,80 @@
+"""JSON from anybody as typed values: what does not fit its type is refused. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+MAX_INTEGER = 1 << 62
+MAX_FLOAT = sys.float_info.max
+
+
+def made(kind: Any, said: Any) -> Any:
+    """Return JSON's ``said`` as a value of type ``kind``; ValueError or KeyError if it is none.
+
+    ``kind`` is a dataclass, or what its fields may be: numbers, text, tuples, Mappings, or one of
+    these or None. Integers count or measure something: they are from 0 to 2**62.
+    """
+    arguments = get_args(kind)
+    if kind is Any:
+        return said
+    if isinstance(kind, type) and is_dataclass(kind):
+        given = _of(dict, said)
+        known = {
+            name: made(hint, given[name])
+            for name, (hint, needed) in _fields(kind).items()
+            if needed or name in given
+        }
+        return kind(**known)
+    if get_origin(kind) is UnionType:  # with None
+        return None if said is None else made(arguments[0], said)
+    if get_origin(kind) is tuple:
+        items = _of(list, said)
+        if arguments[-1] is not ...:
+            return tuple(made(k, item) for k, item in zip(arguments, items, strict=True))
+        if arguments[0] is int:  # there are millions of them
+            return _integers(items)
+        return tuple(made(arguments[0], item) for item in items)
+    if get_origin(kind) is Mapping:
+        return {name: made(arguments[1], item) for name, item in _of(dict, said).items()}
+    if kind is int:
+        return _integers([said])[0]
+    if kind is float:
+        _of((int, float), said)
+        if not -MAX_FLOAT <= said <= MAX_FLOAT:  # nor NaN; an integer may have hundreds of digits
+            raise ValueError(f"{said!r:.80} is no finite number")
+        return float(said)
+    if kind is str:
+        _of(str, said).encode()  # refuses what no file name can hold
+    return _of(kind, said)
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of a class, and whether it has no default."""
+    hints = get_type_hints(kind)
+    return {
+        f.name: (hints[f.name], f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(kind)
+    }
+
+
+def _of(kind: Any, said: Any) -> Any:
+    if not isinstance(said, kind) or (isinstance(said, bool) and kind is not bool):
+        raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {said!r:.80}")
+    return said
+
+
+def _integers(said: list[Any]) -> tuple[int, ...]:
+    if said and (set(map(type, said)) != {int} or min(said) < 0 or max(said) >= MAX_INTEGER):
+        raise ValueError(f"expected integers from 0 on, got {said!r:.80}")
+    return tuple(said)
+
+
+def no_number(text: str) -> Any:
+    """Refuse NaN and infinity, which JSON does not have; for ``json.loads(parse_constant=)``."""
+    raise ValueError(f"{text} is no finite number")
