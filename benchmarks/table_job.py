@@ -9,8 +9,9 @@ from typing import Any
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.world import mpi_world
 from hpcdist.ps.batch import LookupBatch, TableSpec
-from hpcdist.ps.client import PsClient, ServerArrays
+from hpcdist.ps.client import PsClient
 from hpcdist.ps.messages import Hello
+from hpcdist.ps.packet_exchange import ServerArrays
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 

@@ -10,8 +10,9 @@ import pytest
 from hpcdist.comm.base import Array, Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import CommError, DeadlineError
-from hpcdist.ps.client import PsClient, ServerArrays
+from hpcdist.ps.client import PsClient
 from hpcdist.ps.messages import REPLY_TAG, VALUE_TAG, Hello, MessageKind, specs_payload
+from hpcdist.ps.packet_exchange import ServerArrays
 from hpcdist.ps.packets import (
     Packet,
     VarSpec,

@@ -22,12 +22,14 @@ from hpcdist.executor.analysis import (
     writes,
 )
 from hpcdist.executor.backend import Backend
+from hpcdist.executor.bind_kernel import bind_kernel
 from hpcdist.executor.chains import join_chains
 from hpcdist.executor.compiled_form import Compiled, Step
 from hpcdist.executor.cuda_graphs import join_replays
 from hpcdist.executor.dynamic import GRADIENTS, Dynamic
 from hpcdist.executor.fitting import Fitting, PoolPlace
 from hpcdist.executor.flat_updates import NO_FLAT_UPDATES, FlatUpdates, lay_flat
+from hpcdist.executor.initial_values import known_metas
 from hpcdist.executor.interpret import Interpreter
 from hpcdist.executor.memory import (
     adopted,
@@ -45,14 +47,11 @@ from hpcdist.executor.scope import Scope
 from hpcdist.executor.segments import fuse
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.block import Block
-from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
-from hpcdist.graph.registry import Meta, OpDef, arguments, lookup, own_attrs
-from hpcdist.graph.variable import Parameter
+from hpcdist.graph.registry import Meta
 from hpcdist.ops.by_torch import kernels_of
 from hpcdist.ops.selected_rows import SelectedRows
-from hpcdist.transpiler.sharded_updates import not_here, owners_of
 
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
 
@@ -103,7 +102,8 @@ class Compiler:
         controls = [op for op in ops if is_control(op) and "sub_block" not in op.attrs]
         network = control.required(controls[0]) if controls else None
         dynamic = Dynamic.of(self.block, ops, self._keeps)
-        metas = concrete_metas(self.block, ops, self._known(ops, fed, fetches), dynamic)
+        fed = known_metas(self.block, self.scope, ops, fed, fetches, self._keeps)
+        metas = concrete_metas(self.block, ops, fed, dynamic)
         if dynamic.ops and self.backend.xp is not np:
             raise GraphError(
                 "loops, branches of open shapes and tensor arrays run on CPUPlace() only, not on a "
@@ -166,7 +166,7 @@ class Compiler:
                 steps=steps,
                 bound=again,
                 carve=functools.partial(carve, memory),
-                rebind=functools.partial(self._bind_kernel, metas=metas),
+                rebind=functools.partial(self._bind_one, metas=metas),
                 fits=fits,
                 interpreted=dynamic if dynamic.ops else None,
             )
@@ -187,53 +187,6 @@ class Compiler:
     def _keeps(self, name: str) -> bool:
         var = self.block.find_var(name)
         return name in self.given or (var is not None and var.persistable)
-
-    def _known(
-        self, ops: Sequence[Operator], feeds: Mapping[str, Meta], fetches: Sequence[str]
-    ) -> dict[str, Meta]:
-        known = dict(feeds)
-        made: set[str] = set()
-        for op in ops:
-            for name in reads(op):
-                if name in known or name in made or not self._keeps(name):
-                    continue
-                if op.type == "listen_and_serv" and self._held(name) is None:
-                    continue  # a gradient that trainers will bring
-                known[name] = meta_of(self._initialized(name))
-            made.update(writes(op))
-        for name in fetches:
-            if name not in made and name not in known:
-                if self.block.find_var(name) is None:
-                    raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
-                known[name] = meta_of(self._initialized(name))
-        return known
-
-    def _held(self, name: str) -> Any:
-        variable = self.scope.find_var(name)
-        return None if variable is None else variable.value
-
-    def _initialized(self, name: str) -> Any:
-        table = self.block.find_var(name.removesuffix(grad_name("")))
-        if isinstance(table, Parameter) and table.is_distributed:
-            raise GraphError(
-                f"{name!r} is not an array: rows of the distributed table {table.name!r} are "
-                "created one by one, on servers if there are any; look up the rows of some ids "
-                f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
-            )
-        value = self._held(name)
-        program = program_of(self.block)
-        if value is None and name in not_here(program):
-            owner = owners_of(program)[name]
-            raise GraphError(
-                f"variable {name!r} is optimizer state that trainers divide (sharding): trainer "
-                f"{owner} holds it, so fetch it there; checkpoint.save saves all of it"
-            )
-        if value is None:
-            raise GraphError(
-                f"variable {name!r} is not initialized: run the startup program first "
-                "(exe.run(fluid.default_startup_program()))"
-            )
-        return value
 
     # -- arrays ------------------------------------------------------------------------------
     def _steady(self, feeds: Mapping[str, Meta]) -> bool:
@@ -346,42 +299,16 @@ class Compiler:
                 continue
             if _is_view(op, views, metas):
                 continue
-            call = acting[id(op)] if id(op) in acting else self._bind_kernel(op, metas)
+            call = acting[id(op)] if id(op) in acting else self._bind_one(op, metas)
             if call is not None:
                 steps.append(call)
                 bound.append(op)
         return steps, bound
 
-    def _bind_kernel(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
+    def _bind_one(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
         if "sub_block" in op.attrs:
             return self._bind_conditional(op, metas)
-        definition = lookup(op.type)
-        xp = self.backend.xp
-        get = self.arrays.get
-        ins = arguments(definition.inputs, {s: [get(n) for n in v] for s, v in op.inputs.items()})
-        outputs = {s: [None if n == EMPTY else get(n) for n in v] for s, v in op.outputs.items()}
-        copies = []
-        for slot, names in op.outputs.items():
-            for i, name in enumerate(names):
-                if name in op.input_arg_names and not _may_overwrite(definition, slot):
-                    fresh = new_value(metas[name], self.backend)
-                    copies.append((outputs[slot][i], fresh))
-                    outputs[slot][i] = fresh
-        outs = arguments(definition.outputs, outputs)
-        attrs = own_attrs(definition, op.attrs)
-        if definition.state is not None:
-            attrs["state"] = self.states.of(op, definition.state)
-        if definition.lods or definition.measures:
-            lods = {s: [metas[n].lod for n in op.input(s)] for s in definition.lods}
-            lods |= {s: [metas[n].lengths for n in op.input(s)] for s in definition.measures}
-            read = [slot for slot in definition.inputs if slot.name in lods]
-            attrs["lods"] = arguments(read, lods)
-        if definition.bind is not None:
-            call: Step = definition.bind(xp, *ins, *outs, **attrs)
-        else:
-            assert definition.kernel is not None  # control operators are bound elsewhere
-            call = functools.partial(definition.kernel, xp, *ins, *outs, **attrs)
-        return functools.partial(_call_and_copy, call, copies) if copies else call
+        return bind_kernel(op, metas, self.arrays, self.states, self.backend)
 
     def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""
@@ -417,18 +344,6 @@ def _run_if(condition: Any, steps: Sequence[Step]) -> None:
     if condition.reshape(-1)[0]:
         for call in steps:
             call()
-
-
-def _call_and_copy(call: Step, copies: Sequence[tuple[Any, Any]]) -> None:
-    call()
-    for target, source in copies:
-        target[...] = source
-
-
-def _may_overwrite(definition: OpDef, slot: str) -> bool:
-    """Tell whether an output may be the operand itself: declared, or like ``ParamOut``."""
-    sources = {s.name for s in definition.inputs}
-    return slot in definition.inplace or (slot.endswith("Out") and slot[:-3] in sources)
 
 
 def _is_view(op: Operator, views: Mapping[str, View], metas: Mapping[str, Meta]) -> bool:

@@ -22,6 +22,7 @@ from hpcdist.comm.progress import waiting_for
 from hpcdist.errors import DeadlineError, RankFailure
 from hpcdist.launch import logs, report, stacks
 from hpcdist.launch.host_board import LAST_WORDS, Fact, HostBoard
+from hpcdist.launch.host_ranks import HostRanks
 from hpcdist.launch.logs import Output
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.launch.report import Peer
@@ -68,26 +69,23 @@ class Guard:
         self._recording = recording
         self._transport = transport
         self._me = me = peers[transport.rank]
-        # Those whose death can be seen: on this host, and not in a container of their own.
-        self._neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
         self._output = output
         self._script = script
         # By default it ends a process; behind the board, which is collective, it may come.
         signal.signal(WRITE_LAST, leave_it_to_the_thread)
         self._board = HostBoard(transport)
         self._tolerant = transport.tolerant
+        self._host = HostRanks(me, peers, self._board, transport.tolerant)
         self._peers = peers
-        self._excused: set[Peer] = set()  # those that the job goes on without
         self._reported = False
         self._ending = threading.RLock()  # held by the thread that reports and ends the job
-        self._fates: dict[Peer, bool | None] = {}  # once the script has ended
         self._leaving = False  # MPI
         self._gone = False
         self._watch()
         if self._tolerant:
             os._exit = self._exit_of_scripts
-        if self._tolerant and all(me.rank < peer.rank for peer in self._neighbours):
-            here = [me, *self._neighbours]
+        if self._tolerant and all(me.rank < peer.rank for peer in self._host.neighbours):
+            here = [me, *self._host.neighbours]
             board = self._board.file if len(here) == len(peers) else None
             self._beside_launcher = watch_launcher([p.pid for p in here], board, LAST_WORDS)
 
@@ -102,10 +100,9 @@ class Guard:
         if own:
             self._board.note(Fact.EXITS)
         if own and status:
-            exiting = self._board.all(Fact.EXITS)
-            stays = any(peer.pid not in exiting and lives(peer.pid) for peer in self._neighbours)
-            away = len(self._neighbours) + 1 < len(self._peers)
-            if stays or (away and self._goes_on_without(self._me) is not False):
+            away = len(self._host.neighbours) + 1 < len(self._peers)
+            kept = away and self._host.goes_on_without(self._me) is not False
+            if kept or self._host.others_stay():
                 os.kill(os.getpid(), signal.SIGKILL)
             self._board.note(Fact.FAILS)
         _exit(status)
@@ -118,10 +115,11 @@ class Guard:
             while not self._board.all(Fact.REPORTS) and time.monotonic() < hurry:
                 time.sleep(SERVERS_FIRST_S / 250)
         with self._ending:
-            dead = self._dead()
+            dead = self._host.dead()
             if isinstance(error, RankFailure):
                 told = {self._peers[rank] for rank in error.ranks}
-                known = {*dead, *told} - self._excused or told  # all trainers, one after another
+                # Nobody is left where all trainers have died, one after another.
+                known = {*dead, *told} - self._host.excused or told
                 dead = sorted(known, key=lambda peer: peer.rank)
                 text = self._of_deaths(dead, error.what)
             elif report.is_of_messages(error) and (dead := self._await_dead()):
@@ -137,7 +135,7 @@ class Guard:
             self._end(1)
 
     def _left_to_servers(self, missing: Sequence[int]) -> bool:
-        here = set(self._neighbours)
+        here = set(self._host.neighbours)
         peers = [self._peers[rank] for rank in missing[:MOST_STACKS]]
         trainers = [peer for peer in peers if peer.role.kind != PSERVER and peer in here]
         served = any(peer.role.kind == PSERVER for peer in self._peers)
@@ -149,7 +147,7 @@ class Guard:
         end = time.monotonic() + NOTICE_S
         while True:
             failed = {self._peers[rank] for rank in self._transport.failed()}
-            dead = {*self._dead(), *failed} - self._excused
+            dead = {*self._host.dead(), *failed} - self._host.excused
             if dead or time.monotonic() > end:
                 return sorted(dead, key=lambda peer: peer.rank)
             time.sleep(NOTICE_S / 50)
@@ -214,7 +212,7 @@ class Guard:
             late = time.monotonic() + PATIENCE_S
             while lives(reporter) and time.monotonic() < late:
                 time.sleep(PATIENCE_S / 200)
-        elif not (self._leaving or (self._tolerant and self._is_last())):
+        elif not (self._leaving or (self._tolerant and self._host.is_last())):
             self._transport.abort(code)
         _exit(code)
 
@@ -224,19 +222,15 @@ class Guard:
 
     def _let_others_write(self) -> None:
         """Have the ranks of this host write what they did last: a launcher leaves them no time."""
-        for peer in self._neighbours:
+        for peer in self._host.neighbours:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(peer.pid, WRITE_LAST)
         late = time.monotonic() + WRITING_S
         while time.monotonic() < late:
             written = self._board.all(Fact.WRITTEN)
-            if not any(p.pid not in written and lives(p.pid) for p in self._neighbours):
+            if not any(p.pid not in written and lives(p.pid) for p in self._host.neighbours):
                 break
             time.sleep(WRITING_S / 500)
-
-    def _is_last(self) -> bool:
-        others = [peer for peer in self._peers if peer != self._me]
-        return not any(peer.host != self._me.host or lives(peer.pid) for peer in others)
 
     # -- deaths that do not end the job --
 
@@ -248,27 +242,26 @@ class Guard:
 
     def script_has_ended(self) -> None:
         """Note that this rank's death does no harm any more. Call it while the job still runs."""
-        self._fates = {peer: runtime.goes_on_without(peer.rank) for peer in self._peers}
-        self._board.note(Fact.DONE)
+        self._host.note_script_end()
 
     def name_the_dead(self, away: Iterable[int] = ()) -> None:
         """Tell of ranks whose death nobody has told of: of this host, and of those ``away``.
 
         Call it when all that live have met, and one rank only with those of other hosts.
         """
-        dead = set(self._departed()) if self._tolerant else set()
+        dead = set(self._host.departed()) if self._tolerant else set()
         dead |= {self._peers[rank] for rank in away if self._peers[rank].host != self._me.host}
         for peer in sorted(dead, key=lambda peer: peer.rank):
-            self.name_death(peer.rank, report.of_late_death(peer, self._is_done(peer)))
+            self.name_death(peer.rank, report.of_late_death(peer, self._host.is_done(peer)))
 
     def check_a_trainer_has_finished(self, failed: Iterable[int]) -> None:
         """End the job if every trainer has died, the last one behind its last step.
 
         Call it on a server when all that live have met. ``failed``: what MPI knows of the dead.
         """
-        dead = {*self._departed(), *(self._peers[rank] for rank in failed)}
+        dead = {*self._host.departed(), *(self._peers[rank] for rank in failed)}
         trainers = {peer for peer in self._peers if peer.role.kind != PSERVER}
-        if trainers <= dead and not any(self._is_done(peer) for peer in trainers):
+        if trainers <= dead and not any(self._host.is_done(peer) for peer in trainers):
             with self._ending:
                 names = " and ".join(map(str, sorted(trainers, key=lambda peer: peer.rank)))
                 self._say(f"{names} died before any trainer's script had ended; the job failed")
@@ -290,7 +283,7 @@ class Guard:
         late = time.monotonic() + bound
         while (left := late - time.monotonic()) > 0 and not self._gone:
             time.sleep(UNDECIDED_MS / 1000)
-            if left > STUCK_S and self._departed():
+            if left > STUCK_S and self._host.departed():
                 late = time.monotonic() + STUCK_S
         if not self._gone:
             self._leave_host()
@@ -302,23 +295,9 @@ class Guard:
         self._board.note(Fact.GONE)
         late = time.monotonic() + STUCK_S
         # When one has died, the watching thread may have to end this process, with words.
-        while (self._remaining() or self._dead()) and time.monotonic() < late:
+        while (self._host.remaining() or self._host.dead()) and time.monotonic() < late:
             time.sleep(STUCK_S / 1000)
         self.name_the_dead()
-
-    def _remaining(self) -> list[Peer]:
-        gone = self._board.all(Fact.GONE)
-        return [peer for peer in self._neighbours if peer.pid not in gone and lives(peer.pid)]
-
-    def _is_done(self, peer: Peer) -> bool:
-        return peer.pid in self._board.all(Fact.DONE)
-
-    def _goes_on_without(self, peer: Peer) -> bool | None:
-        if self._board.all(Fact.REPORTS):  # the job is ending
-            return False
-        if self._tolerant and self._is_done(peer):
-            return True
-        return self._fates[peer] if self._fates else runtime.goes_on_without(peer.rank)
 
     def _watch(self) -> None:
         """Have a thread wait for the death of a rank of this host, and for SIGTERM.
@@ -335,7 +314,7 @@ class Guard:
     def _await_the_end(self, read_end: int) -> None:
         poll = select.poll()
         poll.register(read_end, select.POLLIN)
-        for peer in self._neighbours:
+        for peer in self._host.neighbours:
             with contextlib.suppress(OSError):  # an old kernel, or too many open files
                 poll.register(os.pidfd_open(peer.pid), select.POLLIN)
         unreported: dict[Peer, float] = {}  # the dead, and when MPI is told of them
@@ -349,11 +328,11 @@ class Guard:
                 poll.unregister(fd)
                 undecided = True
             if undecided:
-                dead = self._dead()
+                dead = self._host.dead()
                 for peer in dead if self._tolerant else ():
                     unreported.setdefault(peer, time.monotonic() + MPI_NOTICES_S)
-                fates = {peer: self._goes_on_without(peer) for peer in dead}
-                self._excused |= {peer for peer, goes_on in fates.items() if goes_on}
+                fates = {peer: self._host.goes_on_without(peer) for peer in dead}
+                self._host.excused |= {peer for peer, goes_on in fates.items() if goes_on}
                 undecided = None in fates.values()
                 if False in fates.values():
                     self._report_deaths()
@@ -390,13 +369,13 @@ class Guard:
         self._board.note(Fact.TERMINATED)
         self._write_last()
         late = time.monotonic() + ALONE_S
-        while not self._fatal() and self._spared() and time.monotonic() < late:
+        while not self._host.fatal() and self._host.spared() and time.monotonic() < late:
             time.sleep(ALONE_S / 50)
-        if self._fatal() or not self._spared():  # the launcher ends the job
+        if self._host.fatal() or not self._host.spared():  # the launcher ends the job
             self._board.note(Fact.FAILS)
             self._report_deaths()
             _exit(code_when_ended())
-        if self._tolerant and self._goes_on_without(self._me) is not False:
+        if self._tolerant and self._host.goes_on_without(self._me) is not False:
             os.kill(os.getpid(), signal.SIGKILL)  # a death as any other: others tell of it
         with self._ending:
             told = set(self._board.all(Fact.TERMINATED))
@@ -405,11 +384,6 @@ class Guard:
             self._say(report.of_termination(those, self._me, runtime.where(), advice))
             self._end(code_when_ended())
 
-    def _spared(self) -> list[Peer]:
-        """Return the ranks of this host that live and that SIGTERM has not come to."""
-        told = self._board.all(Fact.TERMINATED)
-        return [p for p in self._neighbours if p.pid not in told and lives(p.pid)]
-
     def _report_deaths(self) -> None:
         # A rank that waits knows for what; one that computes lets such a rank report first.
         hurry = time.monotonic() + HESITATION_S
@@ -417,25 +391,9 @@ class Guard:
             time.sleep(HESITATION_S / 20)
         # Looked up before the election, because the ranks that lose it end at once. Elected even
         # with nothing to report: no other rank must report this one, which is about to end.
-        dead = self._dead()
+        dead = self._host.dead()
         if self._tolerant:
-            dead = [peer for peer in dead if self._goes_on_without(peer) is not True]
+            dead = [peer for peer in dead if self._host.goes_on_without(peer) is not True]
         with self._ending:
             if self._board.claim(Fact.REPORTS) and dead:
                 self._say(self._of_deaths(dead, runtime.where()))
-
-    def _departed(self) -> list[Peer]:
-        """Return the ranks of this host that have died."""
-        ended = [peer for peer in self._neighbours if not lives(peer.pid)]
-        gone = self._board.all(Fact.GONE)  # noted before the process ended
-        return [peer for peer in ended if peer.pid not in gone]
-
-    def _fatal(self) -> list[Peer]:
-        """Return the dead of this host whose death ends the job."""
-        if not self._tolerant:
-            return self._dead()
-        return [peer for peer in self._dead() if self._goes_on_without(peer) is False]
-
-    def _dead(self) -> list[Peer]:
-        """Return the dead of this host, but for those that the job goes on without."""
-        return [peer for peer in self._departed() if peer not in self._excused]

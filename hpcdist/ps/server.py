@@ -24,6 +24,7 @@ from hpcdist.ps.messages import (
     decode_header,
 )
 from hpcdist.ps.packet_log import PacketLog
+from hpcdist.ps.packet_updates import OnPacket, OnStepBegin, PacketUpdates
 from hpcdist.ps.persistent_requests import StepExchange
 from hpcdist.ps.replies import DIFFER, Answers, OnCheckpoint
 from hpcdist.ps.shards import DuePacket, Shards, SyncShards
@@ -33,10 +34,7 @@ from hpcdist.ps.table_rpc import TableServer
 from hpcdist.ps.whole_steps import WholeSteps
 from hpcdist.ps.wire import new_header, read_payload
 from hpcdist.trace.events import Cause, waits_for_cause
-from hpcdist.trace.recorder import recorder
 
-OnStepBegin = Callable[[int], None]  # (step): before the first update of a step
-OnPacket = Callable[[int, tuple[int, ...]], None]  # (packet index, contributors): update it
 OnDeath = Callable[[int, int], None]  # (trainer, its whole steps): it has died
 OnSilence = Callable[[int, int, float], None]  # (trainer, its whole steps, seconds)
 
@@ -84,14 +82,9 @@ class PsServer:
         self._name = f"server {server_index} ({cluster.endpoints[server_index]})"
         self._expected = expected
         self._deadline_s = deadline_s
-        self._own_answers = own_answers
         trainers = len(cluster.trainers)
         self._packets = len(expected.gradients) + len(expected.tables) + bool(tables)
         self._shards: Shards = shards or SyncShards(trainers, self._packets)
-        self._whole_steps = WholeSteps(self._packets) if whole_steps else None
-        self._on_step_begin: OnStepBegin = lambda step: None
-        self._on_packet: OnPacket = lambda packet, contributors: None
-
         self._exchange = StepExchange(
             transport,
             cluster.trainers,
@@ -103,6 +96,16 @@ class PsServer:
         )
         self.gradients = self._exchange.gradients
         self.packets = self._exchange.rows
+        self._log = PacketLog(expected, cluster.trainers, bool(tables))
+        self._updates = PacketUpdates(
+            self._shards,
+            self._exchange,
+            self._log,
+            trainers=trainers,
+            dense=len(expected.gradients),
+            own_answers=own_answers,
+            whole_steps=WholeSteps(self._packets) if whole_steps else None,
+        )
         self._dense = len(expected.gradients)
         self._tables = {spec.name: i for i, spec in enumerate(expected.tables)}
         self._row_server = RowServer(
@@ -122,7 +125,6 @@ class PsServer:
         self._on_silence = on_silence
         self._heartbeat = Heartbeat(trainers, silence_s)
         self._asked_by = [0] * trainers  # control messages
-        self._log = PacketLog(expected, cluster.trainers, bool(tables))
         self._answers = Answers(
             transport,
             cluster.trainers,
@@ -148,7 +150,7 @@ class PsServer:
         packet ``index`` and updates its parameters.
         """
         transport, shards = self._transport, self._shards
-        self._on_step_begin, self._on_packet = on_step_begin, on_packet
+        self._updates.on_step_begin, self._updates.on_packet = on_step_begin, on_packet
         trainers = len(self._ranks)
         places = [(k, p) for k in range(trainers) for p in range(self._dense)]
         owners = [*range(trainers), *(k for k, _ in places)]
@@ -196,50 +198,14 @@ class PsServer:
     # -- the step path --
 
     def _update(self, update: DuePacket) -> None:
-        due = [update] if self._whole_steps is None else self._whole_steps.add(update)
-        if any(one.begins_step for one in due):
-            self._on_step_begin(self._shards.step)
-        for one in due:
-            self._apply(one)
-        for one in due:
-            self._answer(one)
+        self._updates.carry_out(update)
         if self._answers.awaited or self._tables or self._table_packet is not None:
             self._answer_reads()
 
     def _take_packet(self, trainer: int, packet: int) -> None:
-        if recorder.on:
-            self._log.arrived(trainer, packet)
-        update = self._shards.arrived(trainer, packet)
+        update = self._updates.arrived(trainer, packet)
         if update:
             self._update(update)
-
-    def _apply(self, update: DuePacket) -> None:
-        packet, contributors = update.packet, update.contributors
-        if packet < self._dense and contributors:
-            self._exchange.settle(packet)
-        if packet >= self._dense or contributors:
-            begin = time.monotonic_ns()
-            self._on_packet(packet, contributors)
-            if recorder.on and contributors:
-                self._log.applied(packet, contributors, begin)
-
-    def _answer(self, update: DuePacket) -> None:
-        """Send parameters that have been updated, and take the next gradients."""
-        packet, contributors, _, answers = update
-        exchange = self._exchange
-        if packet < self._dense and contributors:
-            if len(contributors) == len(self._ranks) and not self._own_answers:
-                exchange.answer_all(packet)
-                return
-            exchange.receive(packet, contributors)
-        for answered, trainers in answers:
-            if answered < self._dense:
-                exchange.answer(answered, trainers)
-
-    def _reached(self, packet: int, trainer: int, step: int) -> bool:
-        """Tell whether a packet is as a trainer must see it in ``step``."""
-        held = self._whole_steps is not None and self._whole_steps.holds(packet)
-        return not held and self._shards.reached(trainer, packet, step)
 
     # -- silence and deaths --
 
@@ -384,7 +350,7 @@ class PsServer:
         self._row_server.answer(self._tables_reached)
         if self._table_packet is not None:
             packet = self._table_packet
-            self.tables.answer(functools.partial(self._reached, packet))
+            self.tables.answer(functools.partial(self._updates.reached, packet))
         reached = self._verdicts.reached(set(range(len(self._ranks))) - self._closed)
         if reached is not None:
             verdict, witnesses = reached
@@ -394,7 +360,7 @@ class PsServer:
     def _tables_reached(self, trainer: int, step: int) -> bool:
         """Tell whether all tables are as a trainer must see them in ``step``."""
         packets = [self._dense + i for i in self._tables.values()]
-        return all(self._reached(packet, trainer, step) for packet in packets)
+        return all(self._updates.reached(packet, trainer, step) for packet in packets)
 
     # -- words --
 

@@ -17,7 +17,7 @@ import pyarrow.feather  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.columnar import blocks, text  # noqa: E402
+from hpcdist.columnar import blocks, text_source  # noqa: E402
 from hpcdist.columnar import files as columnar_files  # noqa: E402
 from hpcdist.columnar import rows as rows_module  # noqa: E402
 from hpcdist.errors import DataError  # noqa: E402
@@ -57,7 +57,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("ending", WRITERS)
 def test_every_format_gives_the_same_rows(monkeypatch, tmp_path, ending):
-    monkeypatch.setattr(text, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(text_source, "BLOCK_BYTES", 500)
     path = tmp_path / f"data.{ending}"
     WRITERS[ending](path)
     batches = list(fluid.data.read(path, ["id", "x", "word"], batch=33, types=None))

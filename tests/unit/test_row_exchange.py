@@ -14,8 +14,9 @@ from hpcdist.errors import CommError, TableError
 from hpcdist.ps import table_rpc
 from hpcdist.ps.async_shards import AsyncShards
 from hpcdist.ps.batch import LookupBatch, TableSpec
-from hpcdist.ps.client import PsClient, ServerArrays
+from hpcdist.ps.client import PsClient
 from hpcdist.ps.messages import REQUEST_TAG, Hello, MessageKind, encode_header
+from hpcdist.ps.packet_exchange import ServerArrays
 from hpcdist.ps.server import PsServer
 from hpcdist.ps.table import RowInitializer, RowOptimizer, SparseTable
 from tests.threads import run_threads

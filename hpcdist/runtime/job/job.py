@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
-
-import numpy as np
 
 from hpcdist import settings
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
-from hpcdist.errors import FeedError, HpcdistError, PlanError
+from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Control, Feed, Fetched
 from hpcdist.executor.scope import Scope, ScopeVariable
@@ -21,7 +19,6 @@ from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.registry import Meta
-from hpcdist.graph.variable import Parameter
 from hpcdist.ops.counter_random import draw_as_reader
 from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
@@ -31,17 +28,18 @@ from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.collective.hybrid_link import HybridLink
 from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
+from hpcdist.runtime.job.group_check import check_group
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.membership import Membership
+from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
 from hpcdist.runtime.job.set_values import SetValues
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import Adopted, TrainerLink
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
-from hpcdist.transpiler.hybrid import HybridGroup, served_plan
+from hpcdist.transpiler.hybrid import HybridGroup
 from hpcdist.transpiler.plan import Plan, trainer_plan
-from hpcdist.transpiler.program_roles import nested
 from hpcdist.transpiler.table_metadata import tables_looked_up
 from hpcdist.transpiler.turns import in_turns
 
@@ -87,8 +85,7 @@ class Job(Control):
             self._trainers, deadline_s, membership, local=local_feed, ranks=cluster.trainers
         )
         self._substitutes: ProgramCache[Program] = ProgramCache()
-        self._on_servers: frozenset[str] = frozenset()  # what servers compute of a plain script
-        self._only_there: frozenset[str] = frozenset()  # what no operator of trainers uses
+        self._server_side = NOTHING_ON_SERVERS  # of a plain script
         self._explicit = False
         self._has_trained = False
         draw_as_reader("")  # until it turns out that trainers read data of their own
@@ -125,7 +122,7 @@ class Job(Control):
         found = self._substitute_of(program)
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
-            on_servers = _held_by_servers(program, found, feed, self._only_there)
+            on_servers = self._server_side.fed(program, found, feed)
             also = [name for name in feed if name in self._link.also_on_servers(found)]
             if also:
                 self._link.settle(found)
@@ -138,7 +135,7 @@ class Job(Control):
             self._trained.add(scope)
         if self._set.some and program.trains and not self._explicit:
             by_hand, everything = self._set.take(scope)
-            self._refuse_what_servers_alone_read(everything)
+            self._server_side.refuse_changed(variable.name for variable in everything)
             self._link.expect_held(everything)
             self._batches.note_set(by_hand)
         if found.trains and self._batches.counts_rows(program):
@@ -176,38 +173,18 @@ class Job(Control):
             if name in own and own[name].persistable:
                 self._set.note(scope.var_or_new(name))
 
-    def _refuse_what_servers_alone_read(self, variables: Sequence[ScopeVariable]) -> None:
-        for variable in variables:
-            if variable.name in self._only_there:
-                raise PlanError(
-                    f"{variable.name!r} was changed on a trainer, by tensor.set, a feed or a "
-                    "program that writes it, but only the parameter servers hold and read it: feed "
-                    "a learning rate to the step, let a schedule of layers.learning_rate_scheduler "
-                    "compute it, or train without servers (no --pservers)"
-                )
-
-    def _feed_servers(self, found: Program, fed: Feed) -> None:
+    def _feed_servers(self, substitute: Program, fed: Feed) -> None:
         """Let servers have what a step is fed of theirs, before they have any of its gradients.
 
         Trainer 0 tells them: all are fed the same, or the step ends with an error.
         """
-        plan = served_plan(found)
-        alike = plan is not None and plan.mode.lockstep and self._batches.alike
-        rates = {value.name for value in plan.scheduled} if plan is not None else set()
-        for name, value in fed.items():
-            if not alike or self._explicit or name not in rates or np.size(value) != 1:
-                raise FeedError(
-                    f"feed {name!r}: the parameter servers hold and read it; they can be fed "
-                    "learning rates, one number each, in a plain script whose trainers are all fed "
-                    "the same; let a schedule of layers.learning_rate_scheduler compute it, or "
-                    "train without servers (no --pservers)"
-                )
+        alike = self._batches.alike and not self._explicit
+        rates = fed_rates(substitute, fed, fed_alike=alike)
         # Until all are here, one may still fetch what servers had in the step before.
         self.everyones(b"", f"the other trainers, to feed {', '.join(fed)}")
         peers = self.peers()
         if peers is not None and peers.trainer == 0:
-            numbers = {name: float(np.reshape(value, -1)[0]) for name, value in fed.items()}
-            peers.ask({"do": ASSIGN, "values": numbers})
+            peers.ask({"do": ASSIGN, "values": rates})
 
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: let all trainers begin alike."""
@@ -226,7 +203,7 @@ class Job(Control):
         if isinstance(program.distribution, HybridGroup):
             self._sum_dense()
         if isinstance(program.distribution, Group):
-            self._check_group(program.distribution)
+            check_group(program.distribution, self.cluster, self.role, self.transport.rank)
         if program.distribution != NOT_DISTRIBUTED:
             self._note_explicit()
             return self._link.substitute(program)
@@ -248,10 +225,7 @@ class Job(Control):
         own = [self._batches.share(one, len(self.cluster.trainers)) for one in mains]
         trainers, first = self._link.transpiled(own, startup)
         if servers:
-            written = (_written(one) - _written(t) for one, t in zip(mains, trainers))
-            self._on_servers = frozenset[str]().union(*written)
-            read = map(_used, mains)
-            self._only_there = frozenset[str]().union(*read).difference(*map(_used, trainers))
+            self._server_side = ServerSide.of(mains, trainers)
         for origin, transpiled in zip((*mains, startup), (*trainers, first)):
             self._substitutes.put(origin, self._link.substitute(transpiled))
         for one in () if self._serves else mains:
@@ -264,22 +238,6 @@ class Job(Control):
             if not self._serves:
                 random.seed(f"{self._seed}:{self.role.index}")
                 draw_as_reader(f"trainer {self.role.index}")
-
-    def _check_group(self, group: Group) -> None:
-        """Refuse a Program that was transpiled for other trainers than those of this job."""
-        told = (group.trainer_id, len(group.endpoints))
-        actual = (self.role.index, len(self.cluster.trainers))
-        if self.cluster.servers and not isinstance(group, HybridGroup):
-            raise HpcdistError(
-                f"rank {self.transport.rank} is {self.role} of a job with parameter servers, but "
-                f"the script transpiles in {group.mode} mode: start it without --pservers"
-            )
-        if told != actual:
-            raise HpcdistError(
-                f"rank {self.transport.rank} is trainer {actual[0]} of {actual[1]}, but the script "
-                f"transpiles for trainer {told[0]} of {told[1]}: use PADDLE_TRAINER_ID and "
-                "PADDLE_TRAINER_ENDPOINTS of the environment, or start as many ranks"
-            )
 
     @property
     def trainers(self) -> Transport:
@@ -318,11 +276,7 @@ class Job(Control):
             if scheduled is not None and local is not None:
                 own, join = self.shared_fetch(program, local)
                 return own, scheduled.completing(names, join)
-        for name in self._on_servers.intersection(names):
-            raise FeedError(
-                f"cannot fetch {name!r} on a trainer: it is computed on the servers; "
-                "fluid.io.save_persistables saves what they keep from step to step"
-            )
+        self._server_side.refuse_fetched(names)
         return names, self._batches.join(program, names)
 
     def join_uneven(self) -> None:
@@ -435,34 +389,6 @@ class Job(Control):
         self._link.end()
 
 
-def _held_by_servers(
-    program: Program, found: Program, feed: Feed, only_there: Collection[str]
-) -> list[str]:
-    """Return what is fed that servers have: parameters, and what trainers do not, as rates."""
-    own, left = program.global_block().vars, found.global_block().vars
-    fed = [name for name in feed if name in own]
-    there = [name for name in fed if program.trains and name in only_there]
-    return [
-        n
-        for n in fed
-        if n in there or n not in left or (isinstance(own[n], Parameter) and _is_routed(found, n))
-    ]
-
-
-def _is_routed(found: Program, parameter: str) -> bool:
-    plan = trainer_plan(found)
-    return plan is not None and any(route.parameter == parameter for route in plan.routes)
-
-
 def _is_startup(program: Program) -> bool:
     plan = trainer_plan(program)
     return plan is not None and plan.startup
-
-
-def _used(program: Program) -> set[str]:
-    ops = nested(program.global_block().ops)
-    return {name for op in ops for name in (*op.input_arg_names, *op.output_arg_names)}
-
-
-def _written(program: Program) -> set[str]:
-    return {name for op in program.global_block().ops for name in op.output_arg_names}

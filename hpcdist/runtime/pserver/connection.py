@@ -12,7 +12,8 @@ from hpcdist.errors import CommError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.graph.operator import Operator
-from hpcdist.ps.client import PsClient, ServerArrays, ServerPackets
+from hpcdist.ps.client import PsClient
+from hpcdist.ps.packet_exchange import ServerArrays, ServerPackets
 from hpcdist.runtime.pserver.exchange_plan import (
     STALENESS,
     STEP,

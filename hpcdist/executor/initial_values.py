@@ -1,0 +1,79 @@
+"""What a block reads before it writes: fed, or kept in the scope and initialized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.errors import GraphError
+from hpcdist.executor.analysis import reads, writes
+from hpcdist.executor.memory import meta_of
+from hpcdist.executor.scope import Scope
+from hpcdist.graph.block import Block
+from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import program_of
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.variable import Parameter
+from hpcdist.transpiler.sharded_updates import not_here, owners_of
+
+
+def known_metas(
+    block: Block,
+    scope: Scope,
+    ops: Sequence[Operator],
+    feeds: Mapping[str, Meta],
+    fetches: Sequence[str],
+    keeps: Callable[[str], bool],
+) -> dict[str, Meta]:
+    """Return what is known of values before the operators run: of feeds, and what a scope keeps.
+
+    ``keeps(name)`` tells whether a value outlives the run. GraphError for one that is read, or to
+    be fetched, and is not initialized.
+    """
+    known = dict(feeds)
+    made: set[str] = set()
+    for op in ops:
+        for name in reads(op):
+            if name in known or name in made or not keeps(name):
+                continue
+            if op.type == "listen_and_serv" and value_in(scope, name) is None:
+                continue  # a gradient that trainers will bring
+            known[name] = meta_of(_initialized(block, scope, name))
+        made.update(writes(op))
+    for name in fetches:
+        if name not in made and name not in known:
+            if block.find_var(name) is None:
+                raise GraphError(f"cannot fetch {name!r}: the program has no such variable")
+            known[name] = meta_of(_initialized(block, scope, name))
+    return known
+
+
+def value_in(scope: Scope, name: str) -> Any:
+    """Return the value of a variable of the scope; None without one."""
+    variable = scope.find_var(name)
+    return None if variable is None else variable.value
+
+
+def _initialized(block: Block, scope: Scope, name: str) -> Any:
+    table = block.find_var(name.removesuffix(grad_name("")))
+    if isinstance(table, Parameter) and table.is_distributed:
+        raise GraphError(
+            f"{name!r} is not an array: rows of the distributed table {table.name!r} are "
+            "created one by one, on servers if there are any; look up the rows of some ids "
+            f"with embedding(is_sparse=True, is_distributed=True, param_attr={table.name!r})"
+        )
+    value = value_in(scope, name)
+    program = program_of(block)
+    if value is None and name in not_here(program):
+        owner = owners_of(program)[name]
+        raise GraphError(
+            f"variable {name!r} is optimizer state that trainers divide (sharding): trainer "
+            f"{owner} holds it, so fetch it there; checkpoint.save saves all of it"
+        )
+    if value is None:
+        raise GraphError(
+            f"variable {name!r} is not initialized: run the startup program first "
+            "(exe.run(fluid.default_startup_program()))"
+        )
+    return value

@@ -1,0 +1,81 @@
+"""Which ranks of this host live, and which deaths end the job, as one of them can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcdist import runtime
+from hpcdist.launch.host_board import Fact, HostBoard
+from hpcdist.launch.report import Peer
+from hpcdist.launch.termination import lives
+
+
+class HostRanks:
+    """The ranks beside this one: their processes, and what they have noted on the board.
+
+    ``tolerant``: the job may go on without a rank that dies. ``excused`` are those that it has gone
+    on without.
+    """
+
+    def __init__(self, me: Peer, peers: Sequence[Peer], board: HostBoard, tolerant: bool) -> None:
+        self._me = me
+        self._peers = peers
+        self._board = board
+        self._tolerant = tolerant
+        # Those whose death can be seen: on this host, and not in a container of their own.
+        self.neighbours = [p for p in peers if p.host == me.host and p != me and lives(p.pid)]
+        self.excused: set[Peer] = set()
+        self._fates: dict[Peer, bool | None] = {}  # once the script has ended
+
+    def note_script_end(self) -> None:
+        """Note that this rank's death does no harm any more. Call it while the job still runs."""
+        self._fates = {peer: runtime.goes_on_without(peer.rank) for peer in self._peers}
+        self._board.note(Fact.DONE)
+
+    def remaining(self) -> list[Peer]:
+        """Return those that live and have not left MPI."""
+        gone = self._board.all(Fact.GONE)
+        return [peer for peer in self.neighbours if peer.pid not in gone and lives(peer.pid)]
+
+    def spared(self) -> list[Peer]:
+        """Return those that live and that SIGTERM has not come to."""
+        told = self._board.all(Fact.TERMINATED)
+        return [peer for peer in self.neighbours if peer.pid not in told and lives(peer.pid)]
+
+    def others_stay(self) -> bool:
+        """Tell whether one lives whose script has not called os._exit."""
+        exiting = self._board.all(Fact.EXITS)
+        return any(peer.pid not in exiting and lives(peer.pid) for peer in self.neighbours)
+
+    def departed(self) -> list[Peer]:
+        """Return those that have died."""
+        ended = [peer for peer in self.neighbours if not lives(peer.pid)]
+        gone = self._board.all(Fact.GONE)  # noted before the process ended
+        return [peer for peer in ended if peer.pid not in gone]
+
+    def dead(self) -> list[Peer]:
+        """Return those that have died, but for those that the job goes on without."""
+        return [peer for peer in self.departed() if peer not in self.excused]
+
+    def fatal(self) -> list[Peer]:
+        """Return the dead whose death ends the job."""
+        if not self._tolerant:
+            return self.dead()
+        return [peer for peer in self.dead() if self.goes_on_without(peer) is False]
+
+    def goes_on_without(self, peer: Peer) -> bool | None:
+        """Tell whether the job goes on without a rank; None while that is not decided."""
+        if self._board.all(Fact.REPORTS):  # the job is ending
+            return False
+        if self._tolerant and self.is_done(peer):
+            return True
+        return self._fates[peer] if self._fates else runtime.goes_on_without(peer.rank)
+
+    def is_done(self, peer: Peer) -> bool:
+        """Tell whether the script of a rank of this host has ended."""
+        return peer.pid in self._board.all(Fact.DONE)
+
+    def is_last(self) -> bool:
+        """Tell whether no other rank of the job lives, as far as this host can tell."""
+        others = [peer for peer in self._peers if peer != self._me]
+        return not any(peer.host != self._me.host or lives(peer.pid) for peer in others)
