@@ -17,7 +17,7 @@ from hpcdist.errors import DataError, DataNotImplementedError
 from hpcdist.executor import control
 from hpcdist.graph.variable import Variable
 from hpcdist.multi_slot.descriptions import Message, written
-from hpcdist.multi_slot.exchange import by_ids_among, shuffled_among
+from hpcdist.multi_slot.exchange import by_ids_among, check_agreed, shuffled_among
 from hpcdist.multi_slot.merging import id_keys, merged
 from hpcdist.multi_slot.pipe import lines_of
 from hpcdist.multi_slot.samples import (
@@ -332,12 +332,22 @@ class InMemoryDataset(DatasetBase):
         peers = None if fleet is None else _peers()
 
         def shuffle(samples: Samples, random: np.random.Generator) -> Samples:
-            if self._merge_size is not None and LINE_ID in samples.slots:
+            merge_size = self._merge_size if LINE_ID in samples.slots else None
+            if peers is not None:
+                settled = {
+                    "HPCDIST_SEED": settings.SEED.read(),
+                    "the number of its shuffles, with this one,": self._shuffles,
+                    "what set_merge_by_lineid has to merge (-1: nothing)": (
+                        -1 if merge_size is None else merge_size
+                    ),
+                }
+                check_agreed(peers.group, settled, peers.deadline_s)
+            if merge_size is not None:
                 if peers is None:
                     by_ids = arranged(samples, np.argsort(id_keys(samples), kind="stable"))
                 else:
                     by_ids = by_ids_among(peers.group, samples, peers.deadline_s)
-                samples = merged(by_ids, self._merge_size)
+                samples = merged(by_ids, merge_size)
             if peers is None:
                 return shuffled(samples, random)
             return shuffled_among(peers.group, samples, random, peers.deadline_s)

@@ -7,7 +7,7 @@ much as it holds. What comes goes straight to its place, so memory holds one col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -25,6 +25,23 @@ TAG = 930
 WHAT = "the other trainers' samples, to shuffle them"
 _NONE = Column(np.empty(0), np.zeros(1, np.int64))
 ROUND_BYTES = 4 << 20  # that a trainer sends to all others in a round
+
+
+def check_agreed(trainers: Transport, settled: Mapping[str, int], deadline_s: float) -> None:
+    """Raise DataError if a trainer has settled something otherwise than trainer 0. Collective.
+
+    Each would lay out samples otherwise, and they would come to other places than they are awaited.
+    """
+    own = np.array([*settled.values()], np.int64)
+    told = trainers.allgather_bytes(own.tobytes(), deadline_s, WHAT)
+    first, *others = (np.frombuffer(data, np.int64).tolist() for data in told)
+    for trainer, values in enumerate(others, 1):
+        for name, expected, got in zip(settled, first, values):
+            if got != expected:
+                raise DataError(
+                    f"global_shuffle: {name} is {got} on trainer {trainer}, and {expected} on "
+                    "trainer 0: all workers must have the same"
+                )
 
 
 def shuffled_among(

@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.errors import DataError, MissingNameError
 from hpcdist.multi_slot import merging
-from hpcdist.multi_slot.exchange import by_ids_among
+from hpcdist.multi_slot.exchange import by_ids_among, check_agreed
 from hpcdist.multi_slot.merging import id_keys
 from hpcdist.multi_slot.samples import LINE_ID, SampleSlot, arranged, concatenated
 from hpcdist.multi_slot.text import samples_of
@@ -143,6 +143,16 @@ def test_samples_of_one_id_meet_on_one_trainer(sizes):
         np.testing.assert_array_equal(got.values, wanted.values)
     owners = [{int(key) for key in id_keys(part)} for part in parts]
     assert sum(map(len, owners)) == len(set().union(*owners))
+
+
+def test_workers_that_shuffle_otherwise_are_told_so():
+    def shuffle(transport):
+        settled = {"the seed": 3, "what set_merge_by_lineid says": 2 + (transport.rank == 2)}
+        with pytest.raises(DataError, match="lineid says is 3 on trainer 2, and 2 on trainer 0"):
+            check_agreed(transport, settled, 60)
+        check_agreed(transport, {"the seed": 3}, 60)
+
+    run_in_world(3, shuffle)
 
 
 # descriptions
