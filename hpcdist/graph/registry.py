@@ -82,7 +82,7 @@ class OpDef:
     folds: its results are known when a Program is compiled if its operands are, see `Meta.numbers`.
     acts: it does something that nobody reads, so it runs even if nobody wants its results.
     flops: flops(*inputs, *outputs, **attrs) -> how many multiplications and additions the products
-        take that it computes, by its arrays; None: it computes something else.
+        take that it computes, by its arrays; None: something else takes it longer.
     rows: how it treats the rows of a batch, see `hpcdist.graph.rows`; None: a Program that applies
         it to values of the batch is refused where trainers share batches.
     """
@@ -104,7 +104,7 @@ class OpDef:
     values: Callable[..., Any] | None = None
     folds: bool = False
     acts: bool = False
-    flops: Callable[..., int] | None = None
+    flops: Callable[..., int | None] | None = None
     rows: Treatment | None = None
 
 

@@ -61,11 +61,12 @@ def _dense(meta: Any) -> Any:
     return meta if meta is None else Meta(meta.shape, meta.dtype)
 
 
-def of_gradients(flops: Callable[..., int]) -> Callable[..., int]:
+def of_gradients(flops: Callable[..., int | None]) -> Callable[..., int | None]:
     """Return what the gradient of a product of two takes: as much again for each factor's."""
 
-    def both(a: Any, b: Any, dout: Any, da: Any, db: Any, **attrs: Any) -> int:
-        return flops(a, b, dout, **attrs) * ((da is not None) + (db is not None))
+    def both(a: Any, b: Any, dout: Any, da: Any, db: Any, **attrs: Any) -> int | None:
+        one = flops(a, b, dout, **attrs)
+        return None if one is None else one * ((da is not None) + (db is not None))
 
     return both
 

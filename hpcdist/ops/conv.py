@@ -79,7 +79,13 @@ def _grad_bind(
     return in_sequence(steps + ([] if dx is None else [correlate_back(xp, c, w, dy, dx)]))
 
 
-def _flops(x: Any, w: Any, y: Any, **_: Any) -> int:
+# Filters in a group: with fewer, patches take longer to lay out than to multiply.
+_NARROW = 16
+
+
+def _flops(x: Any, w: Any, y: Any, groups: int, **_: Any) -> int | None:
+    if len(w) // groups < _NARROW:
+        return None
     return 2 * int(y.size) * math.prod(w.shape[1:])
 
 
@@ -193,8 +199,8 @@ def _transpose_grad_bind(
     return in_sequence(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)]))
 
 
-def _transpose_flops(x: Any, w: Any, y: Any, **attrs: Any) -> int:
-    return _flops(y, w, x)
+def _transpose_flops(x: Any, w: Any, y: Any, **attrs: Any) -> int | None:
+    return _flops(y, w, x, **attrs)
 
 
 for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):

@@ -440,10 +440,29 @@ def test_without_recordings_or_jinja2_it_says_what_to_do(tmp_path, capsys, monke
         ("matmul", [(5, 2, 3), (5, 3, 4), (5, 2, 4)], {}, 5 * 2 * (2 * 3 * 4)),
         ("matmul", [(3, 2), (3, 4), (2, 4)], {"transpose_X": True}, 2 * (2 * 3 * 4)),
         ("mul", [(2, 3, 4), (12, 5), (2, 5)], {}, 2 * (2 * 12 * 5)),
-        ("conv2d", [(2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 6, 6)], {}, 2 * (2 * 6 * 36) * (2 * 9)),
+        (
+            "conv2d",
+            [(2, 4, 8, 8), (32, 2, 3, 3), (2, 32, 6, 6)],
+            {"groups": 2},
+            2 * (2 * 32 * 36) * (2 * 9),
+        ),
         # Each number of the smaller image goes into a window of the larger one.
-        ("conv2d_transpose", [(2, 6, 6, 6), (6, 2, 3, 3), (2, 4, 8, 8)], {}, 2 * 432 * 18),
-        ("conv2d_grad", [(2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 6, 6), None, (6, 2, 3, 3)], {}, 15552),
+        ("conv2d_transpose", [(2, 16, 6, 6), (16, 2, 3, 3), (2, 2, 8, 8)], {}, 2 * 1152 * 18),
+        (
+            "conv2d_grad",
+            [(2, 2, 8, 8), (16, 2, 3, 3), (2, 16, 6, 6), None, (16, 2, 3, 3)],
+            {},
+            2 * 1152 * 18,
+        ),
+        # Of few filters in a group the products are not what takes the time.
+        ("conv2d", [(2, 1, 8, 8), (6, 1, 3, 3), (2, 6, 6, 6)], {}, None),
+        ("depthwise_conv2d", [(2, 32, 8, 8), (32, 1, 3, 3), (2, 32, 6, 6)], {"groups": 32}, None),
+        (
+            "conv2d_grad",
+            [(2, 1, 8, 8), (6, 1, 3, 3), (2, 6, 6, 6), None, (6, 1, 3, 3)],
+            {},
+            None,
+        ),
     ],
 )
 def test_operators_say_what_their_products_take(type_, shapes, attrs, flops):
