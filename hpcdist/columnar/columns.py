@@ -256,11 +256,11 @@ def _numbers(name: str, array: Any, rules: Rules) -> np.ndarray:
         array = pc.cast(pc.cast(array, pa.date32()), pa.int32())
         return _plain(pc.cast(array, pa.int64()))
     if kinds.is_timestamp(kind):
-        return _plain(pc.cast(pc.cast(array, pa.timestamp("us", kind.tz), safe=False), pa.int64()))
+        return _microseconds(name, array, pa.timestamp("us", kind.tz))
     if kinds.is_time(kind):
-        return _plain(pc.cast(pc.cast(array, pa.time64("us"), safe=False), pa.int64()))
+        return _microseconds(name, array, pa.time64("us"))
     if kinds.is_duration(kind):
-        return _plain(pc.cast(pc.cast(array, pa.duration("us"), safe=False), pa.int64()))
+        return _microseconds(name, array, pa.duration("us"))
     if kinds.is_decimal(kind):
         return _plain(pc.cast(array, pa.float64()))
     if kinds.is_float16(kind):
@@ -272,9 +272,22 @@ def _numbers(name: str, array: Any, rules: Rules) -> np.ndarray:
     raise DataError(f"column {name!r} has the type {kind}: expected numbers, text, dates or lists")
 
 
+def _microseconds(name: str, array: Any, kind: pa.DataType) -> np.ndarray:
+    """Return times as ``kind``, of microseconds, which finer ones are cut to."""
+    try:
+        cut = pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"column {name!r}: a time is too far to be told in 64 bits: {error}"
+        ) from None
+    return _plain(pc.cast(cut, pa.int64()))
+
+
 def _plain(array: Any) -> np.ndarray:
     """Return numbers as numpy's, without a copy if there are no nulls."""
-    return (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    if array.null_count:
+        array = array.fill_null(pa.scalar(0).cast(array.type))
+    return array.to_numpy(zero_copy_only=False)
 
 
 def _hashed(array: Any, buckets: int | None) -> np.ndarray:

@@ -139,6 +139,34 @@ def test_what_stands_for_nulls_must_fit(tmp_path):
         assert np.array_equal(batch["f"], np.float32([1.5, value]), equal_nan=True)
 
 
+def test_booleans_may_be_null(tmp_path):
+    path = tmp_path / "b.parquet"
+    table = {"id": [0, 1, 2], "b": [True, None, False], "l": [[True], [None, False], []]}
+    pq.write_table(pa.table(table), path)
+    with pytest.raises(DataError, match="row 1, column 'b': the value is null"):
+        list(fluid.data.read(path, ["b"], batch=9))
+    (batch,) = fluid.data.read(path, ["id"], batch=9, filters=[("b", "==", True)])
+    assert batch["id"].tolist() == [0]
+    (batch,) = fluid.data.read(path, ["b"], batch=9, on_bad="skip")
+    assert batch["b"].tolist() == [True, False]
+    (batch,) = fluid.data.read(path, ["b", "l"], batch=9, nulls=1)
+    assert batch["b"].tolist() == [True, True, False]
+    assert np.array(batch["l"]).tolist() == [True, True, False]
+    with pytest.raises(DataError, match="nulls: 2 cannot stand for nulls of column 'b'"):
+        list(fluid.data.read(path, ["b"], batch=9, nulls=2))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s", "UTC"), pa.duration("s")])
+def test_a_time_that_microseconds_cannot_tell_is_refused(tmp_path, kind):
+    path = tmp_path / "t.arrow"
+    with pa.OSFile(str(path), "wb") as file:
+        table = pa.table({"t": pa.array([1, 2**60], kind)})
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(DataError, match="column 't': a time is too far to be told in 64 bits"):
+        list(fluid.data.read(path, batch=9))
+
+
 # -- files -----------------------------------------------------------------------------------------
 def test_a_file_is_named_once_by_any_path(tmp_path):
     parquet(tmp_path)
