@@ -87,6 +87,34 @@ def test_all_reduce_and_reduce(shape, dtype, op, k, apart):
         assert torch.equal(ours, given)
 
 
+@WITH_AND_WITHOUT_MEMORY
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("length", [5, 280_000])  # of one piece of shared memory, and of several
+def test_sums_are_made_in_rank_order_whole_or_in_buckets(length, dtype, k):
+    pair = of_all(k)
+    rows = [
+        torch.randn(length, generator=torch.Generator().manual_seed(rank)).mul_(3**rank).to(dtype)
+        for rank in range(pair.size)
+    ]
+    total, backwards = rows[0].clone(), rows[-1].clone()
+    for row, other in zip(rows[1:], rows[-2::-1]):
+        total += row
+        backwards += other
+    assert pair.size < 3 or length < 1000 or not torch.equal(total, backwards), "order matters"
+    own, root = rows[dist.get_rank()], pair.size - 1
+    for bucket in (length, length // 3 + 1):
+        ours, there = own.clone(), own.clone()
+        for part in ours.split(bucket):
+            dist.all_reduce(part, group=pair.ours)
+        assert torch.equal(ours, total)
+        for part in there.split(bucket):
+            dist.reduce(part, root, group=pair.ours)
+        assert torch.equal(there, total if dist.get_rank() == root else own)
+    share = torch.empty(length, dtype=dtype)
+    dist.reduce_scatter(share, [own] * pair.size, group=pair.ours)
+    assert torch.equal(share, total)
+
+
 @drawn(10, dtype=ALL[:4], op=BITWISE, k=WHICH)
 def test_bitwise_reductions(dtype, op, k):
     pair = pair_of(k)

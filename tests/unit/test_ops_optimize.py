@@ -216,17 +216,15 @@ def test_a_binary_search_of_an_unsorted_list_misses_rows() -> None:
         assert found_by_search(np.arange(n)).all()
 
 
-def test_rows_lost_by_fluid_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("type", ["momentum", "rmsprop"])
+def test_rows_lost_by_fluid_can_be_kept(monkeypatch: pytest.MonkeyPatch, type: str) -> None:
     unsorted = rows_of(6, 2, 0)  # Fluid's search finds row 2 only
     moved = {}
     for setting in ("fluid", "exact"):
         monkeypatch.setenv("HPCDIST_SPARSE_ROWS", setting)
-        param, velocity = (
-            np.zeros((HEIGHT, WIDTH), np.float32),
-            np.zeros((HEIGHT, WIDTH), np.float32),
-        )
-        attrs = attrs_of("momentum", {})
-        bind_sparse_update(np, "momentum", attrs, param, RATE, [velocity])(unsorted)
+        param = np.zeros((HEIGHT, WIDTH), np.float32)
+        state = [np.zeros_like(param) for _ in UPDATES[type].state]
+        bind_sparse_update(np, type, attrs_of(type, {}), param, RATE, state)(unsorted)
         moved[setting] = sorted(np.flatnonzero(param.any(1)))
     assert moved == {"fluid": [2], "exact": [0, 2, 6]}
 
