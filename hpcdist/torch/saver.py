@@ -185,7 +185,7 @@ def _chosen(directory: Path) -> list[Any]:
         try:
             said = json.loads(found.read(SAID).tobytes())
             return [str(path), {"objects": dict(said["objects"]), "trainers": [*said["trainers"]]}]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{path}: malformed states of objects ({error!r})") from None
 
 

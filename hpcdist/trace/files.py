@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -13,14 +12,17 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcdist import plain_data
 from hpcdist.errors import TraceError
 from hpcdist.trace import programs
-from hpcdist.trace.events import EVENT
+from hpcdist.trace.events import EVENT, EventKind
 from hpcdist.trace.recorder import Recording
 
 T = TypeVar("T")
 FORMAT = 1
+MOST = plain_data.MAX_INTEGER  # of times in nanoseconds, and of other numbers
 _NAME = re.compile(r"events\.(\d+)\.npz")
 _SAID = re.compile(r"failure\.(\d+)\.txt")
 
@@ -85,10 +87,12 @@ def made(kind: type[T], facts: dict[str, Any]) -> T:
 
 
 def checked(value: Any, expected: type) -> Any:
-    """Return a text or a finite number as it is; TypeError for another value."""
+    """Return a text or a number within 2**62 as it is; TypeError or ValueError for another."""
     fits = (int, float) if expected is float else (expected,)
-    if type(value) not in fits or (expected is not str and not math.isfinite(value)):
-        raise TypeError(f"expected {expected.__name__}, got {value!r}")
+    if type(value) not in fits or (expected is not str and not -MOST <= value <= MOST):
+        raise TypeError(f"expected {expected.__name__}, got {value!r:.80}")
+    if expected is str:
+        value.encode()  # refuses what no page or terminal can show
     return value
 
 
@@ -117,15 +121,32 @@ def read(path: str | Path) -> RankRecording:
     """Return what `write` wrote; TraceError for another file."""
     try:
         with np.load(path, allow_pickle=False) as found:
+            if sum(part.file_size for part in found.zip.infolist()) > os.path.getsize(path):
+                raise ValueError("it would become larger than itself")  # `write` compresses nothing
             about = json.loads(found["about"].tobytes())
             events = found["events"]
         if about.pop("format") != FORMAT or events.dtype != EVENT:
             raise ValueError(f"expected format {FORMAT}")
+        names = plain_data.made(tuple[str, ...], about.pop("names"))
+        _check_events(events, len(names))
+        noted = plain_data.made(int, about.pop("noted"))
         ran = tuple(map(programs.from_plain, about.pop("programs", ())))
-        recording = Recording(events, tuple(about.pop("names")), about.pop("noted"), ran)
+        recording = Recording(events, names, noted, ran)
         return RankRecording(made(RankOfJob, about), recording)
     except Exception as error:  # zipfile, zlib and numpy raise all kinds for a damaged file
         raise TraceError(f"{path} is no recording of a rank: {error!r}") from error
+
+
+def _check_events(events: NDArray[Any], names: int) -> None:
+    """Raise ValueError for events that no recorder has noted."""
+    if events.ndim != 1:
+        raise ValueError(f"expected a row of events, got shape {events.shape}")
+    wrong = ~np.isin(events["kind"], list(EventKind))
+    wrong |= (events["name"] < 0) | (events["name"] >= names)
+    wrong |= (events["end"] < events["begin"]) | (events["peer"] < -1)
+    wrong |= (events["begin"] < -MOST) | (events["end"] > MOST)
+    if wrong.any():
+        raise ValueError(f"malformed event {events[wrong][0]}")
 
 
 def write_failure(directory: str | Path, rank: int, text: str) -> None:

@@ -196,7 +196,7 @@ def _parsed(line: str, path: Path, number: int | None = None) -> dict[str, Any]:
             raise ValueError("start and step must be integers")
         for name in found:
             float(found[name])
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         where = "its last line" if number is None else f"line {number}"
         raise MetricError(f"{path}: {where} is no line of metrics: {error!r}") from error
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from hpcdist.plain_data import made
 
 MOST_PROGRAMS = 8  # of a rank, the first that it runs
 MOST_OPERATORS = 4000  # of a Program, its first
@@ -64,26 +65,9 @@ class ProgramFacts:
         return asdict(self)
 
 
-def from_plain(found: Mapping[str, Any]) -> ProgramFacts:
-    """Return a Program from a file; TypeError or KeyError if it is none."""
-    return ProgramFacts(
-        kind=str(found["kind"]),
-        operators=tuple(
-            OperatorFacts(o["type"], tuple(o["reads"]), tuple(o["writes"]), o["role"])
-            for o in found["operators"]
-        ),
-        parameters=tuple(
-            ParameterFacts(p["name"], tuple(p["shape"]), int(p["nbytes"]))
-            for p in found["parameters"]
-        ),
-        left_out=int(found["left_out"]),
-        moved=tuple(
-            Moved(m["type"], int(m["operators"]), int(m["nbytes"]), _flops(m))
-            for m in found.get("moved", ())
-        ),
-    )
-
-
-def _flops(moved: Mapping[str, Any]) -> int | None:
-    flops = moved.get("flops")
-    return None if flops is None else int(flops)
+def from_plain(found: Any) -> ProgramFacts:
+    """Return a Program from JSON of a file; ValueError or KeyError if it is none."""
+    facts: ProgramFacts = made(ProgramFacts, found)
+    if facts.kind not in (TRAINS, SERVES, STARTS, RUNS):
+        raise ValueError(f"no kind of Program: {facts.kind!r:.80}")
+    return facts

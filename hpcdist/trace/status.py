@@ -157,5 +157,12 @@ def _read(path: Path, facts_of: Callable[[dict[str, Any]], T]) -> T:
         if found.pop("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
         return facts_of(found)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise TraceError(f"{path} does not tell of a job: {error!r}") from error

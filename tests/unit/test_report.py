@@ -347,7 +347,8 @@ def test_programs_are_written_and_read_as_they_were(tmp_path):
     (one, *_) = job()
     assert files.read(files.write(tmp_path, one)).recording.programs == one.recording.programs
     trains, serves = programs()
-    older = {key: value for key, value in trains.plain().items() if key != "moved"}
+    plain = json.loads(json.dumps(trains.plain()))
+    older = {key: value for key, value in plain.items() if key != "moved"}
     assert from_plain(older) == replace(trains, moved=())  # written when nothing was said of bytes
     assert {op.role for op in trains.operators} == {"forward", "backward", "exchange"}
     assert (trains.kind, serves.kind) == ("trains", "serves")
