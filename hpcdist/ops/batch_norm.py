@@ -93,6 +93,11 @@ def bind_batch_norm(
     x3, y3 = as_planes(x, data_layout), as_planes(y, data_layout)
     moments = (mean, variance, mean_out, variance_out, saved_mean, saved_deviation)
     of_batch = not (is_test or use_global_stats)
+    if of_batch and any(moment is None for moment in moments):
+        raise GraphError(
+            "batch_norm with is_test=False lacks one of its outputs MeanOut, VarianceOut, "
+            "SavedMean, SavedVariance: a model that normalizes by its batches has them all"
+        )
     if of_batch and x.size == scale.size:  # one element of each channel: as in Fluid, left alone
         return in_sequence(
             [partial(xp.copyto, y, x), partial(xp.copyto, saved_mean, x3.reshape(-1))]

@@ -12,7 +12,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.checkpoint.fluid_files import encoded
 from hpcdist.comm.process_manager import launched_size
-from hpcdist.errors import CheckpointError
+from hpcdist.errors import CheckpointError, GraphError
 from hpcdist.io.fluid_state import read_state
 from hpcdist.io.program_data import from_data, to_data
 from tests.forging import mutated
@@ -148,6 +148,17 @@ def test_operators_without_an_input_are_refused():
     said["blocks"][0]["ops"][0]["inputs"] = {"x": said["blocks"][0]["ops"][0]["inputs"]["X"]}
     with pytest.raises(CheckpointError, match="operator mul with X = None"):
         from_data(said, "f")
+
+
+def test_an_operator_that_lacks_an_output_that_it_computes_is_refused():
+    main = fluid.Program()
+    with fluid.program_guard(main, startup := fluid.Program()), fluid.unique_name.guard():
+        y = fluid.layers.batch_norm(fluid.data("x", [None, 3]))
+    said = to_data(main)
+    del said["blocks"][0]["ops"][-1]["outputs"]["SavedMean"]
+    with fluid.scope_guard(fluid.Scope()), pytest.raises(GraphError, match="lacks one of its out"):
+        fluid.Executor().run(startup)
+        fluid.Executor().run(from_data(said, "f"), {"x": np.ones((2, 3), np.float32)}, [y.name])
 
 
 def test_mutated_programs_are_built_or_refused():
