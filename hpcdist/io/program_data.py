@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,27 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.plain_data import made
 
 VERSION = 1
-_FACTS = ("shape", "dtype", "type", "persistable", "stop_gradient", "lod_level", "is_data")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is said of a variable beside its name."""
+
+    shape: Any  # integers, -1 where the batch size goes
+    dtype: str
+    type: str
+    persistable: bool
+    stop_gradient: bool
+    lod_level: int
+    is_data: bool
+
+
+_FACTS = tuple(field.name for field in fields(_Facts))
 
 
 def to_data(program: Program) -> dict[str, Any]:
@@ -67,7 +85,7 @@ def _variable(var: Variable) -> dict[str, Any]:
 
 
 def _as_variable(block: Block, said: Mapping[str, Any]) -> Variable:
-    facts = {name: said[name] for name in _FACTS}
+    facts = vars(made(_Facts, said)).copy()
     facts["shape"] = tuple(int(d) for d in facts["shape"])
     name = str(said["name"])
     if not said["parameter"]:
@@ -104,6 +122,8 @@ def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
     for slot in definition.inputs:
         if not slot.optional and len(inputs.get(slot.name, ())) != 1:
             raise ValueError(f"operator {said['type']} with {slot.name} = {inputs.get(slot.name)}")
+    made(tuple[str, ...], attrs.get(ROLE_VAR_ATTR, []))
+    Role(made(int, attrs.get(ROLE_ATTR, 0)))  # ValueError if it is none
     return Operator(block, str(said["type"]), inputs, outputs, attrs)
 
 
