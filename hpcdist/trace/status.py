@@ -8,7 +8,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ FORMAT = 1
 RUNS, ENDED, FAILED = "runs", "ended", "failed"
 PER_SECOND = 50  # files that all ranks of a job write together
 JOB = "job.json"
+MOST_RANKS = 1 << 20  # those that have not written yet are listed
 _NAME = re.compile(r"status\.(\d+)\.json")
 _LEFT = re.compile(r"status\.\d+\.json(\.\d+\.tmp)?")  # the latter by ranks that were killed
 
@@ -118,7 +118,7 @@ def write(directory: str | Path, status: RankStatus) -> None:
 def read_job(directory: str | Path) -> JobFacts:
     """Return which job writes here; TraceError if none does."""
     try:
-        return _read(Path(directory, JOB), partial(made, JobFacts))
+        return _read(Path(directory, JOB), _job_facts)
     except OSError as error:
         raise TraceError(
             f"no job writes into {directory} ({JOB}: {error.strerror}): start it with "
@@ -139,6 +139,13 @@ def read_all(directory: str | Path) -> list[RankStatus]:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise TraceError(f"{path} cannot be read: {error.strerror}") from error
     return sorted(found, key=lambda status: status.rank)
+
+
+def _job_facts(found: dict[str, Any]) -> JobFacts:
+    facts = made(JobFacts, found)
+    if not 0 < facts.ranks <= MOST_RANKS:
+        raise ValueError(f"expected 1 to {MOST_RANKS} ranks, got {facts.ranks}")
+    return facts
 
 
 def _status(found: dict[str, Any]) -> RankStatus:

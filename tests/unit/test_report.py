@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
+from hpcdist.errors import TraceError
 from hpcdist.executor.described import described
 from hpcdist.graph.registry import lookup, own_attrs
 from hpcdist.launch import graphs, job_report
@@ -353,6 +354,28 @@ def test_programs_are_written_and_read_as_they_were(tmp_path):
     assert {op.role for op in trains.operators} == {"forward", "backward", "exchange"}
     assert (trains.kind, serves.kind) == ("trains", "serves")
     assert sum(parameter.nbytes for parameter in serves.parameters) in (4 * 1200, 4 * 301)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": 99}, {"name": -1}, {"kind": 0}, {"end": -5}, {"peer": -2}, {"begin": -(1 << 63)}],
+)
+def test_events_that_nobody_noted_are_refused(tmp_path, wrong):
+    (one, *_) = job()
+    for field, value in wrong.items():
+        one.recording.events[field][2] = value
+    path = files.write(tmp_path, one)
+    with pytest.raises(TraceError, match="malformed event"):
+        files.read(path)
+
+
+def test_a_recording_that_unpacks_to_more_is_refused(tmp_path):
+    (one, *_) = job()
+    path = files.write(tmp_path, one)
+    with np.load(path) as found:
+        np.savez_compressed(path, about=found["about"], events=np.resize(found["events"], 10_000))
+    with pytest.raises(TraceError, match="larger than itself"):
+        files.read(path)
 
 
 def test_the_work_of_operators_is_known_from_shapes_but_for_looked_up_rows():

@@ -122,7 +122,14 @@ def test_a_status_is_read_as_it_was_written(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"job.json", "status.mine.json"}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 0}', '{"format": 1, "ranks": 2}'])
+MANY = json.dumps(
+    {"format": 1, "job": "", "script": "", "ranks": 1 << 40, "unix_s": 1, "every_s": 1}
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"format": 0}', '{"format": 1, "ranks": 2}', "[" * 100_000, MANY]
+)
 def test_other_files_are_refused_by_name(tmp_path, text):
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(TraceError, match=r"job.json does not tell of a job"):
