@@ -7,14 +7,18 @@ waited for it. What it cannot show is that a real GPU computes the same: tests/g
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import ctypes
 import functools
+import inspect
 import math
 import sys
+import textwrap
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,43 @@ class MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 
 
+class MemoryPool:
+    """Memory apart from all others': what is freed is given out again, by its size."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Memory]] = {}
+
+    def malloc(self, nbytes: int) -> MemoryPointer:
+        """Return memory; while a CUDA graph is recorded, only what was had before."""
+        free = self._free.setdefault(nbytes, [])
+        if not free:
+            MACHINE.refuse_capturing(f"cudaMalloc of {nbytes} bytes")
+        memory = free.pop() if free else Memory(nbytes, MACHINE.device)
+        pointer = MemoryPointer(memory, 0)
+        weakref.finalize(pointer, free.append, memory).atexit = False
+        return pointer
+
+
+def _malloc(nbytes: int) -> MemoryPointer:
+    MACHINE.refuse_capturing("memory that all share, and others have at the replay")
+    return MemoryPointer(Memory(nbytes, MACHINE.device), 0)
+
+
+def _allocator() -> Callable[[int], MemoryPointer]:
+    found: Callable[[int], MemoryPointer] = getattr(MACHINE.here, "allocator", _malloc)
+    return found
+
+
+@contextlib.contextmanager
+def using_allocator(malloc: Callable[[int], MemoryPointer]) -> Iterator[None]:
+    """Have this thread's arrays lie where ``malloc`` says."""
+    before, MACHINE.here.allocator = _allocator(), malloc
+    try:
+        yield
+    finally:
+        MACHINE.here.allocator = before
+
+
 class Flags:
     """What cupy tells of an array's layout; it knows no read-only arrays."""
 
@@ -50,16 +91,17 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __init__(
         self, shape: Any, dtype: Any = float, memptr: Any = None, *, _of: Any = None
     ) -> None:
-        """Make an array as cupy's class does; ``_of``: (a view of its bytes, the allocation)."""
+        """Make an array as cupy's class does; ``_of``: (a view of its bytes, what is allocated)."""
         if _of is None:
             shape = (shape,) if isinstance(shape, int) else tuple(shape)
             nbytes = math.prod(shape) * np.dtype(dtype).itemsize
             if memptr is None:
-                memptr = MemoryPointer(Memory(nbytes, MACHINE.device), 0)
+                memptr = _allocator()(nbytes)
             offset = memptr.ptr - memptr.mem.ptr
             raw = memptr.mem.bytes[offset : offset + nbytes]
-            _of = raw.view(dtype).reshape(shape), memptr.mem
-        self._view, self._memory = _of
+            _of = raw.view(dtype).reshape(shape), memptr
+        self._view, self._pointer = _of
+        self._memory: Memory = self._pointer.mem
 
     # -- what is known without waiting -------------------------------------------------------
     @property
@@ -101,7 +143,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return len(self._view)
 
     def _seen(self, view: np.ndarray) -> DeviceArray:
-        return DeviceArray((), _of=(view, self._memory))
+        return DeviceArray((), _of=(view, self._pointer))
 
     # -- what waits --------------------------------------------------------------------------
     def _waited(self) -> np.ndarray:
@@ -148,6 +190,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
         if not self.flags.c_contiguous:
             raise RuntimeError("Cannot set to non-contiguous array")
+        MACHINE.refuse_capturing("memory of the host, which a replay would read again")
         MACHINE.counts.uploads += 1
         view, source = self._view, np.ascontiguousarray(arr)
         alive = weakref.ref(_owner(source))
@@ -309,9 +352,11 @@ def _computed(
     """
     facts = facts or {}
     memories = [array._memory for array in _arrays((args, facts, out))]
+    # Like a kernel, which knows addresses, it keeps no array alive.
+    views, named = _replaced(args, _view), _replaced(facts, _view)
 
     def run() -> Any:
-        return work(*_replaced(args, _view), **_replaced(facts, _view))
+        return work(*views, **named)
 
     if out is not None:
         launch(run, memories)
@@ -321,11 +366,12 @@ def _computed(
             known = work(*_replaced(args, _shaped), **_replaced(facts, _shaped))
     several = isinstance(known, (tuple, list))
     made = [DeviceArray(np.shape(m), np.asarray(m).dtype) for m in (known if several else (known,))]
+    targets = [array._view for array in made]
 
     def fill() -> None:
         found = run()
-        for target, value in zip(made, found if several else (found,), strict=True):
-            np.copyto(target._view, value)
+        for target, value in zip(targets, found if several else (found,), strict=True):
+            np.copyto(target, value)
 
     launch(fill, [*memories, *(m._memory for m in made)])
     return type(known)(made) if several else made[0]
@@ -587,6 +633,8 @@ class Module(types.ModuleType):
             Stream=Stream,
             Event=Event,
             get_current_stream=lambda device_id=-1: MACHINE.current(),
+            MemoryPool=MemoryPool,
+            using_allocator=using_allocator,
         )
 
     def empty(self, shape: Any, dtype: Any = float) -> DeviceArray:
@@ -609,11 +657,12 @@ class Module(types.ModuleType):
         def call(*args: Any) -> None:
             for arg in args:
                 assert isinstance(arg, (DeviceArray, np.generic)), type(arg)
+            views = _replaced(args, _view)
 
             def run() -> None:
                 MACHINE.here.fusing = True
                 try:
-                    assert function(*_replaced(args, _view)) is None
+                    assert function(*views) is None
                 finally:
                     MACHINE.here.fusing = False
 
@@ -650,13 +699,17 @@ class _Jit(types.ModuleType):
 
     def rawkernel(self) -> Callable[[Callable[..., None]], Any]:
         def made(function: Callable[..., None]) -> Any:
+            source = ast.parse(textwrap.dedent(inspect.getsource(function)))
+            if any(isinstance(node, (ast.Break, ast.Continue)) for node in ast.walk(source)):
+                raise NotImplementedError("CuPy 13 compiles neither break nor continue")
+
             def call(grid: Shape, block: Shape, args: tuple[Any, ...]) -> None:
                 assert 0 < math.prod(block) <= 1024 and math.prod(grid) > 0
                 for arg in args:
                     assert isinstance(arg, (DeviceArray, int, float, np.generic)), type(arg)
+                views = _replaced(args, _view)
 
                 def run() -> None:
-                    views = _replaced(args, _view)
                     numbers = list(range(math.prod(grid) * math.prod(block)))
                     MACHINE.random.shuffle(numbers)
                     for self._here.number in numbers:

@@ -33,6 +33,7 @@ class Counts:
     uploads: int = 0
     downloads: int = 0
     waits: int = 0  # times that the host stood still for a stream or an event
+    replays: int = 0  # CUDA graphs launched (`support_graphs`)
 
     def clear(self) -> None:
         for field in fields(self):
@@ -40,7 +41,11 @@ class Counts:
 
 
 class Memory:
-    """One allocation on a GPU; its bytes are poison at first, and again when it is freed."""
+    """One allocation on a GPU; its bytes are poison at first, and again when it is freed.
+
+    As cupy's pool gives freed memory to whoever asks next on the same stream, it is poison for what
+    is launched there later, and for all other streams at any time.
+    """
 
     def __init__(self, nbytes: int, device: int) -> None:
         self.bytes = np.full(nbytes, 0xFF, np.uint8)
@@ -50,6 +55,9 @@ class Memory:
             MACHINE.next_address += -(-(nbytes + 1) // 512) * 512
             MACHINE.addresses.append(self.ptr)
             MACHINE.allocations[self.ptr] = weakref.ref(self)
+        # A finalizer runs anywhere, so it takes no lock.
+        freed = weakref.finalize(self, MACHINE.freed.append, (self.bytes, MACHINE.current()))
+        freed.atexit = False
 
 
 class Machine:
@@ -66,6 +74,7 @@ class Machine:
         self.busy: list[Stream] = []
         self.here = threading.local()  # the device and the streams of a thread
         self.null: dict[int, Stream] = {}
+        self.freed: deque[tuple[np.ndarray, Stream]] = deque()  # not yet poison
         self.restarts = 0
 
     def restart(self, seed: int = 0) -> None:
@@ -97,10 +106,24 @@ class Machine:
         if entered:
             stream: Stream = entered[-1]
             return stream
+        return self.default()
+
+    def default(self) -> Stream:
+        """Return the stream of this thread's GPU on which work is put where none is said."""
         with self.lock:
             if self.device not in self.null:
                 self.null[self.device] = Stream(null=True)
             return self.null[self.device]
+
+    @property
+    def capturing(self) -> Stream | None:
+        """The stream on which this thread records a CUDA graph."""
+        return getattr(self.here, "capturing", None)
+
+    def refuse_capturing(self, what: str) -> None:
+        """RuntimeError, as CUDA's, for what a CUDA graph cannot have in it."""
+        if self.capturing is not None:
+            raise RuntimeError(f"cudaErrorStreamCaptureUnsupported: {what}")
 
     # -- memory ------------------------------------------------------------------------------
     def at(self, ptr: int, nbytes: int) -> np.ndarray:
@@ -117,6 +140,7 @@ class Machine:
     def turn(self, wanted: Stream | None = None) -> bool:
         """Do the next work of one stream, more often than not the one ``wanted``."""
         with self.lock:
+            self.poison()
             if not self.busy:
                 return False
             stream = self.random.choice(self.busy)
@@ -129,8 +153,17 @@ class Machine:
                     self.busy.remove(stream)
             return ended
 
+    def poison(self) -> None:
+        """Put what becomes of freed memory behind all that was launched before."""
+        while self.freed:
+            memory, stream = self.freed.popleft()
+            stream.tasks.append(lambda memory=memory: memory.fill(0xFF) is None)
+            if len(stream.tasks) == 1:
+                self.busy.append(stream)
+
     def wait(self, ended: Callable[[], bool], stream: Stream) -> None:
         """Stand still until something has happened on a stream."""
+        self.refuse_capturing("the host waits")
         self.counts.waits += 1
         end = time.monotonic() + LIMIT_S
         while not ended():
@@ -145,19 +178,25 @@ class Stream:
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
         self.tasks: deque[Task] = deque()
+        self.recorded: list[Callable[[], None]] | None = None  # while it records a CUDA graph
         self.device = MACHINE.device
         with MACHINE.lock:
             self.ptr = next(_numbers)
             MACHINE.streams[self.ptr] = self
 
     def push(self, task: Task) -> None:
+        MACHINE.refuse_capturing("more than kernels of one stream")
         with MACHINE.lock:
+            MACHINE.poison()
             self.tasks.append(task)
             if len(self.tasks) == 1:
                 MACHINE.busy.append(self)
 
     def launch(self, work: Callable[[], None]) -> None:
-        """Put work behind all else on this stream."""
+        """Put work behind all else on this stream, or into the graph that it records."""
+        if self.recorded is not None:
+            self.recorded.append(work)
+            return
 
         def task() -> bool:
             with np.errstate(all="ignore"):  # a GPU warns of nothing
@@ -268,8 +307,10 @@ def launch(work: Callable[[], None], memories: Sequence[Memory]) -> None:
                 "Array device must be same as the current device: array device = "
                 f"{memory.device} while current = {device}"
             )
-    MACHINE.counts.launches += 1
-    MACHINE.current().launch(work)
+    stream = MACHINE.current()
+    if stream.recorded is None:
+        MACHINE.counts.launches += 1
+    stream.launch(work)
 
 
 _numbers = itertools.count(1)

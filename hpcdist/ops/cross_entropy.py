@@ -77,6 +77,7 @@ define(
     attrs={"ignore_index": -100},
     infer=lambda label, match, x_shape, dy, **_: Meta(x_shape.shape[:-1], dy.dtype),
     bind=_cross_entropy2_grad_bind,
+    shape_only=("XShape",),
 )
 
 # -- soft labels: probabilities -----------------------------------------------------------------

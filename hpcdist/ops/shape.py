@@ -142,6 +142,7 @@ define(
     bind=_copy_grad_bind,
     grad=second.linear("reshape2"),
     alias={"X@GRAD": "Out@GRAD"},
+    shape_only=("XShape",),
 )
 for _type, _rule, _attrs, _rows in (
     ("flatten2", _flattened, {"axis": 1}, rows.flattened),
@@ -170,6 +171,7 @@ for _type, _rule, _attrs, _rows in (
         bind=_copy_grad_bind,
         grad=second.linear(_type),
         alias={"X@GRAD": "Out@GRAD"},
+        shape_only=("XShape",),
     )
 
 
@@ -214,6 +216,7 @@ define(
     infer=_before,
     bind=_transpose_grad_bind,
     grad=second.linear("transpose2"),
+    shape_only=("XShape",),
 )
 
 

@@ -213,3 +213,19 @@ def test_random_programs(monkeypatch, first):
                 message = f"seed {seed}: {program.ops}"
                 np.testing.assert_allclose(b, a, rtol=2e-4, atol=2e-4 * scale, err_msg=message)
     assert compared > 3
+
+
+def test_what_reads_a_shape_only_parts_no_run(monkeypatch):
+    """A transposed or reshaped value, and probabilities of classes, as most networks have them."""
+
+    def network(x, label):
+        pieces = fluid.layers.reshape(fluid.layers.fc(x, 12), [-1, 3, 4])
+        turned = fluid.layers.transpose(pieces, [0, 2, 1])
+        flat = fluid.layers.flatten(fluid.layers.fc(turned, 2, act="relu", num_flatten_dims=2))
+        wide = fluid.layers.unsqueeze(fluid.layers.fc(flat, 5, act="softmax"), [1])
+        guess = fluid.layers.squeeze(wide, [1])
+        return fluid.layers.mean(fluid.layers.cross_entropy(guess, label))
+
+    (own, _, _), (fused, exe, main) = (trained(monkeypatch, how, network) for how in KERNELS)
+    assert_alike(fused, own)
+    assert all(types[0] == TYPE and {*types[1:]} == {"sgd"} for types in types_of(exe, main))

@@ -1,0 +1,122 @@
+"""Steps that are CUDA graphs, over stand-ins: what they compute, and how little they launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import hpcdist as fluid  # noqa: E402
+from hpcdist.executor.traced import TracedSegment  # noqa: E402
+from tests import support_device, support_graphs  # noqa: E402
+from tests.support_streams import MACHINE, Counts  # noqa: E402
+from tests.unit.test_launches import mlp, wide_and_deep, word2vec  # noqa: E402
+
+
+@pytest.fixture(autouse=True, params=[0, 1, 2])
+def cupy(monkeypatch, request):
+    monkeypatch.setenv("HPCDIST_KERNELS", "fused")
+    support_graphs.install(monkeypatch)
+    return support_device.install(monkeypatch, seed=request.param)
+
+
+class Training:
+    """A model that trains at a place, with batches drawn by the step's number."""
+
+    def __init__(self, build, place):
+        self.main, startup, self.scope = fluid.Program(), fluid.Program(), fluid.Scope()
+        self.main.random_seed = startup.random_seed = 5
+        with fluid.unique_name.guard(), fluid.program_guard(self.main, startup):
+            self.loss, self.batch = build()
+        self.exe = fluid.Executor(place)
+        self.exe.run(startup, scope=self.scope)
+
+    def step(self, number, fetch=True):
+        feed = self.batch(np.random.default_rng(number))
+        fetched = [self.loss] if fetch else []
+        got = self.exe.run(self.main, feed, fetched, scope=self.scope)
+        return float(got[0][0]) if fetch else None
+
+
+def losses(training):
+    found = [training.step(i) for i in range(4)]
+    for i in range(4, 8):
+        training.step(i, fetch=False)
+    return found + [training.step(i) for i in range(8, 11)]
+
+
+def mixed():
+    """A perceptron in mixed precision: Lamb takes memory while it computes."""
+    x, label = fluid.data("x", [None, 6]), fluid.data("label", [None, 1], "int64")
+    score = fluid.layers.fc(fluid.layers.fc(x, 8, act="relu"), 3)
+    loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
+    fluid.contrib.mixed_precision.decorate(fluid.optimizer.Lamb(0.01)).minimize(loss)
+    return loss, lambda rng: {
+        "x": rng.standard_normal((4, 6), np.float32),
+        "label": rng.integers(0, 3, (4, 1)),
+    }
+
+
+# Kernels by themselves, and replays, of a step: a limit is what one takes today.
+LIMITS = {mlp: (0, 1), mixed: (0, 1), wide_and_deep: (52, 2), word2vec: (33, 7)}
+
+
+@pytest.mark.parametrize("build", LIMITS, ids=lambda build: build.__name__)
+def test_replayed_steps_give_what_single_operators_give(build, monkeypatch):
+    got = losses(Training(build, fluid.CUDAPlace(0)))
+    monkeypatch.setenv("HPCDIST_KERNELS", "own")
+    near = 5e-3 if build is mixed else 1e-5
+    np.testing.assert_allclose(got, losses(Training(build, fluid.CPUPlace())), rtol=near)
+
+
+@pytest.mark.parametrize("build", LIMITS, ids=lambda build: build.__name__)
+def test_a_step_is_few_launches_and_no_wait(build):
+    training = Training(build, fluid.CUDAPlace(0))
+
+    def counted(number) -> Counts:
+        MACHINE.current().synchronize()
+        MACHINE.counts.clear()
+        training.step(number, fetch=False)
+        return replace(MACHINE.counts)
+
+    for number in range(3):  # computed, recorded, replayed
+        counted(number)
+    quiet = counted(3)
+    launches, replays = LIMITS[build]
+    assert quiet.waits == quiet.downloads == quiet.hidden == 0
+    assert quiet.launches <= launches and quiet.replays <= replays
+    assert quiet.replays > 0
+
+
+def test_a_wrong_label_of_a_replayed_step_is_told_before_any_value():
+    training = Training(mixed, fluid.CUDAPlace(0))
+    wrong = {**training.batch(np.random.default_rng(0)), "label": np.full((4, 1), -3)}
+    for number in range(3):  # computed, recorded, replayed
+        training.exe.run(training.main, wrong, [], scope=training.scope)
+        with pytest.raises(fluid.HpcdistError, match=r"id -3 is outside 0\.\.2"):
+            training.step(number)
+        assert np.isfinite(training.step(number))
+
+
+def test_what_cannot_be_recorded_is_launched_as_before_and_says_so(monkeypatch):
+    launch = TracedSegment.launch
+
+    def refused(segment):
+        if MACHINE.capturing is not None:
+            raise RuntimeError("cuBLAS has no workspace")
+        launch(segment)
+
+    monkeypatch.setattr(TracedSegment, "launch", refused)
+    training = Training(mixed, fluid.CUDAPlace(0))
+    training.step(0)
+    with pytest.warns(UserWarning, match="not replayed as a CUDA graph.*no workspace"):
+        training.step(1)
+    got = [training.step(number) for number in range(2, 5)]
+    assert MACHINE.counts.replays == 0
+    monkeypatch.setenv("HPCDIST_KERNELS", "own")
+    other = Training(mixed, fluid.CPUPlace())
+    wanted = [other.step(number) for number in range(5)][2:]
+    np.testing.assert_allclose(got, wanted, rtol=5e-3)
