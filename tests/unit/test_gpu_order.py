@@ -14,12 +14,13 @@ import pytest
 import hpcdist as fluid
 from hpcdist import device
 from hpcdist.comm import nccl_communicator, watchdog
-from hpcdist.errors import FeedError
+from hpcdist.errors import FeedError, HpcdistError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
 from hpcdist.graph.registry import Meta
 from hpcdist.ops import labels
 from hpcdist.ops.by_torch import tensor_on
+from hpcdist.ops.run_kernels import add_runs
 from hpcdist.ops.selected_rows import SelectedRows
 from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
 from tests.support_streams import LIMIT_S, MACHINE, Stream
@@ -66,6 +67,23 @@ def test_an_address_of_the_host_is_none_of_a_gpu():
     with pytest.raises(AssertionError, match="was freed"):
         MACHINE.at(ptr, 24)
     assert not hasattr(MODULE.zeros(2).flags, "writeable")
+
+
+def test_memory_that_is_freed_is_poison_for_all_but_what_was_launched_before():
+    seen = set()
+    for seed in range(20):
+        MACHINE.restart(seed)
+        array, kept, other = asarray(np.ones(1)), MODULE.empty(2), MODULE.cuda.Stream()
+        kept[:1] = array
+        MACHINE.current().synchronize()
+        with other:
+            kept[1:] = array  # nobody keeps the array until then
+        del array
+        MACHINE.current().synchronize()
+        other.synchronize()
+        assert kept[0].item() == 1
+        seen.add(str(kept[1].item()))
+    assert seen == {"1.0", "nan"}
 
 
 def test_every_thread_has_a_current_device_of_its_own():
@@ -252,6 +270,12 @@ def test_repeats_take_one_kernel_and_no_wait_and_are_added_in_order():
     assert merged.value.get().tobytes() == expected[:3].tobytes()
     once = rows.totals(again=False).value.get()
     assert once.shape == values.shape and (once != 0).any(1).sum() == 3
+
+
+def test_more_elements_than_a_kernel_has_threads_are_refused():
+    rows, total = range(2**26), SimpleNamespace(shape=(2**26, 64))
+    with pytest.raises(HpcdistError, match=r"67108864 rows of 64 has 4294967296 elements"):
+        add_runs(MODULE, rows, None, None, total, False)
 
 
 def test_no_rows_at_all():
