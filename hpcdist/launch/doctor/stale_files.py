@@ -20,7 +20,7 @@ SHARED = Path("/dev/shm")
 PROCESSES = Path("/proc")
 # Open MPI's segments and windows, MPICH's, UCX's; ours.
 OF_JOBS = re.compile(
-    r"(vader_segment\.|sm_segment\.|osc_\w+\.|mpich_shar_tmp|ucx_shm_posix_|hpcdist-)"
+    r"(vader_segment\.|sm_segment\.|osc_\w+\.|mpich_sh(ar_tmp|m_)|ucx_shm_posix_|hpcdist-)"
 )
 OLD_S = 60.0  # younger ones are left alone at the start of a job, without a look at processes
 FIRST_NAMESPACE = "pid:[4026531836]"  # of processes: there all of a machine can be seen
