@@ -179,8 +179,8 @@ class Watch:
         latest = recorder.latest(self._noted)
         lost = latest.noted - self._noted > len(latest.events)
         begin_ns = int(latest.events["end"][0]) if lost else self._last_ns
-        # Programs of torch's have no steps but those that the script names.
-        step = here.step or metric_log.step
+        # Of a script of torch's those that it names, or else those of its optimizer.
+        step = here.step or metric_log.step or status.last_step(latest) or self._step
         made = step - self._step if self._step else 0  # it may have been restored before
         if not lost and (steps := status.steps_in(latest)):
             made = steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import monotonic_ns
 from typing import Any, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from hpcdist.torch.by_messages import Channel
 from hpcdist.torch.in_memory import HostMemory
 from hpcdist.torch.job import TorchJob
 from hpcdist.torch.signature import Call, agree
+from hpcdist.torch.steps import steps as step_log
 from hpcdist.torch.work import MpiWork
 
 InMemory: TypeAlias = Callable[[HostMemory], Steps] | None
@@ -94,6 +96,7 @@ class GroupQueue:
 
         In shared memory that costs nothing; else it is asked at a debug level only.
         """
+        began = monotonic_ns() if step_log.detailed else 0
         if self.memory is not None:
             own = call.encoded()
             self.memory.tell(own)
@@ -110,6 +113,8 @@ class GroupQueue:
         if self.memory is None or memory is None:
             yield from messages(self.channel)
         then()
+        if began:
+            step_log.collective(call, began)
 
 
 def _meet_first(

@@ -15,6 +15,7 @@ from hpcdist.comm.lanes import Mover
 from hpcdist.comm.process_manager import launched_size
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import LaunchError
+from hpcdist.torch import steps
 from hpcdist.torch.servers import serve
 from hpcdist.torch.store import Keeper, MpiStore
 
@@ -70,6 +71,7 @@ def _begin(within_s: float | None) -> TorchJob:
     asking = world.subset(trainers, 2)
     keeper = Keeper(asking) if messages.rank == 0 else None
     store = MpiStore(asking, keeper, deadline_s)
+    steps.observe()
     found = TorchJob(messages, store, Mover(world.policy), deadline_s)
 
     def leave() -> None:

@@ -50,12 +50,17 @@ class StepTimes:
 
 
 def chosen_step(ranks: Sequence[RankRecording]) -> int | None:
-    """Return a step in the middle of those whose operators all trainers have noted."""
+    """Return a step in the middle of those whose details all trainers have noted.
+
+    These are operators, or in a script of PyTorch's sums.
+    """
     common: set[int] | None = None
     for rank in ranks:
         events = rank.recording.events
         steps = set(events[events["kind"] == EventKind.STEP]["step"].tolist())
-        steps &= set(events[events["kind"] == EventKind.OPERATOR]["step"].tolist())
+        operators = events["kind"] == EventKind.OPERATOR
+        details = operators if operators.any() else events["kind"] == EventKind.SUM
+        steps &= set(events[details]["step"].tolist())
         if rank.of.role != "PSERVER":
             common = steps if common is None else common & steps
     found = sorted(common or ())

@@ -95,6 +95,12 @@ def steps_in(recording: Recording) -> int:
     return int((recording.events["kind"] == EventKind.STEP).sum())
 
 
+def last_step(recording: Recording) -> int:
+    """Return how many training steps there had been by the last that is recorded. Pure."""
+    numbers = recording.events["step"][recording.events["kind"] == EventKind.STEP]
+    return int(numbers[-1]) + 1 if len(numbers) else 0
+
+
 def pace(every_s: float, ranks: int) -> float:
     """Return how often a rank writes: so that a large job leaves its file system in peace. Pure."""
     return max(every_s, ranks / PER_SECOND)

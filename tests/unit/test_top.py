@@ -277,7 +277,8 @@ def test_waits_of_the_scripts_thread_are_counted_within_the_time():
         (EventKind.STEP, 0, 7, 150, 600),
     )
     assert status.waits_within(found, 7, 100, 1100) == Waits(0.35, "sums")
-    assert status.steps_in(found) == 1
+    assert status.steps_in(found) == status.last_step(found) == 1
+    assert status.last_step(recording()) == 0
     assert status.waits_within(recording(), 7, 0, 10) == Waits()
 
 
