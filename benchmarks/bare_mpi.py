@@ -128,7 +128,7 @@ def train(comm: MPI.Comm, case: Case, warmup: int, steps: int) -> None:
 
 
 def serve(comm: MPI.Comm, case: Case, steps: int) -> None:
-    """Be a server: the ranks behind the trainers. Sums run in trainer order."""
+    """Be a server: the ranks after the trainers. Sums run in trainer order."""
     work = []
     for block in reversed([b for b in place(case) if b.rank == comm.rank]):
         initial = 0.0 if block.kind == "bias" else case.weight

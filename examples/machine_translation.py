@@ -7,7 +7,7 @@ A recurrent encoder reads a sentence in both directions. The decoder is a cell o
 step it looks at the words of the sentence, each as much as it fits (attention), and says the next
 word. It is trained on the words of the translation; afterwards it goes on from its own words and
 keeps the best beams. Sentences are made up: every word has one translation, but an adjective comes
-behind its noun. After each epoch the script prints the cost of a sentence, and how many words and
+after its noun. After each epoch the script prints the cost of a sentence, and how many words and
 sentences of a test set are translated rightly; on many ranks they are those of a single process.
 """
 

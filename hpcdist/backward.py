@@ -201,7 +201,7 @@ def _refuse_second_derivatives(
     for name in sorted(targets & crossed.keys()):
         raise GraphError(
             f"gradients: {name!r} depends on operator {crossed[name].type!r}, which has no "
-            "gradient of its own: second derivatives are not there; set stop_gradient=True on "
+            "gradient of its own: second derivatives are not supported; set stop_gradient=True on "
             "the first gradient if it is meant to be a constant"
         )
 

@@ -78,7 +78,7 @@ def _settled() -> list[Late]:
 
 
 def upload(array: Any, host: np.ndarray) -> None:
-    """Copy a host array into one of a GPU, of the same shape and type, behind its kernels.
+    """Copy a host array into one of a GPU, of the same shape and type, after its kernels.
 
     The host array may be changed or freed at once: the copy is made from memory of its own.
     """

@@ -25,7 +25,7 @@ Levels = Sequence[Sequence[int]]
 
 
 class LoDTensor:
-    """Rows [n, ...] of all sequences, one sequence behind the other, and where each begins."""
+    """Rows [n, ...] of all sequences, one sequence after the other, and where each begins."""
 
     def __init__(self, value: Any = None, sequences: Lod | None = None) -> None:
         self.value: np.ndarray | None = None if value is None else np.asarray(value)
@@ -163,7 +163,7 @@ def flattened(nested: Iterable[Any], levels: int) -> tuple[list[Any], list[list[
 
 
 def concatenated(tensors: Sequence[LoDTensor]) -> LoDTensor:
-    """Return the sequences of all tensors, one behind the other.
+    """Return the sequences of all tensors, one after the other.
 
     A row in no sequence, which says that nothing was found, stays only if there is no other.
     """

@@ -19,7 +19,7 @@ from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, Role
 from hpcdist.graph.variable import Variable
 
-AGAIN = "@RECOMPUTED"  # behind the name of a value: the same, computed again
+AGAIN = "@RECOMPUTED"  # after the name of a value: the same, computed again
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def recompute(block: Block, begin: int, checkpoints: Sequence[Variable | str]) -
     """Let the backward operators, from position ``begin`` on, read values that are computed again.
 
     What cannot be had again with the same bits stays as it is: random numbers, moving averages
-    (batch_norm), loops, rows looked up in tables. The values behind the last checkpoint are read at
+    (batch_norm), loops, rows looked up in tables. The values after the last checkpoint are read at
     once, so they stay, too. Raises GraphError for a checkpoint that the forward pass does not
     compute.
     """

@@ -187,7 +187,7 @@ class Rule:
 
     @property
     def powers(self) -> int:
-        """How many powers of beta the rate is made from: states behind those it moves."""
+        """How many powers of beta the rate is made from: states after those it moves."""
         return 0 if self.rate is None else len(inspect.signature(self.rate.py_func).parameters) - 1
 
     @property

@@ -24,7 +24,7 @@ from hpcdist.errors import CheckpointError
 logger = logging.getLogger("hpcdist.checkpoint")
 _STEP = re.compile(r"step-(\d+)")
 UNFINISHED = "unfinished"  # in a directory whose first manifest is not written yet
-PRUNED = ".pruned"  # behind the name of a checkpoint that is being deleted
+PRUNED = ".pruned"  # after the name of a checkpoint that is being deleted
 _PART = re.compile(r"(?:(?:server|trainer)-\d+|servers|trainers)-of-\d+\.(\d+)\.h5(?:\.failed)?")
 
 
@@ -216,7 +216,7 @@ def latest(root: str | Path) -> Path | None:
     if reasons:
         raise CheckpointError(
             f"{root}: has {len(reasons)} checkpoint{'s' * (len(reasons) > 1)}, none of which can "
-            f"be read: {reasons[0]}: repair it, or move them away to begin anew"
+            f"be read: {reasons[0]}: repair it, or move them away to start afresh"
         )
     return None
 

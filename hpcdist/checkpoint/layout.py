@@ -131,7 +131,7 @@ def digest(*parts: bytes | memoryview) -> str:
 class Head:
     """What a file's user block says: where its facts lie, their checksum and that of the rest.
 
-    ``rest`` covers all bytes behind the head that no chunk listed in the facts covers.
+    ``rest`` covers all bytes after the head that no chunk listed in the facts covers.
     """
 
     facts_offset: int

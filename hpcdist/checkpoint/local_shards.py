@@ -125,7 +125,7 @@ def individual(program: Program) -> set[str]:
 
 
 def _follow(program: Program, names: set[str]) -> set[str]:
-    """Return what is computed from these behind the updates, as averages over steps are."""
+    """Return what is computed from these after the updates, as averages over steps are."""
     found: set[str] = set()
     for op in program.global_block().ops:
         read = (names | found).intersection(op.input_arg_names)
@@ -245,7 +245,9 @@ def backups_of(program: Program) -> dict[str, tuple[str, ...]]:
 def _plan(program: Program) -> ServerPlan:
     plan = server_plan(program)
     if plan is None:
-        raise CheckpointError("this is no server's program: get_pserver_program(endpoint) makes it")
+        raise CheckpointError(
+            "this is not a server's program: run what get_pserver_program(endpoint) returns"
+        )
     return plan
 
 

@@ -266,5 +266,5 @@ def _extents(facts: Part | Manifest, file: str, size: int) -> list[tuple[int, in
             raise CheckpointError(f"{file}: malformed list of chunks: they overlap")
         reached = offset + nbytes
     if reached > size:
-        raise CheckpointError(f"{file}: malformed list of chunks: they end behind the file")
+        raise CheckpointError(f"{file}: malformed list of chunks: they end beyond the file")
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpcdist.checkpoint.checkpoint import is_step, steps
 
-_roots: list[Path] = []  # directories of checkpoints, the one used last behind the others
+_roots: list[Path] = []  # directories of checkpoints, the one used last after the others
 
 
 def note(directory: str | Path) -> None:

@@ -127,11 +127,11 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     version, words, gauss = state["python"]
     name, keys, position, has_gauss, cached = state["numpy"]
     keys = _words(keys)
-    # numpy believes what it is told, and reads behind its memory.
+    # numpy believes what it is told, and reads past its memory.
     if name != "MT19937" or len(keys) != WORDS or not _within(position, WORDS):
         raise ValueError(f"random numbers at position {position!r:.80}")
     if not _within(has_gauss, 1) or type(cached) is not float or type(gauss) not in (float, _NONE):
-        raise ValueError("random numbers with another state than numpy's")
+        raise ValueError("random numbers with a state that is not numpy's")
     random.setstate((version, tuple(int(w) for w in _words(words)), gauss))
     np.random.set_state((name, keys, position, has_gauss, cached))
 

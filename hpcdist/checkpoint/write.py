@@ -19,7 +19,7 @@ from hpcdist.checkpoint.metadata import Part, PartFile, Stored, to_json
 from hpcdist.errors import CheckpointError
 from hpcdist.hdf5 import h5py
 
-TEMPORARY = ".tmp"  # behind the name of a file that is not whole yet
+TEMPORARY = ".tmp"  # after the name of a file that is not whole yet
 ALIGNMENT = 64  # bytes, of where data begins: it may be used where it lies, mapped into memory
 
 
@@ -226,7 +226,7 @@ def finish(descriptor: int, facts: bytes, offset: int, extents: Sequence[tuple[i
 
 
 def rest_of(descriptor: int, size: int, extents: Sequence[tuple[int, int]]) -> str:
-    """Return the checksum of what lies behind the head and outside of ``extents``."""
+    """Return the checksum of what lies after the head and outside of ``extents``."""
     state = xxhash.xxh3_128()
     position = HEAD_BYTES
     for offset, length in [*sorted(extents), (size, 0)]:
@@ -357,7 +357,7 @@ def _write_packed(
 def _places(dataset: Any, corners: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
     """Return (offset in the file, bytes) of the chunks at ``corners``."""
     found = {}
-    # Before 1.14.4 HDF5 counts from behind the user block.
+    # Before 1.14.4 HDF5 counts from after the user block.
     begin = HEAD_BYTES if h5py.version.hdf5_version_tuple < (1, 14, 4) else 0
 
     def note(chunk: Any) -> None:

@@ -74,7 +74,9 @@ def typed(
         assumed = _assumed(targets) | dict.fromkeys(texts, "string")
         return partial(kind, schema=text_schema(kind, files, needed, types, assumed))
     if types:
-        raise DataError("data.read: types= is for CSV and JSON; other files say their types")
+        raise DataError(
+            "data.read: types= is for CSV and JSON; files of other formats hold their types"
+        )
     return partial(kind, columns=needed) if kind is H5Source else kind
 
 

@@ -163,7 +163,7 @@ class BlockReader:
         if not self._policy.skip:
             more = f" (and {len(skips) - 1} more like it)" if len(skips) > 1 else ""
             raise DataError(
-                f"{skips[0]}{more}; mend the file, or leave such rows out with on_bad='skip'"
+                f"{skips[0]}{more}; fix the file, or leave such rows out with on_bad='skip'"
             ) from cause
         for skip in skips:
             self._told += 1

@@ -12,7 +12,7 @@ which files and blocks the data consisted. A line begins with a letter:
 ``digest`` is XXH3 over the numbers of the rows (int64, little-endian), with the digest before as
 seed: it says that those rows were read and that no line before has changed. A batch counts as used
 when its trainer took the next one, when it stopped in good order, or when a checkpoint was saved
-behind it. The last batch of a trainer that was killed is *in flight*.
+after it. The last batch of a trainer that was killed is *in flight*.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Certificate:
 
 
 def digest_of(numbers: np.ndarray, before: int) -> int:
-    """Return the running digest behind some rows."""
+    """Return the running digest after some rows."""
     return int(xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers, "<i8").tobytes(), before))
 
 

@@ -70,7 +70,7 @@ def taken(column: Column, rows: np.ndarray) -> Column:
 
 
 def joined(name: str, columns: Sequence[Column]) -> Column:
-    """Put the parts of a column one behind the other."""
+    """Put the parts of a column one after the other."""
     if len(columns) == 1:
         return columns[0]
     ragged = [column for column in columns if isinstance(column, Ragged)]
@@ -356,7 +356,7 @@ class ColumnTarget:
         column = chosen[0]
         if self.stacked:
             if any(isinstance(c, Ragged) for c in chosen):
-                raise DataError(f"{self.name!r}: ragged columns cannot stand side by side")
+                raise DataError(f"{self.name!r}: ragged columns cannot be put side by side")
             column = np.stack([np.asarray(c) for c in chosen], axis=1)
         if self.ragged is not None and self.ragged != isinstance(column, Ragged):
             got, say = ("values", "lists") if self.ragged else ("lists", "values")

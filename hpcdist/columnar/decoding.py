@@ -63,7 +63,7 @@ class Texts:
                 f"shape {ids.shape} of {ids.dtype}"
             )
         if ids.size and ids.max() > _LARGEST:
-            raise DataError(f"decode: {self.encode!r:.80} returned {ids.max()}, which is no int64")
+            raise DataError(f"decode: {self.encode!r:.80} returned {ids.max()}, expected int64")
         return ids.astype(np.int64)
 
     def refuse(self, target: ColumnTarget) -> None:
@@ -90,7 +90,9 @@ def decoders_of(decode: Any, targets: Sequence[ColumnTarget]) -> dict[str, Colum
     for target in targets:
         for name in decoders.keys() & set(target.columns):
             if target.stacked:
-                raise DataError(f"data.read: column {name!r} is decoded: nothing stands beside it")
+                raise DataError(
+                    f"data.read: column {name!r} is decoded: no other column can be put beside it"
+                )
             decoders[name].refuse(target)
     return decoders
 

@@ -93,7 +93,7 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Index:
-    """All files, and their blocks one behind the other."""
+    """All files, and their blocks one after the other."""
 
     files: tuple[FileFacts, ...]
 

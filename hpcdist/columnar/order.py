@@ -1,7 +1,7 @@
 """In which order the rows of an epoch are used: a function of sizes, seed and epoch alone. Pure.
 
 Files are read by *blocks* (a row group, say), so a shuffle that drew rows one by one would decode
-a whole block for each. Instead blocks are permuted, put one behind the other, and cut into
+a whole block for each. Instead blocks are permuted, put one after the other, and cut into
 *windows* of about ``window`` rows, which are permuted by row. That reads every block once, holds
 one window in memory, and needs some numbers for each block, none for each row.
 
@@ -152,7 +152,7 @@ class Order:
 
     @cached_property
     def _lanes(self) -> list[list[Window]]:
-        """Windows of every lane; behind the last lane, those of the rows that are left over."""
+        """Windows of every lane; after the last lane, those of the rows that are left over."""
         cuts = [lane * self._lane_rows for lane in range(self.shuffle.lanes + 1)] + [self.rows]
         ends = np.cumsum(self._sizes[self._blocks])
         return [

@@ -163,7 +163,7 @@ class Rows:
                 elif self._trainers > 1:
                     raise DataError(
                         f"no row of positions {batch.begin}:{batch.end} of epoch {self.epoch} can "
-                        "be used, so this trainer has no batch: mend the files, or make batches "
+                        "be used, so this trainer has no batch: fix the files, or make batches "
                         "larger"
                     )
             self._refuse_older(loop)

@@ -150,7 +150,7 @@ class NpySource:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not array.ndim or not array.flags.c_contiguous:
             raise DataError(
-                f"data.read: {path}: expected an array whose rows lie one behind the other, got "
+                f"data.read: {path}: expected an array whose rows lie one after the other, got "
                 f"shape {array.shape}" + (", Fortran's order" if array.ndim else "")
             )
         self._dtype, self._shape, self._offset = array.dtype, array.shape, array.offset

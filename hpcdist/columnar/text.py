@@ -65,7 +65,7 @@ def _type_of(name: str, wanted: Any) -> pa.DataType:
             return pa.type_for_alias(wanted)
         return pa.from_numpy_dtype(np.dtype(wanted))
     except (ValueError, TypeError, pa.ArrowNotImplementedError):
-        raise DataError(f"data.read: types: {wanted!r} of {name!r} is no type") from None
+        raise DataError(f"data.read: types: {wanted!r} of {name!r} is not a type") from None
 
 
 def _settled(path: str, name: str, shown: pa.DataType, assumed: str | None) -> pa.DataType:
@@ -75,6 +75,6 @@ def _settled(path: str, name: str, shown: pa.DataType, assumed: str | None) -> p
     if unclear:
         raise DataError(
             f"data.read: the beginning of {path} does not show what column {name!r} holds: it is "
-            f"empty, or numbers and text; say types={{{name!r}: 'float64'}}, or 'string'"
+            f"empty, or numbers and text; pass types={{{name!r}: 'float64'}}, or 'string'"
         )
     return shown

@@ -44,7 +44,7 @@ class TextSource:
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"data.read: {self._path}: cannot tell the types of its columns ({error}): "
-                "mend the file, or say them: types="
+                "fix the file, or give the types: types="
             ) from None
 
     def has_rows(self) -> bool:
@@ -85,7 +85,7 @@ class TextSource:
     def _rows(self, data: bytes) -> Iterator[bytes]:
         """Give the lines that are rows, without their ends."""
         lines = data.split(b"\n")
-        if not lines[-1]:  # behind the last end of a line
+        if not lines[-1]:  # after the last end of a line
             lines.pop()
         return filter(self._is_row, lines)
 

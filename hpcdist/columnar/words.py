@@ -31,7 +31,7 @@ class Vocabulary:
         self._split = split
         if len(self._ids) < len(self.words):
             ((twice, _),) = Counter(self.words).most_common(1)
-            raise DataError(f"Vocabulary: the word {twice!r} is there twice")
+            raise DataError(f"Vocabulary: the word {twice!r} appears twice")
 
     def __len__(self) -> int:
         """Number of ids, that of unknown words among them: the size of an embedding."""

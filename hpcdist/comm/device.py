@@ -35,7 +35,7 @@ class Stream:
 
 
 class StreamJob:
-    """Work on a stream, behind all kernels launched so far."""
+    """Work on a stream, after all kernels launched so far."""
 
     def __init__(self, cupy: Any, stream: Any, enqueue: Enqueue, behind_kernels: bool) -> None:
         self._behind_kernels = behind_kernels

@@ -149,7 +149,7 @@ class Operation:
 
 
 class Lane:
-    """Operations that run one after another. When one fails, so do all behind it."""
+    """Operations that run one after another. When one fails, so do all after it."""
 
     def __init__(self) -> None:
         self._queue: deque[Operation] = deque()

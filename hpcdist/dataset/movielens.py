@@ -99,7 +99,7 @@ def _liked(movies: np.ndarray, stars: np.ndarray) -> tuple[int, ...]:
 def _reader(history: int, *, tested: bool) -> Callable[[], Iterator[Sample]]:
     ratings = _ratings()
     rows = np.flatnonzero(ratings.tested == tested)
-    # Users stand one behind the other in the file: a batch should meet many.
+    # Users stand one after the other in the file: a batch should meet many.
     rows = np.random.default_rng(1).permutation(rows)
 
     def read() -> Iterator[Sample]:

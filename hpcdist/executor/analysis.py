@@ -24,7 +24,7 @@ def is_control(op: Operator) -> bool:
 
 
 def nested_ops(op: Operator) -> list[Operator]:
-    """Return an operator with those of its sub-blocks behind it."""
+    """Return an operator with those of its sub-blocks after it."""
     nested = [op]
     index = op.attrs.get("sub_block")
     if index is not None:
@@ -202,7 +202,7 @@ def changed_metas(
     feeds: Mapping[str, Meta],
     interpreted: Interpreted | None = None,
 ) -> dict[str, Meta]:
-    """Work out what is new when other ``feeds`` come in: only operators behind them are asked.
+    """Work out what is new when other ``feeds`` come in: only operators after them are asked.
 
     ``metas`` are those of the feeds before, from `concrete_metas`.
     """

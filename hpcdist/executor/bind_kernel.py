@@ -25,7 +25,7 @@ def bind_kernel(
     """Return the call by which an operator computes its outputs, in place.
 
     An output that is an operand too, which the kernel may not overwrite, is computed apart and
-    copied behind the call.
+    copied after the call.
     """
     definition = lookup(op.type)
     xp = backend.xp

@@ -1,4 +1,4 @@
-"""Calls on a GPU that work element by element, one behind the other, become one kernel.
+"""Calls on a GPU that work element by element, one after the other, become one kernel.
 
 A kernel is launched in microseconds, which is longer than small ones run, and each reads and writes
 all its memory. cupy.fuse makes one of several; what each computes, and their order, stays.

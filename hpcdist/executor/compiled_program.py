@@ -35,7 +35,7 @@ Scale = BuildStrategy.GradientScaleStrategy
 class DividedRun:
     """A Program with its feed and fetches on ``devices`` devices; None: it is not data parallel.
 
-    ``fetch_names`` has the name on every device, one device behind the other.
+    ``fetch_names`` has the name on every device, one device after the other.
     """
 
     program: Program

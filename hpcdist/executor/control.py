@@ -102,7 +102,7 @@ class NetworkOperators:
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
-        """Return groups of names whose arrays must lie one behind the other."""
+        """Return groups of names whose arrays must lie one after the other."""
         return []
 
     def memory(self, nbytes: int, backend: Backend) -> Any:

@@ -1,4 +1,4 @@
-"""Calls on a GPU, one behind the other, launched as one CUDA graph: the host does nearly nothing.
+"""Calls on a GPU, one after the other, launched as one CUDA graph: the host does nearly nothing.
 
 The first run computes as always, on a stream of its own; the second is recorded, and from then on
 replayed. Memory that kernels take meanwhile is kept for the graph alone.

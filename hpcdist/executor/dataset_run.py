@@ -27,7 +27,7 @@ class FetchHandler:
     """Is told values of variables while a Dataset is trained from; subclasses say what to do.
 
     ``var_dict``: names for the handler, and their variables. They are fetched in every step;
-    `handler` is called behind the first step that ends ``period_secs`` seconds after the last call.
+    `handler` is called after the first step that ends ``period_secs`` seconds after the last call.
     """
 
     def __init__(self, var_dict: Mapping[str, Any] | None = None, period_secs: float = 60) -> None:
@@ -82,7 +82,7 @@ def run_dataset(
     labels = list(fetch_info or names)
     if len(labels) != len(names):
         raise FeedError(
-            f"fetch_info: expected {len(names)} texts, one for each value, got {labels}"
+            f"fetch_info: expected {len(names)} strings, one for each value, got {labels}"
         )
     if int(print_period) < 1:
         raise FeedError(f"print_period: expected at least 1, got {print_period}")

@@ -1,7 +1,7 @@
 """Fitting a compiled Program to another batch: ragged batches differ in length at every step.
 
 A Program is compiled for one batch. When the next one has the same number of sequences, but of
-other lengths, nothing is planned anew: what the operators behind the ragged input read and write
+other lengths, nothing is planned anew: what the operators after the ragged input read and write
 becomes another piece of the same memory, and only those operators are bound again. Memory is set
 aside for somewhat more than the longest batch so far, so a Program is soon compiled no more.
 """

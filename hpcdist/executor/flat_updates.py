@@ -1,6 +1,6 @@
-"""Updates by one rule, one behind the other, as one kernel for all their parameters: on a GPU.
+"""Updates by one rule, one after the other, as one kernel for all their parameters: on a GPU.
 
-Their parameters, states and gradients are laid one behind the other; names are views of that.
+Their parameters, states and gradients are laid one after the other; names are views of that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FlatRun:
 
     @property
     def slots(self) -> list[str]:
-        """The slots whose values lie one behind the other, but for the gradients."""
+        """The slots whose values lie one after the other, but for the gradients."""
         return ["Param", *UPDATES[self.ops[0].type].state]
 
     def bind(self, arrays: Mapping[str, Any], backend: Backend) -> Step:
@@ -74,7 +74,7 @@ def lay_flat(
     backend: Backend,
     placed: Callable[[str], Any],
 ) -> FlatUpdates:
-    """Lay what updates move one behind the other in the scope, and return which became runs.
+    """Lay what updates move one after the other in the scope, and return which became runs.
 
     ``placed`` tells where a gradient lies, None if nowhere yet. What has been laid for one Program
     is not moved again for another: its updates stay single if they do not fit.

@@ -63,7 +63,7 @@ def nbytes_of(meta: Meta) -> int:
 
 
 def adjacent(arrays: Sequence[Any], backend: Backend) -> bool:
-    """Tell whether a backend's arrays lie one behind the other in its memory, each aligned."""
+    """Tell whether a backend's arrays lie one after the other in its memory, each aligned."""
     if any(a is None or backend.adopt(a) is not a for a in arrays):
         return False
     starts = [backend.address(a) for a in arrays]
@@ -124,7 +124,7 @@ def lay_contiguous(
     backend: Backend,
     memory_of: Callable[[int, Backend], Any],
 ) -> None:
-    """Move the kept values of each group one behind the other, unless they lie so.
+    """Move the kept values of each group one after the other, unless they lie so.
 
     ``memory_of(nbytes, backend)`` gives the memory for a group.
     """
@@ -147,7 +147,7 @@ def lay_contiguous(
 
 
 def aligned_offsets(metas: Sequence[Meta], alignment: int) -> tuple[list[int], int]:
-    """Return where values begin that lie one behind the other, and the bytes of all of them."""
+    """Return where values begin that lie one after the other, and the bytes of all of them."""
     sizes = [aligned(nbytes_of(meta), alignment) for meta in metas]
     *offsets, total = accumulate(sizes, initial=0)
     return offsets, total

@@ -48,7 +48,7 @@ def dependences(
 
 
 def update_at_once(ops: Sequence[Operator], needs: Needs) -> list[int]:
-    """Put every update, with what only it waits for, behind the last operator that it needs.
+    """Put every update, with what only it waits for, after the last operator that it needs.
 
     The rest keeps its order: gradients do not wait for one another.
     """

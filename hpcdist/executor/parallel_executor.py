@@ -69,7 +69,7 @@ class ParallelExecutor:
     ) -> list[Any]:
         """Run a step; ``feed`` is a dict, divided among the devices, or a list of one dict each.
 
-        What is fetched stands one device behind the other. ``feed_dict`` is the older name.
+        What is fetched stands one device after the other. ``feed_dict`` is the older name.
         """
         feed = feed if feed is not None else feed_dict
         return self._executor.run(

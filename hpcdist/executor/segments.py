@@ -27,7 +27,7 @@ MOVES = {"flatten2", "reshape2", "slice", "transpose2"}  # they keep values as t
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Operators one behind the other that are computed as one.
+    """Operators one after the other that are computed as one.
 
     ``reads`` are the names of what they take from outside, ``writes`` of what others read of
     theirs; a name may be in both. What only they read has no memory of the executor's. ``half``

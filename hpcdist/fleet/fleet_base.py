@@ -329,7 +329,8 @@ class Fleet:
 
     def _require(self, role: Role, call: str) -> None:
         if self.is_server() != (role == Role.SERVER):
+            name = role.name.lower()
             raise FleetError(
-                f"{call} is for {role.name.lower()}s, but this process is no such thing "
-                f"({self._role_maker.to_string()}): call it under fleet.is_{role.name.lower()}()"
+                f"{call} is for {name}s, but this process is not a {name} "
+                f"({self._role_maker.to_string()}): call it under fleet.is_{name}()"
             )

@@ -265,5 +265,5 @@ def _endpoints(argument: str, given: Any) -> tuple[str, ...]:
     if not given:
         raise FleetError(f"{argument}: expected at least one name, got an empty list")
     if len(set(given)) != len(given):
-        raise FleetError(f"{argument}: each name may stand only once, got {given}")
+        raise FleetError(f"{argument}: each name may appear only once, got {given}")
     return tuple(given)

@@ -56,7 +56,7 @@ class DistributedStrategy:
         """Make the settings say which way this is."""
         if type(self) is DistributedStrategy:
             raise FleetNotImplementedError(
-                "DistributedStrategy is no way to train: get one from StrategyFactory"
+                "DistributedStrategy is only the base class: get a strategy from StrategyFactory"
             )
         for name, value in self.program_facts.items():
             setattr(self._program_config, name, value)

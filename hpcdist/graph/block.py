@@ -42,7 +42,7 @@ class Block:
         var, shape = self.vars[name], facts.get("shape")
         if shape is not None and var.shape and var.shape != tuple(shape):
             raise GraphError(
-                f"create_var: {name!r} is there already, with shape {var.shape}, not {shape}"
+                f"create_var: {name!r} already exists, with shape {var.shape}, not {shape}"
             )
         return var
 
@@ -79,7 +79,7 @@ class Block:
         """Call a variable otherwise, here and in the operators of this block."""
         var = self.var(name)
         if self.find_var(new_name) is not None:
-            raise GraphError(f"rename_var: {new_name!r} is there already")
+            raise GraphError(f"rename_var: {new_name!r} already exists")
         self.vars = {new_name if n == name else n: v for n, v in self.vars.items()}
         var.name = new_name
         for op in self.ops:

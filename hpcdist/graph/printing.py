@@ -38,7 +38,7 @@ def value_text(value: Any) -> str:
 
 
 def op_text(op: Operator, with_details: bool = False) -> str:
-    """Return one operator on one line, behind it what is special about it, and its role.
+    """Return one operator on one line, after it what is special about it, and its role.
 
     Special are attributes other than the defaults of its type; ``with_details`` shows all.
     """

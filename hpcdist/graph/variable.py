@@ -26,7 +26,7 @@ class BatchSource(Protocol):
     drop_last: bool  # whether batches are left out that are too few for all devices
 
     def read(self) -> dict[str, Any]:
-        """Return the next batch by names of variables; EOFException behind the last one."""
+        """Return the next batch by names of variables; EOFException after the last one."""
 
 
 class Variable:
@@ -92,7 +92,7 @@ class Variable:
 
     def __float__(self) -> float:
         raise GraphTypeError(
-            f"a number is wanted here, got the Variable {self.name!r}, whose value only a step "
+            f"expected a number, got the Variable {self.name!r}, whose value only a step "
             "knows: give a number, or compute with layers"
         )
 

@@ -187,12 +187,12 @@ class _Machine:
         elif code == 0x62:  # BUILD
             state, made = stack.pop(), stack[-1]
             if not isinstance(made, (_Array, _DType)) or not isinstance(state, tuple):
-                raise ValueError("the state of what is no array")
+                raise ValueError("the state of something that is not an array")
             made.state = state
         elif code in (0x80, 0x95):  # PROTO, FRAME
             self._take(1 if code == 0x80 else 8)
         else:
-            raise ValueError(f"operation {bytes([code])!r} is no part of an array")
+            raise ValueError(f"operation {bytes([code])!r} is not part of an array")
 
     def _above_mark(self) -> list[Any]:
         for count, value in enumerate(reversed(self._stack)):
@@ -211,7 +211,7 @@ class _Machine:
     def _set(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
-            raise ValueError("items of what is no dict")
+            raise ValueError("items of something that is not a dict")
         for name, value in zip(items[::2], items[1::2]):
             if not isinstance(name, str) or len(name) > MAX_NAME:
                 raise ValueError(f"a variable called {name!r:.80}")
@@ -223,7 +223,7 @@ class _Machine:
         arguments, called = self._stack.pop(), self._stack.pop()
         make = self._called.get(called.name) if isinstance(called, _Called) else None
         if make is None or not isinstance(arguments, tuple) or not 1 <= len(arguments) <= 3:
-            raise ValueError("a call that is no part of an array")
+            raise ValueError("a call that is not part of an array")
         self._stack.append(make(*arguments[: 1 if called.name == "dtype" else 3]))
 
     @staticmethod
@@ -272,5 +272,5 @@ def _items(state: Any, count: int) -> tuple[Any, ...]:
 
 def _function(module: Any, name: Any) -> _Called:
     if not (isinstance(module, str) and isinstance(name, str)) or (module, name) not in _KNOWN:
-        raise ValueError(f"{module!s:.80}.{name!s:.80} is no part of an array")
+        raise ValueError(f"{module!s:.80}.{name!s:.80} is not part of an array")
     return _KNOWN[module, name]

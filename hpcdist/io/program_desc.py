@@ -381,5 +381,5 @@ def _said_attr(op: Operator, name: str, value: Any, default: Any) -> dict[str, A
             return {"type": number, where: said if many else said[0]}
     raise CheckpointError(
         f"{op.place} {op}: attribute {name!r} is a {type(value).__name__}, which Fluid's format "
-        "cannot say"
+        "cannot hold"
     )

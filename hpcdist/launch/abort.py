@@ -71,7 +71,7 @@ class Guard:
         self._me = me = peers[transport.rank]
         self._output = output
         self._script = script
-        # By default it ends a process; behind the board, which is collective, it may come.
+        # By default it ends a process; after the board, which is collective, it may come.
         signal.signal(WRITE_LAST, leave_it_to_the_thread)
         self._board = HostBoard(transport)
         self._tolerant = transport.tolerant
@@ -255,7 +255,7 @@ class Guard:
             self.name_death(peer.rank, report.of_late_death(peer, self._host.is_done(peer)))
 
     def check_a_trainer_has_finished(self, failed: Iterable[int]) -> None:
-        """End the job if every trainer has died, the last one behind its last step.
+        """End the job if every trainer has died, the last one after its last step.
 
         Call it on a server when all that live have met. ``failed``: what MPI knows of the dead.
         """

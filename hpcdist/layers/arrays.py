@@ -104,7 +104,7 @@ def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
 def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
     """Return the rows, or sequences, of ``x`` in the order of a rank table."""
     if rank_table.type != RANK_TABLE:
-        raise GraphTypeError(f"reorder_lod_tensor_by_rank: {rank_table.name!r} is no rank table")
+        raise GraphTypeError(f"reorder_lod_tensor_by_rank: {rank_table.name!r} is not a rank table")
     helper = LayerHelper("reorder_lod_tensor_by_rank")
     slots = {"X": x, "RankTable": rank_table}
     return helper.apply("reorder_lod_tensor_by_rank", slots, dtype=x.dtype)

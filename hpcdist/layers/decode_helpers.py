@@ -58,7 +58,7 @@ class TrainingHelper(DecodeHelper):
         self.inputs = inputs
         self.sequence_length = sequence_length
         self.time_major = time_major
-        # One step more, which is read behind the last one and not computed.
+        # One step more, which is read after the last one and not computed.
         self._by_steps = map_structure(self._with_one_more, inputs)
 
     def _with_one_more(self, x: Variable) -> Variable:

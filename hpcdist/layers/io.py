@@ -54,7 +54,7 @@ def _feed_variable(
     known = block.vars.get(name)
     if known is not None and (known.shape, known.dtype) != (shape, canonical(dtype)):
         raise GraphError(
-            f"data {name!r} is there already as {known.dtype}{list(known.shape)}, "
+            f"data {name!r} already exists as {known.dtype}{list(known.shape)}, "
             f"cannot be declared again as {canonical(dtype)}{list(shape)}"
         )
     return block.create_var(

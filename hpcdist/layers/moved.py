@@ -135,7 +135,7 @@ def pad2d(
 def pad_constant_like(
     x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
-    """Pad y behind its elements until it has the shape of x."""
+    """Pad y after its elements until it has the shape of x."""
     attrs, inputs = {"pad_value": float(pad_value)}, {"X": x, "Y": y}
     helper = LayerHelper("pad_constant_like", name)
     return helper.apply("pad_constant_like", inputs, attrs, dtype=y.dtype)

@@ -52,7 +52,7 @@ def _has_value(block: Block | None, name: str) -> bool:
 
 @contextmanager
 def nested(program: Program) -> Iterator[Nested]:
-    """Build a block within the current one; its operators are all there behind the ``with``."""
+    """Build a block within the current one; its operators are all there after the ``with``."""
     parent = program.current_block()
     inside = Nested(program.create_block(), parent)
     try:

@@ -36,7 +36,7 @@ def _learnt(
 ) -> tuple[Variable, ...]:
     """Choose anchors to learn from, and take what is predicted of them: scores and codes.
 
-    ``more``: slots behind those of codes wanted, with their element types.
+    ``more``: slots after those of codes wanted, with their element types.
     """
     dtype = inputs["Anchor"].dtype
     outputs = {
@@ -235,7 +235,7 @@ def distribute_fpn_proposals(
     refer_scale: int,
     name: str | None = None,
 ) -> tuple[list[Variable], Variable]:
-    """Divide regions over levels by their sizes; return them, and where each is behind the others.
+    """Divide regions over levels by their sizes; return them, and where each is after the others.
 
     One of ``refer_scale`` pixels' side belongs to ``refer_level``, one twice as large to the next.
     """

@@ -86,7 +86,7 @@ def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Var
 
 
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
-    """Put sequence i of each input behind one another."""
+    """Put sequence i of each input after one another."""
     helper = LayerHelper("sequence_concat", name)
     return helper.apply("sequence_concat", {"X": list(input)}, dtype=input[0].dtype)
 
@@ -106,7 +106,7 @@ def sequence_reshape(input: Variable, new_dim: int) -> Variable:
 def sequence_enumerate(
     input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
 ) -> Variable:
-    """Return, for each id [rows, 1], it and those behind it: [rows, win_size]."""
+    """Return, for each id [rows, 1], it and those after it: [rows, win_size]."""
     helper = LayerHelper("sequence_enumerate", name)
     attrs = {"win_size": win_size, "pad_value": pad_value}
     facts: dict[str, Any] = {"dtype": input.dtype, "stop_gradient": True}
@@ -214,7 +214,7 @@ def lod_append(x: Variable, level: Any) -> Variable:
 def row_conv(
     input: Variable, future_context_size: int, param_attr: Any = None, act: str | None = None
 ) -> Variable:
-    """Add to each row of a sequence the ``future_context_size`` rows behind it, each weighted.
+    """Add to each row of a sequence the ``future_context_size`` rows after it, each weighted.
 
     The parameter [future_context_size + 1, width] has a weight for each number of those rows.
     """

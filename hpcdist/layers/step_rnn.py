@@ -163,7 +163,7 @@ class StaticRNN:
     def __call__(self) -> Any:
         """Return the outputs of all steps: one variable, or a list."""
         if not self._done or not self._outputs:
-            raise GraphError("StaticRNN: there are outputs only behind a step that gives some")
+            raise GraphError("StaticRNN: there are outputs only after a step that gives some")
         return self._outputs[0] if len(self._outputs) == 1 else self._outputs
 
 
@@ -292,7 +292,7 @@ class DynamicRNN:
             around.append_op("fill_constant", {}, {"Out": self._zero}, facts)
         if init is None:
             if self._first_input is None or shape is None:
-                raise GraphError("DynamicRNN.memory: give init, or shape behind a step_input")
+                raise GraphError("DynamicRNN.memory: give init, or shape after a step_input")
             init = around.create_var(names.generate("mem_init"), dtype=dtype)
             first = around.create_var(names.generate("in0"), dtype=self._first_input.dtype)
             slots = {"X": self._first_input, "I": self._zero}
@@ -335,5 +335,5 @@ class DynamicRNN:
     def __call__(self) -> Any:
         """Return the outputs as sequences: one variable, or a list."""
         if not self._done:
-            raise GraphError("DynamicRNN: there are outputs only behind its block")
+            raise GraphError("DynamicRNN: there are outputs only after its block")
         return self._outputs[0] if len(self._outputs) == 1 else self._outputs

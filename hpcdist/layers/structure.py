@@ -34,7 +34,7 @@ def _parts(nest: Any) -> list[Any]:
 
 
 def flatten(nest: Any) -> list[Any]:
-    """Return all values of a structure, one behind the other."""
+    """Return all values of a structure, one after the other."""
     if not is_sequence(nest):
         return [nest]
     return [value for part in _parts(nest) for value in flatten(part)]

@@ -18,7 +18,7 @@ def linear_chain_crf(
 
     ``input`` [rows, tags] in sequences, ``label`` int64 [rows, 1]; or padded, [sequences, longest,
     tags], with ``length`` int64 [sequences]. The parameter [tags + 2, tags] holds weights of a tag
-    at the beginning, at the end, and behind each tag.
+    at the beginning, at the end, and after each tag.
     """
     helper = LayerHelper("linear_chain_crf")
     tags = input.shape[1] if length is None else input.shape[2]

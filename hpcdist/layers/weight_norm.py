@@ -63,7 +63,7 @@ class _NormsOf(Initializer):
         self._dim = dim
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        """Append what computes the norms to the startup program, behind all initializers."""
+        """Append what computes the norms to the startup program, after all initializers."""
         with program_guard(program_of(block), program_of(block)):
             norms = _norms(block.var(self._source), self._dim, var.shape)
             assign(norms, output=var)

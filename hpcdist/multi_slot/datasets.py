@@ -102,7 +102,7 @@ class DatasetBase:
     def set_pipe_command(self, pipe_command: str) -> None:
         """Set what bash pipes each file through; it writes multi-slot text."""
         if not isinstance(pipe_command, str):
-            raise DataError(f"set_pipe_command: expected a text, got {pipe_command!r:.80}")
+            raise DataError(f"set_pipe_command: expected a string, got {pipe_command!r:.80}")
         self._command = pipe_command
 
     def set_batch_size(self, batch_size: int) -> None:
@@ -255,7 +255,7 @@ class InMemoryDataset(DatasetBase):
         self._has_ids = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Say that each line has a text before its slots, as ``1 text``, behind an id.
+        """Say that each line has a text before its slots, as ``1 text``, after an id.
 
         Nothing is made of it.
         """

@@ -151,7 +151,7 @@ def _message(tokens: _Tokens, fields: dict[str, Any], end: str) -> Message:
         one = kind[0] if isinstance(kind, list) else kind
         has_colon = tokens.take(":")
         if not has_colon and not isinstance(one, dict):
-            tokens.fail(f"expected ':' behind {name}, got {tokens.token!r}")
+            tokens.fail(f"expected ':' after {name}, got {tokens.token!r}")
         values = [_value(tokens, one, name)] if tokens.token != "[" else _list(tokens, one, name)
         if isinstance(kind, list):
             message.setdefault(name, []).extend(values)
@@ -178,7 +178,7 @@ def _value(tokens: _Tokens, kind: Any, name: str) -> Any:
     word = tokens.token
     if isinstance(kind, dict):
         if not tokens.take("{", "<"):
-            tokens.fail(f"expected '{{' behind {name}, got {word!r}")
+            tokens.fail(f"expected '{{' after {name}, got {word!r}")
         return _message(tokens, kind, "}" if word == "{" else ">")
     tokens.next()
     if kind is bool and word in _WORDS:

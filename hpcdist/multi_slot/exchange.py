@@ -65,7 +65,7 @@ def shuffled_among(
 def by_ids_among(trainers: Transport, samples: Samples, deadline_s: float) -> Samples:
     """Return samples such that all of one line's id are on one trainer, side by side. Collective.
 
-    All trainers' samples, one behind the other, are in the order of `id_keys`, and those of one id
+    All trainers' samples, one after the other, are in the order of `id_keys`, and those of one id
     in the order of trainers. ``samples`` is used up.
     """
 

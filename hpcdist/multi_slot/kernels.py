@@ -217,7 +217,7 @@ def take_values(values, offsets, order, out, out_offsets):
 
 @jit
 def put_values(values, places, out, out_offsets):
-    """Copy the values of samples, one behind the other, to those ``places`` of ``out``."""
+    """Copy the values of samples, one after the other, to those ``places`` of ``out``."""
     begin = 0
     for i in range(len(places)):
         to, end = out_offsets[places[i]], out_offsets[places[i] + 1]

@@ -63,7 +63,7 @@ def _begins(samples: Samples) -> np.ndarray:
         not np.array_equal(a, b)
         for a, b in ((these.offsets, those.offsets), (these.values, those.values))
     ):
-        raise DataError("set_merge_by_lineid: two ids of lines have one hash: write them otherwise")
+        raise DataError("set_merge_by_lineid: two line ids have the same hash: change one of them")
     return np.flatnonzero(np.append(True, ~alike))
 
 

@@ -33,7 +33,7 @@ def lines_of(path: str, command: str, within_s: float | None = None) -> Iterator
             size = status.st_size
             packed = path.endswith(".gz")
             if packed and not size and stat.S_ISREG(status.st_mode):
-                raise DataError(f"{path}: is no gzip file: it is empty")
+                raise DataError(f"{path}: not a gzip file: it is empty")
 
             def at_end() -> None:
                 if os.fstat(file.fileno()).st_size < size:

@@ -1,4 +1,4 @@
-"""Samples by columns: for each slot the values of all samples, one behind the other."""
+"""Samples by columns: for each slot the values of all samples, one after the other."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def taken(column: Column, order: np.ndarray) -> Column:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """Return the samples of several columns of one slot, one behind the other."""
+    """Return the samples of several columns of one slot, one after the other."""
     if len(columns) == 1:
         return columns[0]
     begins = np.cumsum([0, *(c.offsets[-1] for c in columns)])

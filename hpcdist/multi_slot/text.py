@@ -36,7 +36,7 @@ def _parsed(
     lines = text.count(b"\n")
     are_floats = np.array([slot.dtype == "float32" for slot in slots])
     widths = np.array([slot.width for slot in slots], np.int64)
-    most = len(text) // 2 + 1  # a value takes a byte, and one behind it
+    most = len(text) // 2 + 1  # a value takes a byte, and one after it
     ints, floats = np.empty(most, np.int64), np.empty(most, np.float32)
     counts = np.empty((lines, len(slots)), np.int32)
     book = np.zeros(6, np.int64)
@@ -72,10 +72,10 @@ def _fault(text: bytes, slots: Sequence[SampleSlot], book: np.ndarray) -> str:
     wrong, number, begin = (int(book[k]) for k in (kernels.WRONG, kernels.SLOT, kernels.BEGIN))
     word = (text[begin : begin + 80].split() or [b""])[0].decode(errors="replace")
     if wrong == kernels.MORE:
-        return f"expected the end of the line behind {len(slots)} slots, got {word!r}"
+        return f"expected the end of the line after {len(slots)} slots, got {word!r}"
     if wrong == kernels.HEAD:
         what = ("an id", "a text")[number]
-        return f"expected {what} behind the number 1 (set_parse_ins_id, ...), got {word!r}"
+        return f"expected {what} after the number 1 (set_parse_ins_id, ...), got {word!r}"
     slot = slots[number]
     faults = {
         kernels.COUNT: f"expected the number of its values, got {word!r}",

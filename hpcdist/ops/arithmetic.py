@@ -38,7 +38,7 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
 def _sum_bind(xp: Any, xs: list[Any], out: Any) -> Callable[[], Any]:
     """Add in the order given; out may lie in the buffer of one of them.
 
-    SelectedRows alone are put one behind the other; beside dense values they are added to them.
+    SelectedRows alone are put one after the other; beside dense values they are added to them.
     """
     if isinstance(out, SelectedRows):
         return in_sequence(

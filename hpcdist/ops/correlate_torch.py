@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def padding_after(axis: Axis) -> int:
-    """Return the padding behind the last element; below 0, how many elements no window reads."""
+    """Return the padding after the last element; below 0, how many elements no window reads."""
     reach = (axis.windows - 1) * axis.stride + axis.dilation * (axis.taps - 1) + 1
     return reach - axis.before - axis.extent
 

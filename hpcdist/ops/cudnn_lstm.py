@@ -1,7 +1,7 @@
 """Long short-term memories in layers and both directions over padded input, as cuDNN has them.
 
 The parameter W is flat: for each layer, and each direction of it, the matrices of what comes in and
-of what is hidden; behind all of them, in the same order, two biases each. Gates stand in cuDNN's
+of what is hidden; after all of them, in the same order, two biases each. Gates stand in cuDNN's
 order: input, forget, candidate, output. The loops are those of `lstm_kernels`.
 """
 

@@ -35,7 +35,7 @@ class Found:
         elif self.count != self._added:
             raise FeedError(
                 f"{self.name}: {self.count} batches were added up before, which are not in this "
-                "process; call reset() of the metric, and start anew"
+                "process; call reset() of the metric, and start again"
             )
         self.count += 1
         self._added += 1

@@ -1,7 +1,7 @@
 """Gated recurrent units over whole sequences, and a single step of one.
 
 Gates have Fluid's order: update, reset, candidate. Weight [D, 3 D] is, as in Fluid, two matrices
-one behind the other in memory: [D, 2 D] of the gates, then [D, D] of the candidate.
+one after the other in memory: [D, 2 D] of the gates, then [D, D] of the candidate.
 """
 
 from __future__ import annotations

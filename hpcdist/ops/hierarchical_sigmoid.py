@@ -77,7 +77,7 @@ def _hs(
     if bias is not None:
         scores += of_classes(bias.reshape(-1, 1) if bias.ndim < 3 else bias, places)[..., 0]
     scores = xp.clip(xp.where(there, scores, 0), -_CLIP, _CLIP)
-    # As Fluid: places behind the end of a path count with a score of 0, a constant log(2) each.
+    # As Fluid: places after the end of a path count with a score of 0, a constant log(2) each.
     soft = xp.log1p(xp.exp(scores))
     if pre is not None:
         pre[...] = soft

@@ -95,7 +95,7 @@ def _update(
     incr_ratio: float,
     decr_ratio: float,
 ) -> None:
-    """Count steps; as Fluid does, change the scale in the step behind the last one counted."""
+    """Count steps; as Fluid does, change the scale in the step after the last one counted."""
     if xp is not np:
         ratios = map(scale.dtype.type, (incr_ratio, decr_ratio))
         numbers = (*map(good.dtype.type, (incr_every_n_steps, decr_every_n_nan_or_inf)), *ratios)

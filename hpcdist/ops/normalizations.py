@@ -23,7 +23,7 @@ def _moments(xp: Any, rows: Any, epsilon: float) -> tuple[Any, Any, Any, Any]:
 
 
 def _back(slope: Any, normed: Any, inverse: Any) -> Any:
-    """Return the gradient before a normalization, from that behind it."""
+    """Return the gradient before a normalization, from that after it."""
     means = slope.mean(-1, keepdims=True), (slope * normed).mean(-1, keepdims=True)
     return inverse * (slope - means[0] - normed * means[1])
 

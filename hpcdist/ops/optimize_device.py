@@ -1,6 +1,6 @@
 """Optimizer updates on a GPU: the formulas of `update_rules`, each as one kernel.
 
-Several parameters that lie one behind the other, as do their gradients and states, are moved as if
+Several parameters that lie one after the other, as do their gradients and states, are moved as if
 they were one (`bind_run`): element by element it is the same arithmetic. Between them lie gaps,
 which nobody reads.
 """
@@ -79,8 +79,8 @@ def bind_run(
 ) -> Step:
     """Return the rule ``name`` bound to several parameters, each with its states and gradient.
 
-    Each of ``params``, ``grads`` and the arrays of one state lie one behind the other, beginning
-    at multiples of GAP bytes, and the memory reaches to such a multiple behind the last.
+    Each of ``params``, ``grads`` and the arrays of one state lie one after the other, beginning
+    at multiples of GAP bytes, and the memory reaches to such a multiple after the last.
     """
     rule, dtype = rules.RULES[name], params[0].dtype
     scale, *constants = (dtype.type(h) for h in hyper)
@@ -106,7 +106,7 @@ def bind_run(
 
 
 def _whole(xp: Any, arrays: Sequence[Any]) -> Any:
-    """View arrays, with the gaps behind them, as rows of GAP bytes."""
+    """View arrays, with the gaps after them, as rows of GAP bytes."""
     first, last = arrays[0], arrays[-1]
     rows = -(-(last.data.ptr + last.nbytes - first.data.ptr) // GAP)
     return xp.ndarray((rows, GAP // first.itemsize), first.dtype, memptr=first.data)

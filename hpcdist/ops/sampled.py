@@ -90,7 +90,7 @@ def _drawing(
     stream: str = "",
     **_: Any,
 ) -> Callable[[], None]:
-    """Return what fills ``classes``: each row's labels, and behind them what is drawn."""
+    """Return what fills ``classes``: each row's labels, and after them what is drawn."""
     trues = label.reshape(len(classes), -1)
     many = trues.shape[1]
     negatives = classes[:, many:]

@@ -179,7 +179,7 @@ for _type, _rule, _attrs, _rows in (
 def _permutation(rank: int, axis: Sequence[int]) -> list[int]:
     perm = [resolve_axis(a, rank) for a in axis]
     if sorted(perm) != list(range(rank)):
-        raise GraphError(f"transpose: {list(axis)} is no permutation of {rank} dimensions")
+        raise GraphError(f"transpose: {list(axis)} is not a permutation of {rank} dimensions")
     return perm
 
 

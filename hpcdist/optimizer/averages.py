@@ -95,7 +95,7 @@ class _Exchanged:
 class ExponentialMovingAverage(_Exchanged):
     """ema = decay ema + (1 - decay) parameter, in every step; `apply` divides by 1 - decay^steps.
 
-    Make it behind ``minimize`` and call `update` once. thres_steps: a step counter (Variable);
+    Make it after ``minimize`` and call `update` once. thres_steps: a step counter (Variable);
     the decay then is at most (1 + steps) / (10 + steps). Every trainer keeps the same averages, of
     running means those of its own; with servers, synchronous ones, of the parameters received.
     """
@@ -149,7 +149,7 @@ class ExponentialMovingAverage(_Exchanged):
 class ModelAverage(_Exchanged):
     """The mean of parameters over the latest steps, at most ``max_average_window`` of them.
 
-    Make it behind ``minimize``. The window is ``average_window_rate`` of all steps so far, and at
+    Make it after ``minimize``. The window is ``average_window_rate`` of all steps so far, and at
     least ``min_average_window``. With servers as `ExponentialMovingAverage`.
     """
 

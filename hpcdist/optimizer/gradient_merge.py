@@ -23,7 +23,7 @@ from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.optimizer.base import ParamGrads, create_persistable
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
 
-MERGED = "@MERGED"  # behind a gradient's name: the sum, or mean, that the update reads
+MERGED = "@MERGED"  # after a gradient's name: the sum, or mean, that the update reads
 
 
 class GradientMergeOptimizer(OptimizerWrapper):
@@ -60,7 +60,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
         counter = create_persistable(named, (1,), 0.0, "int64")
         writers = block.last_writers()
         found: ParamGrads = []
-        # Close behind the backward operators, so that gradients need no memory for long; from the
+        # Close after the backward operators, so that gradients need no memory for long; from the
         # last one, so that the positions of the others stay.
         for p, g in sorted(pairs, key=lambda pair: writers[pair[1].name], reverse=True):
             index = writers[g.name]

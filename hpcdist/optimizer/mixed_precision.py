@@ -44,7 +44,7 @@ GRAY = {
 }
 # They only move values, so what they give has half precision if what they are given has it.
 _MOVES = {"flatten2", "relu", "reshape2", "slice", "stack", "transpose2", "unstack"}
-_HALF, _RAW = ".cast_fp16", ".float32"  # behind the names of values
+_HALF, _RAW = ".cast_fp16", ".float32"  # after the names of values
 
 
 class AutoMixedPrecisionLists:

@@ -1,7 +1,7 @@
 """The ids of a batch: each once, by server, and where its row lies in the batch's memory.
 
 Which server a row lives on follows from its id alone, `owners_of`. All tables of a batch are asked
-for in one message per server, and the rows of one server lie one behind the other, so that they
+for in one message per server, and the rows of one server lie one after the other, so that they
 are received, and their gradients sent, from where they are.
 """
 

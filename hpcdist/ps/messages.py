@@ -50,7 +50,7 @@ class MessageKind(IntEnum):
     CHECKPOINT = 10
     DIED = 11
     KEEP = 12  # what servers that run no script are to keep; before HELLO
-    TABLE_PULL = 20  # these three have no JSON behind the header: see `tables.py`
+    TABLE_PULL = 20  # these three have no JSON after the header: see `tables.py`
     TABLE_PEEK = 21
     TABLE_PUSH = 22
 

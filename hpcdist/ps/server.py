@@ -46,7 +46,7 @@ class PsServer:
     lowest trainer has. ``arrays`` holds the variables by name, at least all parameters of
     ``expected``; they are read and sent from where they lie, so they must be updated in place.
     ``gradients[name][k]`` is what trainer k sent: the rows of one strided array. Sparse gradients
-    count as packets behind the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
+    count as packets after the dense ones; ``rows[name][k]`` is the (rows, values) of trainer k.
     The last packet are the gradients of all ``tables`` together, those of ``expected.row_tables``.
     ``shards`` decides (default: synchronously); ``own_answers``: see `StepExchange`; then trainers
     also begin one by one, and ``on_read`` is told which one is about to read its first values. With
@@ -343,7 +343,7 @@ class PsServer:
     def _answer_reads(self) -> None:
         """Answer what was asked, unless a step is half applied: values are of whole steps only.
 
-        A trainer that asks behind its step sees this step, though others still push rows of it.
+        A trainer that asks after its step sees this step, though others still push rows of it.
         """
         while self._shards.readable and self._answers.next(self._shards.settled):
             pass

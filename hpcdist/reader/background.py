@@ -214,7 +214,7 @@ class _Child:
         sender.close()
 
     def receive(self) -> tuple[Any, ...]:
-        """Return the next sample, alone in a tuple; nothing behind the last one."""
+        """Return the next sample, alone in a tuple; nothing after the last one."""
         try:
             sample: tuple[Any, ...] | str = self._samples.recv()
         except EOFError:

@@ -210,7 +210,7 @@ def optimizer_of(facts: OptimizerFacts, rate: Any) -> optimizer.Optimizer:
     """Return the optimizer; PlanError for one that is not there, or takes other arguments."""
     if facts.kind not in KINDS:
         raise PlanError(
-            f"there is no optimizer {facts.kind!r} of what is kept elsewhere: expected one of "
+            f"no optimizer {facts.kind!r} for tables and parameters on servers: expected one of "
             f"{', '.join(KINDS)}"
         )
     make: Callable[..., Any] = getattr(optimizer, facts.kind)

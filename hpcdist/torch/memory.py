@@ -79,7 +79,7 @@ def parts_by_rows(
         return equal_parts(vector, ranks)
     if len(rows) != ranks or sum(rows) != len(like):
         raise CommError(
-            f"splits {list(rows)} of {described(like)}: expected {ranks} that add to {len(like)}"
+            f"splits {list(rows)} of {described(like)}: expected {ranks} that add up to {len(like)}"
         )
     row = vector.numel() // len(like) if len(like) else 0
     return list(vector.split([row * count for count in rows]))

@@ -70,7 +70,7 @@ def reduction(op: Any, dtype: torch.dtype, size: int) -> TensorReduction:
     kind = op if isinstance(op, _OPS) else op.__getstate__()[0]
     name = str(kind).rpartition(".")[2]
     if kind not in _INTO:
-        raise CommError(f"ReduceOp.{name} is not there, expected one of SUM, AVG, PRODUCT, ...")
+        raise CommError(f"ReduceOp.{name} is not supported, expected one of SUM, AVG, PRODUCT, ...")
     integral = not (dtype.is_floating_point or dtype.is_complex)
     if (kind in _BITWISE and not integral) or (kind in _ORDERED and dtype.is_complex):
         raise CommError(f"ReduceOp.{name} is not for tensors of {dtype}")

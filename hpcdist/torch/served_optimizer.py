@@ -174,8 +174,8 @@ def _of_torch(given: torch.optim.Optimizer) -> tuple[OptimizerFacts, float]:
         known["initial_accumulator_value"] = group["initial_accumulator_value"]
     else:
         raise TableError(
-            f"torch.optim.{name} has no twin on the servers: give SGD or Adagrad, or the name of "
-            "an optimizer of Fluid's, such as ServedOptimizer(model, 'Adam', lr=1e-3)"
+            f"torch.optim.{name} has no counterpart on the servers: give SGD or Adagrad, or the name "
+            "of an optimizer of Fluid's, such as ServedOptimizer(model, 'Adam', lr=1e-3)"
         )
     for argument in same:
         if group[argument]:

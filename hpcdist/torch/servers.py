@@ -112,7 +112,7 @@ class Served:
             if self._geo is not None:  # the trainer's own optimizer has used the gradients
                 if parameter.data_ptr() != self._answered[name][0]:
                     raise TableError(
-                        f"parameter {name!r} lies in other memory than at the first step: change "
+                        f"parameter {name!r} has moved in memory since the first step: change "
                         "values in place, as load_state_dict does"
                     )
                 continue

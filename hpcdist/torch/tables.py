@@ -314,8 +314,8 @@ class Tables:
         if optimizer in self._stepped:
             behind = sorted(set(range(len(self._optimizers))) - self._stepped)
             raise TableError(
-                f"optimizer {optimizer} of what is kept elsewhere steps twice while {behind} have "
-                "not: each must step once in every step of the job"
+                f"optimizer {optimizer} of tables or of parameters on servers steps twice "
+                f"while {behind} have not: each must step once in every step of the job"
             )
         self.settle()
         self._taken += [g for g in self._given if self._facts[g.table].optimizer == optimizer]
@@ -367,7 +367,7 @@ class Tables:
 
 
 def _joined(given: Iterable[Given]) -> dict[str, Array]:
-    """Return the ids of several look-ups by table, one behind the other."""
+    """Return the ids of several look-ups by table, one after the other."""
     parts: dict[str, list[Array]] = {}
     for g in given:
         parts.setdefault(g.table, []).append(g.ids)

@@ -134,7 +134,7 @@ def read(path: str | Path) -> RankRecording:
         recording = Recording(events, names, noted, ran)
         return RankRecording(made(RankOfJob, about), recording)
     except Exception as error:  # zipfile, zlib and numpy raise all kinds for a damaged file
-        raise TraceError(f"{path} is no recording of a rank: {error!r}") from error
+        raise TraceError(f"{path} is not a recording of a rank: {error!r}") from error
 
 
 def _check_events(events: NDArray[Any], names: int) -> None:

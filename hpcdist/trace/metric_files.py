@@ -73,7 +73,7 @@ class HeldFile:
 
 
 class LineFile(HeldFile):
-    """Appends lines to a file of this rank, behind the last whole one.
+    """Appends lines to a file of this rank, after the last whole one.
 
     ``begins`` is how each such file begins, and ``head`` its first line. MetricError for a file of
     others, which is left as it is; so does ``check``, for the last line.
@@ -90,7 +90,7 @@ class LineFile(HeldFile):
         try:
             found = os.pread(self._file, len(begins), 0)
             if not begins.encode().startswith(found):
-                raise MetricError(f"{path} holds something else than metrics: it begins {found!r}")
+                raise MetricError(f"{path} holds something other than metrics: it begins {found!r}")
             self.last, size = _last_line(self._file)
             if self.last:
                 check(self.last, path)
@@ -198,7 +198,7 @@ def _parsed(line: str, path: Path, number: int | None = None) -> dict[str, Any]:
             float(found[name])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         where = "its last line" if number is None else f"line {number}"
-        raise MetricError(f"{path}: {where} is no line of metrics: {error!r}") from error
+        raise MetricError(f"{path}: {where} is not a line of metrics: {error!r}") from error
     return found
 
 

@@ -69,7 +69,7 @@ class MetricLog:
     def fetched(self, step: int, names: Sequence[str], values: Sequence[Any]) -> None:
         """Note those fetched values of a step that are one number; the mean over devices.
 
-        A variable with a reserved name, such as ``step``, has a ``_`` behind it.
+        A variable with a reserved name, such as ``step``, has a ``_`` after it.
         """
         numbers: dict[str, list[float]] = {}
         for name, value in zip(names, values):

@@ -49,7 +49,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """A Program: the operators of its blocks, one block behind the other.
+    """A Program: the operators of its blocks, one block after the other.
 
     ``moved`` has the types of which it is known beforehand.
     """
@@ -57,7 +57,7 @@ class ProgramFacts:
     kind: str
     operators: tuple[OperatorFacts, ...]
     parameters: tuple[ParameterFacts, ...] = ()
-    left_out: int = 0  # operators behind the first `MOST_OPERATORS`
+    left_out: int = 0  # operators after the first `MOST_OPERATORS`
     moved: tuple[Moved, ...] = ()
 
     def plain(self) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Recorder:
         return self.latest(0)
 
     def latest(self, since: int) -> Recording:
-        """Return those events behind the first ``since`` that the ring holds now, and go on."""
+        """Return those events after the first ``since`` that the ring holds now, and go on."""
         noted, capacity = self._noted(), len(self._ring)
         places = np.arange(max(since, noted - capacity, 0), noted)
         found = self._ring[places % max(capacity, 1)]

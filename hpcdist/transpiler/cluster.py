@@ -49,7 +49,7 @@ def split_endpoints(argument: str, text: Any) -> tuple[str, ...]:
         raise PlanError(f"{argument}: expected endpoints separated by commas, got {text!r}")
     repeated = sorted({e for e in endpoints if endpoints.count(e) > 1})
     if repeated:
-        raise PlanError(f"{argument}: each endpoint may stand only once, repeated: {repeated}")
+        raise PlanError(f"{argument}: each endpoint may appear only once, repeated: {repeated}")
     return endpoints
 
 

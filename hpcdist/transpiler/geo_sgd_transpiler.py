@@ -76,7 +76,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
     def _trainer(self, main: Program, plan: Plan) -> Program:
         if any(MERGED_STEPS in op.attrs for op in main.global_block().ops):
             raise PlanError(
-                "GEO exchanges what updates have changed, in every so many steps: leave gradient "
+                "GEO exchanges what updates have changed, once in several steps: leave gradient "
                 "merge out, and set geo_sgd_need_push_nums"
             )
         return geo_trainer(main, plan)

@@ -12,7 +12,7 @@ def at_once(
 ) -> tuple[list[Operator], int] | None:
     """Return all other operators, and the place among them of one look-up instead of all.
 
-    It is ``first`` or later, behind all that compute ids. Those that stand behind a reader of rows
+    It is ``first`` or later, after all that compute ids. Those that stand after a reader of rows
     move before it. None where they cannot: ids are computed from rows, or names are used again.
     """
     last = max(map(ops.index, lookups))

@@ -1,7 +1,7 @@
 """Clip and norms of the mean gradient, where trainers share batches: servers compute them.
 
 Fluid clips on trainers, each its own gradient; of a shared batch each has a part only. So the
-operators between gradients and updates run on servers, on the blocks that they hold, behind the
+operators between gradients and updates run on servers, on the blocks that they hold, after the
 mean over trainers. Where one takes a sum over a whole gradient, or over several, servers add up
 what they have: an operator whose results need such sums stands in a later stage than these.
 """

@@ -28,7 +28,7 @@ from hpcdist.transpiler.trainer import (
     optimizer_vars,
 )
 
-WHOLE = "@WHOLE"  # behind the name of what a server computes only to initialize its part
+WHOLE = "@WHOLE"  # after the name of what a server computes only to initialize its part
 RANDOM = ("uniform_random", "gaussian_random", "truncated_gaussian_random")
 
 

@@ -104,7 +104,7 @@ def rename_role_vars(op: Operator, new_names: Mapping[str, str]) -> None:
 def _insert_sends(
     block: Block, plan: Plan, roles: ProgramRoles
 ) -> tuple[dict[str, str], TableSteps]:
-    """Put cuts and sends behind the writers.
+    """Put cuts and sends after the writers.
 
     Return the sends' outputs by parameter, in the order of dispatch, and what tables are pushed.
     """
@@ -125,7 +125,7 @@ def _insert_sends(
         send = send_op(block, names, route.endpoints, [route.parameter, gradient], **facts)
         sends[route.parameter] = send
         writer = _last_writer(last_writers, gradient)
-        # What is dispatched later stands closer behind a common writer, as in Fluid.
+        # What is dispatched later stands closer after a common writer, as in Fluid.
         behind[writer] = [*added, send, *behind.get(writer, [])]
     table_steps = TableSteps()
     for table in plan.tables:

@@ -48,7 +48,7 @@ def told(trainers: int, servers: int, feeds: Any, fetch: bool = True, **asked: A
 
     def script(role: Any) -> None:
         train(feeds(role.index), fetch)
-        runtime.end_together()  # as the launcher does behind a script
+        runtime.end_together()  # as the launcher does after a script
 
     outcomes = run_job(trainers, servers, script, **asked)
     return [o.error for o in outcomes if "FeedError" in o.error_types]
@@ -150,12 +150,12 @@ def test_fetching_on_one_trainer_only_is_named(trainers, servers):
     errors = [o.error for o in outcomes if "FeedError" in o.error_types]
     assert errors
     for error in errors:
-        assert error.startswith("step 3: trainer ") and "fetches other values than" in error
+        assert error.startswith("step 3: trainer ") and "fetches different values from" in error
 
 
 @pytest.mark.parametrize(("trainers", "servers"), SHAPES)
 def test_values_of_all_kinds_are_joined_wherever_they_are_computed(trainers, servers):
-    """Small ones travel while gradients do; those behind the update, and large ones, later."""
+    """Small ones travel while gradients do; those after the update, and large ones, later."""
 
     def model() -> tuple[Any, Any, list[list[Any]]]:
         main, startup, (loss, guess) = network()

@@ -54,7 +54,7 @@ def test_results_are_those_of_operators_run_one_by_one(data):
     at=st.lists(st.integers(-4, 4), min_size=1, max_size=3),
 )
 def test_a_switch_runs_the_first_case_that_holds(thresholds, default, nested, at):
-    """The cases share their memory with what stands before and behind them."""
+    """The cases share their memory with what stands before and after them."""
     main = Program()
     with guard(), program_guard(main, Program()):
         x, n = layers.data("x", [WIDTH]), layers.data("n", [1], append_batch_size=False)

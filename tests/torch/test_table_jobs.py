@@ -358,7 +358,7 @@ model[0].bias.data = model[0].bias.data.clone()
 try:
     optimizer.step()
 except TableError as error:
-    assert "lies in other memory than at the first step" in str(error), error
+    assert "has moved in memory since the first step" in str(error), error
 else:
     raise AssertionError("the servers would have kept what nobody trains")
 """

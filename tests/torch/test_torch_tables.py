@@ -301,7 +301,7 @@ def test_a_state_that_cannot_be_kept_is_named():
 
 def test_parameters_that_servers_cannot_keep_are_refused():
     layer = nn.Linear(2, 2)
-    with pytest.raises(TableError, match=r"torch.optim.AdamW has no twin on the servers"):
+    with pytest.raises(TableError, match=r"torch.optim.AdamW has no counterpart on the servers"):
         ours.ServedOptimizer(layer, torch.optim.AdamW(layer.parameters()))
     with pytest.raises(TableError, match="cannot do dampening=0.5"):
         given = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9, dampening=0.5)

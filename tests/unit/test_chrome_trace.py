@@ -29,7 +29,7 @@ def events_of(*rows):
 
 @pytest.fixture
 def ranks():
-    """A trainer whose clock is 1 ms behind that of the server, rank 0."""
+    """A trainer whose clock is 1 ms after that of the server, rank 0."""
     trainer = events_of(
         (EventKind.FEED, "feed", 10_000, 10_500, 32, -1, 1, MAIN),
         (EventKind.OPERATOR, "mul", 10_500, 20_000, 0, -1, 1, MAIN),

@@ -126,7 +126,7 @@ def test_a_malformed_line_does_not_hide_the_types_of_json(write):
     assert column(rows, "a") == [1, 3]
     assert [skip.begin for skip in rows.skipped] == [1]
     mixed = write("b.jsonl", '{"a":1}\n{"a":"x"}\n')
-    with pytest.raises(DataError, match="cannot tell the types .* say them: types="):
+    with pytest.raises(DataError, match="cannot tell the types .* give the types: types="):
         fluid.data.read(mixed, batch=9)
     rows = fluid.data.read(mixed, ["a"], batch=9, types={"a": "int64"}, on_bad="skip")
     assert column(rows, "a") == [1]

@@ -115,7 +115,7 @@ def test_scale_power_and_value_may_be_computed():
 
 def test_a_variable_where_a_number_is_wanted_is_named():
     x = layers.data("x", [2])
-    with pytest.raises(GraphTypeError, match="a number is wanted here, got the Variable 'x'"):
+    with pytest.raises(GraphTypeError, match="expected a number, got the Variable 'x'"):
         fluid.optimizer.Adam(0.1, beta1=x)
 
 

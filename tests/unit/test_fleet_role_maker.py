@@ -107,7 +107,7 @@ def test_user_defined_roles():
         ({"server_endpoints": "127.0.0.1:1"}, TypeError, "server_endpoints: expected a list"),
         ({"server_endpoints": None}, TypeError, "server_endpoints: expected a list"),
         ({"server_endpoints": []}, ValueError, "at least one name"),
-        ({"server_endpoints": ["a:1", "a:1"]}, ValueError, "may stand only once"),
+        ({"server_endpoints": ["a:1", "a:1"]}, ValueError, "may appear only once"),
         ({"server_endpoints": ["a:1", 2]}, TypeError, "expected a list of strings"),
         ({"role": 0}, TypeError, "expected Role.WORKER or Role.SERVER, got 0"),
         ({"role": "worker"}, TypeError, "expected Role.WORKER or Role.SERVER"),

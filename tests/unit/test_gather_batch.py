@@ -233,7 +233,7 @@ def test_gradients_that_do_not_start_from_a_loss_may_not_train():
     pairs = list(zip(parameters, fluid.gradients(cost, parameters)))
     fluid.backward.append_backward(loss)
     fluid.optimizer.SGD(0.1).apply_gradients(pairs)
-    with pytest.raises(PlanError, match="starts from another gradient than that of a loss"):
+    with pytest.raises(PlanError, match="does not start from the gradient of a loss"):
         SharedProgram(fluid.default_main_program(), 2)
 
 

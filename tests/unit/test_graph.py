@@ -445,7 +445,7 @@ def test_variables_are_renamed_where_they_stand(programs):
     block = main.global_block()
     assert block._rename_var("x", "z") is x
     assert (x.name, block.ops[0].input("X"), list(block.vars)) == ("z", ["z"], ["z", y.name])
-    with pytest.raises(GraphError, match="is there already"):
+    with pytest.raises(GraphError, match="already exists"):
         block._rename_var("z", y.name)
     block.ops[0]._rename_input("z", "a")
     block.ops[0]._rename_output(y.name, "b")
@@ -458,7 +458,7 @@ def test_a_second_variable_of_a_name_has_the_same_shape():
     block = fluid.Program().global_block()
     w = block.create_var(name="w", shape=[3, 4])
     assert block.create_var(name="w") is block.create_var(name="w", shape=[3, 4]) is w
-    with pytest.raises(GraphError, match=r"'w' is there already, with shape \(3, 4\)"):
+    with pytest.raises(GraphError, match=r"'w' already exists, with shape \(3, 4\)"):
         block.create_var(name="w", shape=[4, 3])
 
 

@@ -239,7 +239,7 @@ def test_a_second_program_that_trains_tables_otherwise_is_refused() -> None:
             exe.run(startup)
             exe.run(main, feed=batch(0), fetch_list=[loss])
 
-    with pytest.raises(HpcdistError, match="another program than the first"):
+    with pytest.raises(HpcdistError, match="a program other than the first"):
         job(1, 1, script, make)
 
 

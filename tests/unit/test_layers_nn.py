@@ -60,7 +60,7 @@ def test_data_keeps_its_shape_when_told(programs):
 def test_data_declared_twice_must_agree(programs):
     x = layers.data("x", [3])
     assert layers.data("x", [3]) is x
-    with pytest.raises(ValueError, match=r"data 'x' is there already as float32\[-1, 3\]"):
+    with pytest.raises(ValueError, match=r"data 'x' already exists as float32\[-1, 3\]"):
         layers.data("x", [4])
 
 

@@ -81,7 +81,7 @@ def test_numbers_are_those_that_python_reads():
         ("1 1 2 1 nan 1 1", "slot 1 (z): expected a finite number, got 'nan'"),
         ("1 1 2 1 1e39 1 1", "slot 1 (z): expected a finite number, got '1e39'"),
         ("1 1 2 1 . 1 1", "slot 1 (z): expected a finite number, got '.'"),
-        ("1 1 2 1 1 1 1 9 9", "expected the end of the line behind 3 slots, got '9'"),
+        ("1 1 2 1 1 1 1 9 9", "expected the end of the line after 3 slots, got '9'"),
     ],
 )
 def test_a_bad_line_is_named(line, message):
@@ -220,7 +220,7 @@ def test_a_fifo_is_read_as_its_writer_writes(tmp_path, command, name, packing):
 def test_packed_files_that_are_cut_or_packed_twice_are_named(tmp_path, files, command):
     packed = gzip.compress(files[0].read_bytes())
     for data, through, message in [
-        (b"", command, "c.gz: is no gzip file: it is empty"),
+        (b"", command, "c.gz: not a gzip file: it is empty"),
         (packed[:-10], command, "c.gz: (cannot be read: Compressed|the pipe command .* exit code)"),
         (packed, "zcat", r"'zcat' ended with exit code 1 \(.gz files are unpacked before it reads"),
     ]:
@@ -381,7 +381,7 @@ def test_what_a_dataset_refuses(tmp_path, files):
         (lambda: queue.set_batch_size("a"), "at least 1, got a"),
         (lambda: queue.set_use_var(fluid.data("v", [None, 1])), "expected a list of variables"),
         (lambda: queue.set_use_var(["v"]), "expected a list of variables"),
-        (lambda: queue.set_pipe_command(5), "expected a text, got 5"),
+        (lambda: queue.set_pipe_command(5), "expected a string, got 5"),
         (lambda: queue.set_use_var([fluid.data("i", [None, 1], "int32")]), "int64 or float32"),
         (lambda: queue.set_use_var([fluid.data("o", [None, None])]), "must have the shape"),
         (lambda: queue.set_use_var([fluid.data("p", [None, 2], lod_level=1)]), "one value a row"),

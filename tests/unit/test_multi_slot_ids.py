@@ -107,7 +107,7 @@ def test_ids_and_texts_of_lines_are_passed_over(tmp_path):
 @pytest.mark.parametrize("head", ["2 b", "b", "1", "", "1 \t"])
 def test_a_line_without_its_id_is_named(tmp_path, head):
     made = lines_with_ids(tmp_path / "a", 2, IDS + head + "\n")
-    with pytest.raises(DataError, match="a, line 13: expected an id behind the number 1"):
+    with pytest.raises(DataError, match="a, line 13: expected an id after the number 1"):
         made.load_into_memory()
 
 

@@ -115,7 +115,7 @@ def test_images_are_read_and_no_code_of_the_file_is_run(home):
     found = list(cifar.train10()())
     assert [label for _, label in found] == [3, 1]
     assert found[0][0].dtype == np.float32 and (found[0][0] == 1).all()
-    with pytest.raises(DataError, match="print, which is no array"):
+    with pytest.raises(DataError, match="print, which is not an array"):
         list(cifar.test10()())
 
 

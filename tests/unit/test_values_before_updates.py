@@ -1,4 +1,4 @@
-"""What scripts compute behind an update, such as BERT's weight decay, moves to the servers."""
+"""What scripts compute after an update, such as BERT's weight decay, moves to the servers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Array:
 
 
 def _encoded(text: str, encoding: Any) -> bytes:
-    return text.encode("latin-1")  # as bytes are, behind Python 3 as well
+    return text.encode("latin-1")  # bytes stay as they are, under Python 3 too
 
 
 _STANDING_FOR = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Type}  # of numpy
@@ -53,7 +53,7 @@ class _Arrays(pickle.Unpickler):
             return _STANDING_FOR[name]
         if (module, name) == ("_codecs", "encode"):
             return _encoded
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not an array")
 
 
 def train10(cycle: bool = False) -> Reader:

@@ -222,7 +222,7 @@ class TrainingDecoder:
     def __call__(self) -> Any:
         """Return the outputs as sequences: one variable, or a list."""
         if not self._done:
-            raise GraphError("TrainingDecoder: there are outputs only behind its block")
+            raise GraphError("TrainingDecoder: there are outputs only after its block")
         return self.dynamic_rnn()
 
 

@@ -162,7 +162,7 @@ def _difference(mine: Array, other: Array, feed: Mapping[str, Any]) -> str:
         return ""
     names = sorted(feed)
     if other[2] != mine[2]:
-        return f"feeds other variables than {', '.join(names)}"
+        return f"feeds different variables from {', '.join(names)}"
     differing = np.flatnonzero(mine[HEAD:] != other[HEAD:])
     known = [name for k, name in enumerate(names) if min(k, WORDS - HEAD - 1) in differing]
     rows = "" if mine[0] == other[0] else f" ({int(other[0])} rows where this one has {mine[0]})"

@@ -186,7 +186,7 @@ def row_counts(
 
 
 def share_among(counts: Sequence[int], trainer: int) -> Share:
-    """Return the share of a trainer whose rows stand behind those of the trainers before it."""
+    """Return the share of a trainer whose rows stand after those of the trainers before it."""
     begin, total = sum(counts[:trainer]), sum(counts)
     weight = counts[trainer] * len(counts) / total
     return Share(begin, begin + counts[trainer], total, weight)

@@ -378,8 +378,8 @@ class Batches:
         for trainer, data in enumerate(told):
             if data is not None and data[: len(asked)] != asked:
                 raise FeedError(
-                    f"step {here.step}: {self._check.name(trainer)} runs another program than "
-                    f"{self._check.name(self._trainers.rank)}, or fetches other values than "
+                    f"step {here.step}: {self._check.name(trainer)} runs a different program from "
+                    f"{self._check.name(self._trainers.rank)}, or fetches different values from "
                     f"{', '.join(joined.names) or 'none'}: fetched values are gathered from the "
                     "rows of all trainers, so all must run the same program and fetch the same "
                     "values; only printing may be left to one of them"

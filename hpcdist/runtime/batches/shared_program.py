@@ -233,7 +233,7 @@ def _within_loop(op: Operator, of: OfRows) -> OfRows:
 
 def _undeclared(op: Operator) -> str:
     if op.role & Role.BACKWARD:
-        return f"operator {op.type!r} starts from another gradient than that of a loss"
+        return f"operator {op.type!r} does not start from the gradient of a loss"
     return f"operator {op.type!r} does not declare how it treats rows"
 
 
@@ -286,8 +286,8 @@ class SharedProgram:
             if op.type in ("clip", "clip_by_norm") and of_gradient and op.role & Role.BACKWARD:
                 raise PlanError(
                     f"{op.place} {op} cuts a gradient within the backward pass (error_clip), where "
-                    "a trainer's has another scale than that of one process: clip the gradients of "
-                    f"parameters (grad_clip=), or {_ELSE}"
+                    "a trainer's has a different scale from that of one process: clip the "
+                    f"gradients of parameters (grad_clip=), or {_ELSE}"
                 )
 
     def draws_all_sequences(self, op: Operator) -> bool:

@@ -30,7 +30,7 @@ Call = Callable[[], Any]
 class Bucket:
     """Values that are summed as one array, in the memory of the backend.
 
-    Where they lie one behind the other, that is they themselves; else it is a copy.
+    Where they lie one after the other, that is they themselves; else it is a copy.
     """
 
     def __init__(self, names: Sequence[str], arrays: Mapping[str, Any], backend: Backend) -> None:
@@ -122,7 +122,7 @@ class Sums:
 
 
 class RowsSum:
-    """The sum of a sparse gradient: all trainers' rows, one behind the other in trainer order."""
+    """The sum of a sparse gradient: all trainers' rows, one after the other in trainer order."""
 
     def __init__(
         self, group: CollectiveOperations, gradient: SelectedRows, binding: Binding

@@ -70,7 +70,7 @@ def check_sparse(program: Program) -> None:
             if block.var(name).type == "SELECTED_ROWS" and not takes_any:
                 raise PlanError(
                     f"{op.place} {op}: without servers a sparse gradient cannot be clipped: use "
-                    "embedding(is_sparse=False) for this table, or a clip whose need_clip spares it"
+                    "embedding(is_sparse=False) for this table, or a need_clip that leaves it out"
                 )
 
 

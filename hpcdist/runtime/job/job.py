@@ -160,7 +160,7 @@ class Job(Control):
         elif self._has_trained and not self._explicit:
             raise PlanError(
                 "the startup program is run again after the first step: servers go on with their "
-                "parameters, which one process would begin anew; run it once, start a job for "
+                "parameters, where one process would start afresh; run it once, start a job for "
                 "each training, or train without servers (no --pservers)"
             )
         else:
@@ -308,7 +308,7 @@ class Job(Control):
     def contiguous(
         self, ops: Sequence[Operator], metas: Mapping[str, Meta], backend: Backend
     ) -> list[list[str]]:
-        """Return groups of names whose arrays must lie one behind the other."""
+        """Return groups of names whose arrays must lie one after the other."""
         return self._link.contiguous(ops, metas, backend)
 
     def memory(self, nbytes: int, backend: Backend) -> Any:

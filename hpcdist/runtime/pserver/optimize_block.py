@@ -153,7 +153,7 @@ def _reads_only(op: Operator, name: str) -> bool:
 
 
 def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedRows], None]:
-    """Return what runs the operators behind the merge on a sparse gradient.
+    """Return what runs the operators after the merge on a sparse gradient.
 
     A lone optimizer is bound once. Clip or regularization before it depends on the number of rows,
     so that block is compiled for every gradient.

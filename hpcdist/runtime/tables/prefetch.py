@@ -13,7 +13,7 @@ _coming: Mapping[str, Any] | None = None
 
 
 def rows_ahead(feeds: Iterable[Feed]) -> Iterator[Feed]:
-    """Yield feeds, each when the one behind it is known too; feed them to `Executor.run` in turn.
+    """Yield feeds, each when the one after it is known too; feed them to `Executor.run` in turn.
 
     A trainer in asynchronous mode then asks for the next batch's rows of distributed tables as soon
     as it has this batch's, so that they travel while it computes. They miss what this step does to

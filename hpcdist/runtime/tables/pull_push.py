@@ -245,7 +245,7 @@ def _looked_up(op: Operator) -> tuple[tuple[str, str], ...]:
 
 
 class _LookUps:
-    """The look-ups of an operator by table: ids one behind the other, and addresses of values.
+    """The look-ups of an operator by table: ids one after the other, and addresses of values.
 
     Tables of which the same ids are looked up share one array of them.
     """
