@@ -115,14 +115,14 @@ def gradients(
             ones = {"shape": list(target.shape), "value": 1.0, "dtype": target.dtype}
             starts.append(Step("fill_constant", {}, out, ones))
     wanted = [v.name for v in inputs]
-    found = _append(block, {t.name for t in targets}, wanted, stopped, starts, ())
-    return [block.var(found[name]) if name in found else None for name in wanted]
+    grads = _append(block, {t.name for t in targets}, wanted, stopped, starts, ())
+    return [block.var(grads[name]) if name in grads else None for name in wanted]
 
 
 def calc_gradient(*args: Any, **kwargs: Any) -> Any:
     """Return `gradients`, not in a list when there is only one."""
-    found = gradients(*args, **kwargs)
-    return found[0] if len(found) == 1 else found
+    grads = gradients(*args, **kwargs)
+    return grads[0] if len(grads) == 1 else grads
 
 
 # -- what gradients flow through -----------------------------------------------------------------

@@ -89,8 +89,8 @@ def gradient_steps(
             )
             if not any(name != EMPTY for name in step.writes()):
                 continue
-            own = {grad_name(name) for name in op.output_arg_names}
-            absent = own - {grad_name(n) for n in made}
+            gradients = {grad_name(name) for name in op.output_arg_names}
+            absent = gradients - {grad_name(n) for n in made}
             if "sub_block" in step.attrs:
                 _leave_out(step, absent)
                 absent = set()

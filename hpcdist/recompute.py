@@ -68,7 +68,7 @@ def _names(
     block: Block, forward: Sequence[Operator], checkpoints: Sequence[Variable | str]
 ) -> set[str]:
     made = {name for op in forward for name in op.output_arg_names}
-    found = set()
+    names = set()
     for checkpoint in checkpoints:
         if not isinstance(checkpoint, (Variable, str)):
             raise GraphTypeError(f"checkpoints: expected Variables or names, got {checkpoint!r}")
@@ -76,8 +76,8 @@ def _names(
         var = block.find_var(name)
         if var is None or not (name in made or var.is_data):
             raise GraphError(f"checkpoint {name!r} is not computed by the forward pass of the loss")
-        found.add(name)
-    return found
+        names.add(name)
+    return names
 
 
 def _segments(
@@ -88,7 +88,7 @@ def _segments(
     within = {
         n for op in (*forward, *backward) if "sub_block" in op.attrs for n in op.input_arg_names
     }
-    found = []
+    segments = []
     ops: list[Operator] = []
     for op in forward:
         ops.append(op)
@@ -96,9 +96,9 @@ def _segments(
             continue
         again = [other for other in ops if _can_run_again(block, other, writers)]
         names = {n for other in again for n in _made(other)} - kept - within
-        found.append(_Segment(tuple(again), frozenset(names)))
+        segments.append(_Segment(tuple(again), frozenset(names)))
         ops = []
-    return found
+    return segments
 
 
 def _can_run_again(block: Block, op: Operator, writers: Counter[str]) -> bool:
@@ -121,15 +121,15 @@ def _can_run_again(block: Block, op: Operator, writers: Counter[str]) -> bool:
 def _copies(block: Block, segment: _Segment, wanted: set[str]) -> list[Operator]:
     """Return the operators of a segment that compute ``wanted``, in order, as backward ones."""
     needed = set(wanted)
-    found = []
+    copies = []
     for op in reversed(segment.ops):
         if not needed.intersection(op.output_arg_names):
             continue
         needed.update(name for name in op.input_arg_names if name in segment.names)
         copy = op.copied_to(block)
         copy.attrs[ROLE_ATTR] = int(Role.BACKWARD)
-        found.append(copy)
-    return found[::-1]
+        copies.append(copy)
+    return copies[::-1]
 
 
 def _made(op: Operator) -> list[str]:

@@ -390,10 +390,10 @@ def check(environ: Mapping[str, str] | None = None) -> None:
 
 
 def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return those variables of a process's role that are set, as text."""
-    found = environment(environ)
+    """Return those env of a process's role that are set, as text."""
+    env = environment(environ)
     return {
-        s.name: found[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(found)
+        s.name: env[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(variables)
     }
 
 

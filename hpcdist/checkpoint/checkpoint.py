@@ -84,12 +84,12 @@ class Checkpoint:
 
     def saved(self, name: str) -> Saved:
         """Return the facts of a variable; CheckpointError if it was not saved."""
-        found = self.variables.get(name)
-        if found is None:
+        variable = self.variables.get(name)
+        if variable is None:
             raise CheckpointError(
                 f"{self.manifest}: has no variable {name!r}; it has {_some(list(self.variables))}"
             )
-        return found
+        return variable
 
     def jobs(self, name: str, begin: int, end: int, out: np.ndarray) -> list[Job]:
         """Return calls that fill ``out`` with rows ``begin:end`` of a variable.
@@ -196,8 +196,8 @@ def steps(root: str | Path) -> list[tuple[int, Path]]:
     root = Path(root)
     if not root.is_dir():
         return []
-    found = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
-    return sorted((step, path) for step, path in found if os.path.lexists(path / MANIFEST))
+    checkpoints = [(int(m[1]), p) for p in root.iterdir() if (m := _STEP.fullmatch(p.name))]
+    return sorted((step, path) for step, path in checkpoints if os.path.lexists(path / MANIFEST))
 
 
 def latest(root: str | Path) -> Path | None:
@@ -241,8 +241,8 @@ def next_attempt(directory: Path, manifest: str = MANIFEST) -> int:
 def _attempt(path: Path, manifest: str) -> int:
     name = path.name.removesuffix(TEMPORARY)
     prefix = prefix_of(manifest)
-    found = _PART.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
-    return int(found[1]) if found else 0
+    match = _PART.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+    return int(match[1]) if match else 0
 
 
 def drop_attempts(directory: Path, before: int, manifest: str = MANIFEST) -> None:

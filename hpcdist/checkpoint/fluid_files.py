@@ -70,12 +70,12 @@ class Tensor:
         itemsize = np.dtype(self.dtype).itemsize
         count = (last - begin) * width
         skip = self.offset + begin * width * itemsize
-        found = np.empty(count, self.dtype)
+        data = np.empty(count, self.dtype)
         with open_below(self.directory, self.name) as file:
             file.seek(skip)
-            if not read_into(file, found.view(np.uint8).data):
+            if not read_into(file, data.view(np.uint8).data):
                 raise CheckpointError(f"{self.file}: was cut off while it was read")
-        return found.reshape((last - begin, *self.shape[1:]) if self.shape else ())
+        return data.reshape((last - begin, *self.shape[1:]) if self.shape else ())
 
 
 def tensor_of(directory: Path, name: str) -> Tensor:
@@ -84,42 +84,42 @@ def tensor_of(directory: Path, name: str) -> Tensor:
     Fluid's trainers write a beta power of a parameter that servers have cut several times over,
     once for each server: the first counts.
     """
-    found, size = _tensors(directory, name, 1)
-    over = size - found[0].offset - found[0].nbytes
-    if over and (found[0].shape != (1,) or over % found[0].nbytes):
-        raise CheckpointError(f"{found[0].file}: {over} bytes follow its tensor")
-    return found[0]
+    tensors, size = _tensors(directory, name, 1)
+    over = size - tensors[0].offset - tensors[0].nbytes
+    if over and (tensors[0].shape != (1,) or over % tensors[0].nbytes):
+        raise CheckpointError(f"{tensors[0].file}: {over} bytes follow its tensor")
+    return tensors[0]
 
 
 def tensors_of(directory: Path, name: str, count: int) -> list[Tensor]:
     """Return the ``count`` tensors of a file; CheckpointError if it is not Fluid's, or truncated,
     or holds another number of them."""
-    found, size = _tensors(directory, name, count)
-    if len(found) < count or found[-1].offset + found[-1].nbytes < size:
-        more = "more than " if len(found) == count else ""
+    tensors, size = _tensors(directory, name, count)
+    if len(tensors) < count or tensors[-1].offset + tensors[-1].nbytes < size:
+        more = "more than " if len(tensors) == count else ""
         raise CheckpointError(
-            f"{directory / name}: holds {more}{len(found)} variables without their names, but "
+            f"{directory / name}: holds {more}{len(tensors)} variables without their names, but "
             f"{count} are to be loaded: load just those that were saved"
         )
-    return found
+    return tensors
 
 
 def _tensors(directory: Path, name: str, count: int) -> tuple[list[Tensor], int]:
     """Return the first ``count`` tensors of a file, and its bytes."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     path = directory / name
     with open_below(directory, name) as file:
         try:
             position, size = 0, os.fstat(file.fileno()).st_size
-            while position < size and len(found) < count:
+            while position < size and len(tensors) < count:
                 offset, dtype, shape = _head(path, file, position, size)
-                found.append(Tensor(directory, name, offset, dtype, shape))
-                position = offset + found[-1].nbytes
+                tensors.append(Tensor(directory, name, offset, dtype, shape))
+                position = offset + tensors[-1].nbytes
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    if not found:
+    if not tensors:
         raise CheckpointError(f"{path}: not a parameter file of Fluid (it is empty)")
-    return found, size
+    return tensors, size
 
 
 def _head(path: Path, file: Any, begin: int, size: int) -> tuple[int, str, tuple[int, ...]]:

@@ -169,14 +169,14 @@ def parse_head(data: bytes, file: str) -> Head:
             )
         _, offset, length, facts_sum = facts.split(" ")
         _, total, rest = whole.split(" ")
-        found = Head(int(offset), int(length), facts_sum, int(total), rest)
+        head = Head(int(offset), int(length), facts_sum, int(total), rest)
     except CheckpointError:
         raise
     except ValueError:
         raise damaged(file, "its head") from None
-    if found.encode() != data:
+    if head.encode() != data:
         raise damaged(file, "its head")
-    return found
+    return head
 
 
 def damaged(file: str, what: str) -> CheckpointError:

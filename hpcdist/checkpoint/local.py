@@ -91,9 +91,9 @@ class Content:
 
     def entries(self, label: Label) -> tuple[Callable[[], Part], Iterator[Entry]]:
         """Return what is to be written, and what says, when all of it has been, what that was."""
-        found: list[TablePart] = []
+        parts: list[TablePart] = []
         part = Part(label.writer, label.step, label.program, tuple(self._pieces))
-        return lambda: replace(part, tables=tuple(found)), self._entries(part, found)
+        return lambda: replace(part, tables=tuple(parts)), self._entries(part, parts)
 
     def _entries(self, part: Part, found: list[TablePart]) -> Iterator[Entry]:
         for piece, array in zip(self._pieces, self._arrays):
@@ -207,11 +207,11 @@ def check_table(source: Source, table: SparseTable, server: int, servers: int) -
     Data is compared with its checksums only if the table has rows: they shall not be lost for
     others that turn out to be damaged.
     """
-    checkpoint, found = _parts_of(source, table)
-    for home, part in found:
+    checkpoint, parts = _parts_of(source, table)
+    for home, part in parts:
         check_fits(table, part, str(checkpoint.files[home].path))
     if len(table):
-        count = sum(len(ids) for ids, _, _ in _own_rows(checkpoint, found, server, servers))
+        count = sum(len(ids) for ids, _, _ in _own_rows(checkpoint, parts, server, servers))
         if table.dict_size is not None and count > table.dict_size:
             raise CheckpointError(
                 f"{checkpoint.manifest}: table {table.name!r} has {count} rows for this server, "
@@ -224,18 +224,18 @@ def take_up_table(source: Source, table: SparseTable, server: int, servers: int)
 
     What the table has is dropped; call `check_table` first. On an error the table is left empty.
     """
-    checkpoint, found = _parts_of(source, table)
+    checkpoint, parts = _parts_of(source, table)
     table.clear()
     try:
-        for rows in _own_rows(checkpoint, found, server, servers):
+        for rows in _own_rows(checkpoint, parts, server, servers):
             table.load(*rows)
     except BaseException:
         table.clear()
         raise
-    writers = list(dict.fromkeys(home for home, _ in found))
-    shared = [part.shared for home, part in found]
+    writers = list(dict.fromkeys(home for home, _ in parts))
+    shared = [part.shared for home, part in parts]
     if len(writers) == servers:
-        shared = [part.shared for home, part in found if home == writers[server]]
+        shared = [part.shared for home, part in parts if home == writers[server]]
     if len(table.shared):
         table.shared[...] = np.min(np.array(shared, np.float32), axis=0)
 
@@ -245,10 +245,10 @@ def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tupl
     if not isinstance(source, Checkpoint):
         raise CheckpointError(f"{source.manifest}: holds no rows of table {table.name!r}")
     facts = source.facts
-    found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == table.name]
-    if not found:
+    parts = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == table.name]
+    if not parts:
         raise CheckpointError(f"{source.manifest}: has no table {table.name!r}")
-    return source, found
+    return source, parts
 
 
 def _own_rows(

@@ -41,19 +41,19 @@ class LocalPiece:
 
 def array_of(scope: Scope, name: str) -> Any:
     """Return the array of a variable, on whichever device; None if it has none."""
-    found = scope.find_var(name)
-    value = None if found is None else found.value
+    variable = scope.find_var(name)
+    value = None if variable is None else variable.value
     return value if hasattr(value, "dtype") and hasattr(value, "shape") else None
 
 
 def tables_of(program: Program, scope: Scope) -> list[SparseTable]:
     """Return the distributed tables that this process holds rows of, by name."""
-    found = {}
+    tables = {}
     for var in program.list_vars():
-        held = scope.find_var(var.name)
-        if held is not None and isinstance(held.value, SparseTable):
-            found[var.name] = held.value
-    return [found[name] for name in sorted(found)]
+        variable = scope.find_var(var.name)
+        if variable is not None and isinstance(variable.value, SparseTable):
+            tables[var.name] = variable.value
+    return [tables[name] for name in sorted(tables)]
 
 
 def persistables(program: Program) -> Iterator[Variable]:
@@ -157,12 +157,12 @@ def state_of_tables(program: Program) -> set[str]:
 def whole_variables(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return the persistable variables of a process that holds all of each, as it holds them."""
     roles = roles_of(program)
-    found: dict[str, LocalPiece] = {}
+    pieces: dict[str, LocalPiece] = {}
     for var in persistables(program):
         array = array_of(scope, var.name)
-        if array is not None and var.name not in found:
-            found[var.name] = whole(var.name, roles.get(var.name, OTHER), array)
-    return list(found.values())
+        if array is not None and var.name not in pieces:
+            pieces[var.name] = whole(var.name, roles.get(var.name, OTHER), array)
+    return list(pieces.values())
 
 
 def whole(name: str, role: str, array: Any) -> LocalPiece:
@@ -179,18 +179,18 @@ def server_variables(program: Program, scope: Scope) -> list[LocalPiece]:
     """
     plan = _plan(program)
     blocks = _blocks_by_state(program, plan)
-    found: dict[str, LocalPiece] = {}
+    pieces: dict[str, LocalPiece] = {}
     for record in _records(plan):
         array = array_of(scope, record.slice.name)
         if array is not None:
             block = blocks.get(record.slice.name)
-            found[record.slice.name] = LocalPiece(
+            pieces[record.slice.name] = LocalPiece(
                 record.slice.name, _piece_of(record, block, array)
             )
     if plan.index == 0 and not plan.mode.dense_summed:  # else trainers have the same
         for held in alike_on_servers(program, scope):
-            found.setdefault(held.local, held)
-    return list(found.values())
+            pieces.setdefault(held.local, held)
+    return list(pieces.values())
 
 
 def held_of_server(program: Program, scope: Scope) -> list[LocalPiece]:

@@ -166,10 +166,10 @@ def _created(path: Path, owner: Owner) -> bool:
 def _read(path: Path) -> Owner | None:
     """Return the owner that a lock names; None if it names none, or is gone."""
     try:
-        found: Owner = made(Owner, json.loads(read_whole(path, MAX_BYTES)))
+        owner: Owner = made(Owner, json.loads(read_whole(path, MAX_BYTES)))
     except (CheckpointError, KeyError, ValueError, RecursionError):
         return None
-    return found if found.host.isprintable() and found.job.isalnum() else None
+    return owner if owner.host.isprintable() and owner.job.isalnum() else None
 
 
 def _remove(path: Path, owner: Owner | None) -> None:
@@ -210,8 +210,8 @@ def _sign_of_life(path: Path) -> tuple[int, int]:
     """Return what differs after every sign of life; opening makes NFS ask its server."""
     try:
         with open_plain(path) as file:
-            found = os.fstat(file.fileno())
-            return found.st_mtime_ns, found.st_ino
+            status = os.fstat(file.fileno())
+            return status.st_mtime_ns, status.st_ino
     except CheckpointError:
         return 0, 0
 

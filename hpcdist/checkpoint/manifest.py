@@ -45,10 +45,10 @@ def joined(
 
 def check_names(names: Sequence[str]) -> None:
     """Raise CheckpointError if HDF5 cannot hold datasets of these names side by side."""
-    found = conflict(list(names))
-    if found is not None:
+    pair = conflict(list(names))
+    if pair is not None:
         raise CheckpointError(
-            f"variables {found[0]!r} and {found[1]!r} cannot be saved together: in HDF5 one would "
+            f"variables {pair[0]!r} and {pair[1]!r} cannot be saved together: in HDF5 one would "
             "be the group of the other; rename one of them"
         )
 
@@ -106,18 +106,18 @@ def _absent(dtype: Any) -> Any:
 
 
 def _add_table(file: Any, manifest: Manifest, name: str) -> None:
-    found = [
+    parts = [
         (manifest.files[home].file, table)
         for home, table in zip(manifest.table_homes, manifest.tables)
         if table.name == name
     ]
-    total = sum(table.count for _, table in found)
-    first = found[0][1]
+    total = sum(table.count for _, table in parts)
+    first = parts[0][1]
     for member, dtype, columns in _members(first):
         width = () if columns is None else (columns.stop - columns.start,)
         layout = h5py.VirtualLayout((total, *width), dtype)
         begin = 0
-        for source, table in found:
+        for source, table in parts:
             if table.count:
                 stored: tuple[int, ...] = (table.count,)
                 if member != "ids":

@@ -97,10 +97,10 @@ class TablePart:
     @property
     def datasets(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
         """(name, dtype, shape) of what stands below ``path``."""
-        found = (("ids", "int64", (self.count,)), ("rows", "float32", (self.count, self.dim)))
+        described = (("ids", "int64", (self.count,)), ("rows", "float32", (self.count, self.dim)))
         if not self.state_width:
-            return found
-        return (*found, ("state", "float32", (self.count, self.state_width)))
+            return described
+        return (*described, ("state", "float32", (self.count, self.state_width)))
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ def from_json(data: bytes, file: str) -> Part | Manifest:
         kind = said["kind"]
         if kind not in ("part", "manifest"):
             raise ValueError(f"expected a part or a manifest, got {kind!r}")
-        found: Part | Manifest = made(Part if kind == "part" else Manifest, said)
-        _check(found)
-        return found
+        facts: Part | Manifest = made(Part if kind == "part" else Manifest, said)
+        _check(facts)
+        return facts
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: malformed facts ({error!r})") from None
 

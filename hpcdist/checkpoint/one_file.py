@@ -87,19 +87,19 @@ def _write(
         for path, shape, dtype, attrs in (entry for entries in planned for entry in entries):
             file.create_dataset(path, tuple(shape), dtype).attrs.update(attrs)
         written = _agreed(group, lambda: _write_own(file, content, label, below))
-        whole = _joined([_part_of(said) for said in written])
-        facts = to_json(whole)
+        part = _joined([_part_of(said) for said in written])
+        facts = to_json(part)
         text = h5py.string_dtype("utf-8", len(facts))
         dataset = file.create_dataset(FACTS, (), text)
         if group.rank == 0:
             dataset[()] = np.array(facts, text)
-        attrs = {"writer": whole.writer, "step": whole.step, "program": whole.program}
+        attrs = {"writer": part.writer, "step": part.step, "program": part.program}
         file.attrs.update({"content": "part of a checkpoint", **attrs})
         file.flush()
         offset = int(dataset.id.get_offset())
     finally:
         file.close()
-    return facts, offset, [e for s in whole.stored.values() for e in zip(s.offsets, s.sizes)]
+    return facts, offset, [e for s in part.stored.values() for e in zip(s.offsets, s.sizes)]
 
 
 def _plan(content: Content, label: Label, below: str) -> list[Any]:

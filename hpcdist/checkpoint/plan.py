@@ -98,12 +98,12 @@ def shares(
     moves to the nearest row. Every row is in one share.
     """
     total = sum(_nbytes(shapes[n], itemsizes[n]) for n in shapes)
-    found: list[list[tuple[str, int, int]]] = [[] for _ in range(writers)]
+    ranges: list[list[tuple[str, int, int]]] = [[] for _ in range(writers)]
     position = 0
     for name, shape in shapes.items():
         nbytes, rows = _nbytes(shape, itemsizes[name]), shape[0]
         if not nbytes:
-            found[0].append((name, 0, rows))
+            ranges[0].append((name, 0, rows))
             continue
         ends = [
             min(max(round((total * (w + 1) / writers - position) * rows / nbytes), 0), rows)
@@ -113,10 +113,10 @@ def shares(
         begin = 0
         for writer, end in enumerate(ends):
             if begin < end:
-                found[writer].append((name, begin, end))
+                ranges[writer].append((name, begin, end))
                 begin = end
         position += nbytes
-    return found
+    return ranges
 
 
 def _nbytes(shape: tuple[int, ...], itemsize: int) -> int:

@@ -259,12 +259,12 @@ def _extents(facts: Part | Manifest, file: str, size: int) -> list[tuple[int, in
     """
     if isinstance(facts, Manifest):
         return []
-    found = sorted(e for s in facts.stored.values() for e in zip(s.offsets, s.sizes))
+    extents = sorted(e for s in facts.stored.values() for e in zip(s.offsets, s.sizes))
     reached = HEAD_BYTES
-    for offset, nbytes in found:
+    for offset, nbytes in extents:
         if offset < reached:
             raise CheckpointError(f"{file}: malformed list of chunks: they overlap")
         reached = offset + nbytes
     if reached > size:
         raise CheckpointError(f"{file}: malformed list of chunks: they end beyond the file")
-    return found
+    return extents

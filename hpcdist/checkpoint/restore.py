@@ -95,20 +95,20 @@ def restore(
         checkpoint = stack.enter_context(Checkpoint(found))
         _check_merged(checkpoint, program, peers.trainers)
         _check_compressed(checkpoint, program, peers.trainers)
-        held = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
+        pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
         if len(checkpoint.facts.trainers) == peers.trainers:
-            held = _own(checkpoint, held, individual(program), peers.trainer)
-        check_take_up(checkpoint, held, data=here.step > 0)
+            pieces = _own(checkpoint, pieces, individual(program), peers.trainer)
+        check_take_up(checkpoint, pieces, data=here.step > 0)
         for table in tables:
             check_table(checkpoint, table, peers.trainer, peers.trainers)
         check_state(checkpoint.facts.trainers, reader, str(checkpoint.manifest))
-        opened.append((checkpoint, held))
+        opened.append((checkpoint, pieces))
 
     def load() -> Any:
         if peers.trainer == 0:
             peers.ask({"do": LOAD, **asked})
-        ((checkpoint, held),) = opened
-        take_up(checkpoint, held, scope)
+        ((checkpoint, pieces),) = opened
+        take_up(checkpoint, pieces, scope)
         for table in tables:
             take_up_table(checkpoint, table, peers.trainer, peers.trainers)
         facts, file = checkpoint.facts, str(checkpoint.manifest)
@@ -157,8 +157,8 @@ def _check_compressed(checkpoint: Checkpoint, program: Program, trainers: int) -
 def _chosen(directory: Path) -> str | None:
     if (directory / MANIFEST).exists():
         return str(directory)
-    found = latest(directory)
-    return None if found is None else str(found)
+    checkpoint = latest(directory)
+    return None if checkpoint is None else str(checkpoint)
 
 
 def wanted(
@@ -171,20 +171,20 @@ def wanted(
 
     Those without a value yet get the shape that was saved. ``elsewhere`` are kept by other ranks.
     """
-    found: dict[str, LocalPiece] = {}
+    pieces: dict[str, LocalPiece] = {}
     for var in variables:
-        if var.name in elsewhere or var.name in found or is_table(scope, var.name):
+        if var.name in elsewhere or var.name in pieces or is_table(scope, var.name):
             continue
         array = array_of(scope, var.name)
         if array is not None:
-            found[var.name] = whole(var.name, "", array)
+            pieces[var.name] = whole(var.name, "", array)
             continue
         saved = checkpoint.saved(var.name)
         shape, path = saved.shape, path_of(var.name)
         check_declared(checkpoint, var, saved)
         piece = Piece(var.name, saved.role, saved.dtype, shape, 0, shape[0], path)
-        found[var.name] = LocalPiece(var.name, piece)
-    return list(found.values())
+        pieces[var.name] = LocalPiece(var.name, piece)
+    return list(pieces.values())
 
 
 def _own(
@@ -212,8 +212,8 @@ def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:
 
 
 def is_table(scope: Scope, name: str) -> bool:
-    found = scope.find_var(name)
-    return found is not None and isinstance(found.value, SparseTable)
+    variable = scope.find_var(name)
+    return variable is not None and isinstance(variable.value, SparseTable)
 
 
 def _kept_elsewhere(peers: Peers, program: Program) -> frozenset[str]:

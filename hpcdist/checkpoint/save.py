@@ -99,13 +99,13 @@ def save(
         _check_finite(peers, content, target)
     joint = single_file and peers.group is not None
     awaited = _awaited(target, peers, writers, joint)
-    own = target.path("trainer", peers.trainer, peers.trainers)
+    path = target.path("trainer", peers.trainer, peers.trainers)
 
     def write() -> None:
         if joint and not peers.servers:
             write_together(awaited[0], content, label, peers.group)
-        elif own in awaited:
-            write_or_say(content, own, label, compression)
+        elif path in awaited:
+            write_or_say(content, path, label, compression)
 
     def finish() -> None:
         if peers.trainer == 0:
@@ -124,7 +124,7 @@ def save(
 
     if asynchronous:
         together(peers, ask)
-        if own in awaited:
+        if path in awaited:
             content.snapshot(_memory)
         _background.start(in_sequence([write, finish]), give_up, control.installed())
         return Path(target.directory)

@@ -33,12 +33,12 @@ def save_alone(
     """Save variables of this process, with no other rank taking part."""
     check_names([h.piece.name for h in held])
     target = AttemptTarget(*new_target(directory, manifest, None))
-    own = []
+    contents = []
     if held or tables:
-        own = [target.path("trainer", 0, 1)]
+        contents = [target.path("trainer", 0, 1)]
         label = Label("trainer 0", 0, program)
-        Content(held, scope or Scope(), tables).write(own[0], label, compression)
-    complete(target, own, 0.0, (), extra, program)
+        Content(held, scope or Scope(), tables).write(contents[0], label, compression)
+    complete(target, contents, 0.0, (), extra, program)
 
 
 def save_by_servers(
@@ -53,10 +53,10 @@ def save_by_servers(
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, fingerprint(main))
     peers.ask(request(target, label, compression))
-    own = target.path("trainer", 0, 1)
-    Content(own_variables(peers, program, scope), scope).write(own, label, compression)
+    path = target.path("trainer", 0, 1)
+    Content(own_variables(peers, program, scope), scope).write(path, label, compression)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
-    complete(target, [*awaited, own], peers.deadline_s, (), None)
+    complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 
 def save_rows(
@@ -77,16 +77,16 @@ def save_rows(
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, program)
     peers.ask({**request(target, label, None), "rows_of": list(tables)})
-    own = target.path("trainer", 0, 1)
-    Content(held, scope, here, inference_runs).write(own, label)
+    path = target.path("trainer", 0, 1)
+    Content(held, scope, here, inference_runs).write(path, label)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
-    complete(target, [*awaited, own], peers.deadline_s, (), None)
+    complete(target, [*awaited, path], peers.deadline_s, (), None)
 
 
 def _table(name: str) -> SparseTable:
-    found = global_scope().find_var(name)
-    if found is None or not isinstance(found.value, SparseTable):
+    variable = global_scope().find_var(name)
+    if variable is None or not isinstance(variable.value, SparseTable):
         raise CheckpointError(
             f"table {name!r} has no rows in this scope: run the startup program first"
         )
-    return found.value
+    return variable.value

@@ -31,19 +31,19 @@ class SavedRows:
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
         facts = checkpoint.facts
-        found = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
-        if not found:
+        parts = [(h, t) for h, t in zip(facts.table_homes, facts.tables) if t.name == name]
+        if not parts:
             raise CheckpointError(f"{checkpoint.manifest}: has no rows of table {name!r}")
-        first = found[0][1]
+        first = parts[0][1]
         self.name, self.dim = name, first.dim
-        for _, part in found:
+        for _, part in parts:
             if part.facts.get(ORDER) != BY_MIX or part.dim != first.dim:
                 raise CheckpointError(
                     f"{checkpoint.manifest}: the rows of table {name!r} were saved for resuming "
                     "training, or come from different tables, and cannot be looked up in the "
                     "file: save the model with save_inference_model"
                 )
-        self._parts = [_Part(checkpoint.files[home], part) for home, part in found]
+        self._parts = [_Part(checkpoint.files[home], part) for home, part in parts]
         self._never_trained = _beginning(first, str(checkpoint.manifest))
 
     def __repr__(self) -> str:

@@ -104,14 +104,14 @@ class Saver:
         """
         self._best = self._best_so_far()
         directory = self._dirname / BEST if best else self._dirname
-        found = restore(self._executor, directory, self._program, **self._common)
-        if found is None:
+        resumed = restore(self._executor, directory, self._program, **self._common)
+        if resumed is None:
             return None
         now = time.monotonic()
-        self.step = found.step
-        self._look_at = found.step + 1
-        self._looked = self._saved = (found.step, now)
-        return replace(found, extra=found.extra["extra"]) if best else found
+        self.step = resumed.step
+        self._look_at = resumed.step + 1
+        self._looked = self._saved = (resumed.step, now)
+        return replace(resumed, extra=resumed.extra["extra"]) if best else resumed
 
     def after_step(self, extra: Any = None) -> None:
         """Count a step; save if it is time, and stop if all have been warned.

@@ -126,8 +126,8 @@ class ServerStore:
             content.write(path, label, compression)
 
     def _content(self) -> Content:
-        held = server_variables(self._program, self._scope)
-        return Content(held, self._scope, tables_of(self._program, self._scope))
+        pieces = server_variables(self._program, self._scope)
+        return Content(pieces, self._scope, tables_of(self._program, self._scope))
 
     def _check(self, path: str, data: bool, filename: str | None = None, names: Any = None) -> None:
         """Raise the error that loading would; ``data`` as for `check_take_up`."""
@@ -155,11 +155,11 @@ class ServerStore:
                 array[...] = value
 
     def _wanted(self, source: Source, names: Any) -> list[LocalPiece]:
-        held = held_of_server(self._program, self._scope)
+        pieces = held_of_server(self._program, self._scope)
         anew = recomputed(self._program)
         return [
             h
-            for h in held
+            for h in pieces
             if (names is None or h.piece.name in names)
             and (source.has(h.piece.name) or h.local not in anew)
         ]
@@ -169,8 +169,8 @@ class ServerStore:
         return [table for table in tables if names is None or table.name in names]
 
     def _list(self) -> list[Any]:
-        held = server_variables(self._program, self._scope)
-        return [[h.local, asdict(h.piece)] for h in held]
+        pieces = server_variables(self._program, self._scope)
+        return [[h.local, asdict(h.piece)] for h in pieces]
 
 
 def write_or_say(content: Content, path: Path, label: Label, compression: str | None) -> None:

@@ -23,13 +23,13 @@ from hpcdist.transpiler.sharded_updates import owners_of
 
 def own_variables(peers: Peers, program: Program, scope: Scope) -> list[LocalPiece]:
     """Return the variables that trainers hold whole, and no server has."""
-    held = whole_variables(program, scope)
+    pieces = whole_variables(program, scope)
     overview = program.distribution.records if peers.servers else None
     elsewhere = set()
     if overview is not None:
         elsewhere = {record.origin.name for record in overview.distributed_vars}
-    check_names([h.piece.name for h in held] + list(elsewhere))
-    return [h for h in held if h.piece.name not in elsewhere]
+    check_names([h.piece.name for h in pieces] + list(elsewhere))
+    return [h for h in pieces if h.piece.name not in elsewhere]
 
 
 def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPiece]]:
@@ -45,23 +45,23 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
     own = individual(program)
     owners = owners_of(program)
     alike = [h for h in held if h.local not in own and h.local not in owners]
-    found: list[list[LocalPiece]] = [[] for _ in range(peers.trainers)]
+    pieces: list[list[LocalPiece]] = [[] for _ in range(peers.trainers)]
     for name, owner in owners.items():
-        found[owner].append(_declared(program.global_block().var(name)))
+        pieces[owner].append(_declared(program.global_block().var(name)))
     if peers.servers or peers.trainers == 1:
-        found[0] += alike
+        pieces[0] += alike
     else:
         by_name = {h.piece.name: h for h in alike}
         for k, rows in enumerate(_shares(alike, peers.trainers)):
             for name, begin, end in rows:
                 piece = replace(by_name[name].piece, begin=begin, end=end, path=path_of(name))
-                found[k].append(LocalPiece(name, piece))
+                pieces[k].append(LocalPiece(name, piece))
     plain = {h.local for h in held}
-    for k, share in enumerate(found):
+    for k, share in enumerate(pieces):
         for h in every:
             if h.local in own:
                 share.append(individually(h, k) if k or h.local not in plain else h)
-    return found
+    return pieces
 
 
 def refuse_averages(peers: Peers, program: Program, scope: Scope) -> None:

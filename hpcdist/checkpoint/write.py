@@ -279,10 +279,10 @@ def _write_plain(
 
 
 def _allocated_at_once() -> Any:
-    found = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    found.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    found.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    return found
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return properties
 
 
 def stored_at(

@@ -111,13 +111,13 @@ def clock_offset(
     """
     names = [name.decode() for name in transport.allgather_bytes(name_of_clock().encode())]
     firsts = [k for k in range(1, transport.size) if _reads_another(names, k)]
-    own = ClockOffset(0, 0, time.monotonic_ns())
+    base = ClockOffset(0, 0, time.monotonic_ns())
     if transport.rank == 0:
         for peer in firsts:
             _answer(transport, peer)
     elif transport.rank in firsts:
-        own = _ask(transport)
-    told = transport.allgather_bytes(_TOLD.pack(own.offset_ns, own.error_ns, own.at_ns))
+        base = _ask(transport)
+    told = transport.allgather_bytes(_TOLD.pack(base.offset_ns, base.error_ns, base.at_ns))
     name = names[transport.rank]
     source = names.index(name) if name else transport.rank
     return ClockOffset(*_TOLD.unpack(told[source]))

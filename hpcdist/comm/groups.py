@@ -54,8 +54,8 @@ def make_groups(
 
     groups: list[CollectiveOperations] = []
     for _ in range(way.nccl_comm_num):
-        whole = HostCollective(transport.split(0, transport.rank), deadline_s).group
-        ring = NcclCollective(whole, device_id)
+        everyone = HostCollective(transport.split(0, transport.rank), deadline_s).group
+        ring = NcclCollective(everyone, device_id)
         if way.use_hierarchical_allreduce:
             inter_nranks = way.hierarchical_allreduce_inter_nranks
             groups.append(HierarchicalNcclCollective(ring, device_id, inter_nranks))

@@ -228,8 +228,8 @@ def agreed(group: RankGroup, array: Any, ordered: bool, place: object = None) ->
 
     Collective.
     """
-    own = [array.dtype.name, array.size, ordered]
-    told = json.dumps([own, place]).encode()
+    signature = [array.dtype.name, array.size, ordered]
+    told = json.dumps([signature, place]).encode()
     everyone = [
         json.loads(data)
         for data in group.transport.allgather_bytes(

@@ -204,8 +204,8 @@ class LoopbackTransport(Transport):
         return self.split(self._world.hosts[self.rank], self.rank)
 
     def share(self, nbytes: int) -> SharedRows | None:
-        own = np.zeros((self.size, nbytes), np.uint8) if self.rank == 0 else None
-        rows = self._everyones(own, "memory to share")[0]
+        memory = np.zeros((self.size, nbytes), np.uint8) if self.rank == 0 else None
+        rows = self._everyones(memory, "memory to share")[0]
         return SharedRows(rows, sync=lambda: None, free=lambda: None)
 
     def split(self, color: int, key: int) -> LoopbackTransport:

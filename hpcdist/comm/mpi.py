@@ -135,7 +135,7 @@ class MpiTransport(Transport):
         own_length = np.array([len(data)], np.int64)
         request = self._comm.Iallgather(own_length, lengths)
         self._finish([request], what, deadline_s)
-        own = np.frombuffer(data, np.uint8)
+        payload = np.frombuffer(data, np.uint8)
         found: list[list[bytes]] = [[] for _ in lengths]
         most = MOST_BYTES
         if lengths.sum() > MOST_BYTES:  # in rounds, each of no more than a count can tell
@@ -143,7 +143,9 @@ class MpiTransport(Transport):
         for begin in range(0, int(lengths.max()), most):
             counts = np.clip(lengths - begin, 0, most)
             everyone = np.empty(int(counts.sum()), np.uint8)
-            request = self._comm.Iallgatherv(own[begin : begin + most], [everyone, counts.tolist()])
+            request = self._comm.Iallgatherv(
+                payload[begin : begin + most], [everyone, counts.tolist()]
+            )
             self._finish([request], what, deadline_s)
             ends = np.cumsum(counts)
             for parts, b, e in zip(found, ends - counts, ends, strict=True):
@@ -179,8 +181,8 @@ class MpiTransport(Transport):
         if self.size * nbytes > rooms.min() // 2:
             return None
         # All rows in one piece, on rank 0's part: MPI may part the pieces of different ranks.
-        own = self.size * nbytes if self.rank == 0 else 0
-        window: Any = cast(Any, self._mpi.Win).Allocate_shared(own, 1, comm=self._comm)
+        nbytes_here = self.size * nbytes if self.rank == 0 else 0
+        window: Any = cast(Any, self._mpi.Win).Allocate_shared(nbytes_here, 1, comm=self._comm)
         window.Lock_all(self._mpi.MODE_NOCHECK)
         rows = np.frombuffer(window.Shared_query(0)[0], np.uint8).reshape(self.size, nbytes)
         rows[self.rank] = 0  # whoever writes first decides in which memory a row lies

@@ -67,10 +67,10 @@ def preload_nccl(cupy: Any) -> None:
     """
     major = cupy.cuda.runtime.runtimeGetVersion() // 1000
     try:
-        found = importlib.metadata.distribution(f"nvidia-nccl-cu{major}")
+        distribution = importlib.metadata.distribution(f"nvidia-nccl-cu{major}")
     except importlib.metadata.PackageNotFoundError:
         return
-    library = found.locate_file("nvidia/nccl/lib/libnccl.so.2")
+    library = distribution.locate_file("nvidia/nccl/lib/libnccl.so.2")
     if Path(str(library)).exists():
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 

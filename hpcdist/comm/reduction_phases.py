@@ -115,16 +115,16 @@ def reduce_scatter(
     from hpcdist.comm.ordered_sum import add_rows  # numba takes 0.3 s to import
 
     parts = shares(flat, bounds)
-    own = parts[group.rank]
+    part = parts[group.rank]
     others = [peer for peer in range(group.size) if peer != group.rank]
-    rows: Any = np.empty((len(others), own.size), flat.dtype)
+    rows: Any = np.empty((len(others), part.size), flat.dtype)
     return Exchange(
         group,
         [(peer, parts[peer]) for peer in others],
         list(zip(others, rows, strict=True)),
         tag,
         what,
-        partial(add_rows, rows, own, group.rank, own) if own.size else None,
+        partial(add_rows, rows, part, group.rank, part) if part.size else None,
     )
 
 

@@ -101,10 +101,10 @@ class UlfmTransport(MpiTransport):
     ) -> list[bytes | None]:
         peers = [k for k in range(self.size) if k != self.rank and k not in self.failed()]
         lengths = np.zeros((self.size, 1), np.int64)
-        own = np.frombuffer(data, np.uint8)
-        lengths[self.rank] = len(own)
+        sent = np.frombuffer(data, np.uint8)
+        lengths[self.rank] = len(sent)
         sends = [self.isend(lengths[self.rank], k, LENGTH_TAG) for k in peers]
-        sends += [self.isend(own, k, DATA_TAG) for k in peers if len(own)]
+        sends += [self.isend(sent, k, DATA_TAG) for k in peers if len(sent)]
         heads = [self.irecv(lengths[k], k, LENGTH_TAG) for k in peers]
         here = self._finish_living(heads, what, deadline_s)
         peers = [k for k, ended in zip(peers, here) if ended]

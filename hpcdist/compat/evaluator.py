@@ -35,9 +35,9 @@ class Evaluator:
         program = Program() if reset_program is None else reset_program
         with program_guard(program):
             for state in self.states:
-                held = state.copied_to(program.global_block())
-                program.global_block().add_var(held)
-                layers.fill_constant([1], held.dtype, 0.0, out=held)
+                state_var = state.copied_to(program.global_block())
+                program.global_block().add_var(state_var)
+                layers.fill_constant([1], state_var.dtype, 0.0, out=state_var)
         executor.run(program)
 
     def _add_up(self, suffix: str, value: Variable) -> None:

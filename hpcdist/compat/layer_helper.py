@@ -111,10 +111,10 @@ class LayerHelper(helper.LayerHelper):
 
     def get_parameter(self, name: str) -> Parameter:
         """Return a parameter of the main program; GraphError if it is none."""
-        found = self.main_program.global_block().var(name)
-        if not isinstance(found, Parameter):
+        parameter = self.main_program.global_block().var(name)
+        if not isinstance(parameter, Parameter):
             raise GraphError(f"no Parameter name {name} found")
-        return found
+        return parameter
 
     # -- ends of layers --------------------------------------------------------------------------
     def append_bias_op(

@@ -71,23 +71,23 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profi
     recorder.always = profile.always
     if not profile.recorded:
         recorder.begin(0)
-    found = all_of_it.since(profile.begin_ns)
-    if len(found.events) == len(all_of_it.events) < all_of_it.noted:
+    events = all_of_it.since(profile.begin_ns)
+    if len(events.events) == len(all_of_it.events) < all_of_it.noted:
         warnings.warn(
             "the profiler's first events no longer fitted into memory: profile fewer steps, or "
             f"raise {settings.RECORD_MIB.name}",
             stacklevel=2,
         )
-    runs = found.events[
-        (found.events["kind"] == EventKind.STEP) | (found.events["kind"] == EventKind.RUN)
+    runs = events.events[
+        (events.events["kind"] == EventKind.STEP) | (events.events["kind"] == EventKind.RUN)
     ]
     total = int((runs["end"] - runs["begin"]).sum())
     place = _PLACES[profile.state]
-    print(table(operator_times(found), place, sorted_key or "default", total), flush=True)
+    print(table(operator_times(events), place, sorted_key or "default", total), flush=True)
     of = _this_process()
     path = Path(f"{profile_path}.{of.rank}" if of.rank else profile_path)
     try:
-        chrome.write(path, [RankRecording(of, found)])
+        chrome.write(path, [RankRecording(of, events)])
     except OSError as error:
         raise TraceError(f"the profile cannot be written to {path}: {error.strerror}") from error
 

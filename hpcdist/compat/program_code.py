@@ -45,8 +45,8 @@ def find_op_by_input_arg(block: Block, arg_name: str) -> int:
 
 def find_op_by_output_arg(block: Block, arg_name: str, reverse: bool = False) -> int:
     """Return the index of the first operator that writes a variable, or the last one; or -1."""
-    found = [i for i, op in enumerate(block.ops) if arg_name in op.output_arg_names]
-    return -1 if not found else found[-1 if reverse else 0]
+    indices = [i for i, op in enumerate(block.ops) if arg_name in op.output_arg_names]
+    return -1 if not indices else indices[-1 if reverse else 0]
 
 
 def wait_server_ready(endpoints: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ def as_numpy(tensor: Any) -> Any:
 def fetch_var(name: str | Variable, scope: Scope | None = None, return_numpy: bool = True) -> Any:
     """Return what a scope holds under a name; FeedError if it has no such variable."""
     name = name.name if isinstance(name, Variable) else name
-    found = (scope or global_scope()).find_var(name)
-    if found is None:
+    variable = (scope or global_scope()).find_var(name)
+    if variable is None:
         raise FeedError(f"the scope has no variable {name!r}: only persistable ones stay there")
-    return as_numpy(found.get_tensor()) if return_numpy else found.get_tensor()
+    return as_numpy(variable.get_tensor()) if return_numpy else variable.get_tensor()

@@ -221,10 +221,10 @@ class Compiler:
         variable = self.scope.var_or_new(name)
         if variable.value is None or meta_of(variable.value) != meta:
             variable.hold(new_value(meta, self.backend))
-        own = adopted(variable.value, self.backend)
-        if own is not variable.value:
-            variable.hold(own)
-        self.arrays[name] = self._one(own)
+        array = adopted(variable.value, self.backend)
+        if array is not variable.value:
+            variable.hold(array)
+        self.arrays[name] = self._one(array)
 
     def _lay_out(
         self,
@@ -257,8 +257,8 @@ class Compiler:
             return self.arrays[name]
         view = views[name]
         root = self._view(view.root, views, metas) if view.root in views else self.arrays[view.root]
-        whole = view.begin is None
-        seen = root.reshape(metas[name].shape) if whole else root[view.begin : view.end]
+        reshaped = view.begin is None
+        seen = root.reshape(metas[name].shape) if reshaped else root[view.begin : view.end]
         self.arrays[name] = self._one(seen)
         return self.arrays[name]
 

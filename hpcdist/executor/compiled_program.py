@@ -123,8 +123,8 @@ class CompiledProgram:
         self._check_trainers()
         if job is None or group_of(self.program) is None or not self._has_backward():
             return
-        held = [scope.find_var(parameter.name) for parameter in self.program.all_parameters()]
-        if all(found is not None and found.value is not None for found in held):
+        variable = [scope.find_var(parameter.name) for parameter in self.program.all_parameters()]
+        if all(found is not None and found.value is not None for found in variable):
             job.begin(self._on(_device_count(place)).program, scope)
 
     # -- running -----------------------------------------------------------------------------
@@ -331,11 +331,11 @@ def _divided(feed: Any, made: DataParallel, program: Program) -> dict[str, Any]:
             )
         parts = [_mapping(part) for part in feed]
         return {made.names(n)[d]: v for d, part in enumerate(parts) for n, v in part.items()}
-    whole = _mapping(feed)
+    mapping = _mapping(feed)
     if devices == 1:
-        return dict(whole)
+        return dict(mapping)
     fed = {}
-    for name, value in whole.items():
+    for name, value in mapping.items():
         tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
         rows = _samples(value)
         if rows < devices:

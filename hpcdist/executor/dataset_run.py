@@ -105,8 +105,8 @@ def run_dataset(
                 told = ", ".join(f"{label}: {value}" for label, value in zip(labels, values))
                 print(f"batch {count}: {told}", flush=True)
             if fetch_handler and time.perf_counter() - handled >= fetch_handler.period_secs:
-                found = values[len(values) - len(watched) :]
-                fetch_handler.handler(dict(zip(fetch_handler.var_dict, found)))
+                shown = values[len(values) - len(watched) :]
+                fetch_handler.handler(dict(zip(fetch_handler.var_dict, shown)))
                 handled = time.perf_counter()
     if not count:
         logger.warning("the dataset gave no batch: its files, or what pipes them, hold no sample")
@@ -119,6 +119,6 @@ def for_test(program: Program | CompiledProgram) -> Program | CompiledProgram:
     inner = program.program if isinstance(program, CompiledProgram) else program
     if not inner.trains:
         return program
-    if (found := _for_test.get(inner)) is None:
-        found = _for_test.put(inner, inner.clone(for_test=True))
-    return found
+    if (clone := _for_test.get(inner)) is None:
+        clone = _for_test.put(inner, inner.clone(for_test=True))
+    return clone

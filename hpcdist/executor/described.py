@@ -86,8 +86,8 @@ def _moved(compiled: Compiled) -> tuple[Moved, ...]:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    found = list(counts)
-    return None if None in found else sum(n for n in found if n is not None)
+    types = list(counts)
+    return None if None in types else sum(n for n in types if n is not None)
 
 
 def _work_of(op: Operator, arrays: Mapping[str, Any]) -> Work | None:

@@ -45,17 +45,17 @@ class Dynamic:
     @staticmethod
     def of(block: Block, ops: Sequence[Operator], keeps: Callable[[str], bool]) -> Dynamic:
         """Look for loops, and for branches that cannot be compiled."""
-        found = Dynamic(block, keeps)
+        dynamic = Dynamic(block, keeps)
         for op in ops:
-            found._refuse_messages(op)
+            dynamic._refuse_messages(op)
         recorded = {op.attrs["sub_block"] for op in ops if op.type == "conditional_block_grad"}
         for op in ops:
             kind = op.type
-            branch = kind == "conditional_block" and found._must_interpret(op, recorded)
+            branch = kind == "conditional_block" and dynamic._must_interpret(op, recorded)
             if branch or kind in LOOPS or kind in GRADIENTS:
-                found.ops.add(id(op))
-                found.names.update(n for n in writes(op) if not found._has_place(n))
-        return found
+                dynamic.ops.add(id(op))
+                dynamic.names.update(n for n in writes(op) if not dynamic._has_place(n))
+        return dynamic
 
     def _refuse_messages(self, op: Operator) -> None:
         """Ranks may take other ways through loops and branches: none may wait for another there."""
@@ -143,8 +143,8 @@ def _is_sized(var: Variable) -> bool:
 def outer_reads(op: Operator) -> list[str]:
     """Names that an operator, with its blocks, reads before it has written them itself."""
     made: set[str] = set()
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for inner in nested_ops(op)[1:]:
-        found.update(dict.fromkeys(n for n in inner.input_arg_names if n not in made))
+        names.update(dict.fromkeys(n for n in inner.input_arg_names if n not in made))
         made.update(inner.output_arg_names)
-    return list(found)
+    return list(names)

@@ -183,7 +183,7 @@ class Interpreter:
     ) -> dict[str, list[Any]]:
         """Compute the results of an operator by slot; ``into`` has memory for some, by name."""
         definition = lookup(op.type)
-        own = own_attrs(definition, op.attrs)
+        attrs = own_attrs(definition, op.attrs)
         if any(isinstance(v, TensorArray) for held in ins.values() for v in held):
             if op.type == "sum":
                 return {"Out": [_summed(ins["X"])]}
@@ -194,12 +194,12 @@ class Interpreter:
                 return {"Out": [made]}
         if definition.values is not None:
             if definition.state is not None:
-                own["state"] = self._states.of(op, definition.state)
+                attrs["state"] = self._states.of(op, definition.state)
             if op.type == "write_to_array":
-                own["held"] = self.get(op.output("Out")[0])
+                attrs["held"] = self.get(op.output("Out")[0])
             if op.type == "array_to_lod_tensor":
-                own["like"] = block_of(op)._var_recursive(op.output("Out")[0]).meta
-            found = definition.values(*arguments(definition.inputs, ins), **own)
+                attrs["like"] = block_of(op)._var_recursive(op.output("Out")[0]).meta
+            found = definition.values(*arguments(definition.inputs, ins), **attrs)
             per_slot = found if type(found) is tuple else (found,)
             return {
                 slot.name: list(value) if slot.many else [value]
@@ -228,7 +228,7 @@ class Interpreter:
                 outs[slot].append(Value(array, meta.lod))
         arrays = {s: [None if v is None else v.array for v in held] for s, held in ins.items()}
         results = {s: [None if v is None else v.array for v in held] for s, held in outs.items()}
-        call = self._call(op, definition, own, known, arrays, results)
+        call = self._call(op, definition, attrs, known, arrays, results)
         call()
         for target, source in copies:
             target[...] = source

@@ -33,10 +33,10 @@ class MergedSteps:
         merged = self._merged.get(program) or self._merged.put(program, _read(program))
         if merged.between is None:
             return program
-        held = scope.find_var(merged.counter)
-        if held is None or held.value is None:  # not initialized: compiling says so
+        variable = scope.find_var(merged.counter)
+        if variable is None or variable.value is None:  # not initialized: compiling says so
             return program
-        return program if int(held.value[0]) >= merged.steps - 1 else merged.between
+        return program if int(variable.value[0]) >= merged.steps - 1 else merged.between
 
 
 def merge_counter(program: Program) -> str | None:
@@ -67,9 +67,9 @@ def merge_state(program: Program) -> set[str]:
 def begin_to_merge(program: Program, scope: Scope) -> None:
     """Forget the gradients of steps that have not yet updated, if there are any."""
     for name in merge_state(program):
-        held = scope.find_var(name)
-        if held is not None and held.value is not None:
-            held.value.fill(0)
+        variable = scope.find_var(name)
+        if variable is not None and variable.value is not None:
+            variable.value.fill(0)
 
 
 def _starts_over(program: Program) -> Operator | None:

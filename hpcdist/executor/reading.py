@@ -17,8 +17,8 @@ def sources(program: Program) -> Sequence[BatchSource]:
     """Return what a Program reads from, in the order in which its variables were made."""
     data = _data.get(program)
     if data is None:
-        found = program.global_block().vars.values()
-        data = _data.put(program, [v for v in found if v.is_data or v.source is not None])
+        variables = program.global_block().vars.values()
+        data = _data.put(program, [v for v in variables if v.is_data or v.source is not None])
     # A loader may have been made since the Program ran last.
     return list({id(v.source): v.source for v in data if v.source is not None}.values())
 
@@ -44,12 +44,12 @@ def parts_read(program: Program, feed: Any, devices: int) -> Any:
 
     At the end there may be fewer, if no reader leaves them out (``drop_last``).
     """
-    found = sources(program)
-    if not found:
+    loaders = sources(program)
+    if not loaders:
         return feed
     if feed:
         raise FeedError(
-            f"feed: on {devices} devices a program that reads from {found[0].name} takes no feed "
+            f"feed: on {devices} devices a program that reads from {loaders[0].name} takes no feed "
             "besides; read all of it, or make the loader with iterable=True"
         )
     parts: list[Mapping[str, Any]] = []
@@ -57,7 +57,7 @@ def parts_read(program: Program, feed: Any, devices: int) -> Any:
         for _ in range(devices):
             parts.append(with_read(program, {}))
     except EOFException:
-        if not parts or any(source.drop_last for source in found):
+        if not parts or any(source.drop_last for source in loaders):
             raise
     return parts
 

@@ -157,8 +157,8 @@ class Scope:
 
 def holds_averages(scope: Scope) -> bool:
     """Tell whether parameters have their averages in a scope, in place of their own values."""
-    found = scope.find_var(AVERAGED)
-    return found is not None and found.value is not None and bool(on_host(found.value)[0])
+    variable = scope.find_var(AVERAGED)
+    return variable is not None and variable.value is not None and bool(on_host(variable.value)[0])
 
 
 _global = Scope()

@@ -43,15 +43,15 @@ class OperatorStates:
         Earlier versions drew from other generators, whose positions tell nothing here: after those
         an operator goes on as if it had drawn once in each of the ``step`` steps.
         """
-        found = {}
+        states = {}
         for name, position in positions.items():
             count = step if isinstance(position, Mapping) else int(position)
             if not 0 <= count < 2**63:
                 raise ValueError(f"{name} cannot have drawn {count} times")
-            found[str(name)] = count
-        self._taken_up = found
+            states[str(name)] = count
+        self._taken_up = states
         for name, state in self._held.items():
-            state.count = found.get(name, state.count)
+            state.count = states.get(name, state.count)
 
 
 def _name(op: Operator) -> str:

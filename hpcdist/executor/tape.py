@@ -175,14 +175,14 @@ def _named(held: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
 
 def _flat(names: Sequence[str], values: dict[str, Any]) -> list[tuple[str, int | None, Value]]:
     """Return values with their names, and with their places in arrays."""
-    found: list[tuple[str, int | None, Value]] = []
+    entries: list[tuple[str, int | None, Value]] = []
     for name in names:
         value = values.get(name)
         if isinstance(value, Value):
-            found.append((name, None, value))
+            entries.append((name, None, value))
         elif isinstance(value, TensorArray):
-            found += [(name, k, v) for k, v in enumerate(value) if v is not None]
-    return found
+            entries += [(name, k, v) for k, v in enumerate(value) if v is not None]
+    return entries
 
 
 def _is_stopped(block: Block, name: str) -> bool:

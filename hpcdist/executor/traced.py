@@ -156,9 +156,9 @@ def _write(torch: Any, module: Any, inputs_written: Sequence[int | None]) -> Non
     with graph.inserting_before(output):
         for target, made in zip(targets, results):
             graph.call_function(aten.copy_.default, (target, made))
-        found = results[len(targets) :]
-        if found:
-            stacked = graph.call_function(aten.stack.default, (found,))
+        values = results[len(targets) :]
+        if values:
+            stacked = graph.call_function(aten.stack.default, (values,))
             greatest = graph.call_function(aten.maximum.default, (worst, stacked))
             graph.call_function(aten.copy_.default, (worst, greatest))
     output.args = ((),)

@@ -59,10 +59,10 @@ class FleetUtil:
         param_type: str = "int64",
     ) -> None:
         """Set a variable of this worker's scope to zeros of ``param_type``."""
-        found = (scope or global_scope()).find_var(var_name)
-        if found is None:
+        variable = (scope or global_scope()).find_var(var_name)
+        if variable is None:
             raise FleetError(f"set_zero: the scope has no variable {var_name!r}")
-        tensor = found.get_tensor()
+        tensor = variable.get_tensor()
         tensor.set(np.zeros(tensor.shape(), param_type), place)
 
     def get_global_auc(

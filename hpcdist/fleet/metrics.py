@@ -70,20 +70,20 @@ def _mean(total: Any, count: Any, scope: Scope | None) -> float:
 
 
 def _everyones(given: Any, scope: Scope | None) -> list[np.ndarray]:
-    own = _array(given, scope)
-    what = f"the other trainers' values of a metric, {own.dtype}{list(own.shape)}"
-    messages = runtime.everyones(own.tobytes(), what)
-    if builtins.any(len(message) != own.nbytes for message in messages):
+    array = _array(given, scope)
+    what = f"the other trainers' values of a metric, {array.dtype}{list(array.shape)}"
+    messages = runtime.everyones(array.tobytes(), what)
+    if builtins.any(len(message) != array.nbytes for message in messages):
         sizes = [len(message) for message in messages]
-        raise FleetError(f"metrics: expected {own.nbytes} bytes from every trainer, got {sizes}")
-    return [np.frombuffer(message, own.dtype).reshape(own.shape) for message in messages]
+        raise FleetError(f"metrics: expected {array.nbytes} bytes from every trainer, got {sizes}")
+    return [np.frombuffer(message, array.dtype).reshape(array.shape) for message in messages]
 
 
 def _array(given: Any, scope: Scope | None) -> np.ndarray:
     if not isinstance(given, (str, Variable)):
         return np.ascontiguousarray(given)
     name = given if isinstance(given, str) else given.name
-    found = (scope or global_scope()).find_var(name)
-    if found is None:
+    variable = (scope or global_scope()).find_var(name)
+    if variable is None:
         raise FleetError(f"metrics: the scope has no variable {name!r}")
-    return np.array(found.get_tensor())
+    return np.array(variable.get_tensor())

@@ -222,13 +222,13 @@ def placement(env: Mapping[str, str]) -> Placement:
         return Placement(Role.WORKER, index, workers, servers, worker_names)
     if role != PSERVER:
         raise FleetError(f"TRAINING_ROLE: expected {TRAINER} or {PSERVER}, got {role!r}")
-    own = f"{_variable(env, 'POD_IP')}:{_variable(env, 'PADDLE_PORT')}"
-    if own not in servers:
+    endpoint = f"{_variable(env, 'POD_IP')}:{_variable(env, 'PADDLE_PORT')}"
+    if endpoint not in servers:
         raise FleetError(
-            f"this server is POD_IP:PADDLE_PORT = {own}, which is none of "
+            f"this server is POD_IP:PADDLE_PORT = {endpoint}, which is none of "
             f"PADDLE_PSERVERS_IP_PORT_LIST = {','.join(servers)}"
         )
-    return Placement(Role.SERVER, servers.index(own), workers, servers, worker_names)
+    return Placement(Role.SERVER, servers.index(endpoint), workers, servers, worker_names)
 
 
 def collective_placement(env: Mapping[str, str]) -> Placement:

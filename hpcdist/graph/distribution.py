@@ -59,18 +59,18 @@ class VarsDistributed:
         self, origin_var_name: str, endpoint: str
     ) -> VarDistributed | None:
         """Return the first record of a variable on a server."""
-        found = (r for r in self.get_distributed_vars_by_ep(endpoint))
-        return next((r for r in found if r.origin.name == origin_var_name), None)
+        records = (r for r in self.get_distributed_vars_by_ep(endpoint))
+        return next((r for r in records if r.origin.name == origin_var_name), None)
 
     def get_distributed_vars_by_vtypes(
         self, vtypes: Sequence[str], groupby: bool = False
     ) -> list[VarDistributed] | dict[str, list[VarDistributed]]:
         """Return the records of some kinds, in a list or by the name of the original variable."""
-        found = [r for r in self.distributed_vars if r.vtype in vtypes]
+        records = [r for r in self.distributed_vars if r.vtype in vtypes]
         if not groupby:
-            return found
+            return records
         groups: dict[str, list[VarDistributed]] = {}
-        for record in found:
+        for record in records:
             groups.setdefault(record.origin.name, []).append(record)
         return groups
 

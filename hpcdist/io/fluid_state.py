@@ -121,12 +121,12 @@ class _Machine:
         if not 0 <= count <= self._left:
             raise ValueError("it is truncated")
         self._left -= count
-        found, self._at = self._window[self._at : self._at + count], self._at + count
-        if len(found) < count:
-            missing = count - len(found)
-            found += self._exactly(missing)
+        data, self._at = self._window[self._at : self._at + count], self._at + count
+        if len(data) < count:
+            missing = count - len(data)
+            data += self._exactly(missing)
             self._window, self._at = self._exactly(min(1 << 16, self._left)), 0
-        return found
+        return data
 
     def _exactly(self, count: int) -> bytes:
         out = bytearray(count)
@@ -138,12 +138,12 @@ class _Machine:
         return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])
 
     def _line(self) -> str:
-        found = bytearray()
+        line = bytearray()
         while (byte := self._take(1)) != b"\n":
-            found += byte
-            if len(found) > MAX_NAME:
+            line += byte
+            if len(line) > MAX_NAME:
                 raise ValueError("a name of many bytes")
-        return found.decode()
+        return line.decode()
 
     # -- operations ------------------------------------------------------------------------------
     def _operate(self, code: int) -> None:
@@ -197,9 +197,9 @@ class _Machine:
     def _above_mark(self) -> list[Any]:
         for count, value in enumerate(reversed(self._stack)):
             if value is _MARK:
-                found = self._stack[len(self._stack) - count :]
+                values = self._stack[len(self._stack) - count :]
                 del self._stack[len(self._stack) - count - 1 :]
-                return found
+                return values
         raise ValueError("there is no mark")
 
     def _tuple(self, items: list[Any]) -> None:

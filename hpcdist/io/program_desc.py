@@ -184,17 +184,17 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
 
 
 def _message(kind: str, data: memoryview) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for number, wire, value in _fields(data):
         if number not in TABLES[kind]:
             continue
         name, what, many = TABLES[kind][number]
         values = _values(what, wire, value)
         if many:
-            found.setdefault(name, []).extend(values)
+            fields.setdefault(name, []).extend(values)
         else:
-            (found[name],) = values
-    return found
+            (fields[name],) = values
+    return fields
 
 
 def _values(what: str, wire: int, value: Any) -> list[Any]:
@@ -233,10 +233,10 @@ def _ends(block: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 def _block(said: Mapping[str, Any]) -> dict[str, Any]:
     ops = [op for op in said.get("ops", []) if op["type"] not in ("feed", "fetch")]
-    found = [_var(var) for var in said.get("vars", [])]
+    variables = [_var(var) for var in said.get("vars", [])]
     return {
         "parent": said["parent_idx"],
-        "vars": [var for var in found if var is not None],
+        "vars": [var for var in variables if var is not None],
         "ops": [_op(op) for op in ops],
     }
 
@@ -285,7 +285,7 @@ def _slots(op: Mapping[str, Any], side: str) -> dict[str, list[str]]:
 
 
 def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    attrs: dict[str, Any] = {}
     for said in op.get("attrs", []):
         if said["name"] in BOOKKEEPING or (said["name"] == ROLE_VAR_ATTR and "strings" not in said):
             continue
@@ -296,8 +296,8 @@ def _attrs(op: Mapping[str, Any]) -> dict[str, Any]:
             value = kind(said[where])
         if said["name"].endswith("dtype") and value in NAMES and kind is int:
             value = NAMES[value]
-        found[said["name"]] = value
-    return found
+        attrs[said["name"]] = value
+    return attrs
 
 
 # -- and back ------------------------------------------------------------------------------------

@@ -86,13 +86,13 @@ def chosen_variables(
     """Return the variables that are asked for, each once, without what tables hold with rows."""
     held = state_of_tables(program)
     if vars is None:
-        found = get_program_persistable_vars(program)
+        variables = get_program_persistable_vars(program)
         if predicate not in (None, is_persistable):
-            found = [var for var in program.list_vars() if predicate(var)]
+            variables = [var for var in program.list_vars() if predicate(var)]
     else:
         block = program.global_block()
-        found = [block.var(v) if isinstance(v, str) else v for v in vars]
-    return list({var.name: var for var in found if var.name not in held}.values())
+        variables = [block.var(v) if isinstance(v, str) else v for v in vars]
+    return list({var.name: var for var in variables if var.name not in held}.values())
 
 
 def save_as(format: str) -> None:

@@ -184,8 +184,8 @@ def save_for_inference(
         arrays = _values(peers, program, dense, _on_servers(peers, program))
         held, scope = _as_held(program, arrays)
         target = Path(dirname), filename or MANIFEST
-        found = sorted(tables.intersection(names))
-        save_rows(peers, *target, held, scope, fingerprint(program), found)
+        looked_up = sorted(tables.intersection(names))
+        save_rows(peers, *target, held, scope, fingerprint(program), looked_up)
 
     saved_by_first(peers, Path(dirname), filename, save)
 
@@ -224,13 +224,13 @@ def _values(
 ) -> dict[str, np.ndarray]:
     """Return values by name, sorted; what only servers have is read there."""
     scope = global_scope()
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name in sorted(set(names)):
         if name in remote and not _received(peers.program(program), name):
-            found[name] = _read_remote(peers, remote[name])
+            arrays[name] = _read_remote(peers, remote[name])
         elif not is_table(scope, name):
-            found[name] = array_in(scope, name)
-    return found
+            arrays[name] = array_in(scope, name)
+    return arrays
 
 
 def _received(program: Program, name: str) -> bool:

@@ -96,10 +96,10 @@ class Guard:
         before the last survivor, whose words are lost, or while that still trains. The last rank of
         a host does end with the code: else mpirun would return 0 when all ranks exit so.
         """
-        own = os.getpid() == self._me.pid  # not in a forked child
-        if own:
+        is_rank = os.getpid() == self._me.pid  # not in a forked child
+        if is_rank:
             self._board.note(Fact.EXITS)
-        if own and status:
+        if is_rank and status:
             away = len(self._host.neighbours) + 1 < len(self._peers)
             kept = away and self._host.goes_on_without(self._me) is not False
             if kept or self._host.others_stay():
@@ -154,14 +154,14 @@ class Guard:
 
     def _of_missing(self, ranks: Sequence[int]) -> str:
         """Return lines about ranks that others wait for: those that wait themselves if no other."""
-        found = {rank: self.stack_of(rank) for rank in ranks[:MOST_STACKS]}
-        stuck = {rank: stack for rank, stack in found.items() if not stacks.waits(stack)}
+        traces = {rank: self.stack_of(rank) for rank in ranks[:MOST_STACKS]}
+        stuck = {rank: stack for rank, stack in traces.items() if not stacks.waits(stack)}
         if len(stuck) > 1:  # the deadline of some may just have passed, too: they are elsewhere now
             again = {r: self.stack_of(r) for r in stuck if lives(self._peers[r].pid)}
             stuck = {r: stack for r, stack in again.items() if not stacks.waits(stack)} or stuck
         lines = [
             f"\n{self._peers[rank]} is missing:\n{stack}"
-            for rank, stack in (stuck or found).items()
+            for rank, stack in (stuck or traces).items()
         ]
         if len(ranks) > MOST_STACKS:
             lines.append(f"\n({len(ranks) - MOST_STACKS} more ranks)")

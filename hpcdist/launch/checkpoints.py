@@ -47,19 +47,19 @@ def main(argv: Sequence[str]) -> None:
     asked = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
-        whole = _show(console, asked.path, verify=asked.action == "verify")
+        intact = _show(console, asked.path, verify=asked.action == "verify")
     except CheckpointError as error:
         _say(Console(stderr=True, highlight=False, soft_wrap=True), "not whole", str(error))
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         raise SystemExit(1)
 
 
 def _show(console: Console, path: Path, *, verify: bool) -> bool:
     """Show what stands under ``path``; tell whether all of it is whole."""
-    found = steps(path)
-    if found:
-        return _show_all(console, path, [p for _, p in found], verify=verify)
+    checkpoints = steps(path)
+    if checkpoints:
+        return _show_all(console, path, [p for _, p in checkpoints], verify=verify)
     if path.is_file():
         with StoredFile(path) as file:
             if isinstance(file.facts, Part):
@@ -75,7 +75,7 @@ def _show(console: Console, path: Path, *, verify: bool) -> bool:
 
 def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bool) -> bool:
     table = _table(plain(f"Checkpoints in {root}"), "step", "variables", "files", "bytes", "state")
-    whole = True
+    intact = True
     for path in paths:
         try:
             with Checkpoint(path) as checkpoint:
@@ -87,10 +87,10 @@ def _show_all(console: Console, root: Path, paths: Sequence[Path], *, verify: bo
                 state = Text("verified" if verify else "whole", style="green")
                 table.add_row(str(facts.step), *counts, size, state)
         except CheckpointError as error:
-            whole = False
+            intact = False
             table.add_row(path.name, "", "", "", plain(str(error), "red"))
     console.print(table)
-    return whole
+    return intact
 
 
 def _show_checkpoint(console: Console, checkpoint: Checkpoint) -> None:

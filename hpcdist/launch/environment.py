@@ -13,8 +13,8 @@ def variables(cluster: Cluster, rank: int) -> dict[str, str]:
     """Return the variables of ``rank``, PaddleCloudRoleMaker's included."""
     role = cluster.role_of(rank)
     serves = role.kind == PSERVER
-    own = (cluster.endpoints if serves else cluster.trainer_endpoints)[role.index]
-    host, _, port = own.rpartition(":")
+    endpoint = (cluster.endpoints if serves else cluster.trainer_endpoints)[role.index]
+    host, _, port = endpoint.rpartition(":")
     kind = TRAINER if role.kind == COLLECTIVE else role.kind  # Fluid has two words
     found = {
         "PADDLE_TRAINING_ROLE": kind,
@@ -24,7 +24,7 @@ def variables(cluster: Cluster, rank: int) -> dict[str, str]:
         "PADDLE_TRAINERS": str(len(cluster.trainers)),
         "PADDLE_TRAINERS_NUM": str(len(cluster.trainers)),
         "PADDLE_TRAINER_ENDPOINTS": ",".join(cluster.trainer_endpoints),
-        "PADDLE_CURRENT_ENDPOINT": own,
+        "PADDLE_CURRENT_ENDPOINT": endpoint,
         "PADDLE_CURRENT_IP": host,
         "POD_IP": host,
         "PADDLE_PORT": port,

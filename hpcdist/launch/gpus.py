@@ -21,8 +21,8 @@ def variables(transport: Transport, cluster: Cluster, env: Mapping[str, str]) ->
     The trainers of a host take its GPUs in turn; what is set already is left alone. What rank 0
     has for NCCL, all ranks have: a launcher may forward no variables to other hosts.
     """
-    own = json.dumps({name: value for name, value in env.items() if name.startswith(NCCL)})
-    told = json.loads(transport.broadcast_bytes(own.encode() if transport.rank == 0 else None, 0))
+    nccl = json.dumps({name: value for name, value in env.items() if name.startswith(NCCL)})
+    told = json.loads(transport.broadcast_bytes(nccl.encode() if transport.rank == 0 else None, 0))
     found = {name: env.get(name, told[name]) for name in sorted(told)}
     names = transport.on_host().allgather_bytes(str(transport.rank).encode())
     local = local_index(cluster, transport.rank, [int(name) for name in names])

@@ -25,11 +25,11 @@ COLOURS = {
 def edges(operators: Sequence[OperatorFacts]) -> list[tuple[int, int]]:
     """Return (writer, reader) pairs of places of operators; a reader sees the latest writer."""
     writer: dict[str, int] = {}
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     for place, operator in enumerate(operators):
-        found |= {(writer[name], place) for name in operator.reads if name in writer}
+        pairs |= {(writer[name], place) for name in operator.reads if name in writer}
         writer |= dict.fromkeys(operator.writes, place)
-    return sorted(found)
+    return sorted(pairs)
 
 
 def layers(count: int, between: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -52,8 +52,8 @@ class HostBoard:
     def all(self, fact: Fact, rank: int = -1) -> list[int]:
         """Return the processes that have noted this, first come first."""
         data = os.pread(self.file, os.fstat(self.file).st_size, 0)
-        whole = data[: len(data) // RECORD.size * RECORD.size]
-        return [pid for pid, *noted in RECORD.iter_unpack(whole) if noted == [fact, rank]]
+        records = data[: len(data) // RECORD.size * RECORD.size]
+        return [pid for pid, *noted in RECORD.iter_unpack(records) if noted == [fact, rank]]
 
     def claim(self, fact: Fact, rank: int = -1) -> bool:
         """Note a fact that one process only can have; return whether it is this one."""

@@ -61,17 +61,23 @@ def main(argv: Sequence[str]) -> None:
     try:
         metrics = metric_files.read_all(asked.metrics or asked.directory)
         # Metrics alone are a page, too.
-        found = files.read_all(asked.directory, some=not metrics)
-        ranks = [summary.summarize(rank) for rank in found]
-        advice, said = advise(found, ranks), files.failures(asked.directory)
-        text = page(found, ranks, advice, str(asked.directory), said, metrics)
+        recordings = files.read_all(asked.directory, some=not metrics)
+        ranks = [summary.summarize(rank) for rank in recordings]
+        advice, said = advise(recordings, ranks), files.failures(asked.directory)
+        text = page(recordings, ranks, advice, str(asked.directory), said, metrics)
         asked.output.write_text(text, encoding="utf-8")
     except (TraceError, MetricError, OSError) as error:
         print(f"hpcdist: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    told = [counted(len(found), "rank"), *([counted(len(metrics), "metric")] if metrics else [])]
+    told = [
+        counted(len(recordings), "rank"),
+        *([counted(len(metrics), "metric")] if metrics else []),
+    ]
     print(f"{asked.output}: {', '.join(told)}")
-    for line in [*_of_failure(found, said), *(f"{item.cause}: {item.text}" for item in advice)]:
+    for line in [
+        *_of_failure(recordings, said),
+        *(f"{item.cause}: {item.text}" for item in advice),
+    ]:
         print(f"  {printable(line)}")
 
 

@@ -187,18 +187,18 @@ def _run_rank(asked: Options, transport: Transport, stop_watching: Callable[[], 
     launcher_check.check_on_failure(
         asked.on_failure, tolerant=transport.tolerant, servers=len(cluster.servers)
     )
-    found = environment.variables(cluster, transport.rank)
-    found |= gpus.variables(transport, cluster, os.environ)
+    variables = environment.variables(cluster, transport.rank)
+    variables |= gpus.variables(transport, cluster, os.environ)
     if asked.as_torchrun and transport.rank in cluster.trainers:
         trainer = cluster.trainers.index(transport.rank)
-        found |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
-    os.environ.update(found)
+        variables |= environment.of_torchrun(trainer, [hosts[rank] for rank in cluster.trainers])
+    os.environ.update(variables)
     settings.RANK.write(transport.rank)
     settings.RUN.write(ranks[0].run)
     if transport.rank == 0:
         _warn_of_misspelt()
         if not asked.quiet:
-            _print_table(asked, cluster, ranks, found)
+            _print_table(asked, cluster, ranks, variables)
     host = ranks[transport.rank].host
     if hosts.index(host) == transport.rank:
         _remove_stale_files(host)

@@ -108,13 +108,13 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     SettingError for a variable that stands for an option and has a wrong value.
     """
     parser = _parser()
-    found = vars(parser.parse_args(sys.argv[1:] if argv is None else argv))
-    found = fluid_options.settle(parser, found)
-    if found["pservers_per_node"] is not None:
-        if found["role_map"] is not None:
+    options = vars(parser.parse_args(sys.argv[1:] if argv is None else argv))
+    options = fluid_options.settle(parser, options)
+    if options["pservers_per_node"] is not None:
+        if options["role_map"] is not None:
             parser.error("--pservers-per-node K is the role map node:*=K: give one of them")
-        found["role_map"] = f"node:*={found['pservers_per_node']}"
-    return Options(**found | {"script_args": tuple(found["script_args"])})
+        options["role_map"] = f"node:*={options['pservers_per_node']}"
+    return Options(**options | {"script_args": tuple(options["script_args"])})
 
 
 def names() -> list[str]:

@@ -87,7 +87,7 @@ def _await_death(me: LocalRanks) -> str:
 
 def _ranks_here(namespace: str) -> dict[str, list[int]]:
     """Return the processes of each rank of a job on this host; a wrapper counts as its rank."""
-    found: dict[str, list[int]] = {}
+    ranks: dict[str, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -97,5 +97,5 @@ def _ranks_here(namespace: str) -> dict[str, list[int]]:
                 for line in (entry / "environ").read_text(errors="replace").split("\0")
             )
             if pairs.get(NAMESPACE) == namespace and PMIX_RANK in pairs:
-                found.setdefault(pairs[PMIX_RANK], []).append(int(entry.name))
-    return found
+                ranks.setdefault(pairs[PMIX_RANK], []).append(int(entry.name))
+    return ranks

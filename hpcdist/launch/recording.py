@@ -154,12 +154,12 @@ class RankRecorder:
         clocks: ClockOffset | None = None,
     ) -> Path:
         now, wait = time.monotonic_ns(), waiting_cause()
-        found = recorder.taken()
+        events = recorder.taken()
         if last_s is not None:
-            found = found.since(now - int(last_s * 1e9))
+            events = events.since(now - int(last_s * 1e9))
         drift = drift_between(self._clocks, clocks or self._clocks)
         for moment in ("begin", "end"):
-            found.events[moment] = drift.stretched(found.events[moment])
+            events.events[moment] = drift.stretched(events.events[moment])
         of = replace(
             self.of,
             offset_ns=drift.offset_ns,
@@ -171,7 +171,7 @@ class RankRecorder:
             written_ns=now,
             unix_ns=time.time_ns() - time.monotonic_ns(),
         )
-        return files.write(directory, RankRecording(of, found))
+        return files.write(directory, RankRecording(of, events))
 
 
 def of_rank(asked: Options, cluster: Cluster, rank: int, job: str) -> RankRecorder:

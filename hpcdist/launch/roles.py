@@ -52,8 +52,8 @@ class RankFacts:
     @property
     def endpoint(self) -> str:
         """The name that the environment gives this rank, or an empty string."""
-        if whole := self.env.get("PADDLE_CURRENT_ENDPOINT"):
-            return whole
+        if name := self.env.get("PADDLE_CURRENT_ENDPOINT"):
+            return name
         if own := self.env.get("PADDLE_CURRENT_IP"):
             return f"{own}:{self.port}"
         if own := self.env.get("POD_IP"):
@@ -63,8 +63,8 @@ class RankFacts:
     @property
     def server_names(self) -> tuple[str, ...]:
         """The names that the environment gives the servers, in server order, or none."""
-        if whole := self.env.get("PADDLE_PSERVERS_IP_PORT_LIST"):
-            return tuple(whole.split(","))
+        if names := self.env.get("PADDLE_PSERVERS_IP_PORT_LIST"):
+            return tuple(names.split(","))
         hosts = self.env.get("PADDLE_PSERVER_IPS")
         return tuple(f"{host}:{self.port}" for host in hosts.split(",")) if hosts else ()
 
@@ -143,12 +143,12 @@ def _from_environment(ranks: Sequence[RankFacts]) -> tuple[maps.Ranks, maps.Rank
             )
         trainers.sort(key=lambda i: int(ranks[i].env["PADDLE_TRAINER_ID"]))
     names = _agreed("names of the servers", ranks, lambda r: r.server_names)
-    own = [ranks[i].endpoint for i in servers]
-    if names and any(own):
-        if sorted(own) != sorted(names):
+    endpoints = [ranks[i].endpoint for i in servers]
+    if names and any(endpoints):
+        if sorted(endpoints) != sorted(names):
             raise LaunchError(
                 f"servers are named {','.join(names)}, but the server ranks {servers} have "
-                f"the names {own} (PADDLE_CURRENT_IP or PADDLE_CURRENT_ENDPOINT)"
+                f"the names {endpoints} (PADDLE_CURRENT_IP or PADDLE_CURRENT_ENDPOINT)"
             )
         servers.sort(key=lambda i: names.index(ranks[i].endpoint))
     return tuple(trainers), tuple(servers)
@@ -167,8 +167,8 @@ def _names(
             f"the environment names {len(names)} {kind} ({','.join(names)}), this job has "
             f"{len(members)}: unset the names or change --pservers or the number of ranks"
         )
-    own = tuple(ranks[i].endpoint for i in members if ranks[i].role)
-    names = names or (own if len(own) == len(members) and all(own) else ())
+    endpoints = tuple(ranks[i].endpoint for i in members if ranks[i].role)
+    names = names or (endpoints if len(endpoints) == len(members) and all(endpoints) else ())
     if not all(re.fullmatch(r".+:\d+", name) for name in names):
         raise LaunchError(f"{kind} are named {','.join(names)}, expected host:port for each")
     return names

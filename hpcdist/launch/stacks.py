@@ -38,12 +38,12 @@ def stacks_of(pid: int) -> str:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state in "Tt":
             return f"it {_STATES[state]}"
-        found = _ask(pid)
+        stack = _ask(pid)
     except OSError as error:
         return f"its stack cannot be read: {error.strerror}"
-    if not found:
+    if not stack:
         return f"it {_STATES.get(state, 'does not answer')}: no stack"
-    return "\n".join(_shortened(found))
+    return "\n".join(_shortened(stack))
 
 
 def waits(stack: str) -> bool:

@@ -65,8 +65,8 @@ def watch_launcher(
 def said_nothing(ranks: Iterable[int], board: int, words: Sequence[int]) -> bool:
     """Tell whether none of these processes has noted one of these facts."""
     notes = os.pread(board, os.fstat(board).st_size, 0)
-    whole = notes[: len(notes) // RECORD.size * RECORD.size]
-    spoken = {pid for pid, fact, _ in RECORD.iter_unpack(whole) if fact in words}
+    records = notes[: len(notes) // RECORD.size * RECORD.size]
+    spoken = {pid for pid, fact, _ in RECORD.iter_unpack(records) if fact in words}
     return spoken.isdisjoint(ranks)
 
 

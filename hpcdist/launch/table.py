@@ -44,17 +44,17 @@ def of_tables(server: str, tables: Sequence[TableStatistics]) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    found = Table(box=None)
-    found.add_column(f"hpcdist: {server}", no_wrap=True)
+    table = Table(box=None)
+    table.add_column(f"hpcdist: {server}", no_wrap=True)
     for heading in ("rows", "memory", "payload", "rows pulled", "rows pushed"):
-        found.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
     for t in tables:
         sizes = f"{t.rows:,}", _size(t.nbytes), _size(t.payload_bytes)
-        found.add_row(
+        table.add_row(
             f"hpcdist: {server}: {t.name}", *sizes, f"{t.rows_pulled:,}", f"{t.rows_pushed:,}"
         )
     console = Console(file=io.StringIO(), width=200)
-    console.print(found)
+    console.print(table)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.strip() for line in text.splitlines())
 

@@ -238,9 +238,9 @@ def _follow(directory: Path, every_s: float | None) -> None:
     every = every_s or min(status.read_job(directory).every_s, 10.0)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            found = _look(directory, console.height - AROUND)
-            live.update(_drawn(found, console.width), refresh=True)
-            if found.over:
+            frame = _look(directory, console.height - AROUND)
+            live.update(_drawn(frame, console.width), refresh=True)
+            if frame.over:
                 return
             time.sleep(every)
 

@@ -179,8 +179,8 @@ def _reduction(type: str) -> Callable[..., Variable]:
         name: str | None = None,
     ) -> Variable:
         dims = [0] if dim is None else [dim] if isinstance(dim, int) else list(dim)
-        whole = dim is None or len(dims) == len(input.shape)
-        attrs = {"dim": dims, "keep_dim": keep_dim, "reduce_all": whole}
+        over_all = dim is None or len(dims) == len(input.shape)
+        attrs = {"dim": dims, "keep_dim": keep_dim, "reduce_all": over_all}
         helper = LayerHelper(type, name)
         return helper.apply(type, {"X": input}, attrs, dtype="bool", stop_gradient=True)
 

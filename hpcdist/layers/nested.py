@@ -30,16 +30,16 @@ class Nested:
         its condition does not hold, is part of the result.
         """
         made: set[str] = set()
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for op in self.block.ops:
-            found.update(dict.fromkeys(n for n in op.input_arg_names if n not in made))
+            names.update(dict.fromkeys(n for n in op.input_arg_names if n not in made))
             made.update(op.output_arg_names)
         for name in self.written():
             var = self.parent.find_var(name)
             assert var is not None, "what is written outside is there"
             if not var.persistable and not var.stop_gradient and _has_value(self.parent, name):
-                found[name] = None
-        return [name for name in found if self.parent.find_var(name) is not None]
+                names[name] = None
+        return [name for name in names if self.parent.find_var(name) is not None]
 
 
 def _has_value(block: Block | None, name: str) -> bool:

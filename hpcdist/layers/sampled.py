@@ -120,10 +120,10 @@ def _alias_tables(helper: LayerHelper, chances: Sequence[float]) -> dict[str, An
     for slot, table in zip(_ALIAS_SLOTS, (np.array(chances, np.float32), alias, keep)):
         initializer = NumpyArrayInitializer(table)
         attr = ParamAttr(initializer=initializer, trainable=False)
-        held = helper.create_parameter(attr, table.shape, table.dtype.name)
-        assert held is not None
-        held.stop_gradient = True
-        made[slot] = held
+        parameter = helper.create_parameter(attr, table.shape, table.dtype.name)
+        assert parameter is not None
+        parameter.stop_gradient = True
+        made[slot] = parameter
     return made
 
 

@@ -146,14 +146,14 @@ def _both_ways(
         out, last = _one_way(fed, here, begin, of_way, shape, dropped)
         outs.append(out if way == 0 else reverse(out, 0))
         lasts.append(last)
-    whole = outs[0] if len(outs) == 1 else concat(outs, axis=2)
+    joined = outs[0] if len(outs) == 1 else concat(outs, axis=2)
     states = lasts[0]
     if bidirectional:
         states = [
             reshape(concat(list(each), axis=1), [layers * len(ways), -1, size])
             for each in zip(*lasts)
         ]
-    return (transpose(whole, [1, 0, 2]) if batch_first else whole), states
+    return (transpose(joined, [1, 0, 2]) if batch_first else joined), states
 
 
 def _one_way(

@@ -169,8 +169,8 @@ class StaticRNN:
 
 def _outer(var: Variable, around: Block) -> Variable:
     """Return the whole of what ``var`` is a step of; another variable as it is."""
-    found = around.find_var(var.name)
-    return var if found is None else found
+    variable = around.find_var(var.name)
+    return var if variable is None else variable
 
 
 class DynamicRNN:

@@ -72,13 +72,13 @@ def _parameters_of(torch: Any, name: str, module: Any) -> dict[str, Any]:
             "would neither share nor save: use layers such as fluid.layers.batch_norm for it, or "
             "modules without buffers"
         )
-    found = dict(module.named_parameters())
-    for own, value in found.items():
+    parameters = dict(module.named_parameters())
+    for own, value in parameters.items():
         if value.dtype != torch.float32:
             raise GraphError(f"{name}: parameter {own!r} is {value.dtype}, expected torch.float32")
         if value.dim() == 0:
             raise GraphError(f"{name}: parameter {own!r} has no dimension: give it shape [1]")
-    return found
+    return parameters
 
 
 def _held(torch: Any, module: Any, names: tuple[str, ...]) -> HeldModule:

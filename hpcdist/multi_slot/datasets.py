@@ -365,11 +365,11 @@ class InMemoryDataset(DatasetBase):
     # -- sizes ---------------------------------------------------------------------------------
     def get_memory_data_size(self, fleet: Any = None) -> int:
         """Return the number of samples in memory; with ``fleet`` those of all workers."""
-        own = 0 if self._samples is None else len(self._samples)
+        count = 0 if self._samples is None else len(self._samples)
         peers = None if fleet is None else _peers()
         if peers is None:
-            return own
-        told = peers.group.allgather_bytes(own.to_bytes(8, "little"), peers.deadline_s)
+            return count
+        told = peers.group.allgather_bytes(count.to_bytes(8, "little"), peers.deadline_s)
         return sum(int.from_bytes(data, "little") for data in told)
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:

@@ -124,11 +124,11 @@ class _Tokens:
         """Go to the next token, "" at the end; return the one before."""
         before, self.token = self.token, ""
         while self._position < len(self._text) and not self.token:
-            found = _TOKEN.match(self._text, self._position)
-            if not found:
+            match = _TOKEN.match(self._text, self._position)
+            if not match:
                 self.fail(f"got {self._text[self._position : self._position + 20]!r}")
-            self._position = found.end()
-            self.token = found[0] if found.lastgroup else ""
+            self._position = match.end()
+            self.token = match[0] if match.lastgroup else ""
         return before
 
     def take(self, *signs: str) -> bool:

@@ -146,10 +146,10 @@ def _moves(me: int, begins: np.ndarray, order: np.ndarray, ends: list[int]) -> _
     sent = []
     for first, last in pairwise(ends):
         part = order[first:last]
-        own = part[(part >= begins[me]) & (part < begins[me + 1])]
-        own -= own.dtype.type(begins[me])
-        own.sort()
-        sent.append(own)
+        local = part[(part >= begins[me]) & (part < begins[me + 1])]
+        local -= local.dtype.type(begins[me])
+        local.sort()
+        sent.append(local)
     part = order[ends[me] : ends[me + 1]]
     arrival = np.argsort(part)  # trainers send what they have in their own order
     cuts = np.searchsorted(part[arrival], begins[1:-1])

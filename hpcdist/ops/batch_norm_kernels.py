@@ -16,12 +16,12 @@ LANES = 16  # partial sums side by side, so that a sum fills vector registers
 def _sums(x, lanes):
     """Return the sum of a row."""
     lanes[:] = 0
-    whole = len(x) // LANES * LANES
-    for i in range(0, whole, LANES):
+    vector_end = len(x) // LANES * LANES
+    for i in range(0, vector_end, LANES):
         for k in range(LANES):
             lanes[k] += x[i + k]
-    for i in range(whole, len(x)):
-        lanes[i - whole] += x[i]
+    for i in range(vector_end, len(x)):
+        lanes[i - vector_end] += x[i]
     return lanes.sum()
 
 
@@ -29,14 +29,14 @@ def _sums(x, lanes):
 def _square_sums(x, mean, lanes):
     """Return the sum of squares of a row's distances from ``mean``."""
     lanes[:] = 0
-    whole = len(x) // LANES * LANES
-    for i in range(0, whole, LANES):
+    vector_end = len(x) // LANES * LANES
+    for i in range(0, vector_end, LANES):
         for k in range(LANES):
             d = np.float64(x[i + k]) - mean
             lanes[k] += d * d
-    for i in range(whole, len(x)):
+    for i in range(vector_end, len(x)):
         d = np.float64(x[i]) - mean
-        lanes[i - whole] += d * d
+        lanes[i - vector_end] += d * d
     return lanes.sum()
 
 
@@ -44,12 +44,12 @@ def _square_sums(x, mean, lanes):
 def _product_sums(x, mean, slope, lanes):
     """Return the sum of a row's distances from ``mean`` times ``slope``."""
     lanes[:] = 0
-    whole = len(x) // LANES * LANES
-    for i in range(0, whole, LANES):
+    vector_end = len(x) // LANES * LANES
+    for i in range(0, vector_end, LANES):
         for k in range(LANES):
             lanes[k] += (np.float64(x[i + k]) - mean) * np.float64(slope[i + k])
-    for i in range(whole, len(x)):
-        lanes[i - whole] += (np.float64(x[i]) - mean) * np.float64(slope[i])
+    for i in range(vector_end, len(x)):
+        lanes[i - vector_end] += (np.float64(x[i]) - mean) * np.float64(slope[i])
     return lanes.sum()
 
 

@@ -136,13 +136,13 @@ def define_by_torch(
 
         def run() -> None:
             with torch.enable_grad():
-                own = list(values)
+                leaves = list(values)
                 for place, _ in wanted:
-                    own[place] = values[place].detach().requires_grad_()
-                out = _several(function(torch, *own, **given))[0]
+                    leaves[place] = values[place].detach().requires_grad_()
+                out = _several(function(torch, *leaves, **given))[0]
                 found = torch.autograd.grad(
                     out,
-                    [own[place] for place, _ in wanted],
+                    [leaves[place] for place, _ in wanted],
                     dout.reshape(out.shape),
                     allow_unused=True,
                 )

@@ -27,12 +27,12 @@ def _add_product(target, to, weight, source, begin, count):
 def _dot(x, y, begin, count, lanes):
     """Return the sum of x * y[begin:]."""
     lanes[:] = 0
-    s, whole = np.uint64(begin), count // LANES * LANES
-    for i in range(np.uint64(0), np.uint64(whole), np.uint64(LANES)):
+    s, vector_end = np.uint64(begin), count // LANES * LANES
+    for i in range(np.uint64(0), np.uint64(vector_end), np.uint64(LANES)):
         for k in range(np.uint64(LANES)):
             lanes[k] += x[i + k] * y[s + i + k]
-    for i in range(np.uint64(whole), np.uint64(count)):
-        lanes[i - np.uint64(whole)] += x[i] * y[s + i]
+    for i in range(np.uint64(vector_end), np.uint64(count)):
+        lanes[i - np.uint64(vector_end)] += x[i] * y[s + i]
     return lanes.sum()
 
 

@@ -22,11 +22,11 @@ def shared_part(a: Array, b: Array, more: float) -> float:
     width = min(a[2], b[2]) - max(a[0], b[0]) + more
     height = min(a[3], b[3]) - max(a[1], b[1]) + more
     inside = width * height
-    whole = 0.0
+    area = 0.0
     for box in (a, b):
         if not (box[2] < box[0] or box[3] < box[1]):  # as Fluid, where it is not a number
-            whole += (box[2] - box[0] + more) * (box[3] - box[1] + more)
-    return inside / (whole - inside)
+            area += (box[2] - box[0] + more) * (box[3] - box[1] + more)
+    return inside / (area - inside)
 
 
 @jit
@@ -114,8 +114,8 @@ def _shared_polygon(a: Array, b: Array, room: Array) -> float:
         if count == 0:
             return 0.0
     inside = abs(_area(now, count))
-    whole = abs(_area(a, len(a))) + abs(_area(b, len(b))) - inside
-    return inside / whole if whole > 0 else 0.0
+    union = abs(_area(a, len(a))) + abs(_area(b, len(b))) - inside
+    return inside / union if union > 0 else 0.0
 
 
 @jit

@@ -46,11 +46,11 @@ def _total(grads, starts, begin, out):
 def _norm(x):
     """Return the Euclidean norm: eight sums in double precision, the same on every machine."""
     s = np.zeros(8)
-    whole = len(x) // 8 * 8
-    for i in range(0, whole, 8):
+    vector_end = len(x) // 8 * 8
+    for i in range(0, vector_end, 8):
         for k in range(8):
             s[k] += np.float64(x[i + k]) * np.float64(x[i + k])
-    for i in range(whole, len(x)):
+    for i in range(vector_end, len(x)):
         s[0] += np.float64(x[i]) * np.float64(x[i])
     out = np.empty(1, x.dtype)
     out[0] = np.sqrt(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])))

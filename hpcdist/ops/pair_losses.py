@@ -49,9 +49,9 @@ def _bpr_loss(xp: Any, x: Any, label: Any, y: Any) -> None:
 
 def _bpr_loss_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any) -> None:
     slope = _sigmoid(xp, _margins(xp, x, label))
-    own = label.reshape(-1, 1)
-    put_along(xp, slope, own, 0, 1)
-    put_along(xp, slope, own, -slope.sum(1, keepdims=True), 1)
+    labels = label.reshape(-1, 1)
+    put_along(xp, slope, labels, 0, 1)
+    put_along(xp, slope, labels, -slope.sum(1, keepdims=True), 1)
     dx[...] = slope * dy.reshape(-1, 1) / (x.shape[1] - 1)
 
 

@@ -83,9 +83,9 @@ def _proposals(
     spread = variances.array.reshape(-1, 4)
     boxes, chances = [], []
     for image, size in enumerate(info.array):
-        own = scores.array[image].transpose(1, 2, 0).reshape(-1)
+        image_scores = scores.array[image].transpose(1, 2, 0).reshape(-1)
         moves = deltas.array[image].transpose(1, 2, 0).reshape(-1, 4)
-        order = np.argsort(-own, kind="stable")
+        order = np.argsort(-image_scores, kind="stable")
         order = order[:pre_nms_topN] if pre_nms_topN > 0 else order
         moves = moves[order] * spread[order]
         moves[:, 2:] = np.minimum(moves[:, 2:], _LARGEST)
@@ -95,12 +95,12 @@ def _proposals(
         center = made[:, :2] + (extent + 1) / 2
         large = (extent / size[2] + 1 >= max(min_size, 1.0)).all(1)
         places = np.flatnonzero(large & (center <= size[[1, 0]]).all(1))
-        made, own = made[places], own[order][places]
+        made, image_scores = made[places], image_scores[order][places]
         if nms_thresh > 0:
             kept = kept_apart(made, nms_thresh, eta, False, post_nms_topN)
-            made, own = made[kept], own[kept]
+            made, image_scores = made[kept], image_scores[kept]
         boxes.append(made)
-        chances.append(own)
+        chances.append(image_scores)
     ends = np.cumsum([len(part) for part in boxes])
     found = joined(boxes, 4, deltas.array.dtype)
     return found, joined(chances, 1, scores.array.dtype), Value(ends.astype(np.int64))

@@ -104,8 +104,8 @@ VALUE_ATTRS = {
 def _assign_value_bind(
     xp: Any, out: Any, shape: Sequence[int], dtype: str, **values: Any
 ) -> Callable[[], Any]:
-    held = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
-    return functools.partial(xp.copyto, out, held)
+    constant = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
+    return functools.partial(xp.copyto, out, constant)
 
 
 define(

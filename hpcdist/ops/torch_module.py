@@ -84,15 +84,15 @@ def _bind(
         held.train(training)
         held.graph.clear()
         with torch.set_grad_enabled(training):
-            own = [_leaf(tensor, training) for tensor in inputs]
+            leaves = [_leaf(tensor, training) for tensor in inputs]
             moved = [_leaf(tensor, training) for tensor in weights]
-            made = results(held.call(dict(zip(held.names, moved, strict=True)), own))
+            made = results(held.call(dict(zip(held.names, moved, strict=True)), leaves))
         with torch.no_grad():
             for target, value in zip(targets, made, strict=True):
                 if target is not None:
                     target.copy_(value.reshape(target.shape))
         if training:
-            held.graph.append((own, moved, made))
+            held.graph.append((leaves, moved, made))
 
     return run
 
@@ -131,13 +131,13 @@ def _grad_bind(
             for value, dout in zip(made, given, strict=True)
             if dout is not None and value.requires_grad
         ]
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [value for value, _ in flowing],
             [source for source, _ in wanted],
             [dout for _, dout in flowing],
             allow_unused=True,
         )
-        for (_, target), gradient in zip(wanted, found, strict=True):
+        for (_, target), gradient in zip(wanted, gradients, strict=True):
             target.zero_() if gradient is None else target.copy_(gradient)
 
     return run

@@ -221,8 +221,8 @@ def _infer(
         )
     if len(boxes.shape) != 3 or boxes.shape[2] != 4:
         raise GraphError(f"true boxes must be [images, boxes, 4], got {boxes.shape}")
-    held = Meta((x.shape[0], len(anchor_mask), *x.shape[2:]), x.dtype)
-    return Meta(x.shape[:1], x.dtype), held, Meta(boxes.shape[:2], "int32")
+    objectness = Meta((x.shape[0], len(anchor_mask), *x.shape[2:]), x.dtype)
+    return Meta(x.shape[:1], x.dtype), objectness, Meta(boxes.shape[:2], "int32")
 
 
 def _rows(op: Applied) -> OfRows:

@@ -74,8 +74,8 @@ class _Exchanged:
                         layers.assign(value_of(block, own), own)
                     else:
                         layers.assign(aside, own)
-                held = block.create_var(names.AVERAGED, shape=(1,), dtype="int32", persistable=True)
-                layers.fill_constant([1], "int32", int(program is self.apply_program), out=held)
+                flag = block.create_var(names.AVERAGED, shape=(1,), dtype="int32", persistable=True)
+                layers.fill_constant([1], "int32", int(program is self.apply_program), out=flag)
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:

@@ -245,10 +245,10 @@ class Optimizer(Minimizer):
     def _accumulators(self) -> dict[str, dict[str, Variable]]:
         """What scripts of Fluid's look up: the state by its kind and the parameter's name."""
         kinds = dict(zip(UPDATES[self.type].state, self.accumulators)) if self._held else {}
-        found: dict[str, dict[str, Variable]] = {}
+        by_slot: dict[str, dict[str, Variable]] = {}
         for (_, slot, param), var in self._held.items():
-            found.setdefault(kinds[slot], {})[param] = var
-        return found
+            by_slot.setdefault(kinds[slot], {})[param] = var
+        return by_slot
 
     def _get_accumulator(self, name: str, param: Parameter) -> Variable:
         """Return the state of a kind that `minimize` has made for a parameter."""

@@ -125,10 +125,10 @@ def _is_compressed(param: Parameter, grad: Variable) -> bool:
 
 
 def _sparsity(given: Sequence[float]) -> list[float]:
-    found = [float(s) for s in given]
-    if not found or not all(0 <= s < 1 for s in found):
+    levels = [float(s) for s in given]
+    if not levels or not all(0 <= s < 1 for s in levels):
         raise GraphError(f"DGCMomentum: sparsity: expected numbers from 0 to below 1, got {given}")
-    return found
+    return levels
 
 
 def _decay(param: Parameter, regularizer: Any) -> tuple[int, float]:

@@ -130,17 +130,17 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
             for _, g in params_grads
         ]
         with program.role_guard(Role.OPTIMIZE):
-            found = block.create_var(generate("found_infinite"), shape=(1,), dtype="bool")
+            infinite = block.create_var(generate("found_infinite"), shape=(1,), dtype="bool")
             block.append_op(
                 "check_finite_and_unscale",
                 {"X": [g for _, g in params_grads], "Scale": scaling},
-                {"Out": new, "FoundInfinite": found},
+                {"Out": new, "FoundInfinite": infinite},
                 {"zeroes": self._dynamic},
             )
             if self._dynamic:
                 _, good, bad = self._kept
                 given = {"PrevLossScaling": scaling}
-                given |= {"FoundInfinite": found, "InGoodSteps": good, "InBadSteps": bad}
+                given |= {"FoundInfinite": infinite, "InGoodSteps": good, "InBadSteps": bad}
                 changed = {"LossScaling": scaling}
                 changed |= {"OutGoodSteps": good, "OutBadSteps": bad}
                 block.append_op("update_loss_scaling", given, changed, self._how)

@@ -28,14 +28,14 @@ def zeros(size: int, large_from: int | None = None) -> Array:
     if large_from is None:
         return np.frombuffer(mmap.mmap(-1, size, flags=private), np.uint8)
     memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
-    whole = np.frombuffer(memory, np.uint8)
-    begin = -whole.ctypes.data % HUGE_PAGE_BYTES
+    data = np.frombuffer(memory, np.uint8)
+    begin = -data.ctypes.data % HUGE_PAGE_BYTES
     large_from = rounded_up(large_from, HUGE_PAGE_BYTES)
     # Not the rest, of which a large page would reach beyond the end.
     large = (size - large_from) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if hasattr(mmap, "MADV_HUGEPAGE") and large > 0:
         memory.madvise(mmap.MADV_HUGEPAGE, begin + large_from, large)
-    return whole[begin : begin + size]
+    return data[begin : begin + size]
 
 
 class Pieces:

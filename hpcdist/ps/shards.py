@@ -162,8 +162,8 @@ class SyncShards:
 
     def steps_of(self, trainer: int) -> int:
         counts = self._sent.get(trainer, self._applied)
-        whole = [min(n, m) for n, m in zip(counts, self._applied)]
-        return sum(min(whole[p] for p in members) for members in self._members if members)
+        applied = [min(n, m) for n, m in zip(counts, self._applied)]
+        return sum(min(applied[p] for p in members) for members in self._members if members)
 
     def heard(self, trainer: int) -> int:
         here = [needed & ~awaited for needed, awaited in zip(self._needed, self._awaited)]

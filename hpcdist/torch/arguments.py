@@ -34,10 +34,10 @@ def options(made: Any, *given: Any, **named: Any) -> Any:
 
 def one(tensors: OneOrList) -> list[torch.Tensor]:
     """Return the tensor that a collective is called with, alone or in a list, as a list."""
-    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    if len(found) != 1:
-        raise CommError(f"expected one tensor, got {len(found)}; coalesced forms take several")
-    return found
+    single = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if len(single) != 1:
+        raise CommError(f"expected one tensor, got {len(single)}; coalesced forms take several")
+    return single
 
 
 def one_for_each(

@@ -73,8 +73,8 @@ class TableModule(nn.Module):
     def flat(self, input: Any) -> Array:
         """Return ids of any shape as int64 [n], a copy; TableError for what are none."""
         if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
-            found = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
-            raise TableError(f"table {self.name!r}: expected a tensor of int64 ids, got {found}")
+            dtype = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
+            raise TableError(f"table {self.name!r}: expected a tensor of int64 ids, got {dtype}")
         if input.device.type != "cpu":
             raise TableError(
                 f"table {self.name!r}: ids must be on the CPU, where rows are looked up, got "
@@ -159,9 +159,9 @@ class EmbeddingBag(TableModule):
 
 def dense_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return a model's ``state_dict`` without its tables, which ranks share among them."""
-    found: dict[str, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = {}
     for prefix, module in model.named_modules():
         if isinstance(module, TableModule):
             continue
-        module._save_to_state_dict(found, f"{prefix}." if prefix else "", keep_vars=False)
-    return found
+        module._save_to_state_dict(state, f"{prefix}." if prefix else "", keep_vars=False)
+    return state

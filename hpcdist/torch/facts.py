@@ -216,10 +216,10 @@ def optimizer_of(facts: OptimizerFacts, rate: Any) -> optimizer.Optimizer:
     make: Callable[..., Any] = getattr(optimizer, facts.kind)
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}
     try:
-        found: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
+        made: optimizer.Optimizer = make(rate, **facts.arguments, **decay)
     except TypeError as error:
         raise PlanError(f"optimizer {facts.kind}: {error}") from None
-    return found
+    return made
 
 
 def _looked_up(table: TableFacts) -> Any:

@@ -98,18 +98,18 @@ class GroupQueue:
         """
         began = monotonic_ns() if step_log.detailed else 0
         if self.memory is not None:
-            own = call.encoded()
-            self.memory.tell(own)
+            message = call.encoded()
+            self.memory.tell(message)
             steps = (memory or in_memory.barrier)(self.memory)
             yield next(steps)
-            self.memory.agree(own, number)
+            self.memory.agree(message, number)
             yield from steps
         elif self.checks:
-            own = call.encoded()
+            message = call.encoded()
             everyone = torch.empty(self.channel.size, dtype=torch.int64)
-            told = torch.tensor([own])
+            told = torch.tensor([message])
             yield from by_messages.all_gather(self.channel, told, everyone.split(1))
-            agree(own, everyone.tolist(), self.group.names, self.group.rank, number)
+            agree(message, everyone.tolist(), self.group.names, self.group.rank, number)
         if self.memory is None or memory is None:
             yield from messages(self.channel)
         then()

@@ -92,8 +92,8 @@ class HostMemory:
         self, turn: int, dtype: torch.dtype, length: int, begin: int
     ) -> tuple[torch.Tensor, ...]:
         end = begin + length * dtype.itemsize
-        found: tuple[torch.Tensor, ...] = self._buffers[turn, :, begin:end].view(dtype).unbind(0)
-        return found
+        rows: tuple[torch.Tensor, ...] = self._buffers[turn, :, begin:end].view(dtype).unbind(0)
+        return rows
 
 
 class PhaseBarrier:

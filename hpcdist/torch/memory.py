@@ -25,15 +25,15 @@ def checked(tensors: Sequence[torch.Tensor]) -> None:
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's elements as a vector: its own memory if it is contiguous, or a copy."""
-    own = tensor.detach()
-    if own.is_conj() or own.is_neg():
-        own = own.resolve_conj().resolve_neg()
-    vector = own.contiguous().view(-1)
+    data = tensor.detach()
+    if data.is_conj() or data.is_neg():
+        data = data.resolve_conj().resolve_neg()
+    vector = data.contiguous().view(-1)
     if vector.stride(0) != 1:  # of one element, which then says nothing
         vector = vector.as_strided(vector.shape, (1,))
-    if own.is_inference() and vector.numel():
+    if data.is_inference() and vector.numel():
         # What is written outside inference mode must not look like one of its tensors.
-        return torch.from_numpy(as_bytes(vector)).view(own.dtype)
+        return torch.from_numpy(as_bytes(vector)).view(data.dtype)
     return vector
 
 
@@ -94,5 +94,5 @@ def as_bytes(vector: torch.Tensor) -> Array:
     """Return the memory of a contiguous vector as bytes."""
     if not vector.numel():
         return np.empty(0, np.uint8)
-    found: Array = vector.view(torch.uint8).numpy()
-    return found
+    data: Array = vector.view(torch.uint8).numpy()
+    return data

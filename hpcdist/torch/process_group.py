@@ -373,11 +373,11 @@ class MpiProcessGroup(dist.ProcessGroup):
         how = reduction(opts.reduceOp, tensor.dtype, self._size)
         if how.name != "SUM":
             raise CommError(f"all_reduce of sparse tensors: expected ReduceOp.SUM, got {how.name}")
-        own = tensor.detach().coalesce()
+        sparse = tensor.detach().coalesce()
         return self.queue.add(
             Call("all_reduce", tensor.dtype, None, how.name),
             None,
-            lambda channel: sparse_sum.all_reduce(channel, tensor, own),
+            lambda channel: sparse_sum.all_reduce(channel, tensor, sparse),
             _nothing,
             [tensor],
             opts,

@@ -92,7 +92,7 @@ class Saver(checkpoint.Saver):
             facts |= tensors_said(state)
         arrays = {name: array_for(*of) for name, of in facts.items()}
         self._declare({**arrays, SAID: _as_bytes(said)})
-        found = super().restore(best=best)
+        restored = super().restore(best=best)
         trainers = said["trainers"]
         me = peers_here().trainer
         own = trainers[me] if me < len(trainers) else trainers[0]
@@ -103,7 +103,7 @@ class Saver(checkpoint.Saver):
             torch.frombuffer(bytearray(b64decode(own["random"])), dtype=torch.uint8)
         )
         tables().restored()
-        return found
+        return restored
 
     def _save(self, directory: Path, keep: int, extra: Any, *, asynchronous: bool) -> bool:
         tables().pause()
@@ -179,11 +179,11 @@ def _chosen(directory: Path) -> list[Any]:
     path = directory if (directory / MANIFEST).exists() else latest(directory)
     if path is None:
         return [None, None]
-    with Checkpoint(path) as found:
-        if not found.has(SAID):
+    with Checkpoint(path) as checkpoint:
+        if not checkpoint.has(SAID):
             raise CheckpointError(f"{path}: was not saved by hpcdist.torch.Saver")
         try:
-            said = json.loads(found.read(SAID).tobytes())
+            said = json.loads(checkpoint.read(SAID).tobytes())
             return [str(path), {"objects": dict(said["objects"]), "trainers": [*said["trainers"]]}]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{path}: malformed states of objects ({error!r})") from None

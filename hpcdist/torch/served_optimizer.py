@@ -69,12 +69,12 @@ class ServedOptimizer(KeptOptimizer):
             facts, lr = (OptimizerFacts("SGD"), 0.0) if geo else _of_torch(kind)
         if lr is None:
             raise TableError(f"ServedOptimizer {kind}: lr must be given")
-        found = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if not found:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not trained:
             raise TableError("ServedOptimizer: the model has no parameters to train")
         if twin is not None:
-            _check_twin(twin, found, begun=geo)
-        for own, held in found.items():
+            _check_twin(twin, trained, begun=geo)
+        for own, held in trained.items():
             plain = held.dtype == torch.float32 and held.device.type == "cpu"
             if not (plain and held.is_contiguous() and held.dim()):
                 raise TableError(
@@ -84,9 +84,9 @@ class ServedOptimizer(KeptOptimizer):
         how = TrainingMode(mode, max_staleness, push_every)
         check(facts, lr, how, MODES)
         prefix = PREFIX if name is None else f"{PREFIX}{name}."
-        served = {prefix + own: held for own, held in found.items()}
+        served = {prefix + own: held for own, held in trained.items()}
         number = tables().serve(served, facts, lr, how)
-        super().__init__(number, found.values(), lr)
+        super().__init__(number, trained.values(), lr)
         self._twin, self._facts, self._geo = twin, facts, geo
         self._stepping = False
         if twin is not None and geo:
@@ -96,7 +96,7 @@ class ServedOptimizer(KeptOptimizer):
             for one, other in ((self, twin), (twin, self)):
                 one.register_load_state_dict_post_hook(partial(_share_groups, other))
         if tables().group.size > 1:
-            for parameter in found.values():
+            for parameter in trained.values():
                 tables().group.broadcast(parameter.detach().numpy())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -174,7 +174,7 @@ def _of_torch(given: torch.optim.Optimizer) -> tuple[OptimizerFacts, float]:
         known["initial_accumulator_value"] = group["initial_accumulator_value"]
     else:
         raise TableError(
-            f"torch.optim.{name} has no counterpart on the servers: give SGD or Adagrad, or the name "
+            f"torch.optim.{name} has no counterpart on the servers: give SGD, Adagrad, or the name "
             "of an optimizer of Fluid's, such as ServedOptimizer(model, 'Adam', lr=1e-3)"
         )
     for argument in same:

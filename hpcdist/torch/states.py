@@ -86,10 +86,10 @@ def tensors_said(said: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         parts = [value for _, value in said["pairs"]]
     else:
         parts = said.get("list", said.get("tuple", ()))
-    found: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    described: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     for part in parts:
-        found |= tensors_said(part)
-    return found
+        described |= tensors_said(part)
+    return described
 
 
 def array_for(shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
@@ -109,10 +109,10 @@ def as_array(tensor: torch.Tensor) -> np.ndarray:
 
 def as_tensor(array: np.ndarray, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return the tensor that an array keeps."""
-    found = torch.from_numpy(array)
+    tensor = torch.from_numpy(array)
     if dtype not in AS_THEY_ARE:
-        found = found.view(dtype)
-    return found.reshape(shape)
+        tensor = tensor.view(dtype)
+    return tensor.reshape(shape)
 
 
 def _check_plain(name: str, value: Any) -> None:

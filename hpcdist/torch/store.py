@@ -59,8 +59,8 @@ class Keeper:
     def _run(self) -> None:
         nap = LEAST_NAP_S
         while not self._closed:
-            if found := self._transport.iprobe(ANY, REQUEST_TAG):
-                self._take(*found)
+            if message := self._transport.iprobe(ANY, REQUEST_TAG):
+                self._take(*message)
                 nap = LEAST_NAP_S
                 continue
             with self._guard:
@@ -148,10 +148,10 @@ class MpiStore(dist.Store):
         self._ask("queue_push", key, _text(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        found = self._ask("queue_pop", key, block)
-        if found is None:
+        value = self._ask("queue_pop", key, block)
+        if value is None:
             raise dist.QueueEmptyError(f"rank {self._transport.rank}: queue {key!r} is empty")
-        return _bytes(found)
+        return _bytes(value)
 
     def queue_len(self, key: str) -> int:
         return int(self._ask("queue_len", key))
@@ -164,18 +164,18 @@ class MpiStore(dist.Store):
     def _ask(self, operation: str, *arguments: Any, timeout: timedelta | None = None) -> Any:
         wait_s = (self.timeout if timeout is None else timeout).total_seconds()
         find = self._post(operation, arguments, wait_s)
-        found: list[Any] = []
+        replies: list[Any] = []
 
         def poll() -> bool:
-            found.extend(find())
-            return bool(found)
+            replies.extend(find())
+            return bool(replies)
 
         what = (
             f"the store on rank {KEEPER} to answer {operation}({', '.join(map(repr, arguments))})"
         )
         describe = self._group.lacking(lambda: what, lambda: [KEEPER])
         self._transport.waiter(poll, describe, wait_s + self._deadline_s)()
-        kind, value = found
+        kind, value = replies
         if kind == LATE:
             raise StoreTimeout(
                 f"rank {self._transport.rank}: the store has no {', '.join(map(repr, value))} "

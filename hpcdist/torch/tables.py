@@ -121,9 +121,9 @@ class Tables:
     ) -> int:
         """Let servers keep parameters, moved by an optimizer; return its number."""
         self._refuse_late("an optimizer on servers")
-        held = {id(parameter) for _, parameter in self._dense.values()}
+        served = {id(parameter) for _, parameter in self._dense.values()}
         for name, parameter in parameters.items():
-            if id(parameter) in held:
+            if id(parameter) in served:
                 raise TableError(f"parameter {name!r} has two optimizers on servers")
             if name in self._dense:
                 raise TableError(
@@ -250,15 +250,15 @@ class Tables:
         self.settle()
         place = self._places[table]
         if train and self._is_here(table, ids):
-            held = self._ahead
+            prefetched = self._ahead
         else:
-            held = self._latest
+            prefetched = self._latest
             self._exchange.finish()
-            held.index({table: ids})
-            self._exchange.pull(held.batch, create=train)
+            prefetched.index({table: ids})
+            self._exchange.pull(prefetched.batch, create=train)
         rows = torch.empty(len(ids), self._specs[place].width)
         starts = np.array([0, len(ids)], np.int64)
-        held.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
+        prefetched.batch.take(place, starts, np.array([rows.data_ptr()], np.int64))
         if train:
             number = next(self._numbers)
             rows.requires_grad_()
@@ -346,10 +346,10 @@ class Tables:
         batch = self._latest.batch
         batch.clear()
         for place, spec in enumerate(self._specs):
-            own = [g for g in given if g.table == spec.name]
-            if own:
-                starts = np.cumsum([0, *(len(g.ids) for g in own)])
-                addresses = np.array([g.gradients.data_ptr() for g in own], np.int64)
+            gradients = [g for g in given if g.table == spec.name]
+            if gradients:
+                starts = np.cumsum([0, *(len(g.ids) for g in gradients)])
+                addresses = np.array([g.gradients.data_ptr() for g in gradients], np.int64)
                 batch.add(place, starts, addresses)
         batch.check_finite("the gradient")
         self._latest.ids = {}  # gradients lie where its rows did

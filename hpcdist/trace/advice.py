@@ -38,7 +38,7 @@ class Advice:
 def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
     """Return the trainers that are busy for much longer in a step than the others."""
     trainers = [rank for rank in ranks if not rank.serves and rank.steps > 1]
-    found = []
+    slow = []
     for rank in trainers:
         others = [other.busy for other in trainers if other is not rank]
         if not others:
@@ -47,8 +47,8 @@ def stragglers(ranks: Sequence[RankSummary]) -> list[RankSummary]:
         # Not only now and then, as on a host that is busy with other things too.
         longer = rank.steadily - usual
         if rank.steadily > STRAGGLES * usual and longer > max(LEAST_S, LEAST_SHARE * step_s):
-            found.append(rank)
-    return found
+            slow.append(rank)
+    return slow
 
 
 def advise(found: Sequence[RankRecording], ranks: Sequence[RankSummary]) -> list[Advice]:

@@ -112,8 +112,8 @@ def _threads(rank: RankRecording) -> dict[int, int]:
     """Return small numbers for the threads of a rank; 1 for that which runs Programs."""
     events = rank.recording.events
     runs = events[(events["kind"] == EventKind.STEP) | (events["kind"] == EventKind.RUN)]
-    found = [*map(int, runs["thread"][:1]), *sorted(set(map(int, events["thread"])))]
-    return {thread: tid for tid, thread in enumerate(dict.fromkeys(found), start=1)}
+    threads = [*map(int, runs["thread"][:1]), *sorted(set(map(int, events["thread"])))]
+    return {thread: tid for tid, thread in enumerate(dict.fromkeys(threads), start=1)}
 
 
 def _of_rank(rank: RankRecording, origin: int, flows: dict[Packet, int]) -> Iterator[Event]:

@@ -72,8 +72,8 @@ def times_of(ranks: Sequence[RankRecording], number: int) -> StepTimes:
     bounds = []
     for rank in ranks:
         events, shift = rank.recording.events, rank.of.offset_ns
-        own = events[(events["kind"] == EventKind.STEP) & (events["step"] == number)]
-        bounds += [(int(e["begin"]) + shift, int(e["end"]) + shift) for e in own]
+        steps = events[(events["kind"] == EventKind.STEP) & (events["step"] == number)]
+        bounds += [(int(e["begin"]) + shift, int(e["end"]) + shift) for e in steps]
     begin, end = min(b for b, _ in bounds), max(e for _, e in bounds)
     spans = []
     for rank in ranks:

@@ -88,18 +88,18 @@ class MetricLog:
 
         Of the next ones ever fewer, so that files grow as the logarithm of the number of steps.
         """
-        found = []
+        entries = []
         while self._held:
-            found.append(self._held.popleft())
-        self._taken += len(found)
+            entries.append(self._held.popleft())
+        self._taken += len(entries)
         least = 2 ** (self._taken // LONG) - 1
-        steps = len(found) * (self.mask + 1)
+        steps = len(entries) * (self.mask + 1)
         while self.mask and steps / (self.mask + 1) < FETCHED / 4:
             self.mask //= 2
         while steps / (self.mask + 1) > FETCHED:
             self.mask = 2 * self.mask + 1
         self.mask = max(self.mask, least)
-        return found
+        return entries
 
 
 metric_log = MetricLog()  # `--metrics` begins it
@@ -133,14 +133,14 @@ def _name(name: str) -> str:
 
 
 def _number(name: str, value: Any) -> float:
-    found = value
+    number = value
     if not isinstance(value, Real) and callable(getattr(value, "item", None)):
         if math.prod(value.shape) != 1:
             raise MetricTypeError(
                 f"log_metrics: {name}: expected one number, got an array of shape "
                 f"{list(value.shape)}; log its mean, or one element"
             )
-        found = value.item()
-    if not isinstance(found, Real):
+        number = value.item()
+    if not isinstance(number, Real):
         raise MetricTypeError(f"log_metrics: {name}: expected a number, got {value!r}")
-    return float(found)
+    return float(number)

@@ -39,10 +39,10 @@ def operator_times(recording: Recording) -> list[OperatorTime]:
     numbers, firsts = np.unique(events["name"], return_index=True)
     found = []
     for number in numbers[np.argsort(firsts)]:
-        own = events[events["name"] == number]
-        took = own["end"] - own["begin"]
+        calls = events[events["name"] == number]
+        took = calls["end"] - calls["begin"]
         times = int(took.sum()), int(took.min()), int(took.max())
-        found.append(OperatorTime(recording.names[number], len(own), *times))
+        found.append(OperatorTime(recording.names[number], len(calls), *times))
     return found
 
 

@@ -61,9 +61,9 @@ def remove_dead(directory: str | Path, sees_processes: bool) -> None:
     """
     for path, pid in _files(directory):
         with contextlib.suppress(FileNotFoundError):  # its rank has just ended
-            found = path.stat()
+            status = path.stat()
             dead = sees_processes and not Path(f"/proc/{pid}").exists()
-            if found.st_uid == os.getuid() and (dead or time.time() - found.st_mtime > OLD_S):
+            if status.st_uid == os.getuid() and (dead or time.time() - status.st_mtime > OLD_S):
                 path.unlink()
 
 

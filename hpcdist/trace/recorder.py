@@ -148,10 +148,10 @@ class Recorder:
         """Return those events after the first ``since`` that the ring holds now, and go on."""
         noted, capacity = self._noted(), len(self._ring)
         places = np.arange(max(since, noted - capacity, 0), noted)
-        found = self._ring[places % max(capacity, 1)]
+        events = self._ring[places % max(capacity, 1)]
         # What other threads have noted meanwhile may have taken the place of the first.
         gone = max(0, self._noted() - capacity - int(places[0])) if len(places) else 0
-        return Recording(found[gone:], tuple(self.names), noted, tuple(self.programs))
+        return Recording(events[gone:], tuple(self.names), noted, tuple(self.programs))
 
 
 def resident() -> int:

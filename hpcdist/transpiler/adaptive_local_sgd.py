@@ -24,8 +24,8 @@ def adaptive(program: Program, group: Group) -> Program:
     """
     if program.trains:
         return _main(program, group)
-    found = [group_of(main) for main in dict.fromkeys((*program.mains, program.main)) if main]
-    return _startup(program, [g for g in found if g is not None and g.adapts_to])
+    groups = [group_of(main) for main in dict.fromkeys((*program.mains, program.main)) if main]
+    return _startup(program, [g for g in groups if g is not None and g.adapts_to])
 
 
 def steps_of(group: Group) -> str:

@@ -19,8 +19,8 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
     PlanError if it has several, or keeps something else from one step to the next.
     """
     ops = program.global_block().ops
-    found = [ops[i] for i in schedule]
-    counting = [op for op in found if op.type == "increment"]
+    schedule_ops = [ops[i] for i in schedule]
+    counting = [op for op in schedule_ops if op.type == "increment"]
     counters = {n for op in counting for n in op.output("Out")}
     if len(counters) > 1:
         raise PlanError(
@@ -33,8 +33,8 @@ def step_counter(program: Program, schedule: Sequence[int]) -> str | None:
             f"steps one by one, but {min(counters)!r} goes on by another number: increment it once "
             "in a step, by 1, or pass sync_mode=True"
         )
-    made = {name for op in nested(found) for name in op.output_arg_names}
-    for op in found:
+    made = {name for op in nested(schedule_ops) for name in op.output_arg_names}
+    for op in schedule_ops:
         read = [name for inner in nested([op]) for name in inner.input_arg_names]
         if op in counting:
             read = [name for name in read if name not in counters]

@@ -154,8 +154,8 @@ def _on(name: str, device: int, first_too: bool) -> str:
 def _copy(op: Operator, block: Block, of: Mapping[str, Sequence[str]], device: int) -> Operator:
     copied = op.copied_to(block)
     for slots in (copied.inputs, copied.outputs):
-        for slot, held in slots.items():
-            slots[slot] = [of[name][device] if name in of else name for name in held]
+        for slot, names in slots.items():
+            slots[slot] = [of[name][device] if name in of else name for name in names]
     copied.attrs.pop(ROLE_VAR_ATTR, None)
     if device and "stream" in copied.attrs:  # what it draws is not what another device draws
         copied.attrs["stream"] = f"{copied.attrs['stream']}@DEVICE{device}"

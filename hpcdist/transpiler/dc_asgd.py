@@ -36,8 +36,8 @@ def append_backup_init(home: Block, plan: Plan, endpoint: str) -> None:
 
 def compensate(block: Block, name: str, gradient: str, plan: Plan) -> str:
     """Append what compensates the gradient of the parameter block ``name``; return the result."""
-    held = block.program.global_block().var(name)
-    facts = {"shape": held.shape, "dtype": held.dtype}
+    variable = block.program.global_block().var(name)
+    facts = {"shape": variable.shape, "dtype": variable.dtype}
     block.create_var(SENDER, shape=[1], dtype="int64")
     read = f"{name}.local_bak"
     first = sum(n.startswith(_OUTPUTS) for b in block.program.blocks for n in b.vars)

@@ -105,11 +105,11 @@ def all_devices_startup(startup: Program) -> Program:
 
 def _parameters(block: Block, main: Program) -> list[str]:
     known = {parameter.name for parameter in main.all_parameters()}
-    found = [v for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
+    parameters = [v for v in block.vars.values() if isinstance(v, Parameter) or v.name in known]
     tables = tables_looked_up(main) | {  # and those of other Programs that the startup is for
-        v.name for v in found if isinstance(v, Parameter) and v.is_distributed
+        v.name for v in parameters if isinstance(v, Parameter) and v.is_distributed
     }
-    return [v.name for v in found if v.name not in tables]
+    return [v.name for v in parameters if v.name not in tables]
 
 
 # -- main: sums of gradients -------------------------------------------------------------------

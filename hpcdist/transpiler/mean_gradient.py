@@ -79,12 +79,12 @@ def of_mean_gradient(main: Program, servers: int) -> Program:
 
 def _gradients(block: Block) -> dict[str, str]:
     """Return the gradient that the backward pass finishes, by parameter."""
-    found: dict[str, str] = {}
+    gradients: dict[str, str] = {}
     for op in block.ops:
         if op.role & Role.BACKWARD:
             finished = list(op.attrs.get(ROLE_VAR_ATTR) or ())
-            found |= dict(zip(finished[::2], finished[1::2]))
-    return found
+            gradients |= dict(zip(finished[::2], finished[1::2]))
+    return gradients
 
 
 @dataclass
@@ -183,13 +183,13 @@ def summing_ops(
     ``local`` returns what a variable is called there, ``part`` what this block adds to a total.
     """
     block, stage = op.block, op.attrs[STAGE]
-    found = totals_of(op)
+    totals = totals_of(op)
     renamed = op.copied_to(block)
     for slots in (renamed.inputs, renamed.outputs):
         for slot, names in slots.items():
             slots[slot] = [local(name) for name in names]
     if op.type == "reduce_sum":
-        renamed.outputs = {"Out": [part(found[0])]}
+        renamed.outputs = {"Out": [part(totals[0])]}
         return [renamed]
     sources = ("Param", "Grad") if op.type == "lars_momentum" else ("X",)
     norms = [
@@ -200,14 +200,14 @@ def summing_ops(
             {"Out": part(total)},
             {STAGE: stage, ROLE_ATTR: op.attrs[ROLE_ATTR], ROLE_VAR_ATTR: op.attrs[ROLE_VAR_ATTR]},
         )
-        for slot, total in zip(sources, found)
+        for slot, total in zip(sources, totals)
     ]
     renamed.attrs[STAGE] = stage + 1
     if op.type == "lars_momentum":
         renamed.type = "lars_momentum_of_norms"
-        renamed.inputs |= {"SquaredParamNorm": [found[0]], "SquaredGradNorm": [found[1]]}
+        renamed.inputs |= {"SquaredParamNorm": [totals[0]], "SquaredGradNorm": [totals[1]]}
     else:
-        renamed.inputs["SquaredNorm"] = found
+        renamed.inputs["SquaredNorm"] = totals
     return [*norms, renamed]
 
 

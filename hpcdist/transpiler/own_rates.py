@@ -27,12 +27,12 @@ def with_rates_scheduled(main: Program) -> Program:
     Nothing moves to where it would run at other times: a schedule runs in front of all updates, and
     where gradients are merged, only in the steps that update.
     """
-    found = _leading_to_rates(main.global_block())
-    if not found:
+    indices = _leading_to_rates(main.global_block())
+    if not indices:
         return main
     new = main.clone()
     block = new.global_block()
-    for op in nested([block.ops[i] for i in sorted(found)]):
+    for op in nested([block.ops[i] for i in sorted(indices)]):
         op.attrs[ROLE_ATTR] = int(Role.LR_SCHED)
     new.touch()
     return new
@@ -48,56 +48,56 @@ def _leading_to_rates(block: Block) -> set[int]:
     for op in ops:
         if op.role == Role.OPTIMIZE:
             wanted.update(name for slot in _RATES for name in op.input(slot))
-    found: set[int] = set()
+    indices: set[int] = set()
     while more := {
         i
         for i, op in enumerate(ops)
-        if i not in found and op.role == Role.FORWARD and written[i] & wanted
+        if i not in indices and op.role == Role.FORWARD and written[i] & wanted
     }:
-        found |= more
+        indices |= more
         wanted.update(name for i in more for name in read[i])
-    made = {name for i in found for name in written[i]}
+    made = {name for i in indices for name in written[i]}
     for i in _read_by_nobody(block, read, written):  # and so may follow a counter
         if made & read[i]:
-            found.add(i)
+            indices.add(i)
             made |= written[i]
-    found = {i for i in found if _repeatable(ops[i])}
+    indices = {i for i in indices if _repeatable(ops[i])}
     if any(MERGED_STEPS in op.attrs for op in ops):
         return set()
     used: list[set[str]] = [set()]  # by updates in front of each operator
     for op, names in zip(ops, read):
         used.append(used[-1] | names if _on_servers(op) else used[-1])
-    while found:
-        others = {i for i in range(len(ops)) if i not in found} - scheduled
+    while indices:
+        others = {i for i in range(len(ops)) if i not in indices} - scheduled
         moved = {name for i in others for name in written[i]}
         seen = {name for i in others if not _on_servers(ops[i]) for name in read[i]}
-        made = {name for i in found | scheduled for name in written[i]}
+        made = {name for i in indices | scheduled for name in written[i]}
         bad = {
             i
-            for i in found
+            for i in indices
             if written[i] & (moved | seen | used[i])
             or any(name in moved or not (name in made or _kept(block, name)) for name in read[i])
         }
         if not bad:
             break
-        found -= bad
+        indices -= bad
     # Constants alone need no schedule: servers make them beside each update, trainers fetch them.
-    names = {name for i in found for name in read[i] | written[i]}
+    names = {name for i in indices for name in read[i] | written[i]}
     moving = {name for i in scheduled for name in written[i]}
-    return found if any(n in moving or persistable(block, n) for n in names) else set()
+    return indices if any(n in moving or persistable(block, n) for n in names) else set()
 
 
 def _read_by_nobody(block: Block, read: list[set[str]], written: list[set[str]]) -> list[int]:
     """Return the positions of forward operators whose results no other operator needs."""
-    found: list[int] = []
+    indices: list[int] = []
     wanted: set[str] = set()
     for i, op in reversed(list(enumerate(block.ops))):
         stays = any(persistable(block, name) for name in written[i])
         if op.role != Role.FORWARD or stays or not wanted.isdisjoint(written[i]):
             wanted |= read[i]
         else:
-            found.append(i)
-    return found[::-1]
+            indices.append(i)
+    return indices[::-1]
 
 
 def _on_servers(op: Operator) -> bool:
@@ -106,8 +106,8 @@ def _on_servers(op: Operator) -> bool:
 
 def _repeatable(op: Operator) -> bool:
     """Tell whether every server may run an operator, and all get the same."""
-    found = [lookup(inner.type) for inner in nested([op])]
-    return all(definition.state is None and not definition.acts for definition in found)
+    definitions = [lookup(inner.type) for inner in nested([op])]
+    return all(definition.state is None and not definition.acts for definition in definitions)
 
 
 def _kept(block: Block, name: str) -> bool:

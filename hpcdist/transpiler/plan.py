@@ -133,8 +133,8 @@ class Plan(Distribution):
         if not self.turns:
             return self
         routes = self.routes_of(self.turn)
-        own = {route.parameter: i for i, route in enumerate(routes)}
-        order = tuple(own[r.parameter] for r in self.dispatched if r.parameter in own)
+        index = {route.parameter: i for i, route in enumerate(routes)}
+        order = tuple(index[r.parameter] for r in self.dispatched if r.parameter in index)
         return replace(self, routes=routes, order=order)
 
     @property

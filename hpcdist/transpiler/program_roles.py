@@ -140,19 +140,19 @@ def _following(block: Block, schedule: Sequence[int]) -> tuple[int, ...]:
     The latter stands in front of them in one process, where the schedule has been run already.
     """
     ops = block.ops
-    found = {i for i, op in enumerate(ops) if AFTER_UPDATES in op.attrs}
+    following = {i for i, op in enumerate(ops) if AFTER_UPDATES in op.attrs}
     scheduled = {name for op in nested([ops[i] for i in schedule]) for name in op.output_arg_names}
     counting = []
-    for i, op in enumerate(ops if found else ()):
+    for i, op in enumerate(ops if following else ()):
         if op.role == Role.FORWARD and not scheduled.isdisjoint(op.input_arg_names):
             scheduled.update(op.output_arg_names)
             counting.append(i)
     for i in reversed(counting):
         made = set(ops[i].output_arg_names)
         readers = {j for j, op in enumerate(ops) if not made.isdisjoint(op.input_arg_names)}
-        if readers and readers <= found and not any(persistable(block, name) for name in made):
-            found.add(i)
-    return tuple(sorted(found))
+        if readers and readers <= following and not any(persistable(block, name) for name in made):
+            following.add(i)
+    return tuple(sorted(following))
 
 
 def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
@@ -173,10 +173,10 @@ def refuse_unserved(program: Program, roles: ProgramRoles) -> None:
         _refuse_what_trainers_have(op, made, moved)
     made.update(n for op in block.ops if op.attrs.get(ON_SERVERS) for n in op.output_arg_names)
     for update in roles.updates:
-        own = {update.parameter, update.gradient}
+        updated = {update.parameter, update.gradient}
         for i in update.on_server:
-            _refuse_what_trainers_have(block.ops[i], made | own, moved)
-            own.update(block.ops[i].output_arg_names)
+            _refuse_what_trainers_have(block.ops[i], made | updated, moved)
+            updated.update(block.ops[i].output_arg_names)
 
 
 def _refuse_moving_parameters(block: Block, roles: ProgramRoles) -> None:

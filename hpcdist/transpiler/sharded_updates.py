@@ -113,7 +113,7 @@ def _check_order(block: Block, updates: list[int], shards: StateOwners) -> None:
 
 
 def _broadcasts(block: Block, shards: StateOwners) -> list[Operator]:
-    found = []
+    broadcasts = []
     for name in sorted(shards.parameters, key=lambda name: shards.parameters[name]):
         attrs = {
             "ring_id": 0,
@@ -121,8 +121,8 @@ def _broadcasts(block: Block, shards: StateOwners) -> list[Operator]:
             "use_calc_stream": False,
             ROLE_ATTR: int(Role.OPTIMIZE),
         }
-        found.append(Operator(block, "c_broadcast", {"X": name}, {"Out": name}, attrs))
-    return found
+        broadcasts.append(Operator(block, "c_broadcast", {"X": name}, {"Out": name}, attrs))
+    return broadcasts
 
 
 def _startup(startup: Program, main: Program, group: Group) -> Program:

@@ -151,14 +151,14 @@ def _initialize_from_others(
 
 def _made_from(op: Operator) -> list[Operator]:
     """Return the operators of a startup Program that an operator's inputs come from, in order."""
-    ops, wanted, found = op.block.ops, {*op.input_arg_names}, []
+    ops, wanted, makers = op.block.ops, {*op.input_arg_names}, []
     for before in reversed(ops[: ops.index(op)]):
         if wanted & {*before.output_arg_names}:
-            found.append(before)
+            makers.append(before)
             wanted = (wanted - {*before.output_arg_names}) | {*before.input_arg_names}
     if wanted:
         raise PlanError(f"initializer {op} reads {min(wanted)!r}, which nothing initializes")
-    return found[::-1]
+    return makers[::-1]
 
 
 def _initialize_table(op: Operator, home: Block, plan: Plan, table: Table, endpoint: str) -> None:

@@ -121,8 +121,8 @@ def tables_looked_up(program: Program) -> set[str]:
 
 def padding_of(op: Operator) -> int | None:
     """Return the id that a look-up answers with zeros, None if there is none."""
-    found: int = op.attrs.get("padding_idx", -1)
-    return None if found == -1 else found
+    padding: int = op.attrs.get("padding_idx", -1)
+    return None if padding == -1 else padding
 
 
 def look_up_of(op: Operator) -> LookUp:
@@ -299,11 +299,11 @@ def _is_lookup_grad(op: Operator) -> bool:
 
 def _fill(table: Table, op: Operator | None) -> Fill:
     if op is None or op.type not in FILLS:
-        found = "nothing fills it" if op is None else f"got {op.type}"
+        filled_by = "nothing fills it" if op is None else f"got {op.type}"
         raise PlanError(
             f"table {table.parameter!r} has is_distributed=True: how a new row begins may depend "
             "on its id alone, so its initializer must be Constant, Uniform, Normal, "
-            f"TruncatedNormal, Xavier or MSRA: constant or random; {found}"
+            f"TruncatedNormal, Xavier or MSRA: constant or random; {filled_by}"
         )
     kept = ("value", "min", "max", "mean", "std")
     attrs = tuple((k, float(op.attrs[k])) for k in kept if k in op.attrs)

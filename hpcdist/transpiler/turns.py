@@ -81,8 +81,8 @@ def _conflict(mains: Sequence[Program]) -> str | None:
         updated |= names - rates
         scheduled |= rates
     for name in sorted(scheduled):
-        found = {(v.shape, v.dtype, v.persistable) for v in _variables(mains, name)}
-        if len(found) > 1:
+        kinds = {(v.shape, v.dtype, v.persistable) for v in _variables(mains, name)}
+        if len(kinds) > 1:
             return f"{name!r} is one thing in one of them, and another in the next: rename one"
     return None
 
@@ -139,11 +139,11 @@ def joined(mains: Sequence[Program]) -> Program:
 def turns_of(program: Program, roles: ProgramRoles) -> tuple[tuple[str, ...], ...]:
     """Return the parameters that each of the `joined` Programs moves; nothing for any other."""
     ops = program.global_block().ops
-    found: dict[int, list[str]] = {}
+    by_turn: dict[int, list[str]] = {}
     for update in roles.updates:
         if TURN in ops[update.optimizer].attrs:
-            found.setdefault(ops[update.optimizer].attrs[TURN], []).append(update.parameter)
-    return tuple(tuple(found[turn]) for turn in sorted(found))
+            by_turn.setdefault(ops[update.optimizer].attrs[TURN], []).append(update.parameter)
+    return tuple(tuple(by_turn[turn]) for turn in sorted(by_turn))
 
 
 def _moved(main: Program) -> set[str]:
@@ -164,8 +164,8 @@ def _written_by(ops: Sequence[Operator]) -> set[str]:
 
 
 def _variables(mains: Sequence[Program], name: str) -> list[Variable]:
-    found = (main.global_block().find_var(name) for main in mains)
-    return [var for var in found if var is not None]
+    variables = (main.global_block().find_var(name) for main in mains)
+    return [var for var in variables if var is not None]
 
 
 def _at_server(block: Block, roles: ProgramRoles) -> list[Operator]:

@@ -83,8 +83,8 @@ def _reader(name: str, part: str, labels: bytes, cycle: bool) -> Reader:
         while True:
             with reading(path):
                 for file in files_in(path, lambda name: part in name):
-                    held = _Arrays(file, encoding="bytes").load()
-                    for pixels, label in zip(held[b"data"].rows, held[labels], strict=True):
+                    batch = _Arrays(file, encoding="bytes").load()
+                    for pixels, label in zip(batch[b"data"].rows, batch[labels], strict=True):
                         yield (pixels / 255.0).astype(np.float32), int(label)
             if not cycle:
                 return

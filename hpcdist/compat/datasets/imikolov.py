@@ -65,8 +65,8 @@ def _reader(
             words = [numbers.get(word, unknown) for word in line.encode().split()]
             begin, end = numbers["<s>"], numbers["<e>"]
             if data_type == DataType.NGRAM:
-                whole = [begin, *words, end]
-                yield from (tuple(whole[i : i + n]) for i in range(len(whole) - n + 1))
+                sentence = [begin, *words, end]
+                yield from (tuple(sentence[i : i + n]) for i in range(len(sentence) - n + 1))
             elif not 0 < n < len(words) + 1:
                 yield [begin, *words], [*words, end]
 

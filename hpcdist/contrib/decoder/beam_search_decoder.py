@@ -329,9 +329,9 @@ class BeamSearchDecoder:
             self._ids = array
         elif is_scores:
             self._scores = array
-        found = layers.array_read(array, self._counter)
-        self._arrays[found.name] = array
-        return found
+        value = layers.array_read(array, self._counter)
+        self._arrays[value.name] = array
+        return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
         """Say what the next step gets in place of what `read_array` returned."""

@@ -73,11 +73,11 @@ def main(argv: Sequence[str]) -> None:
 
 def _look(transport: Transport | None, problem: str, asked: argparse.Namespace) -> int:
     """Look at this rank and, with a transport, at all others; rank 0 prints. Return the code."""
-    own = _state(transport, problem, Path(asked.directory))
+    rank_facts = _state(transport, problem, Path(asked.directory))
     if transport is None:
-        ranks, measured = [own], []
+        ranks, measured = [rank_facts], []
     else:
-        told = transport.allgather_bytes(json.dumps(own.plain()).encode())
+        told = transport.allgather_bytes(json.dumps(rank_facts.plain()).encode())
         ranks = [_decoded(data) for data in told]
         measured = _measured(transport, ranks)
     found = findings.judge(ranks, measured)
@@ -105,15 +105,15 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _clean() -> None:
-    found = stale_files.find()
-    if found and not stale_files.sees_all():
+    stale = stale_files.find()
+    if stale and not stale_files.sees_all():
         print(
-            f"{counted(len(found), 'file')} in /dev/shm may be of dead ranks, but this process is "
+            f"{counted(len(stale), 'file')} in /dev/shm may be of dead ranks, but this process is "
             "in a container and may not see their owners: nothing was removed. Run this outside, "
-            "or remove them by hand: " + ", ".join(str(file.path) for file in found[:8])
+            "or remove them by hand: " + ", ".join(str(file.path) for file in stale[:8])
         )
         raise SystemExit(1)
-    removed = stale_files.remove(found)
+    removed = stale_files.remove(stale)
     freed = sum(file.nbytes for file in removed) / 2**20
     print(f"removed {counted(len(removed), 'file')}, {freed:.1f} MiB")
 

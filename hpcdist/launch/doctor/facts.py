@@ -80,11 +80,11 @@ def limit(which: int) -> int:
 
 def versions() -> dict[str, str]:
     """Return the versions of what matters and is installed."""
-    found = {"python": platform.python_version()}
+    by_name = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            by_name[name] = metadata.version(name)
+    return by_name
 
 
 def variables() -> dict[str, str]:

@@ -58,11 +58,11 @@ Check = Callable[[Ranks], Iterator[Trouble]]
 
 def judge(ranks: Ranks, links: Sequence[LinkTiming]) -> list[Finding]:
     """Return a finding for every check, and more where several things are wrong."""
-    found = []
+    results = []
     for name, check in CHECKS.items():
         wrong = [Finding(name, *trouble) for trouble in check(ranks)]
-        found += wrong or [Finding(name, Level.OK, _fine(name, ranks))]
-    return found + (_links(ranks, links) if links else [])
+        results += wrong or [Finding(name, Level.OK, _fine(name, ranks))]
+    return results + (_links(ranks, links) if links else [])
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -72,10 +72,10 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 def by_host(ranks: Ranks) -> dict[str, list[RankState]]:
     """Return the ranks of each host."""
-    found = defaultdict(list)
+    hosts = defaultdict(list)
     for rank in ranks:
-        found[rank.host].append(rank)
-    return dict(found)
+        hosts[rank.host].append(rank)
+    return dict(hosts)
 
 
 def _of_each_host(check: Callable[[str, Ranks], Iterator[Trouble]]) -> Check:
@@ -106,12 +106,12 @@ def _launcher(ranks: Ranks) -> Iterator[Trouble]:
 def _versions(ranks: Ranks) -> Iterator[Trouble]:
     names = sorted({name for rank in ranks for name in rank.versions})
     for name in names:
-        found = _ranks_by(ranks, partial(_version, name))
-        if len(found) > 1:
+        by_version = _ranks_by(ranks, partial(_version, name))
+        if len(by_version) > 1:
             matters = name in ("hpcdist", "numpy", "mpi4py")
             yield Trouble(
                 Level.ERROR if matters else Level.WARNING,
-                f"{name} differs: {_told(found)}",
+                f"{name} differs: {_told(by_version)}",
                 "start all ranks with one environment, on a file system that all nodes see",
             )
     libraries = _ranks_by(ranks, lambda rank: rank.mpi)
@@ -368,10 +368,10 @@ def _fine(check: str, ranks: Ranks) -> str:
 
 
 def _ranks_by(ranks: Iterable[RankState], key: Callable[[RankState], str]) -> dict[str, list[int]]:
-    found = defaultdict(list)
+    by_value = defaultdict(list)
     for rank in ranks:
-        found[key(rank)].append(rank.rank)
-    return dict(found)
+        by_value[key(rank)].append(rank.rank)
+    return dict(by_value)
 
 
 def _told(found: dict[str, list[int]]) -> str:

@@ -38,7 +38,7 @@ def chosen(hosts: Sequence[str]) -> list[int]:
 def measure(transport: Transport, ranks: Sequence[int]) -> list[LinkTiming]:
     """Return the links that this rank has measured: those of which it is the lower. Collective."""
     small, large = np.zeros(8, np.uint8), np.zeros(LARGE, np.uint8)
-    found = []
+    links = []
     for a, b in combinations(ranks, 2):
         if transport.rank in (a, b):
             peer = b if transport.rank == a else a
@@ -46,9 +46,9 @@ def measure(transport: Transport, ranks: Sequence[int]) -> list[LinkTiming]:
             latency = min(_round_trips(transport, peer, first, small, PINGS)) / 2
             way = min(_round_trips(transport, peer, first, large, LARGE_ROUNDS)) / 2
             if first:
-                found.append(LinkTiming(a, b, latency, LARGE / max(way, 1e-9)))
+                links.append(LinkTiming(a, b, latency, LARGE / max(way, 1e-9)))
         transport.barrier()
-    return found
+    return links
 
 
 def _round_trips(
@@ -63,10 +63,10 @@ def _round_trips(
     def receive() -> None:
         transport.wait_all([transport.irecv(array, peer, TAG)], describe)
 
-    found = []
+    seconds = []
     for _ in range(count):
         begin = time.perf_counter()
         for act in (send, receive) if first else (receive, send):
             act()
-        found.append(time.perf_counter() - begin)
-    return found
+        seconds.append(time.perf_counter() - begin)
+    return seconds

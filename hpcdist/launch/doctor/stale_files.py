@@ -51,11 +51,11 @@ def find(
     shared: Path = SHARED, processes: Path = PROCESSES, older_s: float = 0.0
 ) -> list[StaleFile]:
     """Return the stale files of this user, by name; only those ``older_s`` seconds old or more."""
-    found = sorted(_of_jobs(shared, older_s), key=lambda file: file.path)
-    if not found:
+    files = sorted(_of_jobs(shared, older_s), key=lambda file: file.path)
+    if not files:
         return []
-    held = _held(processes, {file.of for file in found})
-    return [file for file in found if file.of not in held]
+    in_use = _held(processes, {file.of for file in files})
+    return [file for file in files if file.of not in in_use]
 
 
 def remove(files: Iterable[StaleFile]) -> list[StaleFile]:
@@ -90,19 +90,19 @@ def _held(processes: Path, files: set[File]) -> set[File]:
     Those of other users cannot be looked at; they cannot open this user's files either, which only
     their owner may read. Where a process of our own cannot be looked at, all files count as held.
     """
-    held: set[File] = set()
+    in_use: set[File] = set()
     for process in processes.iterdir():
         if not process.name.isdigit():
             continue
         try:
             own = process.stat().st_uid == os.getuid()
-            held |= files & _held_by(process)
+            in_use |= files & _held_by(process)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError:
             if own and process.name != "1" and not _has_ended(process):
                 return files
-    return held
+    return in_use
 
 
 def _has_ended(process: Path) -> bool:
@@ -113,14 +113,14 @@ def _has_ended(process: Path) -> bool:
 
 
 def _held_by(process: Path) -> set[File]:
-    found: set[File] = set()
+    files: set[File] = set()
     for line in (process / "maps").read_text(errors="replace").splitlines():
         _, _, _, device, inode, *_ = line.split(maxsplit=5)
         if inode != "0":
             major, minor = (int(part, 16) for part in device.split(":"))
-            found.add((os.makedev(major, minor), int(inode)))
+            files.add((os.makedev(major, minor), int(inode)))
     for link in (process / "fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             status = link.stat()
-            found.add((status.st_dev, status.st_ino))
-    return found
+            files.add((status.st_dev, status.st_ino))
+    return files

@@ -40,8 +40,8 @@ class DistributedAuc:
         op = self._by_area.get(name)
         if op is None:
             return value
-        held = [scope.find_var(op.input(slot)[0]) for slot in ("StatPos", "StatNeg")]
-        arrays = [np.asarray(var.get_tensor()) for var in held if var is not None]
+        variable = [scope.find_var(op.input(slot)[0]) for slot in ("StatPos", "StatNeg")]
+        arrays = [np.asarray(var.get_tensor()) for var in variable if var is not None]
         return np.stack([counted(array, *_sizes(op)) for array in arrays])
 
     def whole(self, name: str, joined: Any, own: Value) -> Any:
@@ -72,13 +72,15 @@ class CountsOfAll:
         """Take the counts of all trainers. Collective."""
         self._scope = scope
         for name in self._names:
-            held = scope.find_var(name)
-            if held is None or held.value is None:
+            variable = scope.find_var(name)
+            if variable is None or variable.value is None:
                 continue  # not initialized: compiling says so
-            own = on_host(held.value)
-            told = self._membership.join(own.tobytes(), f"the other trainers' {name!r}")
-            came = [np.frombuffer(t, own.dtype).reshape(own.shape) for t in told if t is not None]
-            assign(held.value, self._areas.whole(name, np.sum(came, axis=0), own))
+            counts = on_host(variable.value)
+            told = self._membership.join(counts.tobytes(), f"the other trainers' {name!r}")
+            came = [
+                np.frombuffer(t, counts.dtype).reshape(counts.shape) for t in told if t is not None
+            ]
+            assign(variable.value, self._areas.whole(name, np.sum(came, axis=0), counts))
 
     def handing_back(self) -> Callable[[Fetched], list[Any]] | None:
         """Return what ends such a run; None if it counts nothing."""
@@ -87,10 +89,10 @@ class CountsOfAll:
     def _hand_back(self, fetched: Fetched) -> list[Any]:
         assert self._scope is not None
         for name in () if self._membership.is_first else self._names:
-            held = self._scope.find_var(name)
-            if held is not None and held.value is not None:
-                empty = np.zeros_like(on_host(held.value))
-                assign(held.value, self._areas.whole(name, empty, on_host(held.value)))
+            variable = self._scope.find_var(name)
+            if variable is not None and variable.value is not None:
+                empty = np.zeros_like(on_host(variable.value))
+                assign(variable.value, self._areas.whole(name, empty, on_host(variable.value)))
         return [value for _, value in fetched]
 
 

@@ -183,7 +183,7 @@ class RowTreatment:
 
     def _applied(self, op: Operator) -> Applied:
         def operands(slots: dict[str, list[str]]) -> dict[str, list[Operand]]:
-            return {slot: [self._operand(op, n) for n in held] for slot, held in slots.items()}
+            return {slot: [self._operand(op, n) for n in names] for slot, names in slots.items()}
 
         attrs = own_attrs(lookup(op.type), op.attrs)
         return Applied(attrs, operands(op.inputs), operands(op.outputs), self._align)

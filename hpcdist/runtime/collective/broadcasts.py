@@ -37,13 +37,13 @@ def bind_broadcasts(
 
 def sent_together(names: Sequence[str], arrays: Mapping[str, Any]) -> list[list[str]]:
     """Return the names of values that are sent as one: the small ones of a type."""
-    found: dict[tuple[str, bool], list[str]] = {}
+    groups: dict[tuple[str, bool], list[str]] = {}
     for name in names:
         array = arrays[name]
         small = array.nbytes <= TOGETHER
         key = np.dtype(array.dtype).name if small else name
-        found.setdefault((key, small), []).append(name)
-    return list(found.values())
+        groups.setdefault((key, small), []).append(name)
+    return list(groups.values())
 
 
 def _broadcast(buckets: Sequence[Bucket], root: int, rank: int, send: Send) -> None:

@@ -172,16 +172,16 @@ def bucket_names(ops: Sequence[Operator], metas: Mapping[str, Meta]) -> list[lis
 
     A sum holds nothing from both sides of a synchronization.
     """
-    found: list[list[str]] = []
+    buckets: list[list[str]] = []
     pending: list[str] = []
     for op in [*ops, None]:
         if op is None or op.type == "c_sync_comm_stream":
             if pending:
-                found += _fused(pending, metas, group_of(program_of(ops[0])))
+                buckets += _fused(pending, metas, group_of(program_of(ops[0])))
             pending = []
         elif op.type == "c_allreduce_sum" and metas[op.input("X")[0]].type != "SELECTED_ROWS":
             pending.append(op.input("X")[0])
-    return found
+    return buckets
 
 
 def _fused(names: Sequence[str], metas: Mapping[str, Meta], group: Group | None) -> list[list[str]]:

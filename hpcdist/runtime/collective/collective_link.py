@@ -188,10 +188,10 @@ class CollectiveLink(Link):
     def _averages(self, group: Group, progress: _Progress, scope: Scope) -> bool:
         if not group.adapts_to:
             return group.averages(progress.steps)
-        held = scope.find_var(steps_of(group))
-        if held is None or held.value is None or progress.steps <= group.begin_step:
+        variable = scope.find_var(steps_of(group))
+        if variable is None or variable.value is None or progress.steps <= group.begin_step:
             return True  # if it has no value, compiling says so
-        return progress.steps - progress.averaged >= int(held.value[0])
+        return progress.steps - progress.averaged >= int(variable.value[0])
 
     def settle(self, program: Program) -> dict[str, int]:
         """Return how many steps of local SGD there were; between steps nothing is under way."""
@@ -231,9 +231,9 @@ class CollectiveLink(Link):
         """
         here.doing = "taking over the values of trainer 0"
         for name in sorted(kept_names(program) - owners_of(program).keys()):
-            found = scope.find_var(name)
-            value = None if found is None else found.value
-            if found is not None and name in self._restored.get(found.scope, ()):
+            variable = scope.find_var(name)
+            value = None if variable is None else variable.value
+            if variable is not None and name in self._restored.get(variable.scope, ()):
                 continue
             if value is not None and not isinstance(value, (SelectedRows, SparseTable)):
                 self._broadcast(value, 0)
@@ -365,13 +365,13 @@ class CollectiveLink(Link):
         self._unwatch = None
 
     def _hear(self) -> None:
-        found = self._trainers.iprobe(ANY, _LEAVING)
-        if found is None:
+        message = self._trainers.iprobe(ANY, _LEAVING)
+        if message is None:
             return
         steps = np.zeros(1, np.int64)
-        request = self._trainers.irecv(steps, found[0], _LEAVING)
+        request = self._trainers.irecv(steps, message[0], _LEAVING)
         self._trainers.wait_all([request], lambda: "a trainer's last word", self._deadline_s)
-        self._left[found[0]] = int(steps[0])
+        self._left[message[0]] = int(steps[0])
 
     def _watch(self) -> None:
         """While this trainer waits: notice that others have ended, and will not come."""

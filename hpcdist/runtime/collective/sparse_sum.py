@@ -85,10 +85,10 @@ class CompressedSteps:
         made = self.of(program)
         if made.program is None:
             return program
-        held = scope.find_var(COUNTER)
-        if held is None or held.value is None:  # not initialized: compiling says so
+        variable = scope.find_var(COUNTER)
+        if variable is None or variable.value is None:  # not initialized: compiling says so
             return program
-        return made.program if int(held.value[0]) + 1 >= made.begin else program
+        return made.program if int(variable.value[0]) + 1 >= made.begin else program
 
     def of(self, program: Program) -> Compression:
         """Return how a Program that trains compresses its gradients."""

@@ -76,14 +76,14 @@ def check_sparse(program: Program) -> None:
 
 def metas_of(ops: Sequence[Operator], arrays: Mapping[str, Any]) -> dict[str, Meta]:
     """Return shape, dtype and kind of what the operators sum, by name."""
-    found = {}
+    metas = {}
     for op in ops:
         for name in op.input("X"):
             if name in arrays:
                 array = arrays[name]
                 kind = "SELECTED_ROWS" if is_sparse(array) else "LOD_TENSOR"
-                found[name] = Meta(tuple(array.shape), np.dtype(array.dtype).name, kind)
-    return found
+                metas[name] = Meta(tuple(array.shape), np.dtype(array.dtype).name, kind)
+    return metas
 
 
 def is_sparse(array: object) -> bool:

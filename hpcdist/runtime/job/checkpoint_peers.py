@@ -63,10 +63,10 @@ class JobPeers:
 
     def trains_in(self, scope: Scope) -> bool:
         """Tell whether servers hold what belongs to a scope, or to its parents."""
-        found: Scope | None = scope
-        while found is not None and found not in self.trained:
-            found = found.parent
-        return bool(self.servers) and found is not None
+        place: Scope | None = scope
+        while place is not None and place not in self.trained:
+            place = place.parent
+        return bool(self.servers) and place is not None
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return every trainer's ``data``, in trainer order, when all have come. Collective."""

@@ -77,9 +77,11 @@ class FailurePolicy:
     def advice(self, dead: Sequence[int]) -> str:
         """Return what the user can do about the death of these ranks, or an empty string."""
         if any(self._cluster.role_of(rank).kind == PSERVER for rank in dead):
-            found = newest()
-            if found is not None:
-                return f"the parameters on servers are lost; resume from the checkpoint {found}"
+            checkpoint = newest()
+            if checkpoint is not None:
+                return (
+                    f"the parameters on servers are lost; resume from the checkpoint {checkpoint}"
+                )
             return (
                 "the parameters on servers are lost, and there is no checkpoint to resume from; "
                 "hpcdist.checkpoint.save(exe, directory, step) saves one"

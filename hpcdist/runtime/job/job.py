@@ -119,34 +119,34 @@ class Job(Control):
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
-        found = self._substitute_of(program)
+        substitute = self._substitute_of(program)
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
-            on_servers = self._server_side.fed(program, found, feed)
-            also = [name for name in feed if name in self._link.also_on_servers(found)]
+            on_servers = self._server_side.fed(program, substitute, feed)
+            also = [name for name in feed if name in self._link.also_on_servers(substitute)]
             if also:
-                self._link.settle(found)
-                self._feed_servers(found, {name: feed[name] for name in also})
+                self._link.settle(substitute)
+                self._feed_servers(substitute, {name: feed[name] for name in also})
             self._note_run(program, scope)
             if not program.trains:
                 self._note_fed(program, feed, scope)
-        self._link.begin(found, scope)
-        if found.trains or program.main is not None or _is_startup(found):
+        self._link.begin(substitute, scope)
+        if substitute.trains or program.main is not None or _is_startup(substitute):
             self._trained.add(scope)
         if self._set.some and program.trains and not self._explicit:
             by_hand, everything = self._set.take(scope)
             self._server_side.refuse_changed(variable.name for variable in everything)
             self._link.expect_held(everything)
             self._batches.note_set(by_hand)
-        if found.trains and self._batches.counts_rows(program):
-            with_rows, without = self._link.variants(found)
-            rows, some = self._batches.meet(found, feed)
+        if substitute.trains and self._batches.counts_rows(program):
+            with_rows, without = self._link.variants(substitute)
+            rows, some = self._batches.meet(substitute, feed)
             return with_rows if some else without, rows
         rows = self._batches.cut(program, feed, scope, fetches)
         if on_servers:
-            self._feed_servers(found, {name: feed[name] for name in on_servers})
+            self._feed_servers(substitute, {name: feed[name] for name in on_servers})
             rows = {name: value for name, value in rows.items() if name not in on_servers}
-        return self._link.of_this_step(found, scope), rows
+        return self._link.of_this_step(substitute, scope), rows
 
     def note_set(self, variable: ScopeVariable) -> None:
         self._set.note(variable)
@@ -168,9 +168,9 @@ class Job(Control):
 
     def _note_fed(self, program: Program, names: Iterable[str], scope: Scope) -> None:
         """Notice what is fed and kept: like `tensor.set`, it stays for the steps that follow."""
-        own = program.global_block().vars
+        variables = program.global_block().vars
         for name in names:
-            if name in own and own[name].persistable:
+            if name in variables and variables[name].persistable:
                 self._set.note(scope.var_or_new(name))
 
     def _feed_servers(self, substitute: Program, fed: Feed) -> None:
@@ -222,8 +222,8 @@ class Job(Control):
             self._sum_dense()
         elif servers:
             mains = in_turns(main, startup, servers)
-        own = [self._batches.share(one, len(self.cluster.trainers)) for one in mains]
-        trainers, first = self._link.transpiled(own, startup)
+        shared = [self._batches.share(one, len(self.cluster.trainers)) for one in mains]
+        trainers, first = self._link.transpiled(shared, startup)
         if servers:
             self._server_side = ServerSide.of(mains, trainers)
         for origin, transpiled in zip((*mains, startup), (*trainers, first)):
@@ -274,8 +274,8 @@ class Job(Control):
             scheduled = self._link.scheduled(self._substitute_of(program))
             local = None if scheduled is None else scheduled.local(names)
             if scheduled is not None and local is not None:
-                own, join = self.shared_fetch(program, local)
-                return own, scheduled.completing(names, join)
+                fetched, join = self.shared_fetch(program, local)
+                return fetched, scheduled.completing(names, join)
         self._server_side.refuse_fetched(names)
         return names, self._batches.join(program, names)
 
@@ -367,7 +367,7 @@ class Job(Control):
         if self._serves:
             raise HpcdistError(f"rank {self.transport.rank} is {self.role}: it has no {what}")
         came = self._trainers.allgather_living(data, self._deadline_s, what)
-        return [found for found in came if found is not None]
+        return [values for values in came if values is not None]
 
     def close(self) -> None:
         """Leave the servers; they end when the last trainer has left. Harmless on a server."""

@@ -81,8 +81,8 @@ class Membership:
             return
         self._settling = True
         try:
-            while found := self._trainers.failed() - self._dead:
-                self._take(self._settle(self._witness(found)))
+            while failed := self._trainers.failed() - self._dead:
+                self._take(self._settle(self._witness(failed)))
         finally:
             self._settling = False
 

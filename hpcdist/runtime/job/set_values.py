@@ -49,8 +49,8 @@ class SetValues:
 
 
 def _of_scope(variables: WeakSet[ScopeVariable], scope: Scope) -> list[ScopeVariable]:
-    found = [variable for variable in variables if scope.find_var(variable.name) is variable]
-    return sorted(found, key=lambda variable: variable.name)
+    current = [variable for variable in variables if scope.find_var(variable.name) is variable]
+    return sorted(current, key=lambda variable: variable.name)
 
 
 def _kept_by(program: Program) -> list[str]:

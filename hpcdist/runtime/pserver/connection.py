@@ -75,14 +75,14 @@ class Connection:
             )
         if known is not None:
             return known
-        own = [self._arrays(plan, one, array_of) for one in exchanges_of_this_turn(plan)]
+        arrays = [self._arrays(plan, one, array_of) for one in exchanges_of_this_turn(plan)]
         here.doing = "connecting to the parameter servers"
         if self.client is None:
             client = self._new_client(plan.fingerprint or "", sync_mode=plan.mode.synchronous)
-            client.connect(own, [_packets(plan, exchange) for exchange in exchanges])
+            client.connect(arrays, [_packets(plan, exchange) for exchange in exchanges])
             self.client, self._exchanges = client, exchanges
         else:
-            client = self.client.beside(own)
+            client = self.client.beside(arrays)
         here.doing = ""
         self._turns[plan.turn] = client, addresses
         return client

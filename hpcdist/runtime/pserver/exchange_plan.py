@@ -78,12 +78,12 @@ def _in_turn(plan: Plan, endpoint: str, turn: int) -> ServerExchange:
     """Return what is exchanged in one turn; tags count over all turns."""
     earlier = range(turn)
     first = sum(len(_exchange(plan, endpoint, plan.routes_of(t)).gradients) for t in earlier)
-    found = _exchange(plan, endpoint, plan.routes_of(turn))
+    exchange = _exchange(plan, endpoint, plan.routes_of(turn))
     gradients, parameters = (
         tuple(replace(packet, tag=first + packet.tag) for packet in packets)
-        for packets in (found.gradients, found.parameters)
+        for packets in (exchange.gradients, exchange.parameters)
     )
-    return replace(found, gradients=gradients, parameters=parameters)
+    return replace(exchange, gradients=gradients, parameters=parameters)
 
 
 def _exchange(plan: Plan, endpoint: str, routes: Sequence[Route]) -> ServerExchange:

@@ -160,18 +160,18 @@ class GeoExchange:
 
 def held_by_servers(plan: Plan, read: Callable[[str, dict[str, Array]], None]) -> dict[str, Array]:
     """Return the parameters as the servers hold them; ``read(endpoint, arrays)`` fills arrays."""
-    found = {r.parameter: np.empty(r.shape, r.dtype) for r in plan.routes}
+    values = {r.parameter: np.empty(r.shape, r.dtype) for r in plan.routes}
     for endpoint in plan.endpoints:
         read(
             endpoint,
             {
-                piece.name: found[route.parameter][piece.begin : piece.end]
+                piece.name: values[route.parameter][piece.begin : piece.end]
                 for route in plan.routes
                 for piece, home in zip(route.slices, route.endpoints)
                 if home == endpoint
             },
         )
-    return found
+    return values
 
 
 class GeoStep(StepProtocol):

@@ -205,10 +205,10 @@ def _backups(block: OptimizeBlock, binding: Binding) -> list[Any]:
 
 def array_of(binding: Binding, name: str) -> Any:
     """Return a variable of this server; GraphError if its startup Program has not run."""
-    found = binding.scope.find_var(name)
-    if found is None or found.value is None:
+    variable = binding.scope.find_var(name)
+    if variable is None or variable.value is None:
         raise GraphError(
             f"variable {name!r} is not initialized on this server: run the startup program that "
             "get_startup_program() returns first"
         )
-    return found.value
+    return variable.value

@@ -255,7 +255,7 @@ def _readable(program: Program, binding: Binding) -> Mapping[str, Any]:
     """Return every initialized persistable variable of a server: what trainers may read."""
     arrays = {}
     for var in program.list_vars():
-        found = binding.scope.find_var(var.name)
-        if var.persistable and found is not None and found.value is not None:
-            arrays[var.name] = found.value
+        variable = binding.scope.find_var(var.name)
+        if var.persistable and variable is not None and variable.value is not None:
+            arrays[var.name] = variable.value
     return arrays

@@ -158,10 +158,10 @@ class TrainerLink(Link):
                 continue
             here = on_host(variable.value)
             for piece, endpoint in zip(route.slices, route.endpoints):
-                held = np.empty(piece.shape, route.dtype)
-                self.current_client().read(endpoint, {piece.name: held})
+                answered = np.empty(piece.shape, route.dtype)
+                self.current_client().read(endpoint, {piece.name: answered})
                 mine = here[piece.begin : piece.end] if route.cut else here
-                if held.tobytes() != mine.tobytes():
+                if answered.tobytes() != mine.tobytes():
                     _refuse_averages(variable.scope)
                     self._refuse_changed(route.parameter)
 

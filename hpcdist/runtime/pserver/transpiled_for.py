@@ -76,10 +76,10 @@ def trainer_programs(
     transpiler: DistributeTranspiler, mains: Sequence[Program], servers: int
 ) -> list[Program]:
     """Return what a trainer runs in place of each of the Programs that were transpiled."""
-    whole = transpiler.get_trainer_program()
+    program = transpiler.get_trainer_program()
     if len(mains) == 1:
-        return [whole]
-    plan = trainer_plan(whole)
+        return [program]
+    plan = trainer_plan(program)
     assert isinstance(plan, Plan)
     return [
         trainer_program(

@@ -100,6 +100,6 @@ def _flat(
     if len(kinds) == 1 and len(gradients) == len(variables) and (kind := kinds.pop()).kind == "f":
         whole = rows.view(kind)
         return [[row] for row in whole].__getitem__
-    found = [g for g in gradients.values() if g.dtype.kind == "f"]
-    parts = [[g[k].reshape(-1) for g in found] for k in range(len(rows))]
+    floats = [g for g in gradients.values() if g.dtype.kind == "f"]
+    parts = [[g[k].reshape(-1) for g in floats] for k in range(len(rows))]
     return parts.__getitem__

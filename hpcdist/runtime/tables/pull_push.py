@@ -100,13 +100,13 @@ def _initializer(type: str, attrs: Mapping[str, float]) -> RowInitializer:
 
 def held_table(binding: Binding, name: str) -> SparseTable:
     """Return a table from the scope; GraphError if the startup Program has not made it."""
-    found = binding.scope.find_var(name)
-    if found is None or not isinstance(found.value, SparseTable):
+    variable = binding.scope.find_var(name)
+    if variable is None or not isinstance(variable.value, SparseTable):
         raise GraphError(
             f"table {name!r} is not initialized: run the startup program first "
             "(exe.run(fluid.default_startup_program()))"
         )
-    return found.value
+    return variable.value
 
 
 def spec_of(table: Table) -> TableSpec:
