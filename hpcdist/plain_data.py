@@ -46,7 +46,7 @@ def made(kind: Any, said: Any) -> Any:
     if kind is float:
         _of((int, float), said)
         if not -MAX_FLOAT <= said <= MAX_FLOAT:  # nor NaN; an integer may have hundreds of digits
-            raise ValueError(f"{said!r:.80} is no finite number")
+            raise ValueError(f"{said!r:.80} is not a finite number")
         return float(said)
     if kind is str:
         _of(str, said).encode()  # refuses what no file name can hold
@@ -77,4 +77,4 @@ def _integers(said: list[Any]) -> tuple[int, ...]:
 
 def no_number(text: str) -> Any:
     """Refuse NaN and infinity, which JSON does not have; for ``json.loads(parse_constant=)``."""
-    raise ValueError(f"{text} is no finite number")
+    raise ValueError(f"{text} is not a finite number")

@@ -392,9 +392,7 @@ def check(environ: Mapping[str, str] | None = None) -> None:
 def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return those env of a process's role that are set, as text."""
     env = environment(environ)
-    return {
-        s.name: env[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(variables)
-    }
+    return {s.name: env[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(env)}
 
 
 def find_in_children(folder: str, found: bool) -> None:

@@ -154,7 +154,7 @@ class Machine:
             return ended
 
     def poison(self) -> None:
-        """Put what becomes of freed memory behind all that was launched before."""
+        """Put what becomes of freed memory after all that was launched before."""
         while self.freed:
             memory, stream = self.freed.popleft()
             stream.tasks.append(lambda memory=memory: memory.fill(0xFF) is None)
@@ -193,7 +193,7 @@ class Stream:
                 MACHINE.busy.append(self)
 
     def launch(self, work: Callable[[], None]) -> None:
-        """Put work behind all else on this stream, or into the graph that it records."""
+        """Put work after all else on this stream, or into the graph that it records."""
         if self.recorded is not None:
             self.recorded.append(work)
             return

@@ -183,6 +183,6 @@ def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
             try:
                 value = pa.scalar(text).cast(wanted).as_py()
             except pa.ArrowInvalid:
-                faults.setdefault(row, (name, f"{text!r:.80} is no {wanted}"))
+                faults.setdefault(row, (name, f"{text!r:.80} is not {wanted}"))
         values.append(value)
     return pa.array(values, wanted)

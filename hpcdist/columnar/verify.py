@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[Record, list[str]]:
     try:
         head = _head(lines[0])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is no certificate of this version: {error!r:.200}") from None
+        raise DataError(f"{path} is not a certificate of this version: {error!r:.200}") from None
     batches: list[Taken] = []
     left_out: list[str] = []
     wrong: list[str] = []
@@ -239,7 +239,7 @@ def _last(runs: Mapping[str, list[Record]]) -> list[str]:
     started = {run: max(r.head.started for r in runs[run]) for run in runs if run not in before}
     if not started:
         raise DataError("each of these certificates says that another run went on from it: forged")
-    # Clocks of hosts differ: what a run went on from may seem to have started behind it.
+    # Clocks of hosts differ: what a run went on from may seem to have started after it.
     newest = max(started, key=lambda run: (started[run], run))
     return [run for run in sorted(started) if _job(run) == _job(newest)]
 

@@ -240,7 +240,7 @@ def test_a_search_ends_with_the_word_that_is_given():
     ids = layers.data("ids", [1], dtype="int64", lod_level=2)
     scores = layers.data("scores", [1], lod_level=2)
     search = decoders.BeamSearchDecoder(cell, ids, scores, 12, 4, topk_size=5, end_id=3)
-    with pytest.raises(GraphError, match="behind decode"):
+    with pytest.raises(GraphError, match="after decode"):
         search()
     search.decode()
     search()

@@ -107,8 +107,8 @@ def test_types_of_what_is_not_read_are_refused(tmp_path):
     path.write_text("a,b\n1,2\n")
     for types, said in (
         ({"b": "int8"}, "types names the column 'b', which is not read"),
-        ({"a": "number"}, "'number' of 'a' is no type"),
-        ({"a": 3}, "3 of 'a' is no type"),
+        ({"a": "number"}, "'number' of 'a' is not a type"),
+        ({"a": 3}, "3 of 'a' is not a type"),
     ):
         with pytest.raises(DataError, match=said):
             fluid.data.read(path, ["a"], batch=1, types=types)

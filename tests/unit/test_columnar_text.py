@@ -31,7 +31,7 @@ def column(rows, name):
     ("ending", "lines", "said"),
     [
         ("csv", ["a,b", "1,2", "3", "5,6"], "row 1: expected 2 values, got 1"),
-        ("csv", ["a,b", "1,2", "3,x", "5,6"], "row 1, column 'b': 'x' is no int64"),
+        ("csv", ["a,b", "1,2", "3,x", "5,6"], "row 1, column 'b': 'x' is not int64"),
         ("csv", ["a,b", "1,2", "3,\xff", "5,6"], "row 1: 'utf-8' codec can't decode"),
         ("jsonl", ['{"a":1,"b":2}', '{"a":3,', '{"a":5,"b":6}'], "row 1: "),
         ("jsonl", ['{"a":1,"b":2}', '{"a":3,"b":"x"}', '{"a":5,"b":6}'], "row 1: "),
@@ -61,12 +61,12 @@ def test_a_bad_line_is_named_or_left_out(tmp_path, ending, lines, said):
 def test_one_word_does_not_make_text_of_numbers(write):
     path = write("typo.csv", "x,y\n1,0.5\n2,oops\n3,0.5\n4,0.25\n")
     feed_list = variables(x="float32", y="float32")
-    with pytest.raises(DataError, match="row 1, column 'y': 'oops' is no double"):
+    with pytest.raises(DataError, match="row 1, column 'y': 'oops' is not double"):
         list(fluid.data.read(path, feed_list=feed_list, batch=4))
     rows = fluid.data.read(path, feed_list=feed_list, batch=4, on_bad="skip")
     assert column(rows, "y") == [0.5, 0.5, 0.25]
     assert rows.skipped[0].begin == 1
-    with pytest.raises(DataError, match=r"'0.5' is no int64 \(and 3 more"):
+    with pytest.raises(DataError, match=r"'0.5' is not int64 \(and 3 more"):
         list(fluid.data.read(path, ["y"], feed_list=variables(y="int64"), batch=4))
     with pytest.raises(DataError, match="does not show what column 'y' holds.*or numbers and text"):
         fluid.data.read(path, batch=4)

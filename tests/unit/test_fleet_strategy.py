@@ -138,7 +138,7 @@ def test_trainer_settings_are_objects_or_dicts():
 def test_the_base_class_is_no_way_to_train():
     strategy = DistributedStrategy()
     for name in (*SETTERS, "trainer_runtime_config"):
-        with pytest.raises(NotImplementedError, match="get one from StrategyFactory"):
+        with pytest.raises(NotImplementedError, match="get a strategy from StrategyFactory"):
             getattr(strategy, f"set_{name}")({})
 
 

@@ -218,7 +218,7 @@ def test_nothing_but_arrays_is_made_of_a_pickle(tmp_path, protocol):
         {"w": Evil(np.fromfile, "/etc/passwd")},
     ):
         path.write_bytes(pickle.dumps(evil, protocol=protocol))
-        with pytest.raises(CheckpointError, match="is no part of an array"):
+        with pytest.raises(CheckpointError, match="is not part of an array"):
             fluid.load_program_state(str(tmp_path / "m"))
         assert not canary.exists()
     for wrong in ({"w": np.array([{}])}, {"w": 3}, {3: np.ones(2)}, [np.ones(2)], "text"):

@@ -225,9 +225,9 @@ def test_ranks_have_files_of_their_own_and_metrics_curves_by_rank(tmp_path):
 def test_other_files_are_refused_by_name_and_line(tmp_path, line):
     path = json_path(tmp_path, 0)
     path.write_text('{"start": 0, "step": 1, "loss": 1}\n' + line + "\n")
-    with pytest.raises(MetricError, match=r"metrics.0.jsonl: line 2 is no line of metrics"):
+    with pytest.raises(MetricError, match=r"metrics.0.jsonl: line 2 is not a line of metrics"):
         metric_files.read_all(tmp_path)
-    with pytest.raises(MetricError, match="its last line is no line of metrics"):
+    with pytest.raises(MetricError, match="its last line is not a line of metrics"):
         JsonLines(tmp_path, 0)
 
 

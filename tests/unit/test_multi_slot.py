@@ -527,7 +527,7 @@ def test_a_failing_file_ends_training(files):
     with pytest.raises(DataError, match="b, line 2: slot 0"):
         exe.train_from_dataset(dataset=dataset("QueueDataset", files, variables=variables))
     made = dataset("QueueDataset", files[:1], variables=variables)
-    with pytest.raises(FeedError, match="fetch_info: expected 1 texts"):
+    with pytest.raises(FeedError, match="fetch_info: expected 1 strings"):
         exe.train_from_dataset(dataset=made, fetch_list=[loss], fetch_info=["a", "b"])
 
 

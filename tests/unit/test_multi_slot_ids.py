@@ -115,7 +115,7 @@ def test_ids_of_one_hash_are_not_taken_for_one(tmp_path, monkeypatch):
     monkeypatch.setattr(merging, "xxh3_64_intdigest", lambda data: len(data))
     made = lines_with_ids(tmp_path / "a", 0)
     made.load_into_memory()
-    with pytest.raises(DataError, match="two ids of lines have one hash"):
+    with pytest.raises(DataError, match="two line ids have the same hash"):
         made.global_shuffle()
 
 
@@ -192,11 +192,11 @@ def test_a_description_is_read_changed_and_written_as_fluid_does(tmp_path):
         ("batch_size: 2147483648", "batch_size: expected int, got '2147483648'"),
         ("batch_size: " + "9" * 5000, "batch_size: Exceeds the limit"),
         ("name: 5", "name: expected str, got '5'"),
-        ("name 'a'", "expected ':' behind name"),
+        ("name 'a'", "expected ':' after name"),
         ("name: 'a' name: 'b'", "name may be there once"),
         ("multi_slot_desc { slots { is_used: maybe", "is_used: expected bool, got 'maybe'"),
         ("multi_slot_desc { slots {", "no field ''"),
-        ("multi_slot_desc: 5", "expected '{' behind multi_slot_desc, got '5'"),
+        ("multi_slot_desc: 5", "expected '{' after multi_slot_desc, got '5'"),
         ("multi_slot_desc { slots { shape: [1 2] } }", "expected ',' or ']' in shape, got '2'"),
         ("name: 'a", 'got "\'a"'),
         ("name: '\\xff'", "name: 'utf-8' codec"),

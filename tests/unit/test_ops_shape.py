@@ -52,7 +52,7 @@ def test_squeeze(axes, shape):
         ("reshape2", {"shape": [-1, -1]}, "one -1 is allowed"),
         ("reshape2", {"shape": [2, 3, 4, 0]}, "0 keeps an extent"),
         ("squeeze2", {"axes": [1]}, "is 3, expected 1"),
-        ("transpose2", {"axis": [0, 0, 1]}, "no permutation"),
+        ("transpose2", {"axis": [0, 0, 1]}, "not a permutation"),
         ("expand", {"expand_times": [2]}, "as long as the shape"),
         ("split", {"num": 2, "axis": 1}, "cannot be cut into 2"),
         ("split", {"sections": [1, 1], "axis": 1}, "do not add up to 3"),

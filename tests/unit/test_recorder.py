@@ -249,7 +249,7 @@ def test_what_is_no_recording_is_refused(tmp_path):
     whole = path.read_bytes()
     for data in (b"nothing", b"PK\3\4 nothing", whole[: len(whole) // 2], whole[:-1], b""):
         path.write_bytes(data)
-        with pytest.raises(TraceError, match="events.0.npz is no recording"):
+        with pytest.raises(TraceError, match="events.0.npz is not a recording"):
             files.read_all(tmp_path)
 
 
@@ -261,9 +261,9 @@ def test_a_damaged_recording_is_refused_wherever_the_damage_is(tmp_path):
         try:
             files.read(path)  # some bytes do not matter
         except TraceError as error:
-            assert "events.0.npz is no recording" in str(error)
+            assert "events.0.npz is not a recording" in str(error)
     np.savez(path, about=np.frombuffer(b"1", np.uint8), events=np.zeros(1))
-    with pytest.raises(TraceError, match=r"events.0.npz is no recording"):
+    with pytest.raises(TraceError, match=r"events.0.npz is not a recording"):
         files.read(path)
 
 
@@ -276,7 +276,7 @@ def test_facts_of_a_rank_that_cannot_be_are_refused(tmp_path, wrong):
     about = {"format": files.FORMAT, "names": recording.names, "noted": 0, **vars(OF), **wrong}
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
     np.savez(tmp_path / "events.0.npz", about=text, events=recording.events)
-    with pytest.raises(TraceError, match=r"events.0.npz is no recording"):
+    with pytest.raises(TraceError, match=r"events.0.npz is not a recording"):
         files.read(tmp_path / "events.0.npz")
 
 

@@ -374,5 +374,5 @@ class BeamSearchDecoder:
     def __call__(self) -> tuple[Variable, Variable]:
         """Return the sentences, and scores of their words."""
         if not self._done or self._ids is None or self._scores is None:
-            raise GraphError("BeamSearchDecoder: there are sentences only behind decode()")
+            raise GraphError("BeamSearchDecoder: there are sentences only after decode()")
         return layers.beam_search_decode(self._ids, self._scores, self._beams, self._end)
