@@ -212,14 +212,19 @@ def _length(xp: Any, rows: Any, product: Any, norm: Any) -> list[Call]:
     ]
 
 
+SHORTEST = 1e-4  # of a row in a cosine: rows of zeros, behind a relu say, are no NaN
+
+
 def _cos_sim_bind(xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any) -> Call:
-    """out = sum(x y) / (|x| |y|), by row."""
+    """out = sum(x y) / (|x| |y|), by row; a length counts as `SHORTEST` at least, as in Fluid."""
     x2, y2 = _rows(x, 1), _rows(y, 1)
     product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
     return in_sequence(
         [
             *_length(xp, x2, product_x, x_norm),
+            functools.partial(xp.maximum, x_norm, SHORTEST, out=x_norm),
             *_length(xp, y2, product_y, y_norm),
+            functools.partial(xp.maximum, y_norm, SHORTEST, out=y_norm),
             functools.partial(xp.multiply, x2, y2, product_x),
             functools.partial(product_x.sum, 1, None, out, True),
             functools.partial(xp.divide, out, x_norm, out),

@@ -271,6 +271,19 @@ def test_cos_sim_is_the_cosine_of_rows(rng, rows):
     np.testing.assert_allclose(out[:, 0], (x * y).sum(1) / lengths, rtol=1e-5)
 
 
+def test_the_cosine_of_a_row_of_zeros_is_zero():
+    """Behind a relu a row may be all zeros; Fluid's values, with a slope that is no NaN."""
+    x = np.float32([[0, 0, 0], [1e-5, 0, 1e-5]])
+    y = np.float32([[1, 2, 3], [1e-5, 0, 0]])
+    out, x_norm, y_norm = run_op("cos_sim", {"X": x, "Y": y}, ["Out", "XNorm", "YNorm"])
+    np.testing.assert_allclose(out[:, 0], [0, 0.01], rtol=1e-5)
+    given = {"X": x, "Y": y, "Out": out, "XNorm": x_norm, "YNorm": y_norm}
+    ones = {"Out@GRAD": np.ones((2, 1), "float32")}
+    dx, dy = run_op("cos_sim_grad", given | ones, ["X@GRAD", "Y@GRAD"])
+    np.testing.assert_allclose(dx[0], 1e4 * y[0] / np.sqrt(14), rtol=1e-5)
+    np.testing.assert_array_equal(dy[0], [0, 0, 0])
+
+
 # -- lookups ---------------------------------------------------------------------------------------
 
 TABLE = np.arange(15, dtype=np.float32).reshape(5, 3)

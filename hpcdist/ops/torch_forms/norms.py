@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.ops.matmul import flat2d
+from hpcdist.ops.norm import SHORTEST
 from hpcdist.ops.normalizations import NOTHING
 from hpcdist.ops.torch_forms import by_autograd, form
 from hpcdist.ops.torch_forms.layouts import back, first
@@ -116,7 +117,8 @@ def norm_grad(torch, x, length, dout, axis, epsilon):
 @form("cos_sim")
 def cos_sim(torch, x, y):
     x2, y2 = flat2d(x, 1), flat2d(y, 1)
-    x_norm, y_norm = (torch.sqrt(torch.square(v).sum(1, keepdim=True)) for v in (x2, y2))
+    squares = (torch.square(v).sum(1, keepdim=True) for v in (x2, y2))
+    x_norm, y_norm = (torch.sqrt(square).clamp(min=SHORTEST) for square in squares)
     return (x2 * y2).sum(1, keepdim=True) / x_norm / y_norm, x_norm, y_norm
 
 
