@@ -167,11 +167,13 @@ def _reached(
     """Names whose gradients somebody can want: parameters, free inputs, and what follows them."""
     made = {name for op in block.ops for name in op.output_arg_names}
     read = {name for op in path for name in op.input_arg_names}
-    reached = set(sources) or {
-        name
-        for name in read
-        if name not in stopped and (name not in made or isinstance(block.find_var(name), Parameter))
-    }
+
+    def free(name: str) -> bool:
+        var = block.find_var(name)
+        fed = var is not None and var.is_data  # also if a loop writes it anew
+        return name not in made or fed or isinstance(var, Parameter)
+
+    reached = set(sources) or {name for name in read if name not in stopped and free(name)}
     for op in path:
         if reached.intersection(op.input_arg_names):
             reached.update(name for name in op.output_arg_names if name not in stopped)

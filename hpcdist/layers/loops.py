@@ -75,6 +75,11 @@ def while_loop(
     with While(holds, is_test, name).block():
         made = body(*_map(lambda var, _: var, loop_vars, loop_vars, ""))  # body may change lists
         made = list(made) if isinstance(made, (list, tuple)) else [made]
+        if len(made) != len(loop_vars):
+            raise GraphError(
+                f"while_loop: body must return what it takes, {len(loop_vars)} values, "
+                f"got {len(made)}"
+            )
         holds_again = cond(*made)
         _map(assign, made, list(loop_vars), "while_loop: body must return what it takes")
         assign(holds_again, holds)
@@ -177,8 +182,10 @@ def switch_case(
     if not isinstance(branch_index, Variable) or is_float(branch_index.dtype):
         raise GraphTypeError(f"switch_case: branch_index must be whole, got {branch_index}")
     numbers = [number for number, _ in branch_fns]
-    if len(set(numbers)) < len(numbers) or not all(isinstance(n, int) for n in numbers):
-        raise GraphError(f"switch_case: branches must have different whole numbers, got {numbers}")
+    if not all(isinstance(n, int) for n in numbers):
+        raise GraphTypeError(f"switch_case: branches must have whole numbers, got {numbers}")
+    if len(set(numbers)) < len(numbers):
+        raise GraphError(f"switch_case: branches must have different numbers, got {numbers}")
     index = branch_index if branch_index.dtype == "int64" else cast(branch_index, "int64")
     pairs = list(branch_fns)
     if default is None:

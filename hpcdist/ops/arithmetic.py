@@ -131,6 +131,11 @@ def _increment_bind(xp: Any, x: Any, out: Any, step: float) -> Callable[[], Any]
     return functools.partial(xp.add, x, x.dtype.type(step), out=out)
 
 
+def _increment_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    (x,), (out,) = op.input("X"), op.output("Out")
+    return [GradOp("assign", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {})]
+
+
 define(
     "increment",
     "X -> Out",
@@ -138,6 +143,7 @@ define(
     attrs={"step": 1.0},
     infer=same,
     bind=_increment_bind,
+    grad=_increment_grad,
     inplace={"Out": "X"},
 )
 

@@ -131,7 +131,7 @@ def _joined(x: Any, axis: int, use_stack: bool) -> tuple[Value, Value]:
         )
     arrays = [v.array for v in x]
     out = np.stack(arrays, axis) if use_stack else np.concatenate(arrays, axis)
-    sizes = [1 if use_stack else a.shape[axis] for a in arrays]
+    sizes = [a.shape[axis] for a in arrays]  # when stacked, too, as in Fluid
     return Value(out), Value(np.array(sizes, np.int32))
 
 

@@ -346,3 +346,12 @@ def test_a_first_gradient_may_be_meant_as_a_constant():
     fed = {"x": np.array([2], np.float32)}
     values = Executor().run(feed=fed, fetch_list=[first, second], scope=Scope())
     assert [float(value) for value in values] == [4.0, 4.0]
+
+
+def test_an_increment_has_a_gradient() -> None:
+    x = layers.data("x", [2], append_batch_size=False)
+    x.stop_gradient = False
+    y = layers.increment(layers.reduce_sum(x * x, keep_dim=True), 3.0)  # in place
+    append_backward(mean_of(y * y))
+    (slope,) = values([x.grad_name], x=np.float32([1, 2]))
+    np.testing.assert_allclose(slope, [32, 64])

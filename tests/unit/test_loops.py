@@ -370,3 +370,30 @@ def test_a_switch_case_is_told_what_it_cannot_take():
     for other in (1, number(1, "float32")):
         with pytest.raises(GraphTypeError, match="branch_index"):
             layers.switch_case(other, {1: one})
+
+
+def test_data_that_a_loop_writes_anew_and_counts_on_has_a_gradient():
+    i, x, last = fluid.data("i", [1]), fluid.data("x", [1]), number(11, "float32")
+    i.stop_gradient = x.stop_gradient = False
+
+    def body(i, x):
+        square = layers.elementwise_mul(i, i)
+        return [layers.increment(i), square]  # in place
+
+    found = layers.while_loop(lambda i, x: layers.less_than(i, last), body, [i, x])
+    fluid.backward.append_backward(layers.mean(found[1]))
+    one = np.ones(1, "float32")
+    value, slope = run([found[1].name, i.grad_name], {"i": one, "x": one})
+    assert (value, slope) == (100, 20)
+
+
+def test_a_body_gives_as_many_values_as_it_takes():
+    with pytest.raises(GraphError, match="what it takes, 1 values, got 2"):
+        layers.while_loop(lambda i: layers.less_than(i, number(3)), lambda i: (i, i), [number(0)])
+
+
+def test_joined_arrays_tell_their_sizes_when_they_are_stacked_too():
+    array = layers.array_write(layers.ones([2, 3], "float32"), number(0))
+    for stacked in (True, False):
+        (sizes,) = run([layers.tensor_array_to_tensor(array, axis=1, use_stack=stacked)[1]])
+        assert sizes.tolist() == [3]
