@@ -44,8 +44,17 @@ class LoDTensor:
         return [] if self.sequences is None else [o.tolist() for o in self.sequences.offsets]
 
     def set_recursive_sequence_lengths(self, lengths: Levels) -> None:
-        """Group the rows by the sequences' lengths, outermost level first: [[2, 3]]."""
-        self.sequences = Lod.of_lengths(lengths) if len(lengths) else None
+        """Group the rows by the sequences' lengths, outermost level first: [[2, 3]].
+
+        FeedError if there are rows, and not as many.
+        """
+        lod = Lod.of_lengths(lengths) if len(lengths) else None
+        if lod is not None and self.value is not None and lod.rows != len(self):
+            raise FeedError(
+                f"set_recursive_sequence_lengths: the sequences have {lod.rows} rows together, "
+                f"the tensor has {len(self)}"
+            )
+        self.sequences = lod
 
     def recursive_sequence_lengths(self) -> list[list[int]]:
         """Return the lengths of the sequences, level by level."""

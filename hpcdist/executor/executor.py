@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from time import monotonic_ns
 from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError, GraphTypeError
+from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor import control
-from hpcdist.executor.analysis import lengths_read
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
 from hpcdist.executor.compile import Compiler
 from hpcdist.executor.compiled_form import Compiled
 from hpcdist.executor.compiled_program import CompiledProgram, only_feed
 from hpcdist.executor.dataset_run import for_test, run_dataset
 from hpcdist.executor.described import described
+from hpcdist.executor.fed import (
+    as_host,
+    declared,
+    fed_metas,
+    of_other_extents,
+    plain,
+    ragged_key,
+)
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
+from hpcdist.executor.pruned import PrunedPrograms, asked_for
 from hpcdist.executor.reading import with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.fetched import as_fetched
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
-from hpcdist.graph.registry import Meta
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.trace.events import EventKind
@@ -75,6 +80,7 @@ class Executor:
         self.states = OperatorStates()
         self._nan_watch = NanWatch()
         self._merging = MergedSteps()
+        self._pruned = PrunedPrograms()
         self._closed = False
         recorder.start()
 
@@ -98,24 +104,31 @@ class Executor:
         the sequences of ragged ones.
         Of a CompiledProgram, return_merged=False gives a list with the value of every device.
         Persistable variables stay in the scope; everything else is gone after the call.
+        What ``minimize`` has returned may stand in ``fetch_list``: of all updates these alone are
+        made. With it, and with use_prune, only what is asked for is computed, from what is fed.
         The other arguments are accepted as Fluid has them; they change nothing.
         Raises FeedError for a feed that does not fit, GraphError for a Program that cannot run.
         """
         if self._closed:
             raise GraphError("this Executor was closed with close(); make a new one")
+        fetches, updates = asked_for(fetch_list)
         if program is None:
             program = default_main_program()
         elif isinstance(program, CompiledProgram):
+            if updates or use_prune:
+                self._pruned.refuse_another(program.program, fetches, updates)
             scope = scope if scope is not None else global_scope()
-            run = program.divided(self.place, feed, _names(fetch_list), scope)
+            run = program.divided(self.place, feed, fetches, scope)
             fetches = tuple(run.fetch_names)
             fetched = self._run(run.program, run.feed, fetches, scope, return_numpy)
             return run.values(fetched, return_merged)
         elif not isinstance(program, Program):
             raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
         feed = with_read(program, only_feed(feed))
+        if updates or use_prune:
+            program, feed = self._pruned.of_this_run(program, feed, fetches, updates)
         scope = scope if scope is not None else global_scope()
-        return self._run(program, feed, _names(fetch_list), scope, return_numpy)
+        return self._run(program, feed, fetches, scope, return_numpy)
 
     def _run(
         self,
@@ -128,8 +141,8 @@ class Executor:
         self._backend.enter()
         begin = monotonic_ns()
         if not feed.keys() <= program.global_block().vars.keys():
-            feed = _declared(program, feed)
-        feed = {name: _plain(value) for name, value in feed.items()}
+            feed = declared(program, feed)
+        feed = {name: plain(value) for name, value in feed.items()}
         job = control.acting()
         if job is not None:
             origin = program
@@ -144,7 +157,7 @@ class Executor:
         }
         lods = {n: v.sequences for n, v in feed.items() if type(v) is LoDTensor and v.sequences}
         shapes = [
-            (n, v.shape, v.dtype) if n not in lods else _ragged_key(n, v, lods[n])
+            (n, v.shape, v.dtype) if n not in lods else ragged_key(n, v, lods[n])
             for n, v in values.items()
         ]
         key = (id(scope), fetches, tuple(shapes))
@@ -244,11 +257,14 @@ class Executor:
         lods: Mapping[str, Lod],
         reserve: Mapping[str, int] | None = None,
     ) -> _Entry:
-        metas = _fed_metas(program, values, lods)
+        metas = fed_metas(program, values, lods)
         block = program.global_block()
         compiler = Compiler(block, scope, self._backend, self._pool, self.states)
         here.doing = ""
-        compiled = compiler.compile(metas, fetches, reserve=reserve)
+        try:
+            compiled = compiler.compile(metas, fetches, reserve=reserve)
+        except GraphError as error:
+            raise of_other_extents(program, values, error) or error from None
         forms = self._forms.get(program)
         if forms is None:
             forms = self._forms.put(program, {})
@@ -280,7 +296,7 @@ class Executor:
         """Make a compiled Program ready for sequences of other lengths."""
         fitting = entry.compiled.fitting
         assert fitting is not None, "ragged input was fed when it was compiled"
-        if fitting.fit(_fed_metas(program, values, lods)):
+        if fitting.fit(fed_metas(program, values, lods)):
             entry.look_up()
             return entry
         scope, fetches = entry.compiled.scope, entry.fetch_names
@@ -306,89 +322,3 @@ def _note_fetched(names: Sequence[str], values: Sequence[Any], begin: int, opera
                 EventKind.VALUE, recorder.name(name), now, now, float(value.item()), step=here.step
             )
     recorder.detailed(operators + 2 + len(names), now)
-
-
-def _names(fetch_list: Any) -> tuple[str, ...]:
-    if fetch_list is None:
-        return ()
-    if isinstance(fetch_list, str) or not isinstance(fetch_list, (list, tuple)):
-        fetch_list = [fetch_list]
-    if any(isinstance(f, (list, tuple)) for f in fetch_list):
-        fetch_list = [f for part in fetch_list for f in _names(part)]
-    try:
-        return tuple([f if type(f) is str else f.name for f in fetch_list])
-    except AttributeError:
-        raise FeedError(f"fetch_list: expected Variables or names, got {fetch_list!r}") from None
-
-
-def _declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
-    known = program.global_block().vars
-    data = [n for n, v in known.items() if v.is_data and not n.startswith("@")]
-    for name in feed.keys() - known.keys():
-        warnings.warn(
-            f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
-            f"pruned); its data variables are {data}",
-            stacklevel=4,
-        )
-    return {name: value for name, value in feed.items() if name in known}
-
-
-def _plain(value: Any) -> Any:
-    """Return the array of a LoDTensor that has rows and no sequences; anything else as it is."""
-    if type(value) is LoDTensor and value.sequences is None and value.value is not None:
-        return value.value if value.value.size else value
-    return value
-
-
-def as_host(name: str, value: Any, program: Program) -> np.ndarray:
-    """Turn a list, a number or a tensor into an array of the variable's dtype."""
-    var = program.global_block().vars.get(name)
-    if isinstance(value, (bool, int, float, np.generic)):
-        value = [value]  # one number is an array of one, as in Fluid
-    if isinstance(value, (list, tuple)) and var is not None:
-        try:
-            return np.asarray(value, dtype=var.dtype)
-        except ValueError as error:
-            raise FeedError(f"feed {name!r}: not an array of {var.dtype}: {error}") from None
-    if isinstance(value, LoDTensor):
-        if var is not None and not len(value):
-            return np.array(value, var.dtype)  # the dtype of no items at all is nobody's choice
-        return np.asarray(value.value)
-    return np.asarray(value)
-
-
-def _ragged_key(name: str, value: np.ndarray, lod: Lod) -> Any:
-    """What a Program is compiled for: numbers of sequences, not of rows."""
-    return name, tuple(map(len, lod.offsets)), value.shape[1:], value.dtype
-
-
-def _fed_metas(
-    program: Program, values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]
-) -> dict[str, Meta]:
-    metas = {n: _fed_meta(program, n, value, lods.get(n)) for n, value in values.items()}
-    for name in lengths_read(program.global_block(), values):
-        lengths = Lod.of_lengths([values[name].reshape(-1)])
-        metas[name] = replace(metas[name], lengths=lengths)
-    return metas
-
-
-def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -> Meta:
-    """Check one fed array against its variable; FeedError says what fits."""
-    var = program.global_block().vars[name]
-    if lod is not None and lod.rows != len(value):
-        raise FeedError(
-            f"feed {name!r}: its sequences have {lod.rows} rows together, got {len(value)} rows"
-        )
-    shape = f"{var.dtype}{list(var.shape)}"
-    if value.dtype.name != var.dtype:
-        raise FeedError(
-            f"feed {name!r}: expected {shape}, got {value.dtype.name}{list(value.shape)}; "
-            f"convert it with .astype({var.dtype!r})"
-        )
-    fits = len(value.shape) == len(var.shape) and all(
-        want in (-1, got) for want, got in zip(var.shape, value.shape)
-    )
-    if not fits:
-        raise FeedError(f"feed {name!r}: expected {shape}, got shape {list(value.shape)}")
-    return Meta(value.shape, var.dtype, lod=lod)

@@ -28,6 +28,9 @@ class ScopeVariable:
 
     set_int = Refused("a variable holds an array: get_tensor().set(np.array([3]), place)")
     get_int = Refused("a variable holds an array: np.array(get_tensor())")
+    get_selected_rows = Refused(
+        "sparse gradients are gone after a step: fetch what is computed from them, or the parameter"
+    )
 
     def __init__(self, scope: Scope, name: str) -> None:
         self.scope = scope

@@ -42,8 +42,10 @@ def cut_to(
     kept: list[Operator] = []
     used = given | set(targets)
     for op in reversed(block.ops):
-        writes = needed.intersection(op.output_arg_names) and not op.role & Role.OPTIMIZE
-        if writes or any(op is one for one in wanted):
+        updates = op.role & Role.OPTIMIZE and op.input("Param")
+        if (needed.intersection(op.output_arg_names) and not updates) or any(
+            op is one for one in wanted
+        ):
             kept.append(op)
             reads = names_read(op)
             used.update(reads, op.output_arg_names)

@@ -73,6 +73,8 @@ class VarDesc(_Desc):
     name, dtype, type = _said("name"), _said("dtype"), _said("type")
     persistable, lod_level = _said("persistable"), _said("lod_level")
     set_dtype, set_type = _told("dtype", canonical), _told("type", str)
+    need_check_feed = _said("checks_feed")
+    set_need_check_feed = _told("checks_feed", bool)
     set_persistable, set_lod_level = _told("persistable", bool), _told("lod_level", int)
     set_shape = _told("shape", lambda extents: tuple(int(extent) for extent in extents))
 

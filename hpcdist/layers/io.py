@@ -34,7 +34,9 @@ def data_v2(
 ) -> Variable:
     """Declare a variable to be fed, of this very shape (`fluid.data`); None or -1: any size."""
     dims = _dims("fluid.data", name, shape)
-    return _feed_variable(name, dims, dtype, lod_level, VarType.LOD_TENSOR, True)
+    var = _feed_variable(name, dims, dtype, lod_level, VarType.LOD_TENSOR, True)
+    var.checks_feed = True
+    return var
 
 
 def _dims(layer: str, name: str, shape: Sequence[int | None]) -> tuple[int, ...]:

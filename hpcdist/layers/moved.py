@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper, refuse_variables
+from hpcdist.layers.tensor import assign
 
 __all__ = [
     "crop",
@@ -92,9 +95,11 @@ def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
     return _apply("tril_triu", input, name, diagonal=diagonal, lower=False)
 
 
-def diag(diagonal: Variable) -> Variable:
+def diag(diagonal: Variable | np.ndarray) -> Variable:
     """Return the matrix that has this vector as its diagonal."""
     helper = LayerHelper("diag")
+    if isinstance(diagonal, np.ndarray):
+        diagonal = assign(diagonal)
     return helper.apply("diag", {"Diagonal": diagonal}, dtype=diagonal.dtype)
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-import hpcdist.ops  # noqa: F401  (fills the table of operators)
+import hpcdist as fluid
+from hpcdist import layers
 from hpcdist.errors import FeedError, GraphError, HpcdistError
 from hpcdist.executor.analysis import find_views, select_live
 from hpcdist.executor.backend import CPUPlace, backend_of
@@ -114,6 +115,28 @@ def test_a_feed_that_does_not_fit_is_refused(ready, feed, message):
     exe, main, scope = ready
     with pytest.raises(FeedError, match=message):
         exe.run(main, feed=feed, fetch_list=["loss"], scope=scope)
+
+
+def test_layers_data_may_be_fed_other_extents_than_declared():
+    """Fluid checks those of `fluid.data` only: images of many sizes go through one Program."""
+    with fluid.program_guard(Program(), Program()):
+        image = layers.data("image", [1, 4, 4])
+        found = layers.pool2d(image, pool_type="avg", global_pooling=True)
+        fixed = layers.data("fixed", [2, 3], append_batch_size=False)
+        sums = layers.reduce_sum(fixed)
+        product = layers.mul(fixed, layers.ones([3, 1], "float32"))
+        strict = layers.mean(fluid.data("strict", [2, 3]))
+        exe = Executor()
+        for size in (4, 6):
+            (mean,) = exe.run(feed={"image": np.ones((2, 1, size, 5), "f4")}, fetch_list=[found])
+            np.testing.assert_array_equal(mean.ravel(), [1, 1])
+        assert exe.run(feed={"fixed": np.ones((3, 3), "f4")}, fetch_list=[sums]) == [9]
+        with pytest.raises(FeedError, match=r"'fixed': expected float32\[2, 3\], got .*\[2, 4\]"):
+            exe.run(feed={"fixed": np.ones((2, 4), "f4")}, fetch_list=[product])
+        with pytest.raises(FeedError, match="'strict': expected"):
+            exe.run(feed={"strict": np.ones((3, 3), "f4")}, fetch_list=[strict])
+        image.block.var("strict").desc.set_need_check_feed(False)
+        assert exe.run(feed={"strict": np.ones((3, 3), "f4")}, fetch_list=[strict]) == [1]
 
 
 def test_what_a_program_has_no_variable_for_is_left_out_with_a_warning(ready):

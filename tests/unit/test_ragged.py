@@ -303,3 +303,12 @@ def test_a_part_of_a_tensor_keeps_its_dimensions_as_in_fluid():
     with pytest.raises(IndexError):
         tensor[3]
     assert len(list(tensor)) == 3
+
+
+def test_lengths_have_as_many_rows_as_there_are():
+    tensor = fluid.core.LoDTensor()
+    tensor.set(np.zeros((5, 2)), None)
+    with pytest.raises(FeedError, match="4 rows together, the tensor has 5"):
+        tensor.set_recursive_sequence_lengths([[2, 2]])
+    tensor.set_recursive_sequence_lengths([[2, 3]])
+    assert tensor.lod() == [[0, 2, 5]]

@@ -17,7 +17,7 @@ from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.device import on_host
 from hpcdist.errors import FeedError
 from hpcdist.executor.control import Binding, Feed, Fetched
-from hpcdist.executor.executor import as_host
+from hpcdist.executor.fed import as_host
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator

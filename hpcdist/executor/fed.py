@@ -1,0 +1,115 @@
+"""What is fed: host arrays, checked against the variables that they are for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError, GraphError
+from hpcdist.executor.analysis import lengths_read
+from hpcdist.graph.lod import Lod
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.variable import Variable
+from hpcdist.lod_tensor import LoDTensor
+
+
+def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
+    known = program.global_block().vars
+    data = [n for n, v in known.items() if v.is_data and not n.startswith("@")]
+    for name in feed.keys() - known.keys():
+        warnings.warn(
+            f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
+            f"pruned); its data variables are {data}",
+            stacklevel=4,
+        )
+    return {name: value for name, value in feed.items() if name in known}
+
+
+def plain(value: Any) -> Any:
+    """Return the array of a LoDTensor that has rows and no sequences; anything else as it is."""
+    if type(value) is LoDTensor and value.sequences is None and value.value is not None:
+        return value.value if value.value.size else value
+    return value
+
+
+def as_host(name: str, value: Any, program: Program) -> np.ndarray:
+    """Turn a list, a number or a tensor into an array of the variable's dtype."""
+    var = program.global_block().vars.get(name)
+    if isinstance(value, (bool, int, float, np.generic)):
+        value = [value]  # one number is an array of one, as in Fluid
+    if isinstance(value, (list, tuple)) and var is not None:
+        try:
+            return np.asarray(value, dtype=var.dtype)
+        except ValueError as error:
+            raise FeedError(f"feed {name!r}: not an array of {var.dtype}: {error}") from None
+    if isinstance(value, LoDTensor):
+        if var is not None and not len(value):
+            return np.array(value, var.dtype)  # the dtype of no items at all is nobody's choice
+        return np.asarray(value.value)
+    return np.asarray(value)
+
+
+def ragged_key(name: str, value: np.ndarray, lod: Lod) -> Any:
+    """What a Program is compiled for: numbers of sequences, not of rows."""
+    return name, tuple(map(len, lod.offsets)), value.shape[1:], value.dtype
+
+
+def fed_metas(
+    program: Program, values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]
+) -> dict[str, Meta]:
+    metas = {n: _fed_meta(program, n, value, lods.get(n)) for n, value in values.items()}
+    for name in lengths_read(program.global_block(), values):
+        lengths = Lod.of_lengths([values[name].reshape(-1)])
+        metas[name] = replace(metas[name], lengths=lengths)
+    return metas
+
+
+def _fed_meta(program: Program, name: str, value: np.ndarray, lod: Lod | None) -> Meta:
+    """Check one fed array against its variable; FeedError says what fits."""
+    var = program.global_block().vars[name]
+    if lod is not None and lod.rows != len(value):
+        raise FeedError(
+            f"feed {name!r}: its sequences have {lod.rows} rows together, got {len(value)} rows"
+        )
+    if value.dtype.name != var.dtype:
+        raise FeedError(
+            f"feed {name!r}: expected {_declared_as(var)}, "
+            f"got {value.dtype.name}{list(value.shape)}; convert it with .astype({var.dtype!r})"
+        )
+    if len(value.shape) != len(var.shape) or (var.checks_feed and not _fits(var, value)):
+        raise FeedError(
+            f"feed {name!r}: expected {_declared_as(var)}, got shape {list(value.shape)}"
+        )
+    return Meta(value.shape, var.dtype, lod=lod)
+
+
+def _declared_as(var: Variable) -> str:
+    return f"{var.dtype}{list(var.shape)}"
+
+
+def _fits(var: Variable, value: np.ndarray) -> bool:
+    """Tell whether an array has the extents that its variable was declared with."""
+    return all(want in (-1, got) for want, got in zip(var.shape, value.shape))
+
+
+def of_other_extents(
+    program: Program, values: Mapping[str, np.ndarray], error: GraphError
+) -> FeedError | None:
+    """Return an error that names what was fed with other extents than declared, if anything was.
+
+    `layers.data` lets them differ, as in Fluid: images of other sizes, a last batch that is small.
+    """
+    known = program.global_block().vars
+    for name, value in values.items():
+        if not _fits(known[name], value):
+            return FeedError(
+                f"feed {name!r}: expected {_declared_as(known[name])}, got shape "
+                f"{list(value.shape)}, for which the program cannot run: {error}"
+            )
+    return None

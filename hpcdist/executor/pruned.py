@@ -1,0 +1,102 @@
+"""What a ``fetch_list`` asks for: values, and updates; and a Program cut to what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcdist.errors import FeedError, GraphError, GraphTypeError
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.program import Program, ProgramCache
+from hpcdist.graph.roles import Role
+
+
+def asked_for(fetch_list: Any) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
+    """Return the names of the values and the updates that a ``fetch_list`` asks for.
+
+    Updates are operators, lists of them, or pairs (operators, anything), as ``minimize`` returns.
+    FeedError for what is neither, GraphTypeError for an operator that is no update.
+    """
+    if fetch_list is None:
+        return (), ()
+    if isinstance(fetch_list, str) or not isinstance(fetch_list, (list, tuple)):
+        fetch_list = [fetch_list]
+    if all(type(f) is str for f in fetch_list):  # that of a step, mostly
+        return tuple(fetch_list), ()
+    names: list[str] = []
+    updates: list[Operator] = []
+    for item in fetch_list:
+        if isinstance(item, tuple) and item and isinstance(item[0], (list, tuple)):
+            item = item[0]
+        if isinstance(item, (list, tuple)):
+            inner, more = asked_for(item)
+            names += inner
+            updates += more
+        elif isinstance(item, Operator):
+            updates.append(item)
+        elif isinstance(item, str) or hasattr(item, "name"):
+            names.append(item if isinstance(item, str) else item.name)
+        else:
+            raise FeedError(f"fetch_list: expected Variables or names, got {fetch_list!r}")
+    for op in updates:
+        if not op.role & Role.OPTIMIZE:
+            raise GraphTypeError(f"fetch_list: {op} updates no parameter, so it is not fetched")
+    return tuple(names), tuple(updates)
+
+
+class PrunedPrograms:
+    """Programs cut to what is asked for, kept with those that they are cut from."""
+
+    def __init__(self) -> None:
+        self._programs: ProgramCache[dict[Any, Program]] = ProgramCache()
+
+    def of_this_run(
+        self,
+        program: Program,
+        feed: Mapping[str, Any],
+        fetches: Sequence[str],
+        updates: Sequence[Operator],
+    ) -> tuple[Program, dict[str, Any]]:
+        """Return the Program that computes what is asked for, and what it is fed.
+
+        It is the given one if that does nothing more that lasts, so a job runs it as ever.
+        """
+        forms = self._programs.of(program, dict)
+        key = (tuple(sorted(feed)), tuple(fetches), tuple(map(id, updates)))
+        if key not in forms:
+            forms[key] = _pruned(program, feed, fetches, updates)
+        cut = forms[key]
+        known = cut.global_block().vars
+        return cut, {name: value for name, value in feed.items() if name in known}
+
+    def refuse_another(
+        self, program: Program, fetches: Sequence[str], updates: Sequence[Operator]
+    ) -> None:
+        """Refuse to cut the Program of a CompiledProgram, unless nothing would be cut."""
+        cut, _ = self.of_this_run(program, {}, fetches, updates)
+        if cut is not program:
+            raise GraphError(
+                "Executor.run: a CompiledProgram is not pruned; run the Program itself with "
+                "use_prune or some of its updates in fetch_list"
+            )
+
+
+def _pruned(
+    program: Program, feed: Mapping[str, Any], fetches: Sequence[str], updates: Sequence[Operator]
+) -> Program:
+    block = program.global_block()
+    for op in updates:
+        if op.block.program is not program:
+            raise GraphError(f"fetch_list: {op} is not in the Program that is run")
+    wanted = list(updates) or [op for op in block.ops if op.role & Role.OPTIMIZE]
+    cut = program._prune_with_input(list(feed), [*fetches, *wanted])
+    if any(name in feed for op in block.ops for name in op.output_arg_names):
+        return cut
+    return program if _lasting(program) == _lasting(cut) else cut
+
+
+def _lasting(program: Program) -> list[tuple[str, ...]]:
+    """Return what the operators write that write something that outlives the run."""
+    block = program.global_block()
+    kept = {name for name, var in block.vars.items() if var.persistable}
+    return [names for op in block.ops if kept & {*(names := tuple(op.output_arg_names))}]
