@@ -69,9 +69,9 @@ def _operator(op: Operator, role: str) -> OperatorFacts:
 
 
 def _parameter(var: Variable) -> ParameterFacts:
-    size = math.prod(var.shape) if min(var.shape, default=0) >= 0 else 0  # a table's rows come
-    nbytes = size * np.dtype(var.dtype).itemsize
-    return ParameterFacts(var.name, var.shape, nbytes)
+    shape = tuple(None if size < 0 else size for size in var.shape)  # a table's rows come
+    size = math.prod(size or 0 for size in shape)
+    return ParameterFacts(var.name, shape, size * np.dtype(var.dtype).itemsize)
 
 
 def _moved(compiled: Compiled) -> tuple[Moved, ...]:

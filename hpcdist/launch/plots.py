@@ -77,14 +77,8 @@ def curves(
         _text(WIDTH - MARGIN, CURVE_HEIGHT - 12, f"{right:.4g}", "end"),
         _text(WIDTH / 2, CURVE_HEIGHT - 12, f"{up} by {across}", "middle"),
     ]
-    if len(drawn) > 1:
-        x = float(MARGIN)
-        for number, name in enumerate(drawn):
-            texts.append(_rect(x, CURVE_HEIGHT + 2, 12, 12, COLOURS[number % len(COLOURS)], ""))
-            texts.append(_text(x + 16, CURVE_HEIGHT + 13, name))
-            x += 30 + 7.2 * len(name)
-    height = CURVE_HEIGHT + (20 if len(drawn) > 1 else 0)
-    return _svg(height, "".join(parts + texts))
+    key, bottom = _key([*drawn], MARGIN, CURVE_HEIGHT + 2) if len(drawn) > 1 else ("", CURVE_HEIGHT)
+    return _svg(bottom, "".join([*parts, *texts, key]))
 
 
 def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -106,12 +100,21 @@ def bars(labels: Sequence[str], shares: Sequence[Mapping[str, float]], order: Se
             title = f"{label}: {name} {parts.get(name, 0.0):.1%}"
             drawn.append(_rect(x, i * ROW + 3, width, ROW - 6, colours[name], title))
             x += width
-    y, x = len(labels) * ROW + 6, 0.0
-    for name in names:
-        drawn.append(_rect(x, y, 12, 12, colours[name], ""))
+    key, height = _key(names, 0, len(labels) * ROW + 6)
+    return _svg(height + 6, "".join([*drawn, key]))
+
+
+def _key(names: Sequence[str], left: float, top: float) -> tuple[str, float]:
+    """Return what names the colours, in as many rows as it takes, and where it ends."""
+    drawn, x, y = [], float(left), float(top)
+    for number, name in enumerate(names):
+        width = 30 + 7.2 * len(name)
+        if x > left and x + width > WIDTH:
+            x, y = float(left), y + 18
+        drawn.append(_rect(x, y, 12, 12, COLOURS[number % len(COLOURS)], ""))
         drawn.append(_text(x + 16, y + 11, name))
-        x += 30 + 7.2 * len(name)
-    return _svg(y + 24, "".join(drawn))
+        x += width
+    return "".join(drawn), y + 18
 
 
 def time_line(step: StepTimes, path: Sequence[PathSegment], ranks: Sequence[RankOfJob]) -> str:

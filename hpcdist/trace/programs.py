@@ -26,11 +26,18 @@ class OperatorFacts:
 
 @dataclass(frozen=True)
 class ParameterFacts:
-    """A parameter, or a piece of one, that a Program's optimizer moves."""
+    """A parameter, or a piece of one, that a Program's optimizer moves.
+
+    ``shape``: None for the rows of a table, of which there may be any number.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     nbytes: int
+
+    @property
+    def extents(self) -> str:
+        return " x ".join("any" if size is None else str(size) for size in self.shape)
 
 
 @dataclass(frozen=True)

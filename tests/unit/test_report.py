@@ -22,7 +22,7 @@ import hpcdist as fluid
 from hpcdist.errors import TraceError
 from hpcdist.executor.described import described
 from hpcdist.graph.registry import lookup, own_attrs
-from hpcdist.launch import graphs, job_report
+from hpcdist.launch import graphs, job_report, plots
 from hpcdist.trace import critical_path, files, rates, summary
 from hpcdist.trace.advice import advise
 from hpcdist.trace.events import EVENT, Cause, EventKind
@@ -354,6 +354,26 @@ def test_programs_are_written_and_read_as_they_were(tmp_path):
     assert {op.role for op in trains.operators} == {"forward", "backward", "exchange"}
     assert (trains.kind, serves.kind) == ("trains", "serves")
     assert sum(parameter.nbytes for parameter in serves.parameters) in (4 * 1200, 4 * 301)
+
+
+def test_a_table_of_any_number_of_rows_is_written_and_read():
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        ids = fluid.data("ids", [None, 1], "int64")
+        rows = fluid.embedding(ids, [-1, 4], is_sparse=True, is_distributed=True, param_attr="t")
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(rows))
+        t = fluid.DistributeTranspiler()
+        t.transpile(0, pservers="a:1,b:1", trainers=3)
+        serves = described(t.get_pserver_program("a:1"))
+    (table,) = serves.parameters
+    assert (table.shape, table.extents, table.nbytes) == ((None, 4), "any x 4", 0)
+    assert from_plain(json.loads(json.dumps(serves.plain()))) == serves
+
+
+def test_a_key_of_many_names_takes_several_rows():
+    names = [f"a long cause of waits {k}" for k in range(9)]
+    drawn = plots.bars(["rank 0"], [dict.fromkeys(names, 0.1)], names)
+    keys = [float(x) for x in re.findall(r'<text x="([0-9.]+)" [^>]*>a long', drawn)]
+    assert len(keys) == 9 and max(keys) + 7 * len(names[0]) < plots.WIDTH
 
 
 @pytest.mark.parametrize(
