@@ -11,7 +11,7 @@ import json
 import os
 
 import numpy as np
-from train import of_role, train
+from train import of_role, place, train
 
 if os.environ.get("BENCHMARK_API") == "fluid":
     import paddle.fluid as fluid
@@ -106,12 +106,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--place", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--parquet", help="a file that `written` has written: feed from it")
     parser.add_argument("--keep", action="store_true", help="read all of it before the first step")
     options = parser.parse_args()
     fluid.default_startup_program().random_seed = 7
     loss = network(distributed=os.environ.get("BENCHMARK_API") != "fluid")
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place(options.place))
     program, trainer = of_role(exe)
     if program is None:
         return

@@ -19,6 +19,12 @@ else:
     import hpcdist as fluid
 
 
+def place(name):
+    """Return the place of a process: "cpu", or "gpu", the one that a launcher chose for it."""
+    selected = int(os.environ.get("FLAGS_selected_gpus") or 0)
+    return fluid.CPUPlace() if name == "cpu" else fluid.CUDAPlace(selected)
+
+
 def network(case, distributed=lambda optimizer: optimizer):
     """Return the loss, mean squared error, of a perceptron; minimize it with SGD."""
     weight = fluid.ParamAttr(initializer=fluid.initializer.Constant(case.weight))
@@ -95,11 +101,12 @@ def main():
     parser.add_argument("--case", choices=sorted(CASES), default="linreg")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--place", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--plain", action="store_true", help="leave the rest to the launcher")
     options = parser.parse_args()
     case = CASES[options.case]
     loss = network(case)
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place(options.place))
     if options.plain:
         program, trainer = fluid.default_main_program(), int(os.environ["PADDLE_TRAINER_ID"])
         own = [batches(case, k) for k in range(int(os.environ["PADDLE_TRAINERS"]))]

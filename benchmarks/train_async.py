@@ -17,7 +17,7 @@ import paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler as dis
 from cases import CASES, batches
 from paddle.fluid.incubate.fleet.base import role_maker
 from paddle.fluid.incubate.fleet.parameter_server.distribute_transpiler import fleet
-from train import network
+from train import network, place
 
 
 def train(exe, program, loss, feeds, options, nap_s):
@@ -49,6 +49,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--slow-ms", type=float, default=0.0)
+    parser.add_argument("--place", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--results", required=True, help="the folder to write to")
     options = parser.parse_args()
     case = CASES[options.case]
@@ -60,7 +61,7 @@ def main():
         fleet.init_server()
         fleet.run_server()
         return
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place(options.place))
     fleet.init_worker()
     exe.run(fleet.startup_program)
     trainer = fleet.worker_index()

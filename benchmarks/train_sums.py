@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from cases import CASES, batches
-from train import network, train
+from train import network, place, train
 
 import hpcdist as fluid
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--case", choices=sorted(CASES), default="mlp")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup", type=int, default=10)
+    parser.add_argument("--place", choices=("cpu", "gpu"), default="cpu")
     options = parser.parse_args()
     case = CASES[options.case]
     loss = network(case)
@@ -46,9 +47,10 @@ def main() -> None:
     transpiler = fluid.DistributeTranspiler(config)
     own = os.environ["PADDLE_CURRENT_ENDPOINT"]
     transpiler.transpile(trainer, trainers=endpoints, current_endpoint=own)
-    fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
+    fluid.Executor(place(options.place)).run(fluid.default_startup_program())
+    trainers = len(endpoints.split(","))
     executor = fluid.ParallelExecutor(
-        False, loss.name, num_trainers=len(endpoints.split(",")), trainer_id=trainer
+        options.place == "gpu", loss.name, num_trainers=trainers, trainer_id=trainer
     )
     feeds = itertools.cycle([{"x": x, "y": y} for x, y in batches(case, trainer)])
     runner = Runner(executor)

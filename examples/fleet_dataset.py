@@ -8,6 +8,7 @@ on its part. Worker 0 prints how well clicks of other files are told apart. The 
 from a seed, in a directory of this process's own.
 """
 
+import argparse
 import os
 import shlex
 import sys
@@ -66,6 +67,14 @@ def dataset_of(kind, variables, files):
     return dataset
 
 
+def place():
+    """Return where this worker computes: on the CPU, or the GPU that the launcher chose for it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--place", choices=("cpu", "gpu"), default="cpu")
+    selected = int(os.environ.get("FLAGS_selected_gpus") or 0)
+    return fluid.CPUPlace() if parser.parse_args().place == "cpu" else fluid.CUDAPlace(selected)
+
+
 def main(directory):
     """Serve, or train and print."""
     fleet.init(role_maker.PaddleCloudRoleMaker())
@@ -77,7 +86,7 @@ def main(directory):
         fleet.init_server()
         fleet.run_server()
         return
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place())
     fleet.init_worker()
     exe.run(fleet.startup_program)
     *files, kept = write_files(directory)

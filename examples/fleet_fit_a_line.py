@@ -7,6 +7,9 @@ Every worker trains on its rows of each batch and prints the loss of these: the 
 what one process prints. Servers end when all workers have stopped.
 """
 
+import argparse
+import os
+
 import numpy as np
 import paddle.fluid as fluid
 import paddle.fluid.incubate.fleet.base.role_maker as role_maker
@@ -36,6 +39,14 @@ def rows_of(step, worker, workers):
     return {"x": x[worker::workers], "y": y[worker::workers]}
 
 
+def place():
+    """Return where this worker computes: on the CPU, or the GPU that the launcher chose for it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--place", choices=("cpu", "gpu"), default="cpu")
+    selected = int(os.environ.get("FLAGS_selected_gpus") or 0)
+    return fluid.CPUPlace() if parser.parse_args().place == "cpu" else fluid.CUDAPlace(selected)
+
+
 def main():
     """Serve, or train and print this worker's losses."""
     fleet.init(role_maker.PaddleCloudRoleMaker())
@@ -48,7 +59,7 @@ def main():
         fleet.init_server()
         fleet.run_server()
         return
-    exe = fluid.Executor(fluid.CPUPlace())
+    exe = fluid.Executor(place())
     fleet.init_worker()
     exe.run(fleet.startup_program)
     for step in range(STEPS):

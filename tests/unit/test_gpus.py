@@ -12,6 +12,7 @@ import hpcdist as fluid
 from hpcdist.comm.cluster import Cluster
 from hpcdist.comm.loopback import world
 from hpcdist.launch import gpus
+from tests.jobs import ROOT
 from tests.threads import run_threads
 
 
@@ -105,6 +106,17 @@ def test_places_by_name(monkeypatch):
     assert fluid.place("gpu") == fluid.CUDAPlace(0)
     with pytest.raises(ValueError, match="expected cpu or gpu, got 'tpu'"):
         fluid.place("tpu")
+
+
+SCRIPTS = [path for path in (ROOT / "examples").glob("*.py") if ".minimize(" in path.read_text()]
+SCRIPTS += [ROOT / "benchmarks" / f"{name}.py" for name in ("gpu", "train", "train_async")]
+SCRIPTS += [ROOT / "benchmarks" / f"{name}.py" for name in ("train_sums", "ctr_train")]
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS), ids=lambda path: path.name)
+def test_a_script_that_trains_takes_a_place(path):
+    script = path.read_text()
+    assert '"--place"' in script and "Executor(fluid.CPUPlace())" not in script
 
 
 def test_cupy_that_finds_no_libraries_of_cuda_sees_no_gpu(monkeypatch, tmp_path):
