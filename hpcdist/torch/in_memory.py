@@ -26,7 +26,7 @@ LINE = 4096  # before a rank's buffers: what it tells the others
 CHUNK = 2**21  # bytes of a buffer: few meetings, and all of it in the second-level cache
 HALF = CHUNK // 2
 SLEPT = 3  # of what a rank tells: the latest phase in which it has slept
-WHOLE_TO = 2**14  # bytes up to which every rank reduces all of a vector
+WHOLE_TO = 2**14  # bytes up to which every one of several ranks reduces all of a vector
 
 
 class HostMemory:
@@ -216,11 +216,15 @@ def reduce(
 def all_reduce(memory: HostMemory, vector: torch.Tensor, reduction: TensorReduction) -> Steps:
     """Overwrite every rank's ``vector`` with the reduction of all."""
     dtype, rank, size = vector.dtype, memory.rank, memory.size
-    if vector.nbytes <= WHOLE_TO:
-        rows = memory.rows(dtype, vector.numel())
-        rows[rank].copy_(reduction.prepare(vector))
-        yield memory.meet()
-        reduction.fold(rows, vector)
+    if size == 2 or vector.nbytes <= WHOLE_TO:
+        # Of two ranks each reduces all: it costs no more than to fetch the other's half of the
+        # results, and takes half as many phases.
+        for part in pieces(vector, CHUNK):
+            rows, own = memory.rows(dtype, part.numel()), reduction.prepare(part)
+            rows[rank].copy_(own)
+            yield memory.meet()
+            rows[rank] = own
+            reduction.fold(rows, part)
         return
     # Each rank reduces a share of a piece, of which it needs no copy. In the phase in which they
     # tell their shares' results, in the second half of the buffers, they give the next piece in the
