@@ -99,8 +99,8 @@ class Embedding(TableModule):
     """As `torch.nn.Embedding`: ids of any shape [...] give rows float32 [..., embedding_dim]."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        rows = self._rows(self.flat(input))
-        return rows.view(*input.shape, self.embedding_dim)
+        # A copy, which scripts may change in place: rows are a leaf of autograd's.
+        return self._rows(self.flat(input)).view(*input.shape, self.embedding_dim).clone()
 
 
 class EmbeddingBag(TableModule):
@@ -137,6 +137,9 @@ class EmbeddingBag(TableModule):
         """
         ids = self.flat(input)
         rows = self._rows(ids)
+        plain = offsets is None and per_sample_weights is None and self.padding_idx is None
+        if plain and not self.include_last_offset and input.dim() == 2 and input.shape[1] == 1:
+            return rows.clone()  # bags of one id: torch's sort them for their gradients
         places = torch.arange(len(ids))
         padding = None
         if self.padding_idx is not None:

@@ -124,6 +124,22 @@ def test_embedding_bag_trains_as_torchs(mode):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("make", [ours.Embedding, ours.EmbeddingBag])
+def test_what_is_looked_up_may_be_changed_in_place(make):
+    rank_and_size()
+    module = make(None, 2, initial=Initial("constant", 1.0))
+    optimizer = ours.TableOptimizer(module, "SGD", lr=1.0)
+    ids = torch.tensor([[3], [-5]])
+    bags = module(ids)
+    bags.mul_(3.0)
+    assert bags.flatten().tolist() == [3.0] * 4
+    bags.sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert module(ids).flatten().tolist() == [1.0 - 3.0] * 4
+
+
+@pytest.mark.mpi
 def test_gradients_add_up_until_the_step_and_only_looked_up_rows_move():
     rank, size = rank_and_size()
     module = ours.Embedding(None, 2, initial=Initial("constant", 1.0))
