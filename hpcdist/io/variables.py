@@ -31,6 +31,7 @@ from hpcdist.executor.compiled_program import CompiledProgram
 from hpcdist.executor.control import Peers
 from hpcdist.executor.merging import merge_state
 from hpcdist.executor.scope import Scope, global_scope
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.io.selection import (
     Predicate,
@@ -238,7 +239,7 @@ def _received(program: Program, name: str) -> bool:
     return any(op.type == "recv" and name in _parameters(op) for op in program.global_block().ops)
 
 
-def _parameters(op: Any) -> list[str]:
+def _parameters(op: Operator) -> list[str]:
     return op.attrs.get("op_role_var", [])[:1] + op.output("Out")
 
 

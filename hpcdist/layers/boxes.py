@@ -296,6 +296,8 @@ def detection_output(
 ) -> Any:
     """Decode boxes, and keep those that no better one of their class overlaps.
 
+    ``loc`` [N, M, 4] are codes of the M boxes ``prior_box`` [M, 4], ``scores`` [N, M, classes]
+    before softmax. Returns what `multiclass_nms` does; with ``return_index`` also int32 places.
     As in Fluid, the background is class 0 and nms_eta 1, whatever is given.
     """
     decoded = box_coder(prior_box, prior_box_var, loc, "decode_center_size")
@@ -316,7 +318,10 @@ def where(condition: Variable) -> Variable:
 
 
 def nonzero(input: Variable, as_tuple: bool = False) -> Any:
-    """Return the places of what is not zero, as one value or one for each dimension."""
+    """Return the places of what is not zero: int64 [n, dimensions], in row-major order.
+
+    With ``as_tuple`` an int64 [n, 1] for each dimension. Only the step knows n; CPUPlace only.
+    """
     helper = LayerHelper("nonzero")
     kind = {"in_dtype": input.dtype, "out_dtype": "bool"}
     places = where(helper.apply("cast", {"X": input}, kind, dtype="bool"))

@@ -48,7 +48,7 @@ class Distribution:
     """What distributions share."""
 
     def sample(self, shape: list[int], seed: int = 0) -> Variable:
-        """Draw values of a shape, put before that of the parameters."""
+        """Draw values: ``shape`` is put before that of the parameters; ``seed`` 0: unseeded."""
         raise NotImplementedError
 
     def entropy(self) -> Variable:

@@ -221,7 +221,7 @@ def add_position_encoding(
 
 # -- about values ----------------------------------------------------------------------------------
 def rank(input: Variable) -> Variable:
-    """Return the number of dimensions."""
+    """Return the number of dimensions: int32 of shape (1,)."""
     return assign(np.array([len(input.shape)], "int32"))
 
 

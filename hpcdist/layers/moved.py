@@ -67,7 +67,11 @@ def flip(input: Variable, dims: Ints, name: str | None = None) -> Variable:
 def temporal_shift(
     x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
 ) -> Variable:
-    """Shift a part of the channels one frame forth, and as many back; a video has seg_num rows."""
+    """Shift channels between the frames of videos [videos * seg_num, channels, height, width].
+
+    The first ``shift_ratio`` of the channels come from the frame before, as many from the frame
+    after, zeros where there is none (Lin et al., 2019). Shape and dtype stay.
+    """
     return _apply("temporal_shift", x, name, seg_num=seg_num, shift_ratio=float(shift_ratio))
 
 
@@ -91,7 +95,11 @@ def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variabl
 
 
 def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
-    """Keep the upper triangle of matrices, from a diagonal on; the rest is 0."""
+    """Keep the upper triangle of matrices [..., rows, columns]; the rest is 0.
+
+    ``diagonal`` > 0 begins that many places to the right of the main one. Shape and dtype stay.
+    Raises GraphError for fewer than 2 dimensions.
+    """
     return _apply("tril_triu", input, name, diagonal=diagonal, lower=False)
 
 
@@ -168,7 +176,11 @@ def crop(
 def crop_tensor(
     x: Variable, shape: Any = None, offsets: Any = None, name: str | None = None
 ) -> Variable:
-    """Cut out a piece of a shape (-1: all that is left) at offsets (0)."""
+    """Return the piece of ``shape`` (-1: all that is left) that begins at ``offsets`` (default 0).
+
+    Both have an integer for each dimension of ``x``; the dtype stays. Raises GraphError if the
+    piece reaches beyond ``x``.
+    """
     attrs = {
         "shape": _ints("crop_tensor", "shape", list(x.shape) if shape is None else shape),
         "offsets": _ints("crop_tensor", "offsets", offsets or [0] * len(x.shape)),
@@ -207,7 +219,10 @@ def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variabl
 
 
 def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
-    """Make channels of the pixels of every block."""
+    """Make channels of the pixels of every block of ``blocksize`` by ``blocksize``.
+
+    [N, C, H, W] becomes [N, C * blocksize^2, H / blocksize, W / blocksize], in Fluid's order.
+    """
     return _apply("space_to_depth", x, name, blocksize=blocksize)
 
 

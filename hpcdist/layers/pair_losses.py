@@ -38,7 +38,10 @@ def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Varia
 def rank_loss(
     label: Variable, left: Variable, right: Variable, name: str | None = None
 ) -> Variable:
-    """Return log(1 + exp(left - right)) - label (left - right); label: left ranks higher."""
+    """Return log(1 + exp(left - right)) - label (left - right) (RankNet, Burges et al., 2005).
+
+    All are floats [rows, 1]: two scores, and a label, 1 where ``left`` ranks higher, else 0.
+    """
     inputs = {"Label": label, "Left": left, "Right": right}
     return LayerHelper("rank_loss", name).apply("rank_loss", inputs, dtype=left.dtype)
 

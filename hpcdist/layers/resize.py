@@ -96,7 +96,10 @@ def resize_bilinear(
     align_mode: int = 1,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Append `image_resize` with ``resample="BILINEAR"``."""
+    """Append `image_resize` with ``resample="BILINEAR"``: images [N, C, height, width].
+
+    Arguments and errors are those of `image_resize`.
+    """
     how = (actual_shape, align_corners, align_mode, data_format)
     return image_resize(input, out_shape, scale, name, "BILINEAR", *how)
 
@@ -111,7 +114,10 @@ def resize_trilinear(
     align_mode: int = 1,
     data_format: str = "NCDHW",
 ) -> Variable:
-    """Append `image_resize` with ``resample="TRILINEAR"``."""
+    """Append `image_resize` with ``resample="TRILINEAR"``: volumes [N, C, D, H, W].
+
+    Arguments and errors are those of `image_resize`.
+    """
     how = (actual_shape, align_corners, align_mode, data_format)
     return image_resize(input, out_shape, scale, name, "TRILINEAR", *how)
 
@@ -125,7 +131,10 @@ def resize_nearest(
     align_corners: bool = True,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Append `image_resize` with ``resample="NEAREST"``."""
+    """Append `image_resize` with ``resample="NEAREST"``: images [N, C, height, width].
+
+    Arguments and errors are those of `image_resize`.
+    """
     how = (actual_shape, align_corners, 1, data_format)
     return image_resize(input, out_shape, scale, name, "NEAREST", *how)
 

@@ -183,7 +183,12 @@ def sampled_softmax_with_cross_entropy(
     customized_probabilities: Variable | None = None,
     seed: int = 0,
 ) -> Variable:
-    """Return the cross entropy of labels among themselves and ``num_samples`` drawn classes."""
+    """Return the cross entropy of labels among themselves and ``num_samples`` drawn classes.
+
+    ``logits`` [rows, classes], ``label`` int64 [rows, num_true]; the result is [rows, 1], a mean
+    over the labels of a row. Raises GraphError if ``use_customized_samples`` lacks the samples or
+    their probabilities.
+    """
     helper = LayerHelper("sample_logits")
     inputs = {"Logits": logits, "Labels": label}
     if use_customized_samples:

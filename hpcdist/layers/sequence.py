@@ -98,7 +98,11 @@ def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
 
 
 def sequence_reshape(input: Variable, new_dim: int) -> Variable:
-    """Cut each sequence's numbers into rows of ``new_dim``."""
+    """Cut the numbers of each sequence into rows of ``new_dim``: [rows, width] to [.., new_dim].
+
+    Sequences get longer or shorter by width / new_dim; the dtype stays. Raises GraphError if the
+    numbers of a sequence do not divide.
+    """
     helper = LayerHelper("sequence_reshape")
     return helper.apply("sequence_reshape", {"X": input}, {"new_dim": new_dim}, dtype=input.dtype)
 

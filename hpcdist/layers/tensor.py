@@ -276,7 +276,10 @@ def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Va
 
 
 def unsqueeze(input: Variable, axes: int | Sequence[int], name: str | None = None) -> Variable:
-    """Insert dimensions of extent 1."""
+    """Insert dimensions of extent 1 at ``axes``, places in the result; the dtype stays.
+
+    The axes are integers: a Variable is refused with GraphError.
+    """
     refuse_variables("unsqueeze", "axes", axes)
     given = [axes] if isinstance(axes, int) else list(axes)
     return _reshaping(LayerHelper("unsqueeze2", name), "unsqueeze2", input, {"axes": given})

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
@@ -196,7 +197,7 @@ unary("ceil", "ceil", "", _flat_grad)
 unary("round", "rint", "", _flat_grad)
 
 
-def _sign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _sign_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {"scale": 0.0})]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, linear, not_on_rows, shifted
 from hpcdist.graph.values import ARRAY
@@ -62,7 +63,7 @@ def _sum_bind(xp: Any, xs: list[Any], out: Any) -> Callable[[], Any]:
     return in_sequence(steps)
 
 
-def _sum_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _sum_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     dout = grad_name(op.output("Out")[0])
     return [
         GradOp("scale", {"X": [dout]}, {"Out": [grad_name(x)]}, {"scale": 1.0})
@@ -107,7 +108,7 @@ def _scale_bind(
     return in_sequence(steps)
 
 
-def _scale_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _scale_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     attrs = {"scale": op.attr("scale"), "bias": 0.0, "bias_after_scale": True}
     return [GradOp("scale", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, attrs)]

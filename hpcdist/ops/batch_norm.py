@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows, each_row
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
@@ -278,7 +279,7 @@ def grad_of(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
     by_batch = grad_by(type, signature.replace("Mean?, Variance?, ", ""))
     by_running = grad_by(type, signature)
 
-    def grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    def grad(op: Operator, wanted: Wanted) -> list[GradOp]:
         if op.attrs.get("is_test"):
             raise GraphError(
                 f"{op.output('Y')[0]!r} is normalized with is_test=True, which has no gradient; to "

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
 from hpcdist.graph.rows import Treatment
 
@@ -78,7 +79,7 @@ def grad_by(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
     """
     inputs, outputs = parse_signature(signature)
 
-    def grad(op: Any, wanted: Wanted) -> list[GradOp]:
+    def grad(op: Operator, wanted: Wanted) -> list[GradOp]:
         taken = {slot.name: _names(op, slot) for slot in inputs}
         given = {}
         for slot in outputs:
@@ -126,13 +127,13 @@ def define_with_grad(
     )
 
 
-def _names(op: Any, slot: Slot) -> list[str]:
+def _names(op: Operator, slot: Slot) -> list[str]:
     if slot.name.endswith(GRAD_SUFFIX):
         return [grad_name(n) for n in _forward_names(op, slot.name.removesuffix(GRAD_SUFFIX))]
     return _forward_names(op, slot.name)
 
 
-def _forward_names(op: Any, slot: str) -> list[str]:
+def _forward_names(op: Operator, slot: str) -> list[str]:
     return list(op.inputs.get(slot) or op.outputs.get(slot) or [])
 
 

@@ -158,9 +158,11 @@ def _backward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs:
         np.sum(dcandidates, axis=0, out=flat[2 * width :])
 
 
-def _bind(
+def _bound(
+    loop: Any,
     xp: Any,
-    *operands: Any,
+    inputs: Operands,
+    outputs: Operands,
     lods: Lods,
     is_reverse: bool,
     gate_activation: str,
@@ -168,23 +170,16 @@ def _bind(
     origin_mode: bool,
 ) -> Call:
     kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
-    loop = functools.partial(_forward, Steps.of(lods[0], is_reverse), kinds, origin_mode)
-    return run_on_host(xp, loop, operands[:4], operands[4:])
+    steps = Steps.of(lods[0], is_reverse)
+    return run_on_host(xp, functools.partial(loop, steps, kinds, origin_mode), inputs, outputs)
 
 
-def _grad_bind(
-    xp: Any,
-    x: Any,
-    *operands: Any,
-    lods: Lods,
-    is_reverse: bool,
-    gate_activation: str,
-    activation: str,
-    origin_mode: bool,
-) -> Call:
-    kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
-    loop = functools.partial(_backward, Steps.of(lods[0], is_reverse), kinds, origin_mode)
-    return run_on_host(xp, loop, operands[:7], operands[7:])
+def _bind(xp: Any, *operands: Any, **attrs: Any) -> Call:
+    return _bound(_forward, xp, operands[:4], operands[4:], **attrs)
+
+
+def _grad_bind(xp: Any, x: Any, *operands: Any, **attrs: Any) -> Call:
+    return _bound(_backward, xp, operands[:7], operands[7:], **attrs)
 
 
 _GRAD = """Input, H0?, Weight, Bias?, Hidden, BatchGate, BatchResetHiddenPrev, Hidden@GRAD ->

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis
@@ -91,7 +92,7 @@ def _split_bind(
     return _copy_parts(xp, x, outs, split_extents(x.shape[axis], num, sections), axis)
 
 
-def _split_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _split_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     douts = [grad_name(out) for out in op.output("Out")]
     (x,) = op.input("X")
     return [GradOp("concat", {"X": douts}, {"Out": [grad_name(x)]}, {"axis": op.attr("axis")})]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, not_on_rows
 from hpcdist.ops.common import Wanted, same
@@ -25,7 +26,7 @@ def _round(xp: Any, x: Any, out: Any) -> None:
         out[...] = x.astype(xp.float16)
 
 
-def _round_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _round_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     """The gradient of a value in half precision is in half precision, too."""
     (x,), (out,) = op.input("X"), op.output("Out")
     slots = {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops import second
@@ -194,7 +195,7 @@ def _reverse_bind(xp: Any, x: Any, out: Any, axis: Sequence[int]) -> Callable[[]
     return functools.partial(xp.copyto, out, x[index])
 
 
-def _reverse_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _reverse_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     attrs = {"axis": op.attr("axis")}
     return [GradOp("reverse", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, attrs)]

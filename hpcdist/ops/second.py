@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdist.graph.names import EMPTY, grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp
 from hpcdist.ops.common import Wanted
 
@@ -23,7 +24,7 @@ def linear(forward: str, *, x: str = "X", out: str = "Out") -> Rule:
     Slots of the operator other than X are handed on, and its attributes.
     """
 
-    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+    def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         (dout,) = op.input(f"{out}@GRAD")
         (dx,) = op.output(f"{x}@GRAD")
         if not wanted(dout):
@@ -41,7 +42,7 @@ def linear(forward: str, *, x: str = "X", out: str = "Out") -> Rule:
 def joining(forward: str) -> Rule:
     """The gradient of what joins several values ``X*``: they are joined again."""
 
-    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+    def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         (dout,) = op.input("Out@GRAD")
         if not wanted(dout):
             return []
@@ -64,7 +65,7 @@ def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> Rule
     Each is such a product again.
     """
 
-    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+    def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         ((dout,), attrs) = op.input(f"{out}@GRAD"), dict(op.attrs)
         held = {x: op.input(x)[0], y: op.input(y)[0]}
         found = []
@@ -87,7 +88,7 @@ def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> Rule
 def additive(forward: str) -> Rule:
     """The gradient of X + Y or X - Y: dOut, or sums of it, for both."""
 
-    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+    def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         (dout,) = op.input("Out@GRAD")
         if not wanted(dout):
             return []
@@ -100,7 +101,7 @@ def additive(forward: str) -> Rule:
     return rule
 
 
-def of_quotient(op: Any, wanted: Wanted) -> list[GradOp]:
+def of_quotient(op: Operator, wanted: Wanted) -> list[GradOp]:
     """dX = dOut / Y and dY = -dOut Out / Y; with ddX and ddY let W be (ddX - Out ddY) / Y.
 
     Then dOut gets W, Out gets -dOut ddY / Y, and Y gets -dOut W / Y, with sums where they belong.
@@ -136,7 +137,7 @@ def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Rul
     derivative of f' by the value; None where that is 0. ``product``: ddX dOut.
     """
 
-    def rule(op: Any, wanted: Wanted) -> list[GradOp]:
+    def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
         (value,), (dout,), (dx,) = op.input(slot), op.input("Out@GRAD"), op.output("X@GRAD")
         ddx, attrs, found = grad_name(dx), dict(op.attrs), []
         if wanted(dout):
@@ -218,12 +219,12 @@ UNARY: dict[str, Rule] = {
 }
 
 
-def _own_name(op: Any) -> str:
+def _own_name(op: Operator) -> str:
     """Return what names of values in between begin with: dOut may be another operator's, too."""
     return grad_name(next(name for name in op.output_arg_names if name != EMPTY))
 
 
-def _gradient_or_zeros(op: Any, slot: str) -> tuple[list[GradOp], list[str]]:
+def _gradient_or_zeros(op: Operator, slot: str) -> tuple[list[GradOp], list[str]]:
     """Return the gradient of dX (or dY), zeros where there is no such output, and what makes it."""
     given = [d for d in op.output(f"{slot}@GRAD") if d != EMPTY]
     if given:

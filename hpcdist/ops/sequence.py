@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence
@@ -152,7 +153,7 @@ _maximum_grad = grad_by("sequence_pool_grad", _POOL_GRAD)
 _sum_grad = grad_by("sequence_pool_grad", "X, Out@GRAD -> X@GRAD")
 
 
-def _pool_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _pool_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     return (_maximum_grad if op.attrs["pooltype"] == "MAX" else _sum_grad)(op, wanted)
 
 

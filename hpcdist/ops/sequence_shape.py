@@ -11,6 +11,7 @@ import numpy as np
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expanded, spread
@@ -202,7 +203,7 @@ define(
 
 
 # -- reverse ---------------------------------------------------------------------------------------
-def _turned(op: Any, wanted: Wanted) -> list[GradOp]:
+def _turned(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (y,) = op.input("X"), op.output("Y")
     turned = {"X": [grad_name(y)]}, {"Y": [grad_name(x)]}
     return [GradOp("sequence_reverse", *turned, dict(op.attrs))] if wanted(x) else []

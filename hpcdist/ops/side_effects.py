@@ -9,6 +9,7 @@ from typing import Any
 from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element
 from hpcdist.graph.values import Value
@@ -67,7 +68,7 @@ def _print_bind(xp: Any, x: Any, out: Any, lods: Any, state: Printed, **attrs: A
     return run
 
 
-def _print_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _print_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.inputs["In"], op.outputs["Out"]
     taken = {"In": [grad_name(out)]}
     given = {"Out": [grad_name(x) if wanted(x) else EMPTY]}
@@ -142,7 +143,7 @@ _PY_FUNC_GRAD = "X*, Out*, Out@GRAD* -> X@GRAD*"
 _by_function = grad_by("py_func_grad", _PY_FUNC_GRAD)
 
 
-def _py_func_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _py_func_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     return _by_function(op, wanted) if op.attrs["backward_callable_id"] >= 0 else []
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist.device import on_host
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import arguments, define, lookup, own_attrs
 from hpcdist.ops.batch_norm import (
     ATTRS,
@@ -44,7 +45,7 @@ class Exchanged(Protocol):
         """Compute the outputs from what all trainers told, in trainer order."""
 
 
-def bind_sync(op: Any, xp: Any, arrays: Any) -> Exchanged | Call:
+def bind_sync(op: Operator, xp: Any, arrays: Any) -> Exchanged | Call:
     """Return an operator bound to its arrays; a plain call if it needs nothing of others."""
     definition = lookup(op.type)
     ins = arguments(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.graph.names import grad_name
+from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import (
     How,
@@ -129,7 +130,7 @@ def _assign_infer(x: Meta) -> Meta:
     return Meta(x.shape, x.dtype, ARRAY) if x.type == ARRAY else same(x)
 
 
-def _assign_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _assign_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     return [GradOp("assign", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {})]
 
@@ -151,7 +152,7 @@ def _cast_bind(xp: Any, x: Any, out: Any, in_dtype: str, out_dtype: str) -> Call
     return functools.partial(xp.copyto, out, x, casting="unsafe")
 
 
-def _cast_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _cast_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     attrs = {"in_dtype": op.attr("out_dtype"), "out_dtype": op.attr("in_dtype")}
     return [GradOp("cast", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, attrs)]

@@ -130,7 +130,10 @@ class ExponentialMovingAverage(_Exchanged):
             layers.assign(layers.elementwise_min(bound, constant), self._rate)
 
     def update(self) -> None:
-        """Append what moves the averages to the main program."""
+        """Append what moves the averages to the main program: call it once, after ``minimize``.
+
+        mean = rate * mean + (1 - rate) * parameter, after each update.
+        """
         with _marked(AFTER_UPDATES, "ExponentialMovingAverage"):
             layers.increment(self._counter, 1.0, True)
             for parameter in self._parameters:

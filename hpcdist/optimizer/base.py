@@ -99,7 +99,10 @@ class Minimizer:
         params_grads: ParamGrads,
         grad_clip: GradientClipBase | None = None,
     ) -> list[Operator]:
-        """Append what follows backward, into the loss's program."""
+        """Append clip, regularization and updates to the loss's program; return the updates.
+
+        ``params_grads`` is what `backward` returned. `minimize` calls both.
+        """
         with program_guard(program_of(loss), startup_program):
             return self.apply_gradients(params_grads, grad_clip)
 

@@ -55,7 +55,7 @@ class RowOptimizer:
         return STATE_NAMES[self.kind]
 
     def state_width(self, dim: int) -> int:
-        """Return how many float32 the state of one row has."""
+        """Return how many float32 numbers of optimizer state a row of ``dim`` elements has."""
         return len(self.state_names) * dim
 
     @property
