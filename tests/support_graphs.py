@@ -91,6 +91,9 @@ def install(monkeypatch: Any) -> None:
     computed = TracedSegment.launch
 
     def launch(segment: TracedSegment) -> None:
+        if segment._on_host:
+            computed(segment)
+            return
         of = current_stream().of
         if of.recorded is None:
             MACHINE.counts.launches += sum(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import hpcdist as fluid  # noqa: E402
 from hpcdist.executor.traced import TracedSegment  # noqa: E402
 from tests import support_device, support_graphs  # noqa: E402
+from tests.mpi.device_jobs import check_losses  # noqa: E402
+from tests.support_nccl import NcclModule  # noqa: E402
 from tests.support_streams import MACHINE, Counts  # noqa: E402
 from tests.unit.test_launches import example, mlp, wide_and_deep, word2vec  # noqa: E402
 
@@ -136,3 +139,12 @@ def test_what_cannot_be_recorded_is_launched_as_before_and_says_so(monkeypatch):
     other = Training(mixed, fluid.CPUPlace())
     wanted = [other.step(number) for number in range(5)][2:]
     np.testing.assert_allclose(got, wanted, rtol=5e-3)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_sums_through_pinned_memory_lie_between_replays(cupy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", NcclModule())  # a GPU for every rank
+    monkeypatch.setenv("HPCDIST_ALLREDUCE", "mpi")
+    monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", "32")
+    check_losses(2, fluid.CUDAPlace)
+    assert MACHINE.counts.replays > 0
