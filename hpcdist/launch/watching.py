@@ -85,7 +85,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="hpcdist-watch", daemon=True)
         self._script = threading.main_thread().ident or 0
         self._last_ns = self._moved_ns = time.monotonic_ns()
-        self._step = self._logged = self._noted = 0
+        self._step = self._noted = 0
 
     def prepare(self, first_of_host: bool) -> None:
         """Clear away what earlier jobs have left. Before any rank of the job begins.
