@@ -125,6 +125,13 @@ def test_what_is_fed_may_be_changed_or_freed_at_once(monkeypatch):
     assert (device.download(other) == np.arange(8.0).reshape(4, 2)).all()
 
 
+def test_more_may_be_on_its_way_than_pinned_memory_holds():
+    arrays = [MODULE.empty(3) for _ in range(2 * device.SLOTS + 1)]
+    for k, array in enumerate(arrays):
+        device.upload(array, np.full(3, float(k)))
+    assert [device.download(array)[0] for array in arrays] == [*range(len(arrays))]
+
+
 def test_an_executor_computes_on_its_gpu_from_any_thread(monkeypatch):
     monkeypatch.setattr(MODULE.cuda.runtime, "getDeviceCount", lambda: 2)
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
@@ -144,6 +151,7 @@ def test_an_executor_computes_on_its_gpu_from_any_thread(monkeypatch):
     MODULE.cuda.Device(0).use()
     (name,) = [v.name for v in main.all_parameters() if len(v.shape) == 2]
     assert np.isfinite(np.array(scope.find_var(name).get_tensor())).all()
+    assert scope.find_var(name).value.device.id == 1
 
 
 def test_values_of_one_sum_are_aligned_and_come_from_either_memory():

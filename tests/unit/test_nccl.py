@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -102,6 +103,19 @@ def test_work_on_the_stream_is_behind_the_kernels_and_ahead_of_the_end(cupy):
 
     run_threads([lambda t=t: body(t) for t in world(2)])
     assert all(comm.destroyed and not comm.aborted for comm in cupy.nccl.made)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_sum_keeps_its_array(ordered):
+    def body(transport):
+        group = NcclCollective(group_of(transport), transport.rank)
+        array = to_device(np.ones(4, np.float32))
+        reduction = group.allreduce_init(array, ordered=ordered, describe=lambda: "a bucket")
+        memory = weakref.ref(array._memory)
+        del array
+        assert memory() is not None, f"{reduction} knows the address of what is freed"
+
+    run_threads([lambda t=t: body(t) for t in world(2)])
 
 
 def test_a_rank_that_does_not_come_ends_in_an_abort(cupy):
