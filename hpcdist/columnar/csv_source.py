@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.types as kinds
 
 from hpcdist.columnar.columns import is_text
 from hpcdist.columnar.files import Faults
@@ -73,11 +76,13 @@ class CsvSource(TextSource):
     ) -> dict[str, Any]:
         try:
             table = self._table(lines, types, nulls, faults)
-            return {name: table[name] for name in types}
+            if not any(_is_infinite(table[name]) for name in types):
+                return {name: table[name] for name in types}
         except pa.ArrowInvalid:
-            lines = [self._legible(row, line, faults) for row, line in enumerate(lines)]
-            table = self._table(lines, dict.fromkeys(types, pa.string()), nulls, faults)
-            return {n: _cast(n, table[n].combine_chunks(), types[n], faults) for n in types}
+            pass
+        lines = [self._legible(row, line, faults) for row, line in enumerate(lines)]
+        table = self._table(lines, dict.fromkeys(types, pa.string()), nulls, faults)
+        return {n: _cast(n, table[n].combine_chunks(), types[n], faults) for n in types}
 
     @property
     def _longer(self) -> bytes:
@@ -170,10 +175,17 @@ def _mixed(column: Any) -> bool:
     return 2 * numbers >= len(column) - column.null_count
 
 
+def _is_infinite(column: Any) -> bool:
+    """Return whether a column has infinity: written so, or digits of a number that is too large."""
+    return bool(kinds.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py())
+
+
 def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
     """Turn texts into values; those that are none become nulls."""
     try:
-        return pc.cast(texts, wanted)
+        cast = pc.cast(texts, wanted)
+        if not _is_infinite(cast):
+            return cast
     except pa.ArrowInvalid:
         pass
     values = []
@@ -184,5 +196,8 @@ def _cast(name: str, texts: Any, wanted: Any, faults: Faults) -> Any:
                 value = pa.scalar(text).cast(wanted).as_py()
             except pa.ArrowInvalid:
                 faults.setdefault(row, (name, f"{text!r:.80} is not {wanted}"))
+            if isinstance(value, float) and math.isinf(value) and re.match(_NUMBER, text):
+                value = None
+                faults.setdefault(row, (name, f"{text!r:.80} is too large for a {wanted}"))
         values.append(value)
     return pa.array(values, wanted)

@@ -51,9 +51,17 @@ class CsvTable:
         return column
 
     def numbers(
-        self, names: Sequence[str], low: float = -math.inf, high: float = math.inf
+        self,
+        names: Sequence[str],
+        low: float = -math.inf,
+        high: float = math.inf,
+        whole: bool = False,
     ) -> np.ndarray:
-        """Return columns of finite numbers from ``low`` to ``high``, float64 [rows, names]."""
+        """Return columns of finite numbers from ``low`` to ``high``, float64 [rows, names].
+
+        With ``whole`` they have no fraction.
+        """
+        kind = "whole" if whole else "finite"
         table = np.empty((len(self), len(names)))
         for k, name in enumerate(names):
             for i, cell in enumerate(self._cells[name.lower()]):
@@ -61,9 +69,10 @@ class CsvTable:
                     number = float(cell)
                 except ValueError:
                     number = math.nan
-                if not (math.isfinite(number) and low <= number <= high):
+                fits = math.isfinite(number) and low <= number <= high
+                if not fits or (whole and number != int(number)):
                     span = "" if (low, high) == (-math.inf, math.inf) else f" in {low:g}..{high:g}"
-                    raise self._wrong(self._lines[i], name, f"a finite number{span}", cell)
+                    raise self._wrong(self._lines[i], name, f"a {kind} number{span}", cell)
                 table[i, k] = number
         return table
 

@@ -103,6 +103,6 @@ def read_idx(path: Path) -> np.ndarray:
     if len(data) < begin:
         raise damaged(path, "it ends within its header")
     shape = struct.unpack(f">{dims}I", data[4:begin])
-    if len(data) - begin != math.prod(shape):
+    if 0 in shape or len(data) - begin != math.prod(shape):
         raise damaged(path, f"expected {shape} bytes after the header, got {len(data) - begin}")
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)

@@ -94,6 +94,21 @@ def test_many_users_of_one_rating_each_take_little_time(tmp_path, monkeypatch):
     ratings(tmp_path)
 
 
+@pytest.mark.parametrize("user", ["1.5", str(1 << 70), "-1", "nan"])
+def test_users_are_whole_numbers(tmp_path, monkeypatch, user):
+    monkeypatch.setenv("HPCDIST_DATA_HOME", str(tmp_path))
+    (tmp_path / "ml-latest-small-ratings.csv").write_text(f"userId,movieId,rating\n{user},1,3\n")
+    with pytest.raises(DataError, match="line 2, column userId: expected a whole number in 0"):
+        ratings(tmp_path)
+
+
+def test_no_images_of_any_size_are_refused(tmp_path):
+    header = b"\0\0\x08\x03" + struct.pack(">3I", 0, (1 << 32) - 1, (1 << 32) - 1)
+    (tmp_path / "images.gz").write_bytes(gzip.compress(header))
+    with pytest.raises(DataError, match="is damaged"):
+        images(tmp_path)
+
+
 def test_a_file_that_unpacks_to_much_is_refused(tmp_path):
     (tmp_path / "images.gz").write_bytes(gzip.compress(bytes(mnist.MOST_BYTES + 1)))
     with pytest.raises(DataError, match="unpacks to more than"):

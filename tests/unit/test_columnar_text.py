@@ -57,6 +57,15 @@ def test_a_bad_line_is_named_or_left_out(tmp_path, ending, lines, said):
     assert len(rows.skipped) == 1
 
 
+@pytest.mark.parametrize(("kind", "digits"), [("float32", "1e39"), ("float64", "-1e400")])
+def test_a_number_that_is_too_large_is_no_infinity(write, kind, digits):
+    path = write("a.csv", f"x\n1\ninf\n{digits}\n3\n")
+    with pytest.raises(DataError, match=rf"row 2, column 'x': '{digits}' is too large for a "):
+        list(fluid.data.read(path, batch=9, types={"x": kind}))
+    rows = fluid.data.read(path, batch=9, types={"x": kind}, on_bad="skip")
+    assert column(rows, "x") == [1, float("inf"), 3]
+
+
 # -- types -----------------------------------------------------------------------------------------
 def test_one_word_does_not_make_text_of_numbers(write):
     path = write("typo.csv", "x,y\n1,0.5\n2,oops\n3,0.5\n4,0.25\n")
