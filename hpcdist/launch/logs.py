@@ -15,18 +15,22 @@ from hpcdist.errors import LaunchError
 
 
 class _Both(io.TextIOBase):
-    """A text stream that writes to a terminal and to a log."""
+    """A text stream that writes to a terminal and to a log.
+
+    The terminal comes first: on a full disk it hears why the log cannot be written.
+    """
 
     def __init__(self, terminal: TextIO, log: TextIO) -> None:
         self._terminal, self._log = terminal, log
 
     def write(self, text: str) -> int:
+        written = self._terminal.write(text)
         self._log.write(text)
-        return self._terminal.write(text)
+        return written
 
     def flush(self) -> None:
-        self._log.flush()
         self._terminal.flush()
+        self._log.flush()
 
     def isatty(self) -> bool:
         return self._terminal.isatty()

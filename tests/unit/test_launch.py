@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -446,3 +447,15 @@ def test_files_of_a_job_get_no_permission_that_the_umask_takes(tmp_path, way):
     made = [p for folder in ("saved", "model", "logs") for p in (tmp_path / folder).rglob("*")]
     assert len(made) > 5
     assert not [p for p in made if p.stat().st_mode & 0o077]
+
+
+def test_the_terminal_hears_why_a_log_cannot_be_written(monkeypatch):
+    terminal = io.StringIO()
+    log = open("/dev/full", "w", buffering=1)  # noqa: SIM115: to close it fails, too
+    monkeypatch.setattr(sys, "stderr", logs._Both(terminal, log))
+    with pytest.raises(OSError, match="No space left"):
+        print("as usual", file=sys.stderr)
+    logs.Output().announce("rank 0 failed")
+    with pytest.raises(OSError, match="No space left"):
+        log.close()
+    assert terminal.getvalue() == "as usual\nhpcdist: rank 0 failed\n"
