@@ -87,6 +87,12 @@ class ArrowSource:
         """Return columns of a record batch."""
         batch = self._file.get_batch(block.begin)
         arrays = {name: pa.chunked_array([batch.column(name)]) for name in columns}
+        for name, array in arrays.items():
+            try:
+                # Arrow believes offsets of a damaged file, and would read beyond its memory.
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"column {name!r} is damaged: {error}") from None
         return RawBlock(batch.num_rows, arrays, {})
 
     def close(self) -> None:

@@ -115,6 +115,21 @@ def test_a_file_that_unpacks_to_much_is_refused(tmp_path):
         images(tmp_path)
 
 
+@pytest.mark.parametrize("end", [-1, 1, 1 << 30])
+def test_texts_of_an_arrow_file_lie_within_it(tmp_path, end):
+    feather = pytest.importorskip("pyarrow.feather", reason="pip install hpcdist[data]")
+    import pyarrow as pa
+
+    path = tmp_path / "a.arrow"
+    feather.write_feather(pa.table({"w": ["ab", "cd", "ef"]}), path, compression="uncompressed")
+    data = path.read_bytes()
+    good = struct.pack("<4i", 0, 2, 4, 6)  # where texts begin and end
+    assert data.count(good) == 1
+    path.write_bytes(data.replace(good, struct.pack("<4i", 0, 2, end, 6)))
+    with pytest.raises(DataError, match=r"a\.arrow, record batch 0.*'w' is damaged"):
+        list(fluid.data.read(str(path), batch=2, retries=0))
+
+
 # -- certificates ----------------------------------------------------------------------------------
 @pytest.fixture
 def certified(tmp_path):
