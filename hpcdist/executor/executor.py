@@ -263,7 +263,7 @@ class Executor:
         here.doing = ""
         try:
             compiled = compiler.compile(metas, fetches, reserve=reserve)
-        except GraphError as error:
+        except ValueError as error:  # GraphError, or NumPy's
             raise of_other_extents(program, values, error) or error from None
         forms = self._forms.get(program)
         if forms is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.errors import FeedError, GraphError
+from hpcdist.errors import FeedError
 from hpcdist.executor.analysis import lengths_read
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.program import Program
@@ -99,7 +99,7 @@ def _fits(var: Variable, value: np.ndarray) -> bool:
 
 
 def of_other_extents(
-    program: Program, values: Mapping[str, np.ndarray], error: GraphError
+    program: Program, values: Mapping[str, np.ndarray], error: ValueError
 ) -> FeedError | None:
     """Return an error that names what was fed with other extents than declared, if anything was.
 

@@ -88,7 +88,7 @@ class Block:
 
     def _clone_variable(self, var: Variable, force_persistable: bool = True) -> Variable:
         """Add a variable like one of another Program; parameters become plain variables."""
-        kinds = ("shape", "dtype", "type", "stop_gradient", "lod_level", "is_data")
+        kinds = ("shape", "dtype", "type", "stop_gradient", "lod_level", "is_data", "checks_feed")
         facts = {kind: getattr(var, kind) for kind in kinds}
         return self.create_var(var.name, persistable=force_persistable or var.persistable, **facts)
 

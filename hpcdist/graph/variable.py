@@ -54,6 +54,7 @@ class Variable:
         stop_gradient: bool = False,
         lod_level: int = 0,
         is_data: bool = False,
+        checks_feed: bool = False,
     ) -> None:
         self.block = block
         self.name = name
@@ -64,7 +65,7 @@ class Variable:
         self.stop_gradient = stop_gradient
         self.lod_level = lod_level
         self.is_data = is_data
-        self.checks_feed = False  # whether what is fed must have these very extents
+        self.checks_feed = checks_feed  # whether what is fed must have these very extents
         self.is_comparison = False  # whether it is what `x < y` gives: it has no truth here
         self.source: BatchSource | None = None  # of data that a started reader gives; copies too
 

@@ -33,9 +33,11 @@ class _Facts:
     stop_gradient: bool
     lod_level: int
     is_data: bool
+    checks_feed: bool = True  # as where it is not said: earlier releases checked all
 
 
 _FACTS = tuple(field.name for field in fields(_Facts))
+_TRUTHS = ("persistable", "stop_gradient", "is_data", "checks_feed")
 
 
 def to_data(program: Program) -> dict[str, Any]:
@@ -81,6 +83,7 @@ def from_data(data: Any, file: str) -> Program:
 
 def _variable(var: Variable) -> dict[str, Any]:
     facts = {name: getattr(var, name) for name in _FACTS}
+    facts |= {name: bool(facts[name]) for name in _TRUTHS}  # a script may have set 1
     return {"name": var.name, "parameter": isinstance(var, Parameter), **facts}
 
 

@@ -263,6 +263,7 @@ def _var(said: Mapping[str, Any]) -> dict[str, Any] | None:
         "stop_gradient": False,
         "lod_level": level,
         "is_data": bool(said.get("need_check_feed", 0)),
+        "checks_feed": bool(said.get("need_check_feed", 0)),
     }
 
 

@@ -227,3 +227,18 @@ def test_a_result_that_is_kept_has_memory_of_its_own():
         (squared,) = exe.run(main, {"x": x_of(rows)}, ["squared"], scope=scope)
         kept = np.array(scope.find_var("turned").get_tensor())
         np.testing.assert_array_equal(kept, squared.reshape(1, rows))
+
+
+def test_what_is_fed_in_other_extents_to_a_loop_of_fixed_steps_is_refused_by_name():
+    with fluid.program_guard(Program(), Program()):
+        x = layers.data("x", [4, 2], append_batch_size=False)
+        x.stop_gradient = False
+        steps, rnn = layers.unsqueeze(x, [2]), layers.StaticRNN()
+        with rnn.step():
+            now = rnn.step_input(steps)
+            before = rnn.memory(shape=[-1, 1], batch_ref=steps, ref_batch_dim_idx=1)
+            rnn.update_memory(before, now + before)
+            rnn.step_output(before)
+        fluid.backward.append_backward(layers.mean(rnn()))
+        with pytest.raises(FeedError, match=r"'x': expected float32\[4, 2\], got .*\[6, 2\]"):
+            Executor().run(feed={"x": np.ones((6, 2), "f4")}, fetch_list=["x@GRAD"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 import hpcdist as fluid
 from hpcdist import layers
-from hpcdist.errors import CheckpointError
+from hpcdist.errors import CheckpointError, FeedError
+from hpcdist.io.program_data import from_data, to_data
 
 
 def regression() -> tuple[Any, Any, Any]:
@@ -103,3 +105,16 @@ def test_what_is_changed_by_a_desc_is_changed_in_the_program():
     count = len(block.ops)
     block.desc._remove_op(count - 2, count)
     assert len(block.ops) == count - 2
+
+
+@pytest.mark.parametrize("fluids", [True, False])
+def test_what_is_fed_to_a_stored_program_is_checked_as_before(fluids):
+    main = fluid.Program()
+    with fluid.program_guard(main), fluid.unique_name.guard():
+        loss = layers.mean(fluid.data("x", [None, 3]))
+    loss.stop_gradient = 0  # as scripts may say it
+    stored = main.desc.serialize_to_string() if fluids else json.loads(json.dumps(to_data(main)))
+    read = fluid.Program.parse_from_string(stored) if fluids else from_data(stored, "file")
+    for program in (read, read.clone(for_test=True)):
+        with pytest.raises(FeedError, match="'x': expected float32"):
+            fluid.Executor().run(program, {"x": np.ones((2, 4), "float32")}, [loss.name])
