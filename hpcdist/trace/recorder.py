@@ -141,8 +141,14 @@ class Recorder:
             self.mask = self._stride - 1
 
     def taken(self) -> Recording:
-        """Return what the ring holds now, and go on."""
-        return self.latest(0)
+        """Return what the ring holds now, and go on; not what is just being noted.
+
+        Another thread may be about to write it, or what a signal handler has interrupted.
+        """
+        found = self.latest(0)
+        written = found.events["kind"] > 0
+        unwritten = len(written) - int(np.count_nonzero(written))
+        return replace(found, events=found.events[written], noted=found.noted - unwritten)
 
     def latest(self, since: int) -> Recording:
         """Return those events after the first ``since`` that the ring holds now, and go on."""

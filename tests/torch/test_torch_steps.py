@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -66,6 +68,16 @@ def test_torch_tells_of_each_step(recorder, monkeypatch):
         (hook,) = torch_steps._observed
         hook.remove()
     assert steps_of(recorder)["step"].tolist() == [0, 1]
+
+
+def test_steps_of_a_compiled_function_are_noted_without_a_word(recorder):
+    log, trained = torch_steps.StepLog(), optimizer(torch.optim.SGD)
+    compiled = torch.compile(lambda: log(trained), backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            compiled()
+    assert steps_of(recorder)["step"].tolist() == [0, 1, 2]
 
 
 def test_the_report_shows_steps_and_sums(recorder):

@@ -95,6 +95,23 @@ def test_threads_share_a_ring():
     assert (found["end"] == found["begin"] + 1).all()  # and no event is half of one, half another
 
 
+def test_what_is_just_being_noted_is_not_in_a_recording(tmp_path, monkeypatch):
+    """As where a signal, or another thread, asks for it in the middle of `record`."""
+    asked = []
+
+    def ident():
+        asked.append(ring.taken())
+        return 1
+
+    monkeypatch.setattr(threading, "get_ident", ident)
+    ring = Recorder(2**12)
+    for number in range(3):
+        ring.record(EventKind.STEP, ring.name("step"), 5, 6, step=number)
+    assert [recording.noted for recording in asked] == [0, 1, 2]
+    found = files.read(files.write(tmp_path, RankRecording(OF, asked[-1]))).recording
+    assert found.events["step"].tolist() == [0, 1]
+
+
 def test_details_are_noted_in_as_many_steps_as_cost_little():
     assert stride_for(events=10, step_ns=1e9) == 1
     assert stride_for(events=10, step_ns=25_000) == 64
