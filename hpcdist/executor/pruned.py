@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.errors import FeedError, GraphError, GraphTypeError
+from hpcdist.executor.merging import merge_state
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.roles import Role
@@ -90,9 +91,23 @@ def _pruned(
             raise GraphError(f"fetch_list: {op} is not in the Program that is run")
     wanted = list(updates) or [op for op in block.ops if op.role & Role.OPTIMIZE]
     cut = program._prune_with_input(list(feed), [*fetches, *wanted])
+    kept = _kept_between_steps(program)
+    if any(kept.intersection(op.input_arg_names) for op in cut.global_block().ops):
+        also = [op for op in block.ops if kept.intersection(op.output_arg_names)]
+        cut = program._prune_with_input(list(feed), [*fetches, *wanted, *also])
     if any(name in feed for op in block.ops for name in op.output_arg_names):
         return cut
     return program if _lasting(program) == _lasting(cut) else cut
+
+
+def _kept_between_steps(program: Program) -> set[str]:
+    """Return what updates depend on that is written for the next step, after it was read.
+
+    Gradients that are merged over steps, with their count, and the scale of a loss.
+    """
+    ops = program.global_block().ops
+    scales = (op.output("LossScaling") for op in ops if op.type == "update_loss_scaling")
+    return merge_state(program).union(*scales)
 
 
 def _lasting(program: Program) -> list[tuple[str, ...]]:

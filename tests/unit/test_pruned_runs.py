@@ -72,3 +72,36 @@ def test_what_cannot_be_fetched_is_refused(net):
     compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(one.name)
     with pytest.raises(GraphError, match="a CompiledProgram is not pruned"):
         exe.run(compiled, feed=FEED, fetch_list=[one, made[0]])
+
+
+def merged():
+    return fluid.optimizer.GradientMergeOptimizer(fluid.optimizer.SGD(0.1), 2)
+
+
+def scaled():
+    plain = fluid.optimizer.SGD(0.1)
+    return fluid.contrib.mixed_precision.decorate(
+        plain, init_loss_scaling=8.0, incr_every_n_steps=1
+    )
+
+
+@pytest.mark.parametrize("optimizer", [merged, scaled])
+@pytest.mark.parametrize("prunes", [False, True])
+def test_what_is_kept_from_step_to_step_is_that_of_plain_runs(optimizer, prunes):
+    """Merged gradients are cleared after their update, and the scale of a loss moves."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        loss = layers.mean(layers.fc(fluid.data("x", [None, 3]), 1))
+        aside = layers.mean(layers.fc(fluid.data("x", [None, 3]), 1))
+        made = optimizer().minimize(loss)
+        other = fluid.optimizer.SGD(0.1).minimize(aside)
+    names = [var.name for var in main.list_vars() if var.persistable]
+    ends = []
+    for run in ({}, {"use_prune": True} if prunes else {"fetch_list": [loss, made, other]}):
+        exe, scope = fluid.Executor(), fluid.core.Scope()
+        exe.run(startup, scope=scope)
+        for _ in range(3):
+            exe.run(main, feed={"x": FEED["x"]}, scope=scope, **{"fetch_list": [loss]} | run)
+        ends.append([np.array(scope.find_var(name).get_tensor()) for name in names])
+    for expected, got in zip(*ends):
+        np.testing.assert_array_equal(got, expected)
