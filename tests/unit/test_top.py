@@ -351,7 +351,7 @@ def test_that_metrics_are_lost_is_told_though_a_full_disk_has_been(tmp_path, cap
 
 def test_files_of_others_are_refused_at_the_start(tmp_path):
     (tmp_path / "metrics.0.jsonl").write_text("mine\n")
-    with pytest.raises(LaunchError, match="rank 0 .* cannot write its metrics: .* something else"):
+    with pytest.raises(LaunchError, match="rank 0 .* cannot write its metrics: .* something other"):
         watch(str(tmp_path)).begin()
 
 
