@@ -167,8 +167,8 @@ class PacketExchange:
     ) -> None:
         """Note that packet ``index`` has left, or has come, in this step."""
         server = self._cluster.rank_of_endpoint(self._owners[index].endpoint)
-        name, end = recorder.name(str(buffer.packet)), time.monotonic_ns()
-        recorder.record(kind, name, begin_ns, end, buffer.packet.nbytes, server, self.step)
+        packet = buffer.packet
+        recorder.message(kind, str(packet), begin_ns, packet.nbytes, server, self.step)
 
     @waits_for_cause(Cause.SENDS)
     def _unsent(self) -> str:

@@ -34,7 +34,9 @@ class PacketLog:
             recorder.count(Count.UNAPPLIED, len(self._unapplied))
             name, nbytes = self._packets[packet]
             now = time.monotonic_ns()
-            _note(EventKind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1)
+            recorder.message(
+                EventKind.RECEIVED, name, now, nbytes, self._ranks[trainer], number - 1
+            )
 
     def applied(self, packet: int, contributors: Sequence[int], begin_ns: int) -> None:
         """Note that a packet has been applied; what answers it leaves next."""
@@ -44,21 +46,17 @@ class PacketLog:
             return
         recorder.count(Count.UNAPPLIED, len(self._unapplied))
         name, nbytes = self._packets[packet]
-        end = _note(EventKind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
+        end = recorder.message(EventKind.APPLIED, name, begin_ns, nbytes, -1, number - 1)
         if packet < len(self._answers):
             answer = self._answers[packet]
             for k in contributors:
                 to = self._ranks[k]
-                end = _note(EventKind.SENT, str(answer), end, answer.nbytes, to, number - 1)
+                end = recorder.message(
+                    EventKind.SENT, str(answer), end, answer.nbytes, to, number - 1
+                )
         if packet == len(self._packets) - 1:
             recorder.detailed(len(self._packets) * (1 + 2 * len(contributors)), end)
 
     def forget(self, trainer: int) -> None:
         """Count a trainer's packets no more: it has died, and what waits is dropped."""
         self._unapplied = {one for one in self._unapplied if one[0] != trainer}
-
-
-def _note(kind: EventKind, name: str, begin: int, nbytes: int, peer: int, step: int) -> int:
-    end = time.monotonic_ns()
-    recorder.record(kind, recorder.name(name), begin, end, nbytes, peer, step)
-    return end

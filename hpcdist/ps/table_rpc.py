@@ -9,6 +9,7 @@ the gradients, which lie as the rows did.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -22,10 +23,11 @@ from hpcdist.ps.messages import REQUEST_TAG, ROWS_TAG, VALUE_TAG, Header, Messag
 from hpcdist.ps.row_exchange import RowExchangeClient, RowExchangeServer
 from hpcdist.ps.table import SparseTable
 from hpcdist.ps.wire import finish_sends
-from hpcdist.trace.events import Cause, Count, waits_for_cause
+from hpcdist.trace.events import Cause, Count, EventKind, waits_for_cause
 from hpcdist.trace.recorder import recorder
 
 PIECE = 1 << 20  # bytes of an answer that travel together
+IDS, ROWS, GRADIENTS = "ids of tables", "rows of tables", "gradients of tables"  # as traces say
 
 
 class TableClient(RowExchangeClient):
@@ -36,6 +38,7 @@ class TableClient(RowExchangeClient):
     ) -> None:
         super().__init__(transport, cluster, trainer_id, deadline_s)
         self._asked: list[Request] = []  # for rows that are waited for later
+        self._pulls = 0  # how often rows have been asked for
         self.pushes = 0  # steps whose gradients have been sent
         self.restored = 0  # how often the servers' tables have been loaded
 
@@ -55,14 +58,20 @@ class TableClient(RowExchangeClient):
         """
         waiting = self._asked
         kind = MessageKind.TABLE_PULL if create else MessageKind.TABLE_PEEK
+        self._pulls += 1
         for rank, message, reply in zip(self._cluster.servers, batch.messages, batch.replies):
             for piece in _pieces(reply):
                 waiting.append(self._transport.irecv(piece, rank, VALUE_TAG))
+            begin = time.monotonic_ns()
             waiting += self._post(rank, kind, message)
+            _note(EventKind.SENT, IDS, begin, message.nbytes, rank, self._pulls)
 
     def finish_pull(self, batch: LookupBatch) -> None:
         """Wait for the rows; TableError if the servers together hold more ids than a table may."""
         self._finish_asked()
+        now = time.monotonic_ns()
+        for rank, reply in zip(self._cluster.servers, batch.replies):
+            _note(EventKind.RECEIVED, ROWS, now, reply.nbytes, rank, self._pulls)
         check_room(batch, "server")
 
     def settle(self, tables: Sequence[TableSpec]) -> None:
@@ -79,9 +88,12 @@ class TableClient(RowExchangeClient):
     def push(self, batch: LookupBatch) -> None:
         """Start sending the gradients in the batch's rows; they must stay until `finish`."""
         for rank, message, rows in zip(self._cluster.servers, batch.messages, batch.rows):
+            begin = time.monotonic_ns()
             self._sending += self._post(rank, MessageKind.TABLE_PUSH, message)
             if len(rows):
                 self._sending.append(self._transport.isend(rows, rank, ROWS_TAG))
+            nbytes = message.nbytes + rows.nbytes
+            _note(EventKind.SENT, GRADIENTS, begin, nbytes, rank, self.pushes + 1)
         self.pushes += 1
 
     def close(self) -> None:
@@ -125,17 +137,23 @@ class TableServer(RowExchangeServer):
         self._gradients = [line_aligned(0) for _ in ranks]
         self._replies = [line_aligned(0) for _ in ranks]
         self._sending: list[list[Request]] = [[] for _ in ranks]
+        self._asks = [0] * len(ranks)  # how often a trainer has asked for rows
         # pushed[k][t] is (ids, gradients) that trainer k sent of table t in the step being merged.
         self._pushed: list[list[tuple[Array, Array]]] = [[] for _ in ranks]
 
     def take_pull(self, trainer: int, header: Header) -> None:
         """Receive the ids of a TABLE_PULL or TABLE_PEEK; `answer` replies when it may."""
+        begin = time.monotonic_ns()
         ids, self._asked[trainer] = self._take(trainer, header, self._asked[trainer])
+        self._asks[trainer] = number = self._asks[trainer] + 1
+        _note(EventKind.RECEIVED, IDS, begin, header.length, self._ranks[trainer], number)
         create = header.kind is MessageKind.TABLE_PULL
-        self._pulls.append((trainer, header.step, partial(self._reply, trainer, ids, create)))
+        answer = partial(self._reply, trainer, ids, create, number)
+        self._pulls.append((trainer, header.step, answer))
 
     def take_push(self, trainer: int, header: Header) -> None:
         """Receive the ids and gradients of a TABLE_PUSH."""
+        begin = time.monotonic_ns()
         ids, self._told[trainer] = self._take(trainer, header, self._told[trainer])
         counts = [len(i) for i in ids]
         _, end = rows_layout(self._specs, counts)
@@ -143,7 +161,9 @@ class TableServer(RowExchangeServer):
             self._gradients[trainer] = line_aligned(end + end // 4)
         gradients = self._gradients[trainer][:end]
         if end:
-            self._receive(trainer, ROWS_TAG, [gradients], "gradients of tables")
+            self._receive(trainer, ROWS_TAG, [gradients], GRADIENTS)
+        nbytes, rank = header.length + end, self._ranks[trainer]
+        _note(EventKind.RECEIVED, GRADIENTS, begin, nbytes, rank, header.step + 1)
         self._pushed[trainer] = list(zip(ids, rows_of(self._specs, counts, gradients)))
 
     def apply(
@@ -165,10 +185,11 @@ class TableServer(RowExchangeServer):
         if count > len(buffer):
             buffer = np.empty(count + count // 4, np.int64)
         message = buffer[:count]
-        self._receive(trainer, REQUEST_TAG, [message], "ids of tables")
+        self._receive(trainer, REQUEST_TAG, [message], IDS)
         return split_ids(message, len(self._tables)), buffer
 
-    def _reply(self, trainer: int, ids: Sequence[Array], create: bool) -> None:
+    def _reply(self, trainer: int, ids: Sequence[Array], create: bool, number: int) -> None:
+        started = time.monotonic_ns()
         counts = [len(i) for i in ids]
         begins, end = rows_layout(self._specs, counts)
         total = end + 8 * len(self._tables)
@@ -192,6 +213,7 @@ class TableServer(RowExchangeServer):
         reply[end:].view(np.int64)[:] = [len(table) for table in self._tables]
         for piece in pieces[sent:]:
             self._send(trainer, piece)
+        _note(EventKind.SENT, ROWS, started, total, self._ranks[trainer], number)
 
     def _send(self, trainer: int, piece: Array) -> None:
         request = self._transport.isend(piece, self._ranks[trainer], VALUE_TAG)
@@ -252,6 +274,12 @@ def too_many(name: str, dict_size: int, in_use: Sequence[int], holders: str = "s
         f"table {name!r} is full: it has room for {dict_size} ids, and {sum(in_use)} are in use "
         f"({where}); raise size[0] of the embedding, or give -1 for any number of ids"
     )
+
+
+def _note(kind: EventKind, name: str, begin_ns: int, nbytes: int, peer: int, number: int) -> None:
+    """Note a message in those steps whose details are noted: on both its ends, by its number."""
+    if not number & recorder.mask:
+        recorder.message(kind, name, begin_ns, nbytes, peer, number)
 
 
 def _pieces(reply: Array) -> list[Array]:

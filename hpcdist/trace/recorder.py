@@ -123,6 +123,17 @@ class Recorder:
         finally:
             self.record(kind, self.name(name), begin, monotonic_ns(), value)
 
+    def message(
+        self, kind: EventKind, name: str, begin_ns: int, nbytes: int, peer: int, number: int
+    ) -> int:
+        """Note what was done with a message from ``begin_ns`` until now; return when that is.
+
+        ``number``: the same on both its ends, which it has with its name and its ranks only once.
+        """
+        end = monotonic_ns()
+        self.record(kind, self.name(name), begin_ns, end, nbytes, peer, number)
+        return end
+
     def count(self, what: Count, value: float) -> None:
         """Note how many there are now of something."""
         if self.on:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
+from textwrap import dedent
 
 import pytest
 
@@ -82,6 +84,36 @@ def perfetto_reads(path, *, steps, arrows):
             "rank 2 (server 0",
         ]
         assert trace.query("select name from stats where value > 0 and severity != 'info'") == []
+
+
+def test_a_trace_has_arrows_for_ids_rows_and_gradients_of_tables(tmp_path):
+    script = """
+    import numpy as np
+    import hpcdist as fluid
+
+    ids = fluid.data("ids", [None, 1], "int64")
+    rows = fluid.layers.embedding(ids, [100, 4], is_sparse=True, is_distributed=True)
+    loss = fluid.layers.mean(rows)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    exe = fluid.Executor(fluid.CPUPlace())
+    exe.run(fluid.default_startup_program())
+    for step in range(5):
+        exe.run(feed={"ids": np.arange(8).reshape(8, 1) + step}, fetch_list=[loss])
+    exe.close()
+    """
+    options = ["--trace", "trace", "--pservers", "2"]
+    ended = Job(tmp_path, dedent(script), *options, ranks=4).end()
+    assert ended.code == 0, ended
+    events = json.loads((tmp_path / "trace" / "trace.json").read_text())["traceEvents"]
+    # Trainers send ids and gradients, servers rows: in each step one message for each pair.
+    for name, senders in (("ids", "t"), ("rows", "s"), ("gradients", "t")):
+        of_tables = [e for e in events if e.get("name", "").endswith(f" {name} of tables")]
+        ends = Counter((e["name"].split()[0], e["pid"]) for e in of_tables)
+        sends, receives = ({0, 1}, {2, 3}) if senders == "t" else ({2, 3}, {0, 1})
+        assert ends == {("send", k): 10 for k in sends} | {("receive", k): 10 for k in receives}
+        starts = {(e["pid"], e["ts"]) for e in of_tables if e["name"].startswith("send")}
+        arrows = [e for e in events if e["ph"] == "s" and (e["pid"], e["ts"]) in starts]
+        assert len(arrows) == 20
 
 
 def test_a_failed_job_leaves_what_every_rank_did_last(tmp_path):
