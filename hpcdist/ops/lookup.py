@@ -18,7 +18,8 @@ from hpcdist.ops.selected_rows import SelectedRows
 NO_PADDING = -1
 
 
-def _ids_shape(ids: Meta, last_is_one: bool) -> tuple[int, ...]:
+def ids_shape(ids: Meta, last_is_one: bool) -> tuple[int, ...]:
+    """Return the shape that a look-up's rows stand in; GraphError for ids that cannot be such."""
     if not ids.dtype.startswith("int"):
         raise GraphError(f"ids must be of an integer dtype, got {ids.dtype}")
     if not last_is_one:
@@ -43,7 +44,7 @@ def _lookup_infer(
         raise GraphError(f"a table must have 2 dimensions (rows, width), got {w.shape}")
     if padding_idx >= w.shape[0] and not is_distributed:
         raise GraphError(f"padding_idx {padding_idx} is outside a table of {w.shape[0]} rows")
-    return Meta((*_ids_shape(ids, last_is_one), w.shape[1]), w.dtype)
+    return Meta((*ids_shape(ids, last_is_one), w.shape[1]), w.dtype)
 
 
 def _lookup_bind(
@@ -124,7 +125,7 @@ for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
 
 
 def _saved_infer(ids: Meta, width: int, last_is_one: bool, **_: Any) -> Meta:
-    return Meta((*_ids_shape(ids, last_is_one), width), "float32")
+    return Meta((*ids_shape(ids, last_is_one), width), "float32")
 
 
 def _saved_bind(
@@ -159,7 +160,7 @@ define(
 def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_: Any) -> Meta:
     if depth < 1:
         raise GraphError(f"depth must be at least 1, got {depth}")
-    return Meta((*_ids_shape(x, last_is_one), depth), dtype)
+    return Meta((*ids_shape(x, last_is_one), depth), dtype)
 
 
 def _one_hot_bind(

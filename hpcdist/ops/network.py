@@ -11,6 +11,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import in_sequence
+from hpcdist.ops.lookup import ids_shape
 from hpcdist.ops.selected_rows import SelectedRows
 
 define(
@@ -194,7 +195,7 @@ define("save", "X ->", rows=not_on_rows, attrs={"file_path": ""})
 def _pull_infer(
     ids: Sequence[Meta], lookups: Sequence[Any], widths: Sequence[int], create: bool
 ) -> tuple[list[Meta]]:
-    leads = [m.shape[:-1] if p.kind == "lookup_table" else m.shape for m, p in zip(ids, lookups)]
+    leads = [ids_shape(m, p.kind == "lookup_table") for m, p in zip(ids, lookups)]
     return (_as_ids([Meta((*lead, width)) for lead, width in zip(leads, widths)], ids),)
 
 

@@ -107,7 +107,8 @@ def test_a_trace_has_arrows_for_ids_rows_and_gradients_of_tables(tmp_path):
     events = json.loads((tmp_path / "trace" / "trace.json").read_text())["traceEvents"]
     # Trainers send ids and gradients, servers rows: in each step one message for each pair.
     for name, senders in (("ids", "t"), ("rows", "s"), ("gradients", "t")):
-        of_tables = [e for e in events if e.get("name", "").endswith(f" {name} of tables")]
+        called = (f"send {name} of tables", f"receive {name} of tables")
+        of_tables = [e for e in events if e.get("name") in called]
         ends = Counter((e["name"].split()[0], e["pid"]) for e in of_tables)
         sends, receives = ({0, 1}, {2, 3}) if senders == "t" else ({2, 3}, {0, 1})
         assert ends == {("send", k): 10 for k in sends} | {("receive", k): 10 for k in receives}
