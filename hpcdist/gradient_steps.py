@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator, Slots
@@ -74,8 +75,10 @@ def masked_operator(op: Operator) -> Operator:
 def gradient_steps(
     path: Sequence[Operator], targets: set[str], flowing: set[str], reached: set[str]
 ) -> list[Step]:
+    """Return the steps back along a path; GraphError if one reads what was counted on in place."""
     steps = []
     written = {grad_name(name) for name in targets}
+    counted: set[str] = set()  # loops keep the values of their steps
     for op in reversed(path):
         if not reached.intersection(op.input_arg_names):
             continue
@@ -89,6 +92,7 @@ def gradient_steps(
             )
             if not any(name != EMPTY for name in step.writes()):
                 continue
+            _refuse_counted(op, step, counted)
             gradients = {grad_name(name) for name in op.output_arg_names}
             absent = gradients - {grad_name(n) for n in made}
             if "sub_block" in step.attrs:
@@ -101,7 +105,19 @@ def gradient_steps(
                     steps.append(Step("fill_zeros_like", *zeros))
             steps.append(step)
             written.update(step.writes())
+        if op.type == "increment" and op.block.idx == 0:
+            counted.update(set(op.input("X")).intersection(op.output("Out")))
     return steps
+
+
+def _refuse_counted(op: Operator, step: Step, counted: set[str]) -> None:
+    shapes = lookup(step.type).shape_only
+    read = {name for slot, names in step.inputs.items() if slot not in shapes for name in names}
+    for name in sorted(counted & read):
+        raise GraphError(
+            f"the gradient of {op} needs {name!r} as it was before it was incremented: give "
+            "layers.increment in_place=False"
+        )
 
 
 def _leave_out(step: Step, absent: set[str]) -> None:
