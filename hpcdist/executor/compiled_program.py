@@ -123,8 +123,8 @@ class CompiledProgram:
         self._check_trainers()
         if job is None or group_of(self.program) is None or not self._has_backward():
             return
-        variable = [scope.find_var(parameter.name) for parameter in self.program.all_parameters()]
-        if all(found is not None and found.value is not None for found in variable):
+        variables = [scope.find_var(parameter.name) for parameter in self.program.all_parameters()]
+        if all(var is not None and var.value is not None for var in variables):
             job.begin(self._on(_device_count(place)).program, scope)
 
     # -- running -----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ much as it holds. What comes goes straight to its place, so memory holds one col
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,9 +33,9 @@ def check_agreed(trainers: Transport, settled: Mapping[str, int], deadline_s: fl
 
     Each would lay out samples otherwise, and they would come to other places than they are awaited.
     """
-    own = np.array([*settled.values()], np.int64)
-    told = trainers.allgather_bytes(own.tobytes(), deadline_s, WHAT)
-    first, *others = (np.frombuffer(data, np.int64).tolist() for data in told)
+    own = json.dumps([*settled.values()])  # a seed may have more than 64 bits
+    told = trainers.allgather_bytes(own.encode(), deadline_s, WHAT)
+    first, *others = map(json.loads, told)
     for trainer, values in enumerate(others, 1):
         for name, expected, got in zip(settled, first, values):
             if got != expected:

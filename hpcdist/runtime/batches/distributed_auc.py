@@ -40,8 +40,8 @@ class DistributedAuc:
         op = self._by_area.get(name)
         if op is None:
             return value
-        variable = [scope.find_var(op.input(slot)[0]) for slot in ("StatPos", "StatNeg")]
-        arrays = [np.asarray(var.get_tensor()) for var in variable if var is not None]
+        variables = [scope.find_var(op.input(slot)[0]) for slot in ("StatPos", "StatNeg")]
+        arrays = [np.asarray(var.get_tensor()) for var in variables if var is not None]
         return np.stack([counted(array, *_sizes(op)) for array in arrays])
 
     def whole(self, name: str, joined: Any, own: Value) -> Any:
