@@ -126,6 +126,8 @@ class Executor:
             raise GraphTypeError(f"Executor.run: expected a Program, got {type(program).__name__}")
         feed = with_read(program, only_feed(feed))
         if updates or use_prune:
+            if not feed.keys() <= program.global_block().vars.keys():
+                feed = declared(program, feed, stacklevel=3)
             program, feed = self._pruned.of_this_run(program, feed, fetches, updates)
         scope = scope if scope is not None else global_scope()
         return self._run(program, feed, fetches, scope, return_numpy)

@@ -18,7 +18,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
 
 
-def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
+def declared(program: Program, feed: Mapping[str, Any], stacklevel: int = 4) -> dict[str, Any]:
     """Leave out what the program has no variable for, and tell the user once, as Fluid does."""
     known = program.global_block().vars
     data = [n for n, v in known.items() if v.is_data and not n.startswith("@")]
@@ -26,7 +26,7 @@ def declared(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
         warnings.warn(
             f"feed {name!r} is left out: the program has no such variable (it is not declared, or "
             f"pruned); its data variables are {data}",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     return {name: value for name, value in feed.items() if name in known}
 

@@ -15,7 +15,7 @@ from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program
 from hpcdist.graph.registry import lookup
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.plain_data import made
 
@@ -126,7 +126,7 @@ def _as_operator(block: Block, said: Mapping[str, Any]) -> Operator:
         if not slot.optional and len(inputs.get(slot.name, ())) != 1:
             raise ValueError(f"operator {said['type']} with {slot.name} = {inputs.get(slot.name)}")
     made(tuple[str, ...], attrs.get(ROLE_VAR_ATTR, []))
-    Role(made(int, attrs.get(ROLE_ATTR, 0)))  # ValueError if it is none
+    made(int, attrs.get(ROLE_ATTR, 0))
     return Operator(block, str(said["type"]), inputs, outputs, attrs)
 
 

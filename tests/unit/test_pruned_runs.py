@@ -63,6 +63,12 @@ def test_an_update_that_is_fetched_is_that_of_a_plain_run(net):
     np.testing.assert_array_equal(*found)
 
 
+def test_a_feed_that_the_program_does_not_know_is_told_here_too(net):
+    exe, (one, _), made = net
+    with pytest.warns(UserWarning, match="'z' is left out"):
+        exe.run(feed=FEED | {"z": FEED["y"]}, fetch_list=[one, made[0]])
+
+
 def test_what_cannot_be_fetched_is_refused(net):
     exe, (one, _), made = net
     with pytest.raises(GraphTypeError, match="updates no parameter"):
