@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import hpcdist as fluid  # noqa: E402
 from hpcdist.executor.traced import TracedSegment  # noqa: E402
 from tests import support_device, support_graphs  # noqa: E402
+from tests.counted_models import example, mlp, wide_and_deep, word2vec  # noqa: E402
 from tests.mpi.device_jobs import check_losses  # noqa: E402
 from tests.support_nccl import NcclModule  # noqa: E402
 from tests.support_streams import MACHINE, Counts  # noqa: E402
-from tests.unit.test_launches import example, mlp, wide_and_deep, word2vec  # noqa: E402
 
 
 @pytest.fixture(autouse=True, params=[0, 1, 2])

@@ -31,6 +31,7 @@ MOVED = {
     "roll": (IN, IN, {"shifts": [1], "dims": [0]}),
     "shuffle_channel": ((2, 4, 2, 3), (2, 4, 2, 3), {"group": 2}),
     "space_to_depth": ((2, 4, 2, 4), (2, 16, 1, 2), {"blocksize": 2}),
+    "transpose2": (IN, (6, 4), {"axis": [1, 0]}),
     "temporal_shift": ((2, 4, 2, 3), (2, 4, 2, 3), {"seg_num": 2}),
     "tril_triu": (IN, IN, {}),
     "unfold": ((2, 2, 3, 3), (2, 8, 4), {"kernel_sizes": [2, 2]}),
@@ -44,6 +45,7 @@ LSTM = [(4, 24), TWO, TWO, (6, 24), (1, 42)]
 GRU = [(4, 18), TWO, (6, 18), (1, 18)]
 CRF = [IN, (8, 6)]
 SEQUENCES = {
+    "cross_entropy_grad2": ([(4, 1), (4, 1), IN, (4, 1)], IN, []),
     "gru_grad": ([*GRU, IN, (4, 18), IN, IN], GRU, [ROWS]),
     "gru_unit_grad": ([(4, 18), IN, *GRU[2:], (4, 18), IN, IN], [(4, 18), IN, *GRU[2:]], []),
     "linear_chain_crf_grad": ([*CRF, (4, 1), None, IN, IN, (8, 6), (2, 1)], CRF, [ROWS]),
