@@ -112,6 +112,11 @@ def _scale(draw: Draw) -> Case:
     return Case({"X": draw.floats(draw.shape())}, attrs)
 
 
+@case("increment")
+def _increment(draw: Draw) -> Case:
+    return Case({"X": draw.floats((1,))}, {"step": draw.of(-1.0, 2.5)})
+
+
 @case("clip")
 def _clip(draw: Draw) -> Case:
     x = draw.floats(draw.shape(), avoid=[-0.5, 1])

@@ -201,7 +201,9 @@ def test_trainers_with_different_tables_or_rates_are_told_so():
     dist.barrier()
 
 
+@pytest.mark.mpi
 def test_each_optimizer_takes_its_gradients_when_it_steps():
+    rank_and_size()
     modules = [ours.Embedding(None, 2, initial=Initial("constant", 1.0)) for _ in range(2)]
     optimizers = [ours.TableOptimizer(module, lr=1.0) for module in modules]
     ids = torch.tensor([1, 2])
@@ -316,7 +318,9 @@ def test_a_state_that_cannot_be_kept_is_named():
         states.state_of("thing", object())
 
 
+@pytest.mark.mpi
 def test_parameters_that_servers_cannot_keep_are_refused():
+    rank_and_size()
     layer = nn.Linear(2, 2)
     with pytest.raises(TableError, match=r"torch.optim.AdamW has no counterpart on the servers"):
         ours.ServedOptimizer(layer, torch.optim.AdamW(layer.parameters()))
