@@ -79,11 +79,14 @@ class Guard:
         self._peers = peers
         self._reported = False
         self._ending = threading.RLock()  # held by the thread that reports and ends the job
-        self._leaving = False  # MPI
+        self._leaving = threading.Event()  # MPI
+        self._end_takes_s = HANGS_S  # of MPI, at most
         self._gone = False
         self._watch()
         if self._tolerant:
             os._exit = self._exit_of_scripts
+            # Now: Python 3.12 starts no thread any more when it ends.
+            threading.Thread(target=self._end_without_mpi, daemon=True).start()
         if self._tolerant and all(me.rank < peer.rank for peer in self._host.neighbours):
             here = [me, *self._host.neighbours]
             board = self._board.file if len(here) == len(peers) else None
@@ -212,7 +215,7 @@ class Guard:
             late = time.monotonic() + PATIENCE_S
             while lives(reporter) and time.monotonic() < late:
                 time.sleep(PATIENCE_S / 200)
-        elif not (self._leaving or (self._tolerant and self._host.is_last())):
+        elif not (self._leaving.is_set() or (self._tolerant and self._host.is_last())):
             self._transport.abort(code)
         _exit(code)
 
@@ -272,15 +275,15 @@ class Guard:
 
         With dead ranks MPI may hang in its own end: then this process ends at once.
         """
-        self._leaving = True
-        if self._tolerant:
-            bound = STUCK_S if self._transport.failed() else HANGS_S
-            threading.Thread(target=self._end_without_mpi, args=(bound,), daemon=True).start()
+        if self._tolerant and self._transport.failed():
+            self._end_takes_s = STUCK_S
+        self._leaving.set()
         finalize()
         self._leave_host()
 
-    def _end_without_mpi(self, bound: float) -> None:
-        late = time.monotonic() + bound
+    def _end_without_mpi(self) -> None:
+        self._leaving.wait()
+        late = time.monotonic() + self._end_takes_s
         while (left := late - time.monotonic()) > 0 and not self._gone:
             time.sleep(UNDECIDED_MS / 1000)
             if left > STUCK_S and self._host.departed():
@@ -344,7 +347,7 @@ class Guard:
                         self._end(1 if self._tolerant else code_when_ended())
             for peer in [peer for peer, late in unreported.items() if time.monotonic() > late]:
                 del unreported[peer]
-                if not self._leaving:
+                if not self._leaving.is_set():
                     report_death(peer.rank)
         self._terminated()
 
