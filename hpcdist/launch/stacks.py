@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import runpy
 import signal
 import time
 from pathlib import Path
@@ -21,7 +22,12 @@ QUIET_S = 0.2  # without another line, that was all
 MOST_LINES = 30
 _WATCHER = "in _await_the_end"
 _WAIT = "hpcdist/comm/progress.py"
-_LAUNCHERS = ('File "<frozen runpy>"', f'File "{Path(__file__).parent}/', "hpcdist/__main__.py")
+_LAUNCHERS = (
+    'File "<frozen runpy>"',
+    f'File "{runpy.__file__}"',  # the same before Python 3.11
+    f'File "{Path(__file__).parent}/',
+    "hpcdist/__main__.py",
+)
 _files: list[int] = []  # this process's, once it listens
 
 
