@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
+from hpcdist.comm.world import mpi_world  # noqa: E402
 from hpcdist.executor.traced import TracedSegment  # noqa: E402
 from tests import support_device, support_graphs  # noqa: E402
 from tests.counted_models import example, mlp, wide_and_deep, word2vec  # noqa: E402
@@ -147,4 +148,4 @@ def test_sums_through_pinned_memory_lie_between_replays(cupy, monkeypatch):
     monkeypatch.setenv("HPCDIST_ALLREDUCE", "mpi")
     monkeypatch.setenv("FLAGS_fuse_parameter_memory_size", "32")
     check_losses(2, fluid.CUDAPlace)
-    assert MACHINE.counts.replays > 0
+    assert (MACHINE.counts.replays > 0) == (mpi_world().rank < 2)  # the others take no part
