@@ -10,16 +10,22 @@ from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.math import constant, elementwise_pow
 
-_PLAIN = (
+__all__ = [
     "abs",
     "ceil",
     "cos",
+    "elu",
     "exp",
     "floor",
+    "gelu",
+    "hard_sigmoid",
+    "leaky_relu",
     "log",
     "logsigmoid",
+    "pow",
     "reciprocal",
     "relu",
+    "relu6",
     "round",
     "rsqrt",
     "sigmoid",
@@ -29,10 +35,9 @@ _PLAIN = (
     "softsign",
     "sqrt",
     "square",
+    "swish",
     "tanh",
-)
-_WITH_ATTRIBUTES = ("elu", "gelu", "hard_sigmoid", "leaky_relu", "pow", "relu6", "swish")
-__all__ = [*_PLAIN, *_WITH_ATTRIBUTES]
+]
 
 
 def apply(type: str, x: Variable, name: str | None, **attrs: Any) -> Variable:

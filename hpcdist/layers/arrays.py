@@ -10,6 +10,24 @@ from hpcdist.graph.values import ARRAY, RANK_TABLE
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 
+__all__ = [
+    "array_length",
+    "array_read",
+    "array_to_lod_tensor",
+    "array_write",
+    "create_array",
+    "is_empty",
+    "lod_rank_table",
+    "lod_tensor_to_array",
+    "max_sequence_len",
+    "merge_lod_tensor",
+    "reorder_lod_tensor_by_rank",
+    "select_input",
+    "shrink_memory",
+    "split_lod_tensor",
+    "tensor_array_to_tensor",
+]
+
 
 def create_array(dtype: Any) -> Variable:
     """Create an array of values, empty; `array_write` fills it."""

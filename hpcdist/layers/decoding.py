@@ -9,6 +9,8 @@ from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.metric import topk
 from hpcdist.layers.tensor import squeeze
 
+__all__ = ["beam_search", "beam_search_decode", "ctc_greedy_decoder", "gather_tree"]
+
 
 def beam_search(
     pre_ids: Variable,

@@ -14,6 +14,8 @@ from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.ops.lookup import NO_PADDING
 
+__all__ = ["embedding", "one_hot"]
+
 
 def embedding(
     input: Variable,

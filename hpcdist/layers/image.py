@@ -12,6 +12,8 @@ from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.ops.windows import LAYOUTS, image_shape
 
+__all__ = ["adaptive_pool2d", "batch_norm", "conv2d", "conv2d_transpose", "lrn", "pool2d"]
+
 Pair = int | Sequence[int]  # one number for both axes, or rows and columns
 Padding = int | str | Sequence[Any]
 

@@ -12,6 +12,8 @@ from hpcdist.graph.dtypes import VarType, canonical
 from hpcdist.graph.program import default_main_program
 from hpcdist.graph.variable import Variable
 
+__all__ = ["create_py_reader_by_data", "data", "double_buffer", "py_reader", "read_file"]
+
 
 def data(
     name: str,

@@ -18,6 +18,8 @@ from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.nested import conditional_block, nested
 from hpcdist.layers.tensor import assign, cast, fill_constant
 
+__all__ = ["IfElse", "While", "case", "cond", "switch_case", "while_loop"]
+
 Function = Callable[[], Any]
 
 

@@ -6,6 +6,18 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 
+__all__ = [
+    "cross_entropy",
+    "huber_loss",
+    "label_smooth",
+    "log_loss",
+    "mse_loss",
+    "sigmoid_cross_entropy_with_logits",
+    "smooth_l1",
+    "softmax_with_cross_entropy",
+    "square_error_cost",
+]
+
 IGNORE_INDEX = -100
 
 

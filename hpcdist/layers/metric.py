@@ -9,6 +9,8 @@ from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
 
+__all__ = ["accuracy", "auc", "topk"]
+
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
     """Return the ``k`` largest values of the last dimension, descending, and their indices."""

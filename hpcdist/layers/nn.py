@@ -12,6 +12,8 @@ from hpcdist.graph.variable import Variable
 from hpcdist.initializer import Constant
 from hpcdist.layers.helper import LayerHelper
 
+__all__ = ["cos_sim", "dropout", "fc", "l2_normalize", "layer_norm", "softmax"]
+
 
 def fc(
     input: Variable | Sequence[Variable],

@@ -11,6 +11,8 @@ from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.nn import fc
 from hpcdist.layers.tensor import concat
 
+__all__ = ["dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "gru_unit", "lstm_unit"]
+
 
 def dynamic_lstm(
     input: Variable,

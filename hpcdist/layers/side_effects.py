@@ -14,6 +14,8 @@ from hpcdist.layers.helper import LayerHelper
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.side_effects import registered
 
+__all__ = ["Print", "py_func"]
+
 
 def Print(
     input: Variable,

@@ -19,6 +19,8 @@ from hpcdist.layers.loops import While
 from hpcdist.layers.nested import nested
 from hpcdist.layers.tensor import fill_constant
 
+__all__ = ["DynamicRNN", "StaticRNN"]
+
 
 @dataclass
 class _Memory:
