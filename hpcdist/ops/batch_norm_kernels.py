@@ -41,16 +41,19 @@ def _square_sums(x, mean, lanes):
 
 
 @jit
-def _product_sums(x, mean, slope, lanes):
-    """Return the sum of a row's distances from ``mean`` times ``slope``."""
-    lanes[:] = 0
+def _slope_sums(x, mean, slope, lanes, products):
+    """Return the sum of a row of slopes, and of these times the distances of x from ``mean``."""
+    lanes[:], products[:] = 0, 0
     vector_end = len(x) // LANES * LANES
     for i in range(0, vector_end, LANES):
         for k in range(LANES):
-            lanes[k] += (np.float64(x[i + k]) - mean) * np.float64(slope[i + k])
+            dy = np.float64(slope[i + k])
+            lanes[k] += dy
+            products[k] += (np.float64(x[i + k]) - mean) * dy
     for i in range(vector_end, len(x)):
-        lanes[i - vector_end] += (np.float64(x[i]) - mean) * np.float64(slope[i])
-    return lanes.sum()
+        lanes[i - vector_end] += slope[i]
+        products[i - vector_end] += (np.float64(x[i]) - mean) * np.float64(slope[i])
+    return lanes.sum(), products.sum()
 
 
 @jit
@@ -130,15 +133,15 @@ def _slopes_of(x, c, mean, dy, lanes):
     """Return channel c's sum of dy, and of dy times the distance from the mean."""
     slopes, products = 0.0, 0.0
     for n in range(x.shape[0]):
-        slopes += _sums(dy[n, c], lanes)
-        products += _product_sums(x[n, c], mean, dy[n, c], lanes)
+        of_row = _slope_sums(x[n, c], mean, dy[n, c], lanes[0], lanes[1])
+        slopes, products = slopes + of_row[0], products + of_row[1]
     return slopes, products
 
 
 @jit
 def slopes(x, saved_mean, dy, sums, products):
     """Write what ``_slopes_of`` tells of every channel."""
-    lanes = np.empty(LANES)
+    lanes = np.empty((2, LANES))
     for c in range(x.shape[1]):
         sums[c], products[c] = _slopes_of(x, c, np.float64(saved_mean[c]), dy, lanes)
 
@@ -172,7 +175,7 @@ def back(x, scale, saved_mean, saved_deviation, dy, dx, sums, products, count):
 def normalize_back(x, scale, saved_mean, saved_deviation, dy, dx, dscale, dbias, of_batch):
     """Write the gradients of ``normalize``; an empty dx is not wanted."""
     images, channels, size = x.shape
-    count, lanes = images * size, np.empty(LANES)
+    count, lanes = images * size, np.empty((2, LANES))
     for c in range(channels):
         slopes, products = _slopes_of(x, c, np.float64(saved_mean[c]), dy, lanes)
         dbias[c], dscale[c] = slopes, products * np.float64(saved_deviation[c])
