@@ -11,7 +11,7 @@ import numpy as np
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.scratch import scratch
@@ -180,23 +180,17 @@ def _ctc_grad_bind(
     return run_on_host(xp, loop, operands[:3], operands[3:])
 
 
-_CTC_GRAD = "Logits, LogitsLength?, WarpCTCGrad, Loss@GRAD -> Logits@GRAD"
-define(
+define_with_grad(
     "warpctc",
     "Logits, Label, LogitsLength?, LabelLength? -> WarpCTCGrad, Loss",
+    "Logits, LogitsLength?, WarpCTCGrad, Loss@GRAD -> Logits@GRAD",
     rows=_pairs(Loss=How.ROWS),
     attrs=_CTC,
     infer=_ctc_infer,
     bind=_ctc_bind,
-    grad=grad_by("warpctc_grad", _CTC_GRAD),
     lods=("Logits", "Label"),
-)
-define(
-    "warpctc_grad",
-    _CTC_GRAD,
-    attrs=_CTC,
-    infer=lambda logits, *_, **__: rowwise(logits, logits.lod),
-    bind=_ctc_grad_bind,
-    shape_only=("Logits",),
-    lods=("Logits",),
+    grad_infer=lambda logits, *_, **__: rowwise(logits, logits.lod),
+    grad_bind=_ctc_grad_bind,
+    grad_shape_only=("Logits",),
+    grad_lods=("Logits",),
 )

@@ -12,7 +12,13 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, linear, not_on_rows, shifted
 from hpcdist.graph.values import ARRAY
-from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same, same_buffer
+from hpcdist.ops.common import (
+    Wanted,
+    define_with_grad,
+    in_sequence,
+    same,
+    same_buffer,
+)
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ops.sparse import SPARSE, merge_into
 
@@ -171,18 +177,17 @@ def _clip_grad_bind(
     return run
 
 
-_CLIP_GRAD = "X, Out@GRAD -> X@GRAD"
 _CLIP = {"min": 0.0, "max": 0.0}
-define(
+define_with_grad(
     "clip",
     "X -> Out",
+    "X, Out@GRAD -> X@GRAD",
     rows=by_element(),
     attrs=_CLIP,
     infer=_scale_infer,
     bind=_clip_bind,
-    grad=grad_by("clip_grad", _CLIP_GRAD),
+    grad_bind=_clip_grad_bind,
 )
-define("clip_grad", _CLIP_GRAD, attrs=_CLIP, infer=like_inputs(_CLIP_GRAD), bind=_clip_grad_bind)
 
 
 def _clip_by_norm_kernel(xp: Any, x: Any, squared: Any, out: Any, max_norm: float) -> None:

@@ -14,7 +14,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
 from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value, rows_of
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad, grad_by
 
 
 # -- rows of a batch that trainers share -----------------------------------------------------------
@@ -94,26 +94,26 @@ def _read_grad(x: Any, i: Value, dout: Value) -> TensorArray:
     return made
 
 
-_WRITTEN_GRAD = "X, I, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "write_to_array",
     "X, I -> Out",
+    "X, I, Out@GRAD -> X@GRAD",
     rows=as_x,
     infer=_array_of,
     values=_written,
-    grad=grad_by("write_to_array_grad", _WRITTEN_GRAD),
+    grad_infer=element,
+    grad_values=_written_grad,
 )
-define("write_to_array_grad", _WRITTEN_GRAD, infer=element, values=_written_grad)
-_READ_GRAD = "X, I, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "read_from_array",
     "X, I -> Out",
+    "X, I, Out@GRAD -> X@GRAD",
     rows=as_x,
     infer=element,
     values=lambda x, i: _at(x, i, "array_read"),
-    grad=grad_by("read_from_array_grad", _READ_GRAD),
+    grad_infer=_array_of,
+    grad_values=_read_grad,
 )
-define("read_from_array_grad", _READ_GRAD, infer=_array_of, values=_read_grad)
 define(
     "lod_array_length",
     "X -> Out",
@@ -151,23 +151,17 @@ def _joined_grad(x: Any, dout: Value, axis: int, use_stack: bool) -> TensorArray
     return TensorArray(Value(np.ascontiguousarray(a)) for a in np.split(dout.array, ends, axis))
 
 
-_JOINED_GRAD = "X, Out@GRAD -> X@GRAD"
 _JOINED = {"axis": 0, "use_stack": False}
-define(
+define_with_grad(
     "tensor_array_to_tensor",
     "X -> Out, OutIndex",
+    "X, Out@GRAD -> X@GRAD",
     rows=in_loops,
     attrs=_JOINED,
     infer=_joined_infer,
     values=_joined,
-    grad=grad_by("tensor_array_to_tensor_grad", _JOINED_GRAD),
-)
-define(
-    "tensor_array_to_tensor_grad",
-    _JOINED_GRAD,
-    attrs=_JOINED,
-    infer=_array_of,
-    values=_joined_grad,
+    grad_infer=_array_of,
+    grad_values=_joined_grad,
 )
 
 
@@ -292,21 +286,15 @@ define(
     infer=lambda table: Meta((1,), "int64"),
     values=lambda table: Value(np.array([table.lengths.max(initial=0)], np.int64)),
 )
-define(
+define_with_grad(
     "lod_tensor_to_array",
     "X, RankTable -> Out",
+    "X, RankTable, Out@GRAD -> X@GRAD",
     rows=_by_steps,
     infer=lambda x, table: Meta((-1, *x.shape[1:]), x.dtype, ARRAY, lod=table.lod),
     values=_steps,
-    grad=grad_by("lod_tensor_to_array_grad", "X, RankTable, Out@GRAD -> X@GRAD"),
-)
-
-
-define(
-    "lod_tensor_to_array_grad",
-    "X, RankTable, Out@GRAD -> X@GRAD",
-    infer=element,
-    values=_rows_together,
+    grad_infer=element,
+    grad_values=_rows_together,
 )
 define(
     "array_to_lod_tensor",
@@ -323,26 +311,26 @@ define(
     infer=_array_of,
     values=_items_apart,
 )
-_SHRUNK_GRAD = "X, I, RankTable, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "shrink_rnn_memory",
     "X, I, RankTable -> Out",
+    "X, I, RankTable, Out@GRAD -> X@GRAD",
     rows=_by_steps,
     infer=lambda x, i, table: Meta((-1, *x.shape[1:]), x.dtype, lod=x.lod),
     values=_shrunk,
-    grad=grad_by("shrink_rnn_memory_grad", _SHRUNK_GRAD),
+    grad_infer=element,
+    grad_values=_shrunk_grad,
 )
-define("shrink_rnn_memory_grad", _SHRUNK_GRAD, infer=element, values=_shrunk_grad)
-_REORDERED_GRAD = "X, RankTable, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "reorder_lod_tensor_by_rank",
     "X, RankTable -> Out",
+    "X, RankTable, Out@GRAD -> X@GRAD",
     rows=_by_rank,
     infer=lambda x, table: element(x),
     values=_reordered,
-    grad=grad_by("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD),
+    grad_infer=element,
+    grad_values=_reordered_grad,
 )
-define("reorder_lod_tensor_by_rank_grad", _REORDERED_GRAD, infer=element, values=_reordered_grad)
 
 
 define(

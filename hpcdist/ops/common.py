@@ -9,7 +9,6 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
-from hpcdist.graph.rows import Treatment
 
 Wanted = Callable[[str], bool]
 
@@ -97,34 +96,22 @@ def define_with_grad(
     signature: str,
     grad_signature: str,
     *,
-    rows: Treatment,
-    infer: Callable[..., Any],
-    kernel: Callable[..., None] | None = None,
-    grad_kernel: Callable[..., None] | None = None,
-    grad_bind: Callable[..., Callable[[], Any]] | None = None,
     attrs: Mapping[str, Any] | None = None,
-    grad_infer: Callable[..., Any] | None = None,
-    lods: Sequence[str] = (),
     **parts: Any,
 ) -> None:
-    """Enter an operator and its gradient; ``parts``: of the first.
+    """Enter an operator, and its gradient ``<type>_grad``, whose parts are called ``grad_...``.
 
-    Both have the attributes; both are told the sequences of ``lods``, if ``grad_bind`` is there.
+    Unless they are given, the gradient has the operator's attributes and, where it has a ``bind``,
+    its sequences (``lods``), and its results are like the inputs (`like_inputs`).
     A gradient that nobody wants is None for ``grad_kernel`` if its slot has a ``?``.
     """
-    grad = grad_by(f"{type}_grad", grad_signature)
-    held = attrs or {}
-    parts.update(rows=rows, infer=infer, kernel=kernel, grad=grad)
-    define(type, signature, attrs=held, lods=lods, **parts)
-    define(
-        f"{type}_grad",
-        grad_signature,
-        attrs=held,
-        infer=grad_infer or like_inputs(grad_signature),
-        kernel=grad_kernel,
-        bind=grad_bind,
-        lods=lods if grad_bind else (),
-    )
+    grad = {k.removeprefix("grad_"): parts.pop(k) for k in [*parts] if k.startswith("grad_")}
+    both = {"attrs": attrs or {}, "lods": parts.pop("lods", ())}
+    define(type, signature, grad=grad_by(f"{type}_grad", grad_signature), **both, **parts)
+    if "bind" not in grad:
+        both["lods"] = ()
+    grad = {**both, "infer": like_inputs(grad_signature), **grad}
+    define(f"{type}_grad", grad_signature, **grad)
 
 
 def _names(op: Operator, slot: Slot) -> list[str]:

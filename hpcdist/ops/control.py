@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.ops.arrays import in_loops
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 
 _BRANCH = {"sub_block": -1, "is_scalar_condition": False}
 _LOOP = {"sub_block": -1, "is_test": False}
@@ -23,43 +23,31 @@ def _like(metas: list[Meta]) -> list[Meta]:
     return [Meta(m.shape, m.dtype, m.type, lod=m.lod) for m in metas]
 
 
-_BRANCH_GRAD = "Cond*, Input*, Out*, Out@GRAD*, Scope? -> Input@GRAD*"
-define(
+define_with_grad(
     "conditional_block",
     "Cond*, Input* -> Out*, Scope?",
+    "Cond*, Input*, Out*, Out@GRAD*, Scope? -> Input@GRAD*",
     rows=in_loops,
     attrs=_BRANCH,
-    grad=grad_by("conditional_block_grad", _BRANCH_GRAD),
+    grad_infer=lambda cond, inputs, *_, **__: _like(inputs),
 )
-define(
-    "conditional_block_grad",
-    _BRANCH_GRAD,
-    attrs=_BRANCH,
-    infer=lambda cond, inputs, *_, **__: _like(inputs),
-)
-_LOOP_GRAD = "X*, Out*, Out@GRAD*, StepScopes? -> X@GRAD*"
-define(
+define_with_grad(
     "while",
     "X*, Condition -> Out*, StepScopes?",
+    "X*, Out*, Out@GRAD*, StepScopes? -> X@GRAD*",
     rows=in_loops,
     attrs=_LOOP,
-    grad=grad_by("while_grad", _LOOP_GRAD),
+    grad_infer=lambda x, *_, **__: _like(x),
 )
-define("while_grad", _LOOP_GRAD, attrs=_LOOP, infer=lambda x, *_, **__: _like(x))
 
 
 _RECURRENT_GRAD = """inputs*, initial_states*, parameters*, outputs*, outputs@GRAD*, step_scopes? ->
     inputs@GRAD*, initial_states@GRAD*, parameters@GRAD*"""
-define(
+define_with_grad(
     "recurrent",
     "inputs*, initial_states*, parameters* -> outputs*, step_scopes?",
+    _RECURRENT_GRAD,
     rows=in_loops,
     attrs=_RECURRENT,
-    grad=grad_by("recurrent_grad", _RECURRENT_GRAD),
-)
-define(
-    "recurrent_grad",
-    _RECURRENT_GRAD,
-    attrs=_RECURRENT,
-    infer=lambda *operands, **_: tuple(map(_like, operands[:3])),
+    grad_infer=lambda *operands, **_: tuple(map(_like, operands[:3])),
 )

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs, of_gradients
+from hpcdist.ops.common import define_with_grad, in_sequence, of_gradients
 from hpcdist.ops.correlate import correlate, correlate_back, correlate_weights
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.second import bilinear
@@ -90,24 +90,18 @@ def _flops(x: Any, w: Any, y: Any, groups: int, **_: Any) -> int | None:
 
 
 for _type in ("conv2d", "depthwise_conv2d"):
-    define(
+    define_with_grad(
         _type,
         "Input, Filter -> Output",
+        _GRAD,
         rows=by_row("Input"),
         attrs=_ATTRS,
         infer=_infer,
         bind=_bind,
         flops=_flops,
-        grad=grad_by(f"{_type}_grad", _GRAD),
-    )
-    define(
-        f"{_type}_grad",
-        _GRAD,
-        attrs=_ATTRS,
-        infer=like_inputs(_GRAD),
-        bind=_grad_bind,
-        flops=of_gradients(_flops),
-        grad=bilinear(_type, "Input", "Filter", "Output"),
+        grad_bind=_grad_bind,
+        grad_flops=of_gradients(_flops),
+        grad_grad=bilinear(_type, "Input", "Filter", "Output"),
     )
 
 
@@ -204,22 +198,16 @@ def _transpose_flops(x: Any, w: Any, y: Any, **attrs: Any) -> int | None:
 
 
 for _type in ("conv2d_transpose", "depthwise_conv2d_transpose"):
-    define(
+    define_with_grad(
         _type,
         "Input, Filter -> Output",
+        _GRAD,
         rows=by_row("Input"),
         attrs=_TRANSPOSE_ATTRS,
         infer=_transpose_infer,
         bind=_transpose_bind,
         flops=_transpose_flops,
-        grad=grad_by(f"{_type}_grad", _GRAD),
-    )
-    define(
-        f"{_type}_grad",
-        _GRAD,
-        attrs=_TRANSPOSE_ATTRS,
-        infer=like_inputs(_GRAD),
-        bind=_transpose_grad_bind,
-        flops=of_gradients(_transpose_flops),
-        grad=bilinear(_type, "Input", "Filter", "Output"),
+        grad_bind=_transpose_grad_bind,
+        grad_flops=of_gradients(_transpose_flops),
+        grad_grad=bilinear(_type, "Input", "Filter", "Output"),
     )

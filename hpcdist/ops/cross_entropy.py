@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, of_matrices
-from hpcdist.ops.common import grad_by, in_sequence, same
+from hpcdist.ops.common import define_with_grad, grad_by, in_sequence, same
 from hpcdist.ops.labels import Call, HardLabels, put_where, take
 from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
 
@@ -110,21 +110,15 @@ def _cross_entropy_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any, **_: Any)
 
 
 _CE_ATTRS = {"soft_label": False, "ignore_index": -100}
-_CE_GRAD = "X, Label, Y@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "cross_entropy",
     "X, Label -> Y",
+    "X, Label, Y@GRAD -> X@GRAD",
     rows=by_row(apart=of_matrices),
     attrs=_CE_ATTRS,
     infer=_cross_entropy_infer,
     bind=_cross_entropy_bind,
-    grad=grad_by("cross_entropy_grad", _CE_GRAD),
-)
-define(
-    "cross_entropy_grad",
-    _CE_GRAD,
-    attrs=_CE_ATTRS,
-    infer=same,
-    kernel=_cross_entropy_grad,
-    inplace={"X@GRAD": "X"},
+    grad_infer=same,
+    grad_kernel=_cross_entropy_grad,
+    grad_inplace={"X@GRAD": "X"},
 )

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.ops.arrays import in_loops
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import IDENTITY, SIGMOID, TANH, fits
@@ -268,19 +268,14 @@ def _grad_bind(xp: Any, *operands: Any, **attrs: Any) -> Call:
 
 _GRAD = """Input, InitH, InitC, W, Reserve, Out@GRAD, last_h@GRAD, last_c@GRAD ->
     Input@GRAD?, InitH@GRAD?, InitC@GRAD?, W@GRAD?"""
-define(
+define_with_grad(
     "cudnn_lstm",
     "Input, InitH, InitC, W, Cache? -> Out, last_h, last_c, Reserve?",
+    _GRAD,
     rows=in_loops,
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
-    grad=grad_by("cudnn_lstm_grad", _GRAD),
-)
-define(
-    "cudnn_lstm_grad",
-    _GRAD,
-    attrs=_ATTRS,
-    infer=lambda *metas, **_: tuple(Meta(m.shape, m.dtype) for m in metas[:4]),
-    bind=_grad_bind,
+    grad_infer=lambda *metas, **_: tuple(Meta(m.shape, m.dtype) for m in metas[:4]),
+    grad_bind=_grad_bind,
 )

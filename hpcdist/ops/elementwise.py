@@ -228,15 +228,11 @@ def _div_grad_bind(
     return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
 
 
-_GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
-_DIV_GRAD = "X, Y, Out, Out@GRAD -> X@GRAD?, Y@GRAD?"
-
-
 def _define(
     type: str,
     forward: Any,
     grad_bind: Any = None,
-    grad_slots: str = _GRAD,
+    grad_slots: str = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?",
     infer: Any = _infer,
     totals: Treatment | None = None,
     second: Rule | None = None,
@@ -282,7 +278,7 @@ _define(
     "elementwise_div",
     _quotient,
     _div_grad_bind,
-    _DIV_GRAD,
+    "X, Y, Out, Out@GRAD -> X@GRAD?, Y@GRAD?",
     totals=quotient,
     second=second.of_quotient,
 )

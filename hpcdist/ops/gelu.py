@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from hpcdist.graph.registry import define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
-from hpcdist.ops.common import grad_by, like_inputs, same
+from hpcdist.ops.common import define_with_grad, same
 
 Call = Callable[[], Any]
 
@@ -98,14 +97,13 @@ def _grad_bind(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> Call:
     return lambda: torch.ops.aten.gelu_backward.grad_input(dout, x, grad_input=dx, **how)
 
 
-_GRAD = "X, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "gelu",
     "X -> Out",
+    "X, Out@GRAD -> X@GRAD",
     rows=by_element(),
     attrs={"approximate": False},
     infer=same,
     bind=_bind,
-    grad=grad_by("gelu_grad", _GRAD),
+    grad_bind=_grad_bind,
 )
-define("gelu_grad", _GRAD, attrs={"approximate": False}, infer=like_inputs(_GRAD), bind=_grad_bind)

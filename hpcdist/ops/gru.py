@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import (
@@ -184,24 +184,18 @@ def _grad_bind(xp: Any, x: Any, *operands: Any, **attrs: Any) -> Call:
 
 _GRAD = """Input, H0?, Weight, Bias?, Hidden, BatchGate, BatchResetHiddenPrev, Hidden@GRAD ->
     Input@GRAD?, H0@GRAD?, Weight@GRAD?, Bias@GRAD?"""
-define(
+define_with_grad(
     "gru",
     "Input, H0?, Weight, Bias? -> Hidden, BatchGate, BatchResetHiddenPrev, BatchHidden",
+    _GRAD,
     rows=rows_of_steps("Hidden"),
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
-    grad=grad_by("gru_grad", _GRAD),
     lods=("Input",),
-)
-define(
-    "gru_grad",
-    _GRAD,
-    attrs=_ATTRS,
-    infer=lambda *metas, **_: like_forward(*metas[:4]),
-    bind=_grad_bind,
-    shape_only=("Input",),
-    lods=("Input",),
+    grad_infer=lambda *metas, **_: like_forward(*metas[:4]),
+    grad_bind=_grad_bind,
+    grad_shape_only=("Input",),
 )
 
 
@@ -245,20 +239,15 @@ def _unit_grad_bind(
 
 _UNIT_GRAD = """Input, HiddenPrev, Weight, Bias?, Gate, ResetHiddenPrev, Hidden@GRAD ->
     Input@GRAD?, HiddenPrev@GRAD?, Weight@GRAD?, Bias@GRAD?"""
-define(
+define_with_grad(
     "gru_unit",
     "Input, HiddenPrev, Weight, Bias? -> Gate, ResetHiddenPrev, Hidden",
+    _UNIT_GRAD,
     rows=by_row("Input", "HiddenPrev"),
     attrs=_UNIT,
     infer=_unit_infer,
     bind=_unit_bind,
-    grad=grad_by("gru_unit_grad", _UNIT_GRAD),
-)
-define(
-    "gru_unit_grad",
-    _UNIT_GRAD,
-    attrs=_UNIT,
-    infer=lambda *metas, **_: like_forward(*metas[:4]),
-    bind=_unit_grad_bind,
-    shape_only=("Input",),
+    grad_infer=lambda *metas, **_: like_forward(*metas[:4]),
+    grad_bind=_unit_grad_bind,
+    grad_shape_only=("Input",),
 )

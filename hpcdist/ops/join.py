@@ -11,7 +11,12 @@ from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
-from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis
+from hpcdist.ops.common import (
+    Wanted,
+    define_with_grad,
+    in_sequence,
+    resolve_axis,
+)
 from hpcdist.ops.labels import range_check, take
 from hpcdist.ops.second import joining
 from hpcdist.ops.selected_rows import SelectedRows
@@ -98,25 +103,18 @@ def _split_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     return [GradOp("concat", {"X": douts}, {"Out": [grad_name(x)]}, {"axis": op.attr("axis")})]
 
 
-_CONCAT_GRAD = "X*, Out@GRAD -> X@GRAD*"
-define(
+define_with_grad(
     "concat",
     "X* -> Out",
+    "X*, Out@GRAD -> X@GRAD*",
     rows=by_row(apart=off_rows("axis"), totals=moved),
     attrs={"axis": 0},
     infer=_concat_infer,
     bind=_concat_bind,
     folds=True,
-    grad=grad_by("concat_grad", _CONCAT_GRAD),
-)
-define(
-    "concat_grad",
-    _CONCAT_GRAD,
-    attrs={"axis": 0},
-    infer=like_inputs(_CONCAT_GRAD),
-    bind=_concat_grad_bind,
-    grad=joining("concat"),
-    shape_only=("X",),
+    grad_bind=_concat_grad_bind,
+    grad_grad=joining("concat"),
+    grad_shape_only=("X",),
 )
 define(
     "split",
@@ -162,18 +160,18 @@ def _stack_grad_infer(dy: Meta, axis: int) -> tuple[list[Meta]]:
     return ([one] * dy.shape[axis],)
 
 
-_STACK_GRAD = "Y@GRAD -> X@GRAD*"
-define(
+define_with_grad(
     "stack",
     "X* -> Y",
+    "Y@GRAD -> X@GRAD*",
     rows=by_row(apart=off_rows("axis", more_dims=1), totals=moved),
     attrs={"axis": 0},
     infer=_stack_infer,
     bind=_stack_bind,
     folds=True,
-    grad=grad_by("stack_grad", _STACK_GRAD),
+    grad_infer=_stack_grad_infer,
+    grad_bind=_stack_grad_bind,
 )
-define("stack_grad", _STACK_GRAD, attrs={"axis": 0}, infer=_stack_grad_infer, bind=_stack_grad_bind)
 
 
 # -- gather ----------------------------------------------------------------------------------------
@@ -197,21 +195,14 @@ def _gather_grad_bind(
     return in_sequence([functools.partial(dx.fill, 0), functools.partial(rows.add_to, dx)])
 
 
-_GATHER_GRAD = "X, Index, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "gather",
     "X, Index -> Out",
+    "X, Index, Out@GRAD -> X@GRAD",
     rows=by_row("Index"),
     attrs={"overwrite": True},
     infer=_gather_infer,
     bind=_gather_bind,
-    grad=grad_by("gather_grad", _GATHER_GRAD),
-)
-define(
-    "gather_grad",
-    _GATHER_GRAD,
-    attrs={"overwrite": True},
-    infer=like_inputs(_GATHER_GRAD),
-    bind=_gather_grad_bind,
-    shape_only=("X",),
+    grad_bind=_gather_grad_bind,
+    grad_shape_only=("X",),
 )

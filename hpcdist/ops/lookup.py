@@ -11,7 +11,7 @@ from hpcdist.device import on_host
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_element
-from hpcdist.ops.common import grad_by, in_sequence
+from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.labels import Call, put_where, range_check, take
 from hpcdist.ops.selected_rows import SelectedRows
 
@@ -104,23 +104,17 @@ _LOOKUP_ATTRS = {
     "table_names": [],
     "height_sections": [],
 }
-_LOOKUP_GRAD = "W, Ids, Out@GRAD -> W@GRAD"
 for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
-    define(
+    define_with_grad(
         _type,
         "W, Ids -> Out",
+        "W, Ids, Out@GRAD -> W@GRAD",
         rows=by_element("Ids"),
         attrs=_LOOKUP_ATTRS,
         infer=functools.partial(_lookup_infer, _last_is_one),
         bind=functools.partial(_lookup_bind, _type),
-        grad=grad_by(f"{_type}_grad", _LOOKUP_GRAD),
-    )
-    define(
-        f"{_type}_grad",
-        _LOOKUP_GRAD,
-        attrs=_LOOKUP_ATTRS,
-        infer=_lookup_grad_infer,
-        bind=_lookup_grad_bind,
+        grad_infer=_lookup_grad_infer,
+        grad_bind=_lookup_grad_bind,
     )
 
 

@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_element, by_row, of_matrices
-from hpcdist.ops.common import grad_by, in_sequence, same
+from hpcdist.ops.common import define_with_grad, in_sequence, same
 from hpcdist.ops.labels import Call, put_where
 
 
@@ -83,22 +83,16 @@ def _sigmoid_ce_grad_bind(
 
 
 _SCE_ATTRS = {"ignore_index": -100, "normalize": False}
-_SCE_GRAD = "X, Label, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "sigmoid_cross_entropy_with_logits",
     "X, Label -> Out",
+    "X, Label, Out@GRAD -> X@GRAD",
     rows=by_row(apart=lambda op: not op.attrs["normalize"]),
     attrs=_SCE_ATTRS,
     infer=_elementwise_infer,
     bind=_sigmoid_ce_bind,
-    grad=grad_by("sigmoid_cross_entropy_with_logits_grad", _SCE_GRAD),
-)
-define(
-    "sigmoid_cross_entropy_with_logits_grad",
-    _SCE_GRAD,
-    attrs=_SCE_ATTRS,
-    infer=same,
-    bind=_sigmoid_ce_grad_bind,
+    grad_infer=same,
+    grad_bind=_sigmoid_ce_grad_bind,
 )
 
 
@@ -135,17 +129,17 @@ def _log_loss_grad_bind(xp: Any, p: Any, label: Any, dloss: Any, dp: Any, epsilo
     )
 
 
-_LOG_GRAD = "Predicted, Labels, Loss@GRAD -> Predicted@GRAD"
-define(
+define_with_grad(
     "log_loss",
     "Predicted, Labels -> Loss",
+    "Predicted, Labels, Loss@GRAD -> Predicted@GRAD",
     rows=by_element(),
     attrs={"epsilon": 1e-4},
     infer=_elementwise_infer,
     bind=_log_loss_bind,
-    grad=grad_by("log_loss_grad", _LOG_GRAD),
+    grad_infer=same,
+    grad_bind=_log_loss_grad_bind,
 )
-define("log_loss_grad", _LOG_GRAD, attrs={"epsilon": 1e-4}, infer=same, bind=_log_loss_grad_bind)
 
 # -- robust regression ---------------------------------------------------------------------------
 
@@ -174,22 +168,16 @@ def _huber_grad(xp: Any, residual: Any, dout: Any, dx: Any, dy: Any, delta: floa
         xp.negative(dx, out=dx)
 
 
-_HUBER_GRAD = "Residual, Out@GRAD -> X@GRAD?, Y@GRAD?"
-define(
+define_with_grad(
     "huber_loss",
     "X, Y -> Residual, Out",
+    "Residual, Out@GRAD -> X@GRAD?, Y@GRAD?",
     rows=by_element(),
     attrs={"delta": 1.0},
     infer=lambda x, y, **_: (_elementwise_infer(x, y), same(x)),
     kernel=_huber,
-    grad=grad_by("huber_loss_grad", _HUBER_GRAD),
-)
-define(
-    "huber_loss_grad",
-    _HUBER_GRAD,
-    attrs={"delta": 1.0},
-    infer=lambda residual, dout, **_: (same(residual), same(residual)),
-    kernel=_huber_grad,
+    grad_infer=lambda residual, dout, **_: (same(residual), same(residual)),
+    grad_kernel=_huber_grad,
 )
 
 
@@ -231,22 +219,16 @@ def _smooth_l1_grad(
         xp.negative(slope, out=dy)
 
 
-_SMOOTH_GRAD = "InsideWeight?, OutsideWeight?, Diff, Out@GRAD -> X@GRAD?, Y@GRAD?"
-define(
+define_with_grad(
     "smooth_l1_loss",
     "X, Y, InsideWeight?, OutsideWeight? -> Diff, Out",
+    "InsideWeight?, OutsideWeight?, Diff, Out@GRAD -> X@GRAD?, Y@GRAD?",
     rows=by_row(),
     attrs={"sigma": 1.0},
     infer=_smooth_l1_infer,
     kernel=_smooth_l1,
-    grad=grad_by("smooth_l1_loss_grad", _SMOOTH_GRAD),
-)
-define(
-    "smooth_l1_loss_grad",
-    _SMOOTH_GRAD,
-    attrs={"sigma": 1.0},
-    infer=lambda inside, outside, diff, dout, **_: (same(diff), same(diff)),
-    kernel=_smooth_l1_grad,
+    grad_infer=lambda inside, outside, diff, dout, **_: (same(diff), same(diff)),
+    grad_kernel=_smooth_l1_grad,
 )
 
 # -- label_smooth --------------------------------------------------------------------------------
@@ -258,19 +240,14 @@ def _label_smooth(xp: Any, x: Any, prior: Any, out: Any, epsilon: float) -> None
     xp.add(out, epsilon / x.shape[-1] if prior is None else epsilon * prior, out=out)
 
 
-define(
+define_with_grad(
     "label_smooth",
     "X, PriorDist? -> Out",
+    "Out@GRAD -> X@GRAD",
     rows=by_row("X", apart=of_matrices),
     attrs={"epsilon": 0.0},
     infer=same,
     kernel=_label_smooth,
-    grad=grad_by("label_smooth_grad", "Out@GRAD -> X@GRAD"),
-)
-define(
-    "label_smooth_grad",
-    "Out@GRAD -> X@GRAD",
-    attrs={"epsilon": 0.0},
-    infer=same,
-    kernel=lambda xp, dout, dx, epsilon: xp.multiply(dout, 1 - epsilon, out=dx),
+    grad_infer=same,
+    grad_kernel=lambda xp, dout, dx, epsilon: xp.multiply(dout, 1 - epsilon, out=dx),
 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import grad_by, like_inputs, same
+from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.windows import channels_first, image_shape
 
 _ATTRS = {"n": 5, "k": 1.0, "alpha": 1e-4, "beta": 0.75, "data_format": "NCHW"}
-_GRAD = "X, Out, MidOut, Out@GRAD -> X@GRAD"
 
 
 def _infer(x: Meta, n: int, k: float, alpha: float, beta: float, data_format: str) -> Any:
@@ -73,13 +72,13 @@ def _grad_kernel(
     xp.add(dx, dout * mid**-beta, out=dx)
 
 
-define(
+define_with_grad(
     "lrn",
     "X -> Out, MidOut",
+    "X, Out, MidOut, Out@GRAD -> X@GRAD",
     rows=by_row(),
     attrs=_ATTRS,
     infer=_infer,
     kernel=_kernel,
-    grad=grad_by("lrn_grad", _GRAD),
+    grad_kernel=_grad_kernel,
 )
-define("lrn_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), kernel=_grad_kernel)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import (
@@ -249,46 +249,34 @@ def _grad_bind_projected(xp: Any, x: Any, *operands: Any, lods: Lods, **attrs: A
 _SAVED = "BatchGate, BatchCellPreAct"
 _GRAD = f"""Input, H0?, C0?, Weight, Bias, Hidden, Cell, {_SAVED}, Hidden@GRAD ->
     Input@GRAD?, H0@GRAD?, C0@GRAD?, Weight@GRAD?, Bias@GRAD?"""
-define(
+define_with_grad(
     "lstm",
     f"Input, H0?, C0?, Weight, Bias -> Hidden, Cell, {_SAVED}",
+    _GRAD,
     rows=rows_of_steps("Hidden", "Cell"),
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
-    grad=grad_by("lstm_grad", _GRAD),
     lods=("Input",),
-)
-define(
-    "lstm_grad",
-    _GRAD,
-    attrs=_ATTRS,
-    infer=lambda *metas, **_: like_forward(*metas[:5]),
-    bind=_grad_bind,
-    shape_only=("Input",),
-    lods=("Input",),
+    grad_infer=lambda *metas, **_: like_forward(*metas[:5]),
+    grad_bind=_grad_bind,
+    grad_shape_only=("Input",),
 )
 _PROJECTED_GRAD = f"""Input, H0?, C0?, Weight, ProjWeight, Bias, Projection, Cell, BatchHidden,
     {_SAVED}, Projection@GRAD -> Input@GRAD?, H0@GRAD?, C0@GRAD?, Weight@GRAD?, ProjWeight@GRAD?,
     Bias@GRAD?"""
-define(
+define_with_grad(
     "lstmp",
     f"Input, H0?, C0?, Weight, ProjWeight, Bias -> Projection, Cell, BatchHidden, {_SAVED}",
+    _PROJECTED_GRAD,
     rows=rows_of_steps("Projection", "Cell"),
     attrs=_PROJECTED,
     infer=_infer_projected,
     bind=_bind_projected,
-    grad=grad_by("lstmp_grad", _PROJECTED_GRAD),
     lods=("Input",),
-)
-define(
-    "lstmp_grad",
-    _PROJECTED_GRAD,
-    attrs=_PROJECTED,
-    infer=lambda *metas, **_: like_forward(*metas[:6]),
-    bind=_grad_bind_projected,
-    shape_only=("Input",),
-    lods=("Input",),
+    grad_infer=lambda *metas, **_: like_forward(*metas[:6]),
+    grad_bind=_grad_bind_projected,
+    grad_shape_only=("Input",),
 )
 
 
@@ -345,20 +333,17 @@ def _unit_grad(
         dx[:, 3 * width :] = dcell * i * (1 - candidate * candidate)
 
 
-_UNIT_GRAD = "X, C_prev, C, C@GRAD, H@GRAD -> X@GRAD?, C_prev@GRAD?"
-define(
+define_with_grad(
     "lstm_unit",
     "X, C_prev -> C, H",
+    "X, C_prev, C, C@GRAD, H@GRAD -> X@GRAD?, C_prev@GRAD?",
     rows=by_row(),
     attrs=_UNIT,
     infer=_unit_infer,
     kernel=_unit,
-    grad=grad_by("lstm_unit_grad", _UNIT_GRAD),
-)
-define(
-    "lstm_unit_grad",
-    _UNIT_GRAD,
-    attrs=_UNIT,
-    infer=lambda x, c_prev, *_, **__: (Meta(x.shape, x.dtype), Meta(c_prev.shape, c_prev.dtype)),
-    kernel=_unit_grad,
+    grad_infer=lambda x, c_prev, *_, **__: (
+        Meta(x.shape, x.dtype),
+        Meta(c_prev.shape, c_prev.dtype),
+    ),
+    grad_kernel=_unit_grad,
 )

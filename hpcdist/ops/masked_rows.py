@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import FeedError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import element, in_loops, open_rows
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 
 # -- rows by a mask --------------------------------------------------------------------------------
 _LEVEL = {"level": 0}
@@ -36,38 +36,29 @@ def _merged_grad(mask: Value, dout: Value, level: int) -> tuple[Value, Value]:
     return _split(dout, mask, level)
 
 
-_SPLIT_GRAD = "X, Mask, OutTrue@GRAD, OutFalse@GRAD -> X@GRAD"
-
-define(
+define_with_grad(
     "split_lod_tensor",
     "X, Mask -> OutTrue, OutFalse",
+    "X, Mask, OutTrue@GRAD, OutFalse@GRAD -> X@GRAD",
     rows=in_loops,
     attrs=_LEVEL,
     infer=lambda x, mask, **_: (open_rows(x), open_rows(x)),
     values=_split,
-    grad=grad_by("split_lod_tensor_grad", _SPLIT_GRAD),
+    grad_infer=element,
+    grad_values=_merged,
 )
 
-define("split_lod_tensor_grad", _SPLIT_GRAD, attrs=_LEVEL, infer=element, values=_merged)
 
-_MERGED_GRAD = "Mask, Out@GRAD -> InTrue@GRAD, InFalse@GRAD"
-
-define(
+define_with_grad(
     "merge_lod_tensor",
     "X?, Mask, InTrue, InFalse -> Out",
+    "Mask, Out@GRAD -> InTrue@GRAD, InFalse@GRAD",
     rows=in_loops,
     attrs=_LEVEL,
     infer=lambda x, mask, of_true, of_false, **_: open_rows(of_true),
     values=_merged,
-    grad=grad_by("merge_lod_tensor_grad", _MERGED_GRAD),
-)
-
-define(
-    "merge_lod_tensor_grad",
-    _MERGED_GRAD,
-    attrs=_LEVEL,
-    infer=lambda mask, dout, **_: (open_rows(dout), open_rows(dout)),
-    values=_merged_grad,
+    grad_infer=lambda mask, dout, **_: (open_rows(dout), open_rows(dout)),
+    grad_values=_merged_grad,
 )
 
 
@@ -94,20 +85,13 @@ def _selected_infer(x: Sequence[Meta], mask: Meta) -> Meta:
     return Meta(shape, x[0].dtype, x[0].type, lod=x[0].lod)
 
 
-_SELECTED_GRAD = "X*, Mask, Out@GRAD -> X@GRAD*"
-
-define(
+define_with_grad(
     "select_input",
     "X*, Mask -> Out",
+    "X*, Mask, Out@GRAD -> X@GRAD*",
     rows=in_loops,
     infer=_selected_infer,
     values=_selected,
-    grad=grad_by("select_input_grad", _SELECTED_GRAD),
-)
-
-define(
-    "select_input_grad",
-    _SELECTED_GRAD,
-    infer=lambda x, mask, dout: [Meta(m.shape, m.dtype, m.type, lod=m.lod) for m in x],
-    values=_selected_grad,
+    grad_infer=lambda x, mask, dout: [Meta(m.shape, m.dtype, m.type, lod=m.lod) for m in x],
+    grad_values=_selected_grad,
 )

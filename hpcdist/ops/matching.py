@@ -103,9 +103,6 @@ def _match_grad(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> N
             target[...] = found.reshape(target.shape)
 
 
-_MATCH_GRAD = "X, Y, W, Out@GRAD -> X@GRAD?, Y@GRAD?, W@GRAD?"
-
-
 def _bound(loop: Any, inputs: int, xp: Any, *operands: Any, lods: Any, **how: Any) -> Call:
     run = functools.partial(loop, lods, *how.values())
     return run_on_host(xp, run, operands[:inputs], operands[inputs:])
@@ -114,7 +111,7 @@ def _bound(loop: Any, inputs: int, xp: Any, *operands: Any, lods: Any, **how: An
 define_with_grad(
     "match_matrix_tensor",
     "X, Y, W -> Out, Tmp",
-    _MATCH_GRAD,
+    "X, Y, W, Out@GRAD -> X@GRAD?, Y@GRAD?, W@GRAD?",
     rows=_of_pairs,
     attrs={"dim_t": 1},
     infer=_match_infer,
@@ -182,11 +179,10 @@ def _top_bind(
     return run_on_host(xp, run, (x, *rest[:-1]), rest[-1:])
 
 
-_TOP_GRAD = "X, ROW, COLUMN, Out@GRAD -> X@GRAD"
 define_with_grad(
     "sequence_topk_avg_pooling",
     "X, ROW, COLUMN -> Out",
-    _TOP_GRAD,
+    "X, ROW, COLUMN, Out@GRAD -> X@GRAD",
     rows=_of_words,
     attrs=_TOP,
     infer=_top_infer,
@@ -292,11 +288,10 @@ def _conv_bind(
     return run_on_host(xp, functools.partial(loop, lods, how), (x, *rest[:read]), rest[read:])
 
 
-_CONV_GRAD = "X, ROW, COLUMN, W, Out@GRAD -> X@GRAD?, W@GRAD?"
 define_with_grad(
     "var_conv_2d",
     "X, ROW, COLUMN, W -> Out",
-    _CONV_GRAD,
+    "X, ROW, COLUMN, W, Out@GRAD -> X@GRAD?, W@GRAD?",
     rows=_of_pairs,
     attrs=_CONV,
     infer=_conv_infer,

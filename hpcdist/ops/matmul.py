@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import flat_product, product_of_matrices
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs, of_gradients
+from hpcdist.ops.common import define_with_grad, in_sequence, of_gradients
 from hpcdist.ops.second import bilinear
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
@@ -56,24 +56,18 @@ def _mul_grad_bind(
 
 
 _MUL_GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
-define(
+define_with_grad(
     "mul",
     "X, Y -> Out",
+    _MUL_GRAD,
     rows=flat_product,
     attrs=_MUL_ATTRS,
     infer=_mul_infer,
     bind=_mul_bind,
     flops=_mul_flops,
-    grad=grad_by("mul_grad", _MUL_GRAD),
-)
-define(
-    "mul_grad",
-    _MUL_GRAD,
-    attrs=_MUL_ATTRS,
-    infer=like_inputs(_MUL_GRAD),
-    bind=_mul_grad_bind,
-    flops=of_gradients(_mul_flops),
-    grad=bilinear("mul"),
+    grad_bind=_mul_grad_bind,
+    grad_flops=of_gradients(_mul_flops),
+    grad_grad=bilinear("mul"),
 )
 
 
@@ -197,22 +191,16 @@ def _matmul_grad_bind(
     return in_sequence(steps)
 
 
-define(
+define_with_grad(
     "matmul",
     "X, Y -> Out",
+    _MUL_GRAD,
     rows=product_of_matrices,
     attrs=_MATMUL_ATTRS,
     infer=_matmul_infer,
     bind=_matmul_bind,
     flops=_matmul_flops,
-    grad=grad_by("matmul_grad", _MUL_GRAD),
-)
-define(
-    "matmul_grad",
-    _MUL_GRAD,
-    attrs=_MATMUL_ATTRS,
-    infer=like_inputs(_MUL_GRAD),
-    bind=_matmul_grad_bind,
-    flops=of_gradients(_matmul_flops),
-    grad=bilinear("matmul"),
+    grad_bind=_matmul_grad_bind,
+    grad_flops=of_gradients(_matmul_flops),
+    grad_grad=bilinear("matmul"),
 )

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define, parse_signature
+from hpcdist.graph.registry import Meta, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
-from hpcdist.ops.common import grad_by, in_sequence, resolve_axis
+from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
 
 Function = Callable[..., Any]  # (xp, x, shapes of the other inputs, **attrs) -> what x becomes
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -76,23 +76,18 @@ def _move(
 
         return run
 
-    define(
+    define_with_grad(
         type,
         signature,
+        grad_signature,
         rows=rows,
         attrs=attrs,
         infer=infer,
         bind=bind,
-        grad=grad_by(f"{type}_grad", grad_signature),
         shape_only=[name for name in names if name != moves],
-    )
-    define(
-        f"{type}_grad",
-        grad_signature,
-        attrs=attrs,
-        infer=lambda *metas, **_: Meta(metas[at].shape, metas[at].dtype),
-        bind=grad_bind,
-        shape_only=names,
+        grad_infer=lambda *metas, **_: Meta(metas[at].shape, metas[at].dtype),
+        grad_bind=grad_bind,
+        grad_shape_only=names,
     )
 
 
@@ -370,7 +365,6 @@ def _unstack_grad_bind(xp: Any, douts: Any, dx: Any, axis: int, num: int) -> Cal
 
 
 _UNSTACK = {"axis": 0, "num": 0}
-_UNSTACK_GRAD = "Y@GRAD* -> X@GRAD"
 
 
 def _unstack_grad_infer(douts: Sequence[Meta], axis: int, num: int) -> Meta:
@@ -379,19 +373,14 @@ def _unstack_grad_infer(douts: Sequence[Meta], axis: int, num: int) -> Meta:
     return Meta(tuple(shape), douts[0].dtype)
 
 
-define(
+define_with_grad(
     "unstack",
     "X -> Y*",
+    "Y@GRAD* -> X@GRAD",
     rows=by_row(apart=off_rows("axis")),
     attrs=_UNSTACK,
     infer=_unstack_infer,
     bind=_unstack_bind,
-    grad=grad_by("unstack_grad", _UNSTACK_GRAD),
-)
-define(
-    "unstack_grad",
-    _UNSTACK_GRAD,
-    attrs=_UNSTACK,
-    infer=_unstack_grad_infer,
-    bind=_unstack_grad_bind,
+    grad_infer=_unstack_grad_infer,
+    grad_bind=_unstack_grad_bind,
 )

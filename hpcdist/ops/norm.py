@@ -7,9 +7,14 @@ import math
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis, same
+from hpcdist.ops.common import (
+    define_with_grad,
+    in_sequence,
+    resolve_axis,
+    same,
+)
 from hpcdist.ops.labels import Call
 
 # -- layer_norm ----------------------------------------------------------------------------------
@@ -115,28 +120,21 @@ def _layer_norm_grad_bind(
 
 
 _LN_ATTRS = {"epsilon": 1e-5, "begin_norm_axis": 1}
-_LN_GRAD = "X, Scale?, Bias?, Mean, Variance, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?"
 
 
 def _normed_rows(op: Applied) -> dict[str, OfRows]:
     return {"Y": each_row(op, "X", apart=lambda op: op.attrs["begin_norm_axis"] > 0)}
 
 
-define(
+define_with_grad(
     "layer_norm",
     "X, Scale?, Bias? -> Y, Mean, Variance",
+    "X, Scale?, Bias?, Mean, Variance, Y@GRAD -> X@GRAD?, Scale@GRAD?, Bias@GRAD?",
     rows=_normed_rows,
     attrs=_LN_ATTRS,
     infer=_layer_norm_infer,
     bind=_layer_norm_bind,
-    grad=grad_by("layer_norm_grad", _LN_GRAD),
-)
-define(
-    "layer_norm_grad",
-    _LN_GRAD,
-    attrs=_LN_ATTRS,
-    infer=like_inputs(_LN_GRAD),
-    bind=_layer_norm_grad_bind,
+    grad_bind=_layer_norm_grad_bind,
 )
 
 # -- norm: division by the length along one axis -------------------------------------------------
@@ -179,17 +177,17 @@ def _norm_grad_bind(
 
 
 _NORM_ATTRS = {"axis": 1, "epsilon": 1e-12}
-_NORM_GRAD = "X, Norm, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "norm",
     "X -> Out, Norm",
+    "X, Norm, Out@GRAD -> X@GRAD",
     rows=by_row(apart=off_rows("axis")),
     attrs=_NORM_ATTRS,
     infer=_norm_infer,
     bind=_norm_bind,
-    grad=grad_by("norm_grad", _NORM_GRAD),
+    grad_infer=same,
+    grad_bind=_norm_grad_bind,
 )
-define("norm_grad", _NORM_GRAD, attrs=_NORM_ATTRS, infer=same, bind=_norm_grad_bind)
 
 # -- cos_sim: the cosine between rows ------------------------------------------------------------
 
@@ -252,21 +250,18 @@ def _cos_sim_grad(
             full.sum(0, None, dy2, True)
 
 
-_COS_GRAD = "X, Y, Out, XNorm, YNorm, Out@GRAD -> X@GRAD?, Y@GRAD?"
-
-
 def _compared_rows(op: Applied) -> OfRows:
     """Y has a row for each of X, or one for all of them."""
     one = op.inputs["Y"][0].shape[0] == 1
     return each_row(op, "X") if one else each_row(op)
 
 
-define(
+define_with_grad(
     "cos_sim",
     "X, Y -> Out, XNorm, YNorm",
+    "X, Y, Out, XNorm, YNorm, Out@GRAD -> X@GRAD?, Y@GRAD?",
     rows=_compared_rows,
     infer=_cos_sim_infer,
     bind=_cos_sim_bind,
-    grad=grad_by("cos_sim_grad", _COS_GRAD),
+    grad_kernel=_cos_sim_grad,
 )
-define("cos_sim_grad", _COS_GRAD, infer=like_inputs(_COS_GRAD), kernel=_cos_sim_grad)

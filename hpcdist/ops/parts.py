@@ -12,7 +12,13 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_row, moved, off_rows
 from hpcdist.ops import second
-from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, resolve_axis, same
+from hpcdist.ops.common import (
+    Wanted,
+    define_with_grad,
+    in_sequence,
+    resolve_axis,
+    same,
+)
 
 # -- slice, strided_slice --------------------------------------------------------------------------
 _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flags": ()}
@@ -159,24 +165,18 @@ def _slice_grad_bind(
 _PLACES = "StartsTensor?, EndsTensor?, StartsTensorList*, EndsTensorList*"
 _SLICE_GRAD = f"Input, {_PLACES}, Out@GRAD -> Input@GRAD"
 for _type, _attrs in (("slice", _SLICE), ("strided_slice", _STRIDED)):
-    define(
+    define_with_grad(
         _type,
         f"Input, {_PLACES} -> Out",
+        _SLICE_GRAD,
         rows=by_row("Input", apart=off_rows("axes"), totals=moved),
         attrs=_attrs,
         infer=_slice_infer,
         bind=_slice_bind,
         folds=True,
-        grad=grad_by(f"{_type}_grad", _SLICE_GRAD),
-    )
-    define(
-        f"{_type}_grad",
-        _SLICE_GRAD,
-        attrs=_attrs,
-        infer=like_inputs(_SLICE_GRAD),
-        bind=_slice_grad_bind,
-        grad=second.linear(_type, x="Input"),
-        shape_only=("Input",),
+        grad_bind=_slice_grad_bind,
+        grad_grad=second.linear(_type, x="Input"),
+        grad_shape_only=("Input",),
     )
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, grouped
-from hpcdist.ops.common import grad_by, like_inputs
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import Lods, rowwise, sequences_of
 
@@ -100,22 +100,15 @@ def _of_images(op: Applied) -> OfRows:
     return grouped(op.outputs["Out"][0])
 
 
-_PATCHES_GRAD = "X, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "im2sequence",
     "X -> Out",
+    "X, Out@GRAD -> X@GRAD",
     rows=_of_images,
     attrs=_PATCHES,
     infer=_patches_infer,
     kernel=_patches,
-    grad=grad_by("im2sequence_grad", _PATCHES_GRAD),
-)
-define(
-    "im2sequence_grad",
-    _PATCHES_GRAD,
-    attrs=_PATCHES,
-    infer=like_inputs(_PATCHES_GRAD),
-    kernel=_patches_grad,
+    grad_kernel=_patches_grad,
 )
 
 
@@ -162,20 +155,14 @@ def _ahead_grad_bind(
     return run
 
 
-_AHEAD_GRAD = "X, Filter, Out@GRAD -> X@GRAD?, Filter@GRAD?"
-define(
+define_with_grad(
     "row_conv",
     "X, Filter -> Out",
+    "X, Filter, Out@GRAD -> X@GRAD?, Filter@GRAD?",
     rows=by_row_of_sequence,
     infer=_ahead_infer,
     bind=_ahead_bind,
-    grad=grad_by("row_conv_grad", _AHEAD_GRAD),
     lods=("X",),
-)
-define(
-    "row_conv_grad",
-    _AHEAD_GRAD,
-    infer=lambda x, filter, dout: (rowwise(x, x.lod), Meta(filter.shape, filter.dtype)),
-    bind=_ahead_grad_bind,
-    lods=("X",),
+    grad_infer=lambda x, filter, dout: (rowwise(x, x.lod), Meta(filter.shape, filter.dtype)),
+    grad_bind=_ahead_grad_bind,
 )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
-from hpcdist.ops.common import grad_by, like_inputs
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.scratch import Call
 from hpcdist.ops.windows import channels_first, image_shape, in_layout, lay_windows
 
@@ -206,17 +206,16 @@ def _to_first_greatest(xp: Any, x: Any, y: Any, dy: Any, dx: Any, taps: Any) -> 
         waiting[inside] &= ~is_maximum
 
 
-_GRAD = "X, Out, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "pool2d",
     "X -> Out",
+    "X, Out, Out@GRAD -> X@GRAD",
     rows=by_row(),
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
-    grad=grad_by("pool2d_grad", _GRAD),
+    grad_bind=_grad_bind,
 )
-define("pool2d_grad", _GRAD, attrs=_ATTRS, infer=like_inputs(_GRAD), bind=_grad_bind)
 
 # -- max_pool2d_with_index: Mask is each maximum's place in its image, row by row -----------------
 _INDEX_ATTRS = {
@@ -270,20 +269,13 @@ def _index_grad_bind(xp: Any, x: Any, index: Any, dy: Any, dx: Any, **facts: Any
     return run
 
 
-_INDEX_GRAD = "X, Mask, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "max_pool2d_with_index",
     "X -> Out, Mask",
+    "X, Mask, Out@GRAD -> X@GRAD",
     rows=by_row(),
     attrs=_INDEX_ATTRS,
     infer=_index_infer,
     bind=_index_bind,
-    grad=grad_by("max_pool2d_with_index_grad", _INDEX_GRAD),
-)
-define(
-    "max_pool2d_with_index_grad",
-    _INDEX_GRAD,
-    attrs=_INDEX_ATTRS,
-    infer=like_inputs(_INDEX_GRAD),
-    bind=_index_grad_bind,
+    grad_bind=_index_grad_bind,
 )

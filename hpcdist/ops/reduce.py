@@ -12,7 +12,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import How, by_row, of_each_row, off_rows, reduces
 from hpcdist.ops import second
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs, resolve_axis
+from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
 
 # -- mean of everything: the usual loss ----------------------------------------------------------
 _ONE_DOT = 4096  # elements; sums of more are exacter in pairs
@@ -44,22 +44,16 @@ def _infer_mean(x: Meta) -> Meta:
     return Meta((1,), x.dtype)
 
 
-_MEAN_GRAD = "X, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "mean",
     "X -> Out",
+    "X, Out@GRAD -> X@GRAD",
     rows=reduces(How.MEAN),
     infer=_infer_mean,
     bind=_mean_bind,
-    grad=grad_by("mean_grad", _MEAN_GRAD),
-)
-define(
-    "mean_grad",
-    _MEAN_GRAD,
-    infer=like_inputs(_MEAN_GRAD),
-    bind=_mean_grad_bind,
-    grad=second.linear("mean"),
-    shape_only=("X",),
+    grad_bind=_mean_grad_bind,
+    grad_grad=second.linear("mean"),
+    grad_shape_only=("X",),
 )
 
 
@@ -169,23 +163,17 @@ for _type, _method, _slots, _grad_bind, _how in (
     ("reduce_min", "min", _BY_VALUE, _chosen_grad_bind, How.MIN),
     ("reduce_prod", "prod", _BY_VALUE, _prod_grad_bind, None),
 ):
-    define(
+    define_with_grad(
         _type,
         "X -> Out",
+        _slots,
         rows=reduces(_how, along=of_each_row),
         attrs=_ATTRS,
         infer=_infer,
         bind=_bind(_method),
-        grad=grad_by(f"{_type}_grad", _slots),
-    )
-    define(
-        f"{_type}_grad",
-        _slots,
-        attrs=_ATTRS,
-        infer=like_inputs(_slots),
-        bind=_grad_bind,
-        grad=second.linear(_type) if _slots == _BY_SHAPE else None,
-        shape_only=("X",) if _slots == _BY_SHAPE else (),
+        grad_bind=_grad_bind,
+        grad_grad=second.linear(_type) if _slots == _BY_SHAPE else None,
+        grad_shape_only=("X",) if _slots == _BY_SHAPE else (),
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, each_row
-from hpcdist.ops.common import grad_by, same
+from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
 from hpcdist.ops.sampled import FAR, LOG_UNIFORM, chance, log_uniform
@@ -112,24 +112,16 @@ def _sl_rows(op: Applied) -> OfRows:
     return each_row(op)
 
 
-_SL_GRAD = "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD"
-
-define(
+define_with_grad(
     "sample_logits",
     "Logits, Labels, CustomizedSamples?, CustomizedProbabilities? -> "
     "Samples, Probabilities, SampledLogits, SampledLabels",
+    "Logits, Samples, SampledLogits@GRAD -> Logits@GRAD",
     rows=_sl_rows,
     attrs=_SL_ATTRS,
     infer=_sl_infer,
     bind=_sl_bind,
-    grad=grad_by("sample_logits_grad", _SL_GRAD),
     state=Draws,
-)
-
-define(
-    "sample_logits_grad",
-    _SL_GRAD,
-    attrs=_SL_ATTRS,
-    infer=lambda logits, samples, dsampled, **_: same(logits),
-    kernel=_sl_grad,
+    grad_infer=lambda logits, samples, dsampled, **_: same(logits),
+    grad_kernel=_sl_grad,
 )

@@ -18,7 +18,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence
-from hpcdist.ops.common import Wanted, grad_by, in_sequence
+from hpcdist.ops.common import Wanted, define_with_grad, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 
 Lods = Sequence[Any]
@@ -191,28 +191,21 @@ def _softmax_infer(x: Meta, **_: Any) -> Meta:
     return rowwise(x, lod)
 
 
-_SOFTMAX_GRAD = "X, Out, Out@GRAD -> X@GRAD"
 _CUDNN = {"use_cudnn": False}
-define(
+define_with_grad(
     "sequence_softmax",
     "X -> Out",
+    "X, Out, Out@GRAD -> X@GRAD",
     rows=by_row_of_sequence,
     attrs=_CUDNN,
     infer=_softmax_infer,
     bind=lambda xp, x, out, lods, **_: loop(xp, "softmax", matrix(x), lods[0].last, matrix(out)),
-    grad=grad_by("sequence_softmax_grad", _SOFTMAX_GRAD),
     lods=("X",),
-)
-define(
-    "sequence_softmax_grad",
-    _SOFTMAX_GRAD,
-    attrs=_CUDNN,
-    infer=like_first,
-    bind=lambda xp, x, out, dout, dx, lods, **_: loop(
+    grad_infer=like_first,
+    grad_bind=lambda xp, x, out, dout, dx, lods, **_: loop(
         xp, "softmax_grad", matrix(out), matrix(dout), lods[0].last, matrix(dx)
     ),
-    shape_only=("X",),
-    lods=("X",),
+    grad_shape_only=("X",),
 )
 
 
@@ -292,22 +285,15 @@ def _conv_grad_bind(
     return run
 
 
-_CONV_GRAD = "X, Filter, Out@GRAD -> X@GRAD?, Filter@GRAD?"
-define(
+define_with_grad(
     "sequence_conv",
     "X, Filter -> Out",
+    "X, Filter, Out@GRAD -> X@GRAD?, Filter@GRAD?",
     rows=by_row_of_sequence,
     attrs=_CONV,
     infer=_conv_infer,
     bind=_conv_bind,
-    grad=grad_by("sequence_conv_grad", _CONV_GRAD),
     lods=("X",),
-)
-define(
-    "sequence_conv_grad",
-    _CONV_GRAD,
-    attrs=_CONV,
-    infer=lambda x, filter, dout, **_: (rowwise(x, x.lod), Meta(filter.shape, filter.dtype)),
-    bind=_conv_grad_bind,
-    lods=("X",),
+    grad_infer=lambda x, filter, dout, **_: (rowwise(x, x.lod), Meta(filter.shape, filter.dtype)),
+    grad_bind=_conv_grad_bind,
 )

@@ -12,7 +12,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
-from hpcdist.ops.common import grad_by, in_sequence
+from hpcdist.ops.common import define_with_grad, grad_by, in_sequence
 from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import Lods, like_first, rowwise, sequences_of
 from hpcdist.ops.sequence_shape import gather, owners, scatter
@@ -84,25 +84,18 @@ def _pad_grad_bind(xp: Any, x: Any, dout: Any, dx: Any, lods: Lods, **_: Any) ->
     return gather(xp, _slots_view(dout), _slots(lods[0], dout.shape[1]), dx)
 
 
-_PAD_GRAD = "X, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "sequence_pad",
     "X, PadValue -> Out, Length",
+    "X, Out@GRAD -> X@GRAD",
     rows=_padded_rows,
     attrs=_PAD,
     infer=_pad_infer,
     bind=_pad_bind,
-    grad=grad_by("sequence_pad_grad", _PAD_GRAD),
     lods=("X",),
-)
-define(
-    "sequence_pad_grad",
-    _PAD_GRAD,
-    attrs=_PAD,
-    infer=like_first,
-    bind=_pad_grad_bind,
-    shape_only=("X",),
-    lods=("X",),
+    grad_infer=like_first,
+    grad_bind=_pad_grad_bind,
+    grad_shape_only=("X",),
 )
 
 

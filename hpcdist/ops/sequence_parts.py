@@ -8,11 +8,11 @@ import numpy as np
 
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import Lods, sequences_of
 
@@ -63,20 +63,15 @@ def _sliced_grad(x: Value, offset: Value, length: Value, dout: Value) -> Value:
     return Value(out, x.lod)
 
 
-_SLICE_GRAD = "X, Offset, Length, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "sequence_slice",
     "X, Offset, Length -> Out",
+    "X, Offset, Length, Out@GRAD -> X@GRAD",
     rows=_slice_rows,
     infer=lambda x, *_: Meta((-1, *x.shape[1:]), x.dtype, lod=Lod(1)),
     values=_sliced,
-    grad=grad_by("sequence_slice_grad", _SLICE_GRAD),
-)
-define(
-    "sequence_slice_grad",
-    _SLICE_GRAD,
-    infer=lambda x, *_: Meta(x.shape, x.dtype, lod=x.lod),
-    values=_sliced_grad,
+    grad_infer=lambda x, *_: Meta(x.shape, x.dtype, lod=x.lod),
+    grad_values=_sliced_grad,
 )
 
 
@@ -143,23 +138,17 @@ def _scatter_grad_bind(
     return run
 
 
-_SCATTER_GRAD = "Ids, Updates, Out@GRAD -> X@GRAD?, Updates@GRAD?"
-define(
+define_with_grad(
     "sequence_scatter",
     "X, Ids, Updates -> Out",
+    "Ids, Updates, Out@GRAD -> X@GRAD?, Updates@GRAD?",
     rows=_scatter_rows,
     infer=_scatter_infer,
     bind=_scatter_bind,
-    grad=grad_by("sequence_scatter_grad", _SCATTER_GRAD),
     lods=("Ids",),
-)
-define(
-    "sequence_scatter_grad",
-    _SCATTER_GRAD,
-    infer=lambda ids, updates, dout: (
+    grad_infer=lambda ids, updates, dout: (
         Meta(dout.shape, dout.dtype),
         Meta(updates.shape, updates.dtype, lod=updates.lod),
     ),
-    bind=_scatter_grad_bind,
-    lods=("Ids",),
+    grad_bind=_scatter_grad_bind,
 )

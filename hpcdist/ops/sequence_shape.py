@@ -17,7 +17,7 @@ from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expanded, spread
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
-from hpcdist.ops.common import Wanted, grad_by, in_sequence
+from hpcdist.ops.common import Wanted, define_with_grad, grad_by, in_sequence
 from hpcdist.ops.labels import Call, take
 from hpcdist.ops.sequence import Lods, like_first, loop, matrix, rowwise, sequences_of
 
@@ -107,45 +107,34 @@ def owners(lod: Lod) -> np.ndarray:
 
 
 _EXPAND_GRAD = "X, Y, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "sequence_expand",
     "X, Y -> Out",
+    _EXPAND_GRAD,
     rows=expanded,
     attrs=_REF,
     infer=_expand_infer,
     bind=_expand_bind,
-    grad=grad_by("sequence_expand_grad", _EXPAND_GRAD),
     shape_only=("Y",),
     lods=("X", "Y"),
+    grad_infer=like_first,
+    grad_bind=_expand_grad_bind,
+    grad_shape_only=("X", "Y"),
 )
-define(
-    "sequence_expand_grad",
-    _EXPAND_GRAD,
-    attrs=_REF,
-    infer=like_first,
-    bind=_expand_grad_bind,
-    shape_only=("X", "Y"),
-    lods=("X", "Y"),
-)
-define(
+define_with_grad(
     "sequence_expand_as",
     "X, Y -> Out",
+    _EXPAND_GRAD,
     rows=spread,
     infer=_expand_as_infer,
     bind=lambda xp, x, y, out, lods: gather(xp, x, owners(lods[0]), out),
-    grad=grad_by("sequence_expand_as_grad", _EXPAND_GRAD),
     shape_only=("Y",),
     lods=("Y",),
-)
-define(
-    "sequence_expand_as_grad",
-    _EXPAND_GRAD,
-    infer=like_first,
-    bind=lambda xp, x, y, dout, dx, lods: loop(
+    grad_infer=like_first,
+    grad_bind=lambda xp, x, y, dout, dx, lods: loop(
         xp, "add_rows", matrix(dout), owners(lods[0]), matrix(dx)
     ),
-    shape_only=("X", "Y"),
-    lods=("Y",),
+    grad_shape_only=("X", "Y"),
 )
 
 
@@ -182,23 +171,17 @@ def _concat_grad_bind(xp: Any, xs: Any, dout: Any, dxs: Sequence[Any], lods: Lod
     return in_sequence([gather(xp, dout, at, dx) for dx, at in pairs if dx is not None])
 
 
-_CONCAT_GRAD = "X*, Out@GRAD -> X@GRAD*"
-define(
+define_with_grad(
     "sequence_concat",
     "X* -> Out",
+    "X*, Out@GRAD -> X@GRAD*",
     rows=by_sequence,
     infer=_concat_infer,
     bind=_concat_bind,
-    grad=grad_by("sequence_concat_grad", _CONCAT_GRAD),
     lods=("X",),
-)
-define(
-    "sequence_concat_grad",
-    _CONCAT_GRAD,
-    infer=lambda xs, dout: ([rowwise(x, x.lod) for x in xs],),
-    bind=_concat_grad_bind,
-    shape_only=("X",),
-    lods=("X",),
+    grad_infer=lambda xs, dout: ([rowwise(x, x.lod) for x in xs],),
+    grad_bind=_concat_grad_bind,
+    grad_shape_only=("X",),
 )
 
 
@@ -249,27 +232,20 @@ def _copy(xp: Any, x: Any, *rest: Any, **_: Any) -> Call:
     return functools.partial(xp.copyto, target, x.reshape(target.shape))
 
 
-_RESHAPE_GRAD = "X, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "sequence_reshape",
     "X -> Out",
+    "X, Out@GRAD -> X@GRAD",
     rows=by_sequence,
     attrs={"new_dim": 1},
     infer=_reshape_infer,
     bind=_copy,
-    grad=grad_by("sequence_reshape_grad", _RESHAPE_GRAD),
     alias={"Out": "X"},
     lods=("X",),
-)
-define(
-    "sequence_reshape_grad",
-    _RESHAPE_GRAD,
-    attrs={"new_dim": 1},
-    infer=like_first,
-    bind=lambda xp, x, dout, dx, **_: _copy(xp, dout, dx),
-    alias={"X@GRAD": "Out@GRAD"},
-    shape_only=("X",),
-    lods=("X",),
+    grad_infer=like_first,
+    grad_bind=lambda xp, x, dout, dx, **_: _copy(xp, dout, dx),
+    grad_alias={"X@GRAD": "Out@GRAD"},
+    grad_shape_only=("X",),
 )
 
 

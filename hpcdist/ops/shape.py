@@ -12,13 +12,12 @@ from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import rows
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row, moved
 from hpcdist.ops import second
 from hpcdist.ops.common import (
-    grad_by,
+    define_with_grad,
     in_sequence,
-    like_inputs,
     resolve_axis,
     same_buffer,
     shape_given,
@@ -80,7 +79,6 @@ def _copy_grad_bind(xp: Any, xshape: Any, *rest: Any, **_: Any) -> Callable[[], 
 
 
 _SHAPE_GRAD = "XShape, Out@GRAD -> X@GRAD"
-_RESHAPE_GRAD = "XShape, Shape?, ShapeTensor*, Out@GRAD -> X@GRAD"  # for its own gradient
 
 
 def _before(xshape: Meta, *rest: Any, **_: Any) -> Meta:
@@ -123,35 +121,31 @@ def _reshape_bind(
     return _copy_bind(xp, x, out)
 
 
-define(
+define_with_grad(
     "reshape2",
     "X, Shape?, ShapeTensor* -> Out, XShape?",
+    "XShape, Shape?, ShapeTensor*, Out@GRAD -> X@GRAD",
     rows=rows.reshaped,
     attrs={"shape": ()},
     infer=_reshape_infer,
     bind=_reshape_bind,
     folds=True,
     alias={"Out": "X"},
-    grad=grad_by("reshape2_grad", _RESHAPE_GRAD),
-)
-define(
-    "reshape2_grad",
-    _RESHAPE_GRAD,
-    attrs={"shape": ()},
-    infer=_before,
-    bind=_copy_grad_bind,
-    grad=second.linear("reshape2"),
-    alias={"X@GRAD": "Out@GRAD"},
-    shape_only=("XShape",),
+    grad_infer=_before,
+    grad_bind=_copy_grad_bind,
+    grad_grad=second.linear("reshape2"),
+    grad_alias={"X@GRAD": "Out@GRAD"},
+    grad_shape_only=("XShape",),
 )
 for _type, _rule, _attrs, _rows in (
     ("flatten2", _flattened, {"axis": 1}, rows.flattened),
     ("squeeze2", _squeezed, {"axes": ()}, by_row(apart=_squeezes_others, totals=moved)),
     ("unsqueeze2", _unsqueezed, {"axes": ()}, by_row(apart=_puts_none_before, totals=moved)),
 ):
-    define(
+    define_with_grad(
         _type,
         "X -> Out, XShape?",
+        _SHAPE_GRAD,
         rows=_rows,
         attrs=_attrs,
         infer=lambda x, _rule=_rule, **attrs: (
@@ -161,17 +155,11 @@ for _type, _rule, _attrs, _rows in (
         bind=_copy_bind,
         folds=True,
         alias={"Out": "X"},
-        grad=grad_by(f"{_type}_grad", _SHAPE_GRAD),
-    )
-    define(
-        f"{_type}_grad",
-        _SHAPE_GRAD,
-        attrs=_attrs,
-        infer=_before,
-        bind=_copy_grad_bind,
-        grad=second.linear(_type),
-        alias={"X@GRAD": "Out@GRAD"},
-        shape_only=("XShape",),
+        grad_infer=_before,
+        grad_bind=_copy_grad_bind,
+        grad_grad=second.linear(_type),
+        grad_alias={"X@GRAD": "Out@GRAD"},
+        grad_shape_only=("XShape",),
     )
 
 
@@ -200,23 +188,18 @@ def _transpose_grad_bind(
     return functools.partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
 
 
-define(
+define_with_grad(
     "transpose2",
     "X -> Out, XShape?",
+    _SHAPE_GRAD,
     rows=by_row(apart=lambda op: op.attrs["axis"][0] == 0, totals=moved),
     attrs={"axis": ()},
     infer=_transpose_infer,
     bind=_transpose_bind,
-    grad=grad_by("transpose2_grad", _SHAPE_GRAD),
-)
-define(
-    "transpose2_grad",
-    _SHAPE_GRAD,
-    attrs={"axis": ()},
-    infer=_before,
-    bind=_transpose_grad_bind,
-    grad=second.linear("transpose2"),
-    shape_only=("XShape",),
+    grad_infer=_before,
+    grad_bind=_transpose_grad_bind,
+    grad_grad=second.linear("transpose2"),
+    grad_shape_only=("XShape",),
 )
 
 
@@ -251,22 +234,15 @@ def _expand_grad_bind(
     return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 
 
-_EXPAND_GRAD = "X, ExpandTimes?, expand_times_tensor*, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "expand",
     "X, ExpandTimes?, expand_times_tensor* -> Out",
+    "X, ExpandTimes?, expand_times_tensor*, Out@GRAD -> X@GRAD",
     rows=by_row("X", apart=lambda op: op.attrs["expand_times"][:1] == [1], totals=moved),
     attrs={"expand_times": ()},
     infer=_expand_infer,
     bind=_expand_bind,
-    grad=grad_by("expand_grad", _EXPAND_GRAD),
-)
-define(
-    "expand_grad",
-    _EXPAND_GRAD,
-    attrs={"expand_times": ()},
-    infer=like_inputs(_EXPAND_GRAD),
-    bind=_expand_grad_bind,
-    grad=second.linear("expand"),
-    shape_only=("X",),
+    grad_bind=_expand_grad_bind,
+    grad_grad=second.linear("expand"),
+    grad_shape_only=("X",),
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import not_on_rows
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import Call
 
@@ -35,22 +35,16 @@ def _shuffle_infer(x: Meta, startup_seed: int) -> tuple[Meta, Meta]:
     return Meta(x.shape, x.dtype, lod=x.lod), Meta((max(rows, -1),), "int64")
 
 
-_SHUFFLE_GRAD = "ShuffleIdx, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "shuffle_batch",
     "X -> Out, ShuffleIdx",
+    "ShuffleIdx, Out@GRAD -> X@GRAD",
     rows=not_on_rows,
     attrs={"startup_seed": 0},
     infer=_shuffle_infer,
     bind=_shuffle_bind,
-    grad=grad_by("shuffle_batch_grad", _SHUFFLE_GRAD),
     state=Draws,
-)
-define(
-    "shuffle_batch_grad",
-    _SHUFFLE_GRAD,
-    rows=not_on_rows,
-    attrs={"startup_seed": 0},
-    infer=lambda order, dout, **_: Meta(dout.shape, dout.dtype),
-    kernel=_shuffle_grad,
+    grad_rows=not_on_rows,
+    grad_infer=lambda order, dout, **_: Meta(dout.shape, dout.dtype),
+    grad_kernel=_shuffle_grad,
 )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row, off_rows
-from hpcdist.ops.common import grad_by, in_sequence, resolve_axis, same
+from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis, same
 from hpcdist.ops.labels import Call, HardLabels, put_where, take
 
 # Exponents below this count as this, as in Fluid: no probability is 0, so its log is finite.
@@ -69,18 +69,18 @@ def _softmax_grad_bind(xp: Any, out: Any, dout: Any, dx: Any, axis: int) -> Call
     )
 
 
-_SOFTMAX_GRAD = "Out, Out@GRAD -> X@GRAD"
-define(
+define_with_grad(
     "softmax",
     "X -> Out",
+    "Out, Out@GRAD -> X@GRAD",
     rows=by_row(apart=off_rows("axis")),
     attrs={"axis": -1},
     infer=_softmax_infer,
     bind=_softmax_bind,
-    grad=grad_by("softmax_grad", _SOFTMAX_GRAD),
     inplace={"Out": "X"},
+    grad_infer=same,
+    grad_bind=_softmax_grad_bind,
 )
-define("softmax_grad", _SOFTMAX_GRAD, attrs={"axis": -1}, infer=same, bind=_softmax_grad_bind)
 
 
 def check_labels(x: Meta, label: Meta, soft_label: bool, axis: int = -1) -> None:
@@ -190,21 +190,15 @@ def _swce_grad_bind(
 
 
 _SWCE_ATTRS = {"soft_label": False, "ignore_index": -100, "numeric_stable_mode": True, "axis": -1}
-_SWCE_GRAD = "Label, Softmax, Loss@GRAD -> Logits@GRAD"
-define(
+define_with_grad(
     "softmax_with_cross_entropy",
     "Logits, Label -> Softmax, Loss",
+    "Label, Softmax, Loss@GRAD -> Logits@GRAD",
     rows=by_row(apart=off_rows("axis")),
     attrs=_SWCE_ATTRS,
     infer=_swce_infer,
     bind=_swce_bind,
-    grad=grad_by("softmax_with_cross_entropy_grad", _SWCE_GRAD),
-)
-define(
-    "softmax_with_cross_entropy_grad",
-    _SWCE_GRAD,
-    attrs=_SWCE_ATTRS,
-    infer=lambda label, softmax, *_, **__: same(softmax),
-    bind=_swce_grad_bind,
-    inplace={"Logits@GRAD": "Softmax"},
+    grad_infer=lambda label, softmax, *_, **__: same(softmax),
+    grad_bind=_swce_grad_bind,
+    grad_inplace={"Logits@GRAD": "Softmax"},
 )

@@ -15,7 +15,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
-from hpcdist.ops.common import grad_by, same
+from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 
@@ -63,10 +63,10 @@ def _filtered_grad(x: Value, places: Value, dout: Any, **_: Any) -> Value:
 
 
 _FILTER_ATTRS = {"is_lod": False, "out_val_if_empty": 0}
-_FILTER_GRAD = "Ins, IndexMap, Out@GRAD -> Ins@GRAD"
-define(
+define_with_grad(
     "filter_by_instag",
     "Ins, Ins_tag, Filter_tag -> Out, LossWeight, IndexMap",
+    "Ins, IndexMap, Out@GRAD -> Ins@GRAD",
     rows=not_on_rows,
     attrs=_FILTER_ATTRS,
     infer=lambda x, tags, wanted, **_: (
@@ -75,15 +75,9 @@ define(
         Meta((-1, 3), "int64"),
     ),
     values=_filtered,
-    grad=grad_by("filter_by_instag_grad", _FILTER_GRAD),
-)
-define(
-    "filter_by_instag_grad",
-    _FILTER_GRAD,
-    rows=not_on_rows,
-    attrs=_FILTER_ATTRS,
-    infer=lambda x, places, dout, **_: Meta(x.shape, x.dtype, lod=x.lod),
-    values=_filtered_grad,
+    grad_rows=not_on_rows,
+    grad_infer=lambda x, places, dout, **_: Meta(x.shape, x.dtype, lod=x.lod),
+    grad_values=_filtered_grad,
 )
 
 

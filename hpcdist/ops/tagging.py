@@ -15,7 +15,7 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call
 from hpcdist.ops.scratch import scratch
@@ -151,22 +151,17 @@ def _chain_grad_bind(xp: Any, x: Any, weights: Any, *operands: Any, lods: Any) -
 
 _CHAIN_GRAD = """Emission, Transition, Label, Length?, Alpha, EmissionExps, TransitionExps,
     LogLikelihood@GRAD -> Emission@GRAD?, Transition@GRAD?"""
-define(
+define_with_grad(
     "linear_chain_crf",
     "Emission, Transition, Label, Length? -> Alpha, EmissionExps, TransitionExps, LogLikelihood",
+    _CHAIN_GRAD,
     rows=tagged_rows("Emission", "Label", "Length", each=["LogLikelihood"]),
     infer=_chain_infer,
     bind=_chain_bind,
-    grad=grad_by("linear_chain_crf_grad", _CHAIN_GRAD),
     lods=("Emission",),
-)
-define(
-    "linear_chain_crf_grad",
-    _CHAIN_GRAD,
-    infer=lambda x, weights, *_: (rowwise(x, x.lod), Meta(weights.shape, weights.dtype)),
-    bind=_chain_grad_bind,
-    shape_only=("Emission", "Transition"),
-    lods=("Emission",),
+    grad_infer=lambda x, weights, *_: (rowwise(x, x.lod), Meta(weights.shape, weights.dtype)),
+    grad_bind=_chain_grad_bind,
+    grad_shape_only=("Emission", "Transition"),
 )
 
 

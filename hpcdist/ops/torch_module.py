@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta, define
+from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
 from hpcdist.ops.by_torch import inferred, tensor_on, torch_for
-from hpcdist.ops.common import grad_by
+from hpcdist.ops.common import define_with_grad
 
 TYPE = "torch_module"
 
@@ -154,24 +154,18 @@ def _rows(op: Applied) -> OfRows:
 
 of_rows: Any = by_row("X")
 _ATTRS: dict[str, Any] = {"number": -1, "module": "", "by_row": False, "is_test": False}
-_GRAD = "X*, Param*, Out@GRAD* -> X@GRAD*, Param@GRAD*"
 
-define(
+define_with_grad(
     TYPE,
     "X*, Param* -> Out*",
+    "X*, Param*, Out@GRAD* -> X@GRAD*, Param@GRAD*",
     rows=_rows,
     attrs=_ATTRS,
     infer=_infer,
     bind=_bind,
-    grad=grad_by(f"{TYPE}_grad", _GRAD),
-)
-define(
-    f"{TYPE}_grad",
-    _GRAD,
-    attrs=_ATTRS,
-    infer=lambda x, params, *_, **__: (
+    grad_infer=lambda x, params, *_, **__: (
         [Meta(m.shape, m.dtype, lod=m.lod) for m in x],
         [Meta(m.shape, m.dtype) for m in params],
     ),
-    bind=_grad_bind,
+    grad_bind=_grad_bind,
 )

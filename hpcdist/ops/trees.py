@@ -10,7 +10,7 @@ import numpy as np
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
-from hpcdist.ops.common import grad_by, in_sequence, like_inputs
+from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.host import run_on_host
 from hpcdist.ops.labels import Call, range_check
@@ -90,22 +90,15 @@ def _tree_conv_infer(nodes: Meta, edges: Meta, w: Meta, max_depth: int) -> Meta:
     return Meta((*nodes.shape[:2], *w.shape[2:]), nodes.dtype)
 
 
-_TREE_GRAD = "NodesVector, EdgeSet, Filter, Out@GRAD -> NodesVector@GRAD?, Filter@GRAD?"
-define(
+define_with_grad(
     "tree_conv",
     "NodesVector, EdgeSet, Filter -> Out",
+    "NodesVector, EdgeSet, Filter, Out@GRAD -> NodesVector@GRAD?, Filter@GRAD?",
     rows=by_row("NodesVector", "EdgeSet"),
     attrs={"max_depth": 2},
     infer=_tree_conv_infer,
     bind=_tree_conv_bind,
-    grad=grad_by("tree_conv_grad", _TREE_GRAD),
-)
-define(
-    "tree_conv_grad",
-    _TREE_GRAD,
-    attrs={"max_depth": 2},
-    infer=like_inputs(_TREE_GRAD),
-    bind=_tree_conv_grad_bind,
+    grad_bind=_tree_conv_grad_bind,
 )
 
 
