@@ -125,7 +125,11 @@ class Compiler:
             self._fix(name, metas[name])
         for op in ops:
             if op.type == "fake_init":
-                self.scope.var_or_new(op.output("Out")[0]).on_servers = True
+                name = op.output("Out")[0]
+                self.scope.var_or_new(name).refuse_reading(
+                    f"the values of {name!r} are on the servers: look up the rows of some ids "
+                    "in a program, or let fluid.io.save_persistables write them"
+                )
         pooled = metas.keys() - fixed - flat.offsets.keys()
         sizes = {n: nbytes_of(meta) for n, meta in metas.items() if n in pooled}
         for name in sizes.keys() & (reserve or {}).keys():

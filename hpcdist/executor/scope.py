@@ -37,7 +37,8 @@ class ScopeVariable:
         self.name = name
         self.value: Any = None
         self.laid = False  # beside others, and not to be moved for another Program
-        self.on_servers = False  # and here only the memory of a table
+        # What reads the value where others have it; here is only a table's memory, or nothing.
+        self.elsewhere: Callable[[], np.ndarray] | None = None
 
     def get_tensor(self) -> ScopeTensor:
         """Return a handle for reading and setting the array."""
@@ -46,16 +47,24 @@ class ScopeVariable:
     def take(self, array: Any) -> None:
         """Take over the value of a host array; the same shape and dtype are written in place."""
         held = self.value
-        self.on_servers = False
+        self.elsewhere = None
         if held is not None and held.shape == array.shape and held.dtype == array.dtype:
             assign(held, array)
         else:
             self.hold(array.copy())
 
+    def refuse_reading(self, why: str) -> None:
+        """Let whoever reads the value here get a FeedError that says where it is."""
+
+        def refuse() -> np.ndarray:
+            raise FeedError(why)
+
+        self.elsewhere = refuse
+
     def hold(self, value: Any) -> None:
         """Take another array: compiled programs must bind anew."""
         self.value = value
-        self.laid = self.on_servers = False
+        self.laid, self.elsewhere = False, None
         self.scope.layout += 1
 
 
@@ -80,7 +89,7 @@ class ScopeTensor:
 
     def _is_initialized(self) -> bool:
         """Tell whether there is a value; Fluid's scripts ask it under this name."""
-        return self._variable.value is not None
+        return self._variable.value is not None or self._variable.elsewhere is not None
 
     def _get_dims(self) -> list[int]:
         """Return the shape, [0] before there is a value, as Fluid's scripts ask it."""
@@ -92,6 +101,8 @@ class ScopeTensor:
 
     def _array(self) -> Any:
         if self._variable.value is None:
+            if self._variable.elsewhere is not None:
+                return self._variable.elsewhere()
             raise FeedError(
                 f"variable {self._variable.name!r} is not initialized: "
                 "run the startup program first"
@@ -99,14 +110,9 @@ class ScopeTensor:
         return self._variable.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self._array()
-        if self._variable.on_servers:
-            raise FeedError(
-                f"the values of {self._variable.name!r} are on the servers: look up the rows of "
-                "some ids in a program, or let fluid.io.save_persistables write them"
-            )
-        host = on_host(array)
-        return np.array(host, dtype=dtype)
+        elsewhere = self._variable.elsewhere
+        array = self._array() if elsewhere is None else elsewhere()
+        return np.array(on_host(array), dtype=dtype)
 
     def __len__(self) -> int:
         return len(self._array())

@@ -64,7 +64,7 @@ def train(exe, program, loss, role, root, begin, save):
     scope = fluid.global_scope()
     kept = [var.name for var in program.list_vars() if var.persistable]
     found = {name: scope.find_var(name) for name in sorted(kept)}
-    held = {name: v for name, v in found.items() if v and not v.on_servers}
+    held = {name: v for name, v in found.items() if v and v.elsewhere is None}
     return losses, {name: np.array(v.get_tensor()).tobytes() for name, v in held.items()}
 
 

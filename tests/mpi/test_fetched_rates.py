@@ -12,6 +12,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.world import mpi_world
+from hpcdist.errors import FeedError
 from hpcdist.ps.client import PsClient
 from tests.mpi.plain_models import batch, embedded, regression
 from tests.support_job import alone, begin, run_job, values
@@ -231,3 +232,31 @@ def test_programs_in_turns_have_rates_of_their_own(decays):
         wanted = script()
     for got in values(run_job(2, 2, lambda role: script())):
         assert_alike(got, wanted)
+
+
+@pytest.mark.parametrize("name", ["constant", "piecewise"])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_the_scope_has_rates_that_servers_compute(name, by_hand):
+    def read(variable: str) -> Any:
+        return np.array(fluid.global_scope().find_var(variable).get_tensor())
+
+    def script(role: Any = None) -> list[Any]:
+        main, startup, _, rate = built(RATES[name])
+        if role is not None and by_hand:
+            exe, main = begin(role, 1, 1, main, startup)
+        else:
+            exe = fluid.Executor()
+            exe.run(startup)
+        found = [read(rate.name)] if name == "constant" else []
+        for step in range(STEPS):
+            exe.run(main, feed=fed(step))
+            found.append(read(rate.name))
+        if role is not None:
+            assert fluid.global_scope().find_var(rate.name).get_tensor().shape() == [1]
+            with pytest.raises(FeedError, match=r"velocity.* is on the parameter servers only"):
+                read("fc_0.w_0_velocity_0")
+        return found
+
+    with alone():
+        wanted = script()
+    np.testing.assert_allclose(values(run_job(1, 1, script))[0], wanted, rtol=1e-6)

@@ -48,7 +48,7 @@ def train(transport, cluster, setting, config=None):
             feed = rows_of(fed(setting, step), role.index, trainers)
             losses.append(float(exe.run(program, feed, [loss], scope=scope)[0][0]))
         held = {p.name: scope.find_var(p.name) for p in main.all_parameters()}
-        values = {n: np.array(v.get_tensor()) for n, v in held.items() if not v.on_servers}
+        values = {n: np.array(v.get_tensor()) for n, v in held.items() if v.elsewhere is None}
         exe.close()
         return losses, values
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from hpcdist.errors import FeedError
 from hpcdist.executor.control import Fetched
 from hpcdist.executor.merging import merge_counter
+from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
 from hpcdist.transpiler.plan import Plan
@@ -50,6 +52,18 @@ class ScheduledFetch:
             raise FeedError(f"cannot fetch {asked!r} on a trainer: {self._refusal}")
         return tuple(name for name in names if name not in self._asked)
 
+    def lay_in(self, scope: Scope) -> None:
+        """Let whoever reads such a variable of ``scope`` get the servers' value of this step."""
+        for name, value in self._asked.items():
+            variable = scope.var_or_new(name)
+            if self._refusal:
+                variable.refuse_reading(f"cannot read {name!r} on a trainer: {self._refusal}")
+            elif variable.value is None:
+                variable.elsewhere = functools.partial(self._read, value)
+
+    def _read(self, value: ScheduledValue) -> np.ndarray:
+        return np.asarray(self.completed([value.name], ())[0])
+
     def completed(self, names: Sequence[str], values: Iterable[Any]) -> list[Any]:
         """Return all values after a step, ``values`` being those that the trainer has."""
         asked = {n: self._asked[n] for n in names if n in self._asked}
@@ -68,6 +82,28 @@ class ScheduledFetch:
             return self.completed(names, own)
 
         return complete
+
+
+def lay_in_first_values(plan: Plan, scope: Scope) -> None:
+    """Tell ``scope`` what a startup Program sets on servers alone: rates, accumulators."""
+    if plan.mode.geo:
+        return
+    first = dict(plan.constants)
+    scheduled = {value.name: value for value in plan.scheduled}
+    for name in {**first, **scheduled}:
+        variable, value = scope.var_or_new(name), scheduled.get(name)
+        if variable.value is not None:
+            continue
+        if value is None:
+            variable.refuse_reading(
+                f"{name!r} is on the parameter servers only: fluid.io.save_persistables writes it"
+            )
+        elif name in first:
+            variable.elsewhere = functools.partial(np.full, value.shape, first[name], value.dtype)
+        else:
+            variable.refuse_reading(
+                f"{name!r} is not computed before the first step, and then on the servers"
+            )
 
 
 def _why_not(program: Program, plan: Plan) -> str:
