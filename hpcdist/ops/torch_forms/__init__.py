@@ -130,6 +130,12 @@ def form(*types: str, **how: Any) -> Callable[[Function], Function]:
     return enter
 
 
+def expressions(**functions: Function) -> None:
+    """Enter functions of one expression as the forms of the operators whose names they have."""
+    for type, function in functions.items():
+        form(type)(function)
+
+
 def _enter(made: Form) -> None:
     if made.type in _forms:
         raise GraphError(f"operator {made.type!r} has two forms")

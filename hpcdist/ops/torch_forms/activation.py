@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpcdist.ops.torch_forms import by_autograd, form
+from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 
 # -- functions that torch has under one name -------------------------------------------------------
@@ -25,110 +25,34 @@ def flat_grad(torch, dout):
     return torch.zeros_like(dout)
 
 
-@form("exp_grad")
-def exp_grad(torch, out, dout):
-    return out * dout
-
-
-@form("log_grad")
-def log_grad(torch, x, dout):
-    return dout / x
-
-
-@form("log1p_grad")
-def log1p_grad(torch, x, dout):
-    return dout / (1 + x)
-
-
-@form("abs_grad")
-def abs_grad(torch, x, dout):
-    return torch.sign(x) * dout
-
-
-@form("sin_grad")
-def sin_grad(torch, x, dout):
-    return torch.cos(x) * dout
-
-
-@form("cos_grad")
-def cos_grad(torch, x, dout):
-    return -(torch.sin(x) * dout)
-
-
-@form("acos_grad")
-def acos_grad(torch, x, dout):
-    return -dout / torch.sqrt(1 - x * x)
-
-
-@form("asin_grad")
-def asin_grad(torch, x, dout):
-    return dout / torch.sqrt(1 - x * x)
-
-
-@form("atan_grad")
-def atan_grad(torch, x, dout):
-    return dout / (1 + x * x)
-
-
-@form("erf_grad")
-def erf_grad(torch, x, dout):
-    return 2 / math.sqrt(math.pi) * torch.exp(-x * x) * dout
-
-
-@form("relu_grad")
-def relu_grad(torch, out, dout):
-    return torch.ops.aten.threshold_backward(dout, out, 0)
-
-
-@form("tanh_grad")
-def tanh_grad(torch, out, dout):
-    return torch.ops.aten.tanh_backward(dout, out)
-
-
-@form("sigmoid_grad")
-def sigmoid_grad(torch, out, dout):
-    return torch.ops.aten.sigmoid_backward(dout, out)
-
-
-@form("square_grad")
-def square_grad(torch, x, dout):
-    return 2 * x * dout
-
-
-@form("sqrt_grad")
-def sqrt_grad(torch, out, dout):
-    return dout / out * 0.5
-
-
-@form("rsqrt_grad")
-def rsqrt_grad(torch, out, dout):
-    return out * out * out * dout * -0.5
-
-
-@form("reciprocal_grad")
-def reciprocal_grad(torch, out, dout):
-    return -(out * out * dout)
-
-
-@form("pow")
-def pow(torch, x, factor):
-    return torch.pow(x, factor)
-
-
-@form("pow_grad")
-def pow_grad(torch, x, dout, factor):
-    return torch.pow(x, factor - 1) * dout * factor
+expressions(
+    exp_grad=lambda torch, out, dout: out * dout,
+    log_grad=lambda torch, x, dout: dout / x,
+    log1p_grad=lambda torch, x, dout: dout / (1 + x),
+    abs_grad=lambda torch, x, dout: torch.sign(x) * dout,
+    sin_grad=lambda torch, x, dout: torch.cos(x) * dout,
+    cos_grad=lambda torch, x, dout: -(torch.sin(x) * dout),
+    acos_grad=lambda torch, x, dout: -dout / torch.sqrt(1 - x * x),
+    asin_grad=lambda torch, x, dout: dout / torch.sqrt(1 - x * x),
+    atan_grad=lambda torch, x, dout: dout / (1 + x * x),
+    erf_grad=lambda torch, x, dout: 2 / math.sqrt(math.pi) * torch.exp(-x * x) * dout,
+    relu_grad=lambda torch, out, dout: torch.ops.aten.threshold_backward(dout, out, 0),
+    tanh_grad=lambda torch, out, dout: torch.ops.aten.tanh_backward(dout, out),
+    sigmoid_grad=lambda torch, out, dout: torch.ops.aten.sigmoid_backward(dout, out),
+    square_grad=lambda torch, x, dout: 2 * x * dout,
+    sqrt_grad=lambda torch, out, dout: dout / out * 0.5,
+    rsqrt_grad=lambda torch, out, dout: out * out * out * dout * -0.5,
+    reciprocal_grad=lambda torch, out, dout: -(out * out * dout),
+    pow=lambda torch, x, factor: torch.pow(x, factor),
+    pow_grad=lambda torch, x, dout, factor: torch.pow(x, factor - 1) * dout * factor,
+)
 
 
 # -- of sigmoid and softplus -----------------------------------------------------------------------
-@form("logsigmoid")
-def logsigmoid(torch, x):
-    return -softplus(torch, -x)
-
-
-@form("logsigmoid_grad")
-def logsigmoid_grad(torch, x, dout):
-    return torch.sigmoid(-x) * dout
+expressions(
+    logsigmoid=lambda torch, x: -softplus(torch, -x),
+    logsigmoid_grad=lambda torch, x, dout: torch.sigmoid(-x) * dout,
+)
 
 
 @form("softplus")
@@ -136,14 +60,10 @@ def softplus(torch, x):
     return torch.log1p(torch.exp(-torch.abs(x))) + torch.relu(x)
 
 
-@form("softplus_grad")
-def softplus_grad(torch, x, dout):
-    return torch.sigmoid(x) * dout
-
-
-@form("swish")
-def swish(torch, x, beta):
-    return torch.sigmoid(x * beta) * x
+expressions(
+    softplus_grad=lambda torch, x, dout: torch.sigmoid(x) * dout,
+    swish=lambda torch, x, beta: torch.sigmoid(x * beta) * x,
+)
 
 
 @form("swish_grad")
@@ -161,14 +81,10 @@ by_autograd("gelu")
 
 
 # -- pieces of lines -------------------------------------------------------------------------------
-@form("softsign")
-def softsign(torch, x):
-    return x / (torch.abs(x) + 1)
-
-
-@form("softsign_grad")
-def softsign_grad(torch, x, dout):
-    return dout / torch.square(torch.abs(x) + 1)
+expressions(
+    softsign=lambda torch, x: x / (torch.abs(x) + 1),
+    softsign_grad=lambda torch, x, dout: dout / torch.square(torch.abs(x) + 1),
+)
 
 
 @form("leaky_relu")
@@ -176,34 +92,14 @@ def leaky_relu(torch, x, alpha):
     return torch.maximum(x, x * alpha) if alpha <= 1 else torch.minimum(x, x * alpha)
 
 
-@form("leaky_relu_grad")
-def leaky_relu_grad(torch, out, dout, alpha):
-    return torch.where(out > 0, dout, dout * alpha)
-
-
-@form("relu6")
-def relu6(torch, x, threshold):
-    return torch.clamp(x, 0, threshold)
-
-
-@form("relu6_grad")
-def relu6_grad(torch, out, dout, threshold):
-    return dout * ((out > 0) & (out < threshold))
-
-
-@form("brelu")
-def brelu(torch, x, t_min, t_max):
-    return torch.clamp(x, t_min, t_max)
-
-
-@form("brelu_grad")
-def brelu_grad(torch, x, dout, t_min, t_max):
-    return dout * ((x > t_min) & (x < t_max))
-
-
-@form("hard_sigmoid")
-def hard_sigmoid(torch, x, slope, offset):
-    return torch.clamp(x * slope + offset, 0, 1)
+expressions(
+    leaky_relu_grad=lambda torch, out, dout, alpha: torch.where(out > 0, dout, dout * alpha),
+    relu6=lambda torch, x, threshold: torch.clamp(x, 0, threshold),
+    relu6_grad=lambda torch, out, dout, threshold: dout * ((out > 0) & (out < threshold)),
+    brelu=lambda torch, x, t_min, t_max: torch.clamp(x, t_min, t_max),
+    brelu_grad=lambda torch, x, dout, t_min, t_max: dout * ((x > t_min) & (x < t_max)),
+    hard_sigmoid=lambda torch, x, slope, offset: torch.clamp(x * slope + offset, 0, 1),
+)
 
 
 @form("hard_sigmoid_grad")
@@ -241,34 +137,14 @@ def soft_relu_grad(torch, out, dout, threshold):
     return dout * -torch.expm1(-out) * ((out > -threshold) & (out < threshold))
 
 
-@form("hard_shrink")
-def hard_shrink(torch, x, threshold):
-    return x * (torch.abs(x) > threshold)
-
-
-@form("hard_shrink_grad")
-def hard_shrink_grad(torch, x, dout, threshold):
-    return dout * (torch.abs(x) > threshold)
-
-
-@form("softshrink")
-def softshrink(torch, x, **attrs):
-    return torch.sign(x) * torch.relu(torch.abs(x) - attrs["lambda"])
-
-
-@form("softshrink_grad")
-def softshrink_grad(torch, x, dout, **attrs):
-    return dout * (torch.abs(x) > attrs["lambda"])
-
-
-@form("thresholded_relu")
-def thresholded_relu(torch, x, threshold):
-    return x * (x > threshold)
-
-
-@form("thresholded_relu_grad")
-def thresholded_relu_grad(torch, x, dout, threshold):
-    return dout * (x > threshold)
+expressions(
+    hard_shrink=lambda torch, x, threshold: x * (torch.abs(x) > threshold),
+    hard_shrink_grad=lambda torch, x, dout, threshold: dout * (torch.abs(x) > threshold),
+    softshrink=lambda torch, x, **attrs: torch.sign(x) * torch.relu(torch.abs(x) - attrs["lambda"]),
+    softshrink_grad=lambda torch, x, dout, **attrs: dout * (torch.abs(x) > attrs["lambda"]),
+    thresholded_relu=lambda torch, x, threshold: x * (x > threshold),
+    thresholded_relu_grad=lambda torch, x, dout, threshold: dout * (x > threshold),
+)
 
 
 @form("hard_swish")
@@ -313,14 +189,10 @@ def stanh_grad(torch, x, dout, scale_a, scale_b):
     return dout * (scale_a * scale_b * (1 - tanh * tanh))
 
 
-@form("tanh_shrink")
-def tanh_shrink(torch, x):
-    return x - torch.tanh(x)
-
-
-@form("tanh_shrink_grad")
-def tanh_shrink_grad(torch, x, dout):
-    return dout * torch.square(torch.tanh(x))
+expressions(
+    tanh_shrink=lambda torch, x: x - torch.tanh(x),
+    tanh_shrink_grad=lambda torch, x, dout: dout * torch.square(torch.tanh(x)),
+)
 
 
 # -- prelu, maxout ---------------------------------------------------------------------------------

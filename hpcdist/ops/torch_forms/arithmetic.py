@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcdist.ops.elementwise import broadcast_shapes
 from hpcdist.ops.tensor import VALUE_ATTRS
-from hpcdist.ops.torch_forms import form
+from hpcdist.ops.torch_forms import expressions, form
 
 
 # -- two values, one broadcast to the other --------------------------------------------------------
@@ -135,19 +135,11 @@ def scale(torch, x, scale, bias, bias_after_scale):
     return x * scale + bias if bias_after_scale else (x + bias) * scale
 
 
-@form("increment")
-def increment(torch, x, step):
-    return x + (step if x.dtype.is_floating_point else int(step))
-
-
-@form("clip")
-def clip(torch, x, min, max):
-    return torch.clamp(x, min, max)
-
-
-@form("clip_grad")
-def clip_grad(torch, x, dout, min, max):
-    return dout * ((x > min) & (x < max))
+expressions(
+    increment=lambda torch, x, step: x + (step if x.dtype.is_floating_point else int(step)),
+    clip=lambda torch, x, min, max: torch.clamp(x, min, max),
+    clip_grad=lambda torch, x, dout, min, max: dout * ((x > min) & (x < max)),
+)
 
 
 @form("clip_by_norm")
@@ -156,19 +148,11 @@ def clip_by_norm(torch, x, squared, max_norm):
     return x * (max_norm / torch.clamp(norm, min=max_norm)).to(x.dtype)
 
 
-@form("squared_l2_norm")
-def squared_l2_norm(torch, x):
-    return torch.square(x).sum().reshape(1)
-
-
-@form("assign")
-def assign(torch, x):
-    return x
-
-
-@form("cast")
-def cast(torch, x, in_dtype, out_dtype):
-    return x.to(getattr(torch, out_dtype))
+expressions(
+    squared_l2_norm=lambda torch, x: torch.square(x).sum().reshape(1),
+    assign=lambda torch, x: x,
+    cast=lambda torch, x, in_dtype, out_dtype: x.to(getattr(torch, out_dtype)),
+)
 
 
 # -- made from nothing -----------------------------------------------------------------------------
@@ -208,16 +192,8 @@ def assign_value(torch, dtype, outs, **values):
 
 
 # -- questions about values ------------------------------------------------------------------------
-@form("isfinite")
-def isfinite(torch, x):
-    return torch.isfinite(x).all().reshape(1)
-
-
-@form("isnan")
-def isnan(torch, x):
-    return torch.isnan(x).any().reshape(1)
-
-
-@form("isinf")
-def isinf(torch, x):
-    return torch.isinf(x).any().reshape(1)
+expressions(
+    isfinite=lambda torch, x: torch.isfinite(x).all().reshape(1),
+    isnan=lambda torch, x: torch.isnan(x).any().reshape(1),
+    isinf=lambda torch, x: torch.isinf(x).any().reshape(1),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcdist.ops.matmul import flat2d, product_views
 from hpcdist.ops.products import cross_axis
 from hpcdist.ops.reduce import kept_shape, reduced_axes
-from hpcdist.ops.torch_forms import by_autograd, form
+from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 
 # -- mul: both sides flattened to matrices ---------------------------------------------------------
@@ -67,19 +67,11 @@ def bmm_grad(torch, x, y, dout, wanted):
     return dx, torch.bmm(x.swapaxes(1, 2), dout) if wanted[1] else None
 
 
-@form("addmm")
-def addmm(torch, given, x, y, Alpha, Beta):
-    return torch.addmm(given, x, y, beta=Beta, alpha=Alpha)
-
-
-@form("dot")
-def dot(torch, x, y):
-    return (x * y).sum(-1, keepdim=True)
-
-
-@form("cross")
-def cross(torch, x, y, dim):
-    return torch.linalg.cross(x, y, dim=cross_axis(x.shape, dim))
+expressions(
+    addmm=lambda torch, given, x, y, Alpha, Beta: torch.addmm(given, x, y, beta=Beta, alpha=Alpha),
+    dot=lambda torch, x, y: (x * y).sum(-1, keepdim=True),
+    cross=lambda torch, x, y, dim: torch.linalg.cross(x, y, dim=cross_axis(x.shape, dim)),
+)
 
 
 @form("kron", outs=True)
@@ -112,14 +104,10 @@ by_autograd("trace")
 
 
 # -- reductions ------------------------------------------------------------------------------------
-@form("mean")
-def mean(torch, x):
-    return x.mean().reshape(1)
-
-
-@form("mean_grad")
-def mean_grad(torch, x, dout):
-    return (dout.reshape(()) * (1 / x.numel())).expand(x.shape)
+expressions(
+    mean=lambda torch, x: x.mean().reshape(1),
+    mean_grad=lambda torch, x, dout: (dout.reshape(()) * (1 / x.numel())).expand(x.shape),
+)
 
 
 def _product(torch, x, axes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcdist.ops.common import resolve_axis
 from hpcdist.ops.join import split_extents
 from hpcdist.ops.parts import slices
-from hpcdist.ops.torch_forms import by_autograd, form
+from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 
 # XShape has no elements, and nobody reads it.
@@ -189,14 +189,10 @@ def temporal_shift(torch, x, seg_num, shift_ratio):
     return torch.cat([shifted, before, rest], 2).reshape(x.shape)
 
 
-@form("diag")
-def diag(torch, x):
-    return torch.diag(x)
-
-
-@form("diag_embed")
-def diag_embed(torch, x, offset, dim1, dim2):
-    return torch.diag_embed(x, offset, dim1, dim2)
+expressions(
+    diag=lambda torch, x: torch.diag(x),
+    diag_embed=lambda torch, x, offset, dim1, dim2: torch.diag_embed(x, offset, dim1, dim2),
+)
 
 
 by_autograd("roll", "temporal_shift", "diag", "diag_embed")
