@@ -76,7 +76,7 @@ class GroupQueue:
     def go(self, work: MpiWork, steps: Steps, what: Callable[[], str], opts: Any = None) -> MpiWork:
         """Put an operation at the end of its handle's lane, and move it on as far as it goes."""
         timeout = getattr(opts, "timeout", default_pg_timeout)
-        given = timeout > timedelta(0) and timeout != default_pg_timeout
+        given = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset
         deadline_s = timeout.total_seconds() if given else self.group.deadline_s
         work.operation = Operation(self.group, steps, what, deadline_s, work.tell)
         work.lane.add(work.operation)

@@ -48,6 +48,13 @@ dist.all_reduce(total)
 assert (total == dist.get_world_size()).all()
 if dist.get_backend() == "gloo":
     dist.monitored_barrier(timeout=timedelta(seconds=60))
+    late = dist.new_group(backend="gloo")
+    if rank == 0:
+        try:
+            dist.monitored_barrier(late, timeout=timedelta(0))
+            assert dist.get_world_size() == 1
+        except RuntimeError as error:
+            assert "nothing came within 0 s" in str(error), error
 dist.barrier()
 part = dist.new_group([0], backend="gloo")
 assert listening() == before
