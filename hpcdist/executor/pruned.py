@@ -10,6 +10,7 @@ from hpcdist.executor.merging import merge_state
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.roles import Role
+from hpcdist.graph.variable import Variable
 
 
 def asked_for(fetch_list: Any) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
@@ -22,11 +23,18 @@ def asked_for(fetch_list: Any) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
         return (), ()
     if isinstance(fetch_list, str) or not isinstance(fetch_list, (list, tuple)):
         fetch_list = [fetch_list]
-    if all(type(f) is str for f in fetch_list):  # that of a step, mostly
-        return tuple(fetch_list), ()
     names: list[str] = []
-    updates: list[Operator] = []
     for item in fetch_list:
+        if type(item) is str:
+            names.append(item)
+        elif isinstance(item, Variable):
+            names.append(item.name)
+        else:
+            break
+    else:  # that of a step, mostly
+        return tuple(names), ()
+    updates: list[Operator] = []
+    for item in fetch_list[len(names) :]:
         if isinstance(item, tuple) and item and isinstance(item[0], (list, tuple)):
             item = item[0]
         if isinstance(item, (list, tuple)):
