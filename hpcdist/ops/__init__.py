@@ -1,4 +1,8 @@
-"""The operators, each whole in one place: importing this package fills the registry."""
+"""The operators, each whole in one place: importing this package fills the registry.
+
+``xp`` is numpy or cupy. Arguments without a type are arrays of it, or attributes of any type; what
+operators take is in `OpDef` (`hpcdist.graph.registry`) and in the signature given to `define`.
+"""
 
 from hpcdist.ops import (  # noqa: F401
     activation,

@@ -37,10 +37,10 @@ _P5, _P4, _P3, _P2, _P1 = (
 
 
 @intrinsic
-def _power_of_two(typing: Any, shifted: Any) -> Any:
+def _power_of_two(typing, shifted) -> Any:
     """Return 2^n for the float32 n + _ROUND: n moves from the lowest bits to the exponent."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(context, builder, signature, args) -> Any:
         word = ir.IntType(32)
         bits = builder.add(builder.bitcast(args[0], word), ir.Constant(word, 127))
         return builder.bitcast(builder.shl(bits, ir.Constant(word, 23)), ir.FloatType())
@@ -48,17 +48,17 @@ def _power_of_two(typing: Any, shifted: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-def exp(x: Any) -> Any:
+def exp(x) -> Any:
     """Return e^x; in compiled code only."""
     raise NotImplementedError
 
 
 @overload(exp)
-def _exp(x: Any) -> Any:
-    def of_others(x: Any) -> Any:
+def _exp(x) -> Any:
+    def of_others(x) -> Any:
         return math.exp(x)
 
-    def of_float32(x: Any) -> Any:
+    def of_float32(x) -> Any:
         x = min(max(x, _LOWEST), _HIGHEST)
         shifted = x * _LOG2_E + _ROUND
         n = shifted - _ROUND

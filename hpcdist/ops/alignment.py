@@ -48,15 +48,13 @@ def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Any]) -> int
 
 
 # -- edit_distance ---------------------------------------------------------------------------------
-def _distance_infer(
-    found: Meta, wanted: Meta, found_lengths: Any, wanted_lengths: Any, **_: Any
-) -> Any:
+def _distance_infer(found: Meta, wanted: Meta, found_lengths, wanted_lengths, **_) -> Any:
     sides = {"Hyps": found, "Refs": wanted}
     count = _sequences("edit_distance", sides, (found_lengths, wanted_lengths))
     return Meta((count, 1), "float32"), Meta((1,), "int64")
 
 
-def _distances(lods: Any, normalized: bool, inputs: Operands, outputs: Operands) -> None:
+def _distances(lods, normalized: bool, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.alignment_kernels import edit_distances
 
     found, wanted, found_lengths, wanted_lengths = inputs
@@ -79,7 +77,7 @@ def _distances(lods: Any, normalized: bool, inputs: Operands, outputs: Operands)
         count.fill(len(lengths))
 
 
-def _distance_bind(xp: Any, *operands: Any, lods: Any, normalized: bool) -> Call:
+def _distance_bind(xp, *operands, lods, normalized: bool) -> Call:
     loop = functools.partial(_distances, lods, normalized)
     return run_on_host(xp, loop, operands[:4], operands[4:])
 
@@ -99,9 +97,7 @@ define(
 _CTC = {"blank": 0, "norm_by_times": False}
 
 
-def _ctc_infer(
-    logits: Meta, label: Meta, logits_length: Any, label_length: Any, blank: int, **_: Any
-) -> Any:
+def _ctc_infer(logits: Meta, label: Meta, logits_length, label_length, blank: int, **_) -> Any:
     sides = {"Logits": logits, "Label": label}
     count = _sequences("warpctc", sides, (logits_length, label_length))
     if not 0 <= blank < logits.shape[-1]:
@@ -109,7 +105,7 @@ def _ctc_infer(
     return Meta(logits.shape, logits.dtype), Meta((count, 1), logits.dtype)
 
 
-def _row_spans(lod: Any, shape: Any, lengths: Any) -> tuple[Any, Any, int]:
+def _row_spans(lod, shape, lengths) -> tuple[Any, Any, int]:
     """Return where each sequence's logits begin and end, and how far apart its steps are."""
     if lengths is None:
         return *spans(lod, shape, None, "warpctc"), 1
@@ -121,7 +117,7 @@ def _row_spans(lod: Any, shape: Any, lengths: Any) -> tuple[Any, Any, int]:
     return begins, begins + given * count, count
 
 
-def _ctc(lods: Any, blank: int, inputs: Operands, outputs: Operands) -> None:
+def _ctc(lods, blank: int, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.alignment_kernels import ctc
 
     logits, label, logits_length, label_length = inputs
@@ -156,11 +152,11 @@ def _ctc(lods: Any, blank: int, inputs: Operands, outputs: Operands) -> None:
     )
 
 
-def _ctc_bind(xp: Any, *operands: Any, lods: Any, blank: int, **_: Any) -> Call:
+def _ctc_bind(xp, *operands, lods, blank: int, **_) -> Call:
     return run_on_host(xp, functools.partial(_ctc, lods, blank), operands[:4], operands[4:])
 
 
-def _ctc_grad(lods: Any, norm_by_times: bool, inputs: Operands, outputs: Operands) -> None:
+def _ctc_grad(lods, norm_by_times: bool, inputs: Operands, outputs: Operands) -> None:
     length, grad, dloss = inputs
     (dlogits,) = outputs
     begins, ends, step = _row_spans(lods[0], grad.shape, length)
@@ -173,9 +169,7 @@ def _ctc_grad(lods: Any, norm_by_times: bool, inputs: Operands, outputs: Operand
         out[rows] = flat[rows] * (weight / times if norm_by_times and times else weight)
 
 
-def _ctc_grad_bind(
-    xp: Any, logits: Any, *operands: Any, lods: Any, norm_by_times: bool, **_: Any
-) -> Call:
+def _ctc_grad_bind(xp, logits, *operands, lods, norm_by_times: bool, **_) -> Call:
     loop = functools.partial(_ctc_grad, lods, norm_by_times)
     return run_on_host(xp, loop, operands[:3], operands[3:])
 

@@ -6,7 +6,6 @@ A ring is a communicator; an operator of a ring works on that one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
@@ -70,7 +69,7 @@ define(
 
 
 # -- a step without data ---------------------------------------------------------------------------
-def _nothing(xp: Any, out: Any, shape: Sequence[int], dtype: str) -> None:
+def _nothing(xp, out, shape: Sequence[int], dtype: str) -> None:
     """Write nothing: there are no rows."""
 
 

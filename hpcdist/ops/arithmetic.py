@@ -42,7 +42,7 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _sum_bind(xp: Any, xs: list[Any], out: Any) -> Callable[[], Any]:
+def _sum_bind(xp, xs: list[Any], out) -> Callable[[], Any]:
     """Add in the order given; out may lie in the buffer of one of them.
 
     SelectedRows alone are put one after the other; beside dense values they are added to them.
@@ -91,13 +91,11 @@ define(
 
 
 # -- scale ---------------------------------------------------------------------------------------
-def _scale_infer(x: Meta, **_: Any) -> Meta:
+def _scale_infer(x: Meta, **_) -> Meta:
     return x
 
 
-def _scale_bind(
-    xp: Any, x: Any, out: Any, scale: float, bias: float, bias_after_scale: bool
-) -> Callable[[], Any]:
+def _scale_bind(xp, x, out, scale: float, bias: float, bias_after_scale: bool) -> Callable[[], Any]:
     steps: list[Callable[[], Any]] = []
     if isinstance(x, SelectedRows):
         if not same_buffer(xp, x.rows, out.rows):
@@ -134,11 +132,11 @@ define(
 
 
 # -- increment -----------------------------------------------------------------------------------
-def _increment_bind(xp: Any, x: Any, out: Any, step: float) -> Callable[[], Any]:
+def _increment_bind(xp, x, out, step: float) -> Callable[[], Any]:
     return functools.partial(xp.add, x, x.dtype.type(step), out=out)
 
 
-def _increment_grad(op: Any, wanted: Wanted) -> list[GradOp]:
+def _increment_grad(op, wanted: Wanted) -> list[GradOp]:
     (x,), (out,) = op.input("X"), op.output("Out")
     return [GradOp("assign", {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}, {})]
 
@@ -156,21 +154,19 @@ define(
 
 
 # -- clip ----------------------------------------------------------------------------------------
-def _clip_rows(xp: Any, x: SelectedRows, out: SelectedRows, low: float, high: float) -> None:
+def _clip_rows(xp, x: SelectedRows, out: SelectedRows, low: float, high: float) -> None:
     """Clip the sums of repeated rows."""
     n = merge_into(x, out)
     xp.clip(out.value[:n], low, high, out=out.value[:n])
 
 
-def _clip_bind(xp: Any, x: Any, out: Any, min: float, max: float) -> Callable[[], Any]:
+def _clip_bind(xp, x, out, min: float, max: float) -> Callable[[], Any]:
     if isinstance(x, SelectedRows):
         return functools.partial(_clip_rows, xp, x, out, min, max)
     return functools.partial(xp.clip, x, min, max, out=out)
 
 
-def _clip_grad_bind(
-    xp: Any, x: Any, dout: Any, dx: Any, min: float, max: float
-) -> Callable[[], Any]:
+def _clip_grad_bind(xp, x, dout, dx, min: float, max: float) -> Callable[[], Any]:
     def run() -> None:
         xp.multiply(dout, (x > min) & (x < max), out=dx)
 
@@ -190,7 +186,7 @@ define_with_grad(
 )
 
 
-def _clip_by_norm_kernel(xp: Any, x: Any, squared: Any, out: Any, max_norm: float) -> None:
+def _clip_by_norm_kernel(xp, x, squared, out, max_norm: float) -> None:
     """Scale down to the norm ``max_norm``; repeated rows count with their sum.
 
     ``squared`` is the norm's square where x is a part of what has that norm.

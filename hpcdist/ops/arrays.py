@@ -49,15 +49,15 @@ def _longest(op: Applied) -> OfRows:
     return SAME
 
 
-def _array_of(x: Meta, *_: Any, **__: Any) -> Meta:
+def _array_of(x: Meta, *_, **__) -> Meta:
     return Meta(x.shape, x.dtype, ARRAY, lod=x.lod)
 
 
-def element(x: Meta, *_: Any, **__: Any) -> Meta:
+def element(x: Meta, *_, **__) -> Meta:
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 
-def open_rows(x: Meta, *_: Any, **__: Any) -> Meta:
+def open_rows(x: Meta, *_, **__) -> Meta:
     return Meta((-1, *x.shape[1:]), x.dtype)
 
 
@@ -67,14 +67,14 @@ def zeros_like(x: Value) -> Value:
 
 
 # -- arrays ----------------------------------------------------------------------------------------
-def _written(x: Value, i: Value, *, held: Any) -> TensorArray:
+def _written(x: Value, i: Value, *, held) -> TensorArray:
     made = TensorArray(held or ())
     made.extend([None] * (int(i.number) + 1 - len(made)))
     made[int(i.number)] = x
     return made
 
 
-def _at(array: Any, i: Value, op_type: str) -> Any:
+def _at(array, i: Value, op_type: str) -> Any:
     index = int(i.number)
     if array is None or not 0 <= index < len(array) or array[index] is None:
         length = 0 if array is None else len(array)
@@ -82,13 +82,13 @@ def _at(array: Any, i: Value, op_type: str) -> Any:
     return array[index]
 
 
-def _written_grad(x: Value, i: Value, dout: Any) -> Value:
+def _written_grad(x: Value, i: Value, dout) -> Value:
     index = int(i.number)
     given = dout[index] if dout is not None and index < len(dout) else None
     return zeros_like(x) if given is None else given
 
 
-def _read_grad(x: Any, i: Value, dout: Value) -> TensorArray:
+def _read_grad(x, i: Value, dout: Value) -> TensorArray:
     made = TensorArray([None] * len(x))
     made[int(i.number)] = dout
     return made
@@ -123,7 +123,7 @@ define(
 )
 
 
-def _joined(x: Any, axis: int, use_stack: bool) -> tuple[Value, Value]:
+def _joined(x, axis: int, use_stack: bool) -> tuple[Value, Value]:
     if not x:
         raise FeedError(
             "tensor_array_to_tensor: the array is empty: the loop that fills it made no step; "
@@ -144,7 +144,7 @@ def _joined_infer(x: Meta, axis: int, use_stack: bool) -> tuple[Meta, Meta]:
     return Meta(tuple(shape), x.dtype), Meta((-1,), "int32")
 
 
-def _joined_grad(x: Any, dout: Value, axis: int, use_stack: bool) -> TensorArray:
+def _joined_grad(x, dout: Value, axis: int, use_stack: bool) -> TensorArray:
     if use_stack:
         return TensorArray(Value(a) for a in np.moveaxis(dout.array, axis, 0))
     ends = np.cumsum([v.array.shape[axis] for v in x])[:-1]
@@ -174,7 +174,7 @@ def _table(x: Value, level: int) -> RankTable:
     return RankTable.of(x.lod, level)
 
 
-def _step(x: Value, rows: Any, lod: Lod | None) -> Value:
+def _step(x: Value, rows, lod: Lod | None) -> Value:
     return Value(np.take(x.array, rows, axis=0), lod)
 
 
@@ -186,7 +186,7 @@ def _steps(x: Value, table: RankTable) -> TensorArray:
     return TensorArray(_step(x, *table.rows(t)) for t in range(_longest_of(table)))
 
 
-def _together(x: Any, table: RankTable, like: Meta | None = None) -> Value:
+def _together(x, table: RankTable, like: Meta | None = None) -> Value:
     """``like``: what a row is if no step was computed, for all sequences are empty.
 
     A step's value has a row for each item, or sequences for items that are sequences.
@@ -209,7 +209,7 @@ def _together(x: Any, table: RankTable, like: Meta | None = None) -> Value:
     return Value(out, lod)
 
 
-def _rows_together(x: Value, table: RankTable, steps: Any) -> Value:
+def _rows_together(x: Value, table: RankTable, steps) -> Value:
     """Put gradients of steps in the places of the steps' rows."""
     out = np.zeros_like(x.array)
     for step, value in enumerate(steps):
@@ -218,7 +218,7 @@ def _rows_together(x: Value, table: RankTable, steps: Any) -> Value:
     return Value(out, x.lod)
 
 
-def _items_apart(x: Any, table: RankTable, dout: Value) -> TensorArray:
+def _items_apart(x, table: RankTable, dout: Value) -> TensorArray:
     """Return the rows of a gradient that belong to each step's value."""
     if x and x[0] is not None and x[0].lod is not None:
         return _steps(dout, table)

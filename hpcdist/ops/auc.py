@@ -20,7 +20,7 @@ from hpcdist.ops.labels import Call
 CURVES = ("ROC", "PR")
 
 
-def area(positives: Any, negatives: Any, curve: str = "ROC") -> float:
+def area(positives, negatives, curve: str = "ROC") -> float:
     """Return the area under a curve of counts by bucket, [buckets] each, lowest score first.
 
     ROC: true over false positives, 0 where positives or negatives are missing. PR: precision over
@@ -42,7 +42,7 @@ def area(positives: Any, negatives: Any, curve: str = "ROC") -> float:
     return float((np.diff(recall, prepend=0.0) * (precision + before)).sum() / 2)
 
 
-def counted(statistic: Any, num_thresholds: int, slide_steps: int) -> Any:
+def counted(statistic, num_thresholds: int, slide_steps: int) -> Any:
     """Return the counts that a statistic variable stands for.
 
     With ``slide_steps`` s it holds the buckets of each of the last s batches, their sum, and the
@@ -84,15 +84,15 @@ def _infer(
 
 
 def _bind(
-    xp: Any,
-    predict: Any,
-    label: Any,
-    positives: Any,
-    negatives: Any,
-    weight: Any,
-    out: Any,
-    positives_out: Any,
-    negatives_out: Any,
+    xp,
+    predict,
+    label,
+    positives,
+    negatives,
+    weight,
+    out,
+    positives_out,
+    negatives_out,
     curve: str,
     num_thresholds: int,
     slide_steps: int,
@@ -129,7 +129,7 @@ def _bind(
             for there in (labels > 0, labels == 0)
         ]
 
-    def _slide(table: Any, counts_of_batch: Any) -> None:
+    def _slide(table, counts_of_batch) -> None:
         now = int(table[-1]) % slide_steps
         oldest = table[now * buckets : (now + 1) * buckets]
         total = counted(table, num_thresholds, slide_steps)
@@ -140,7 +140,7 @@ def _bind(
     return run
 
 
-def _host(array: Any) -> np.ndarray:
+def _host(array) -> np.ndarray:
     return on_host(array)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.graph.registry import define
 from hpcdist.graph.rows import not_on_rows
 
@@ -12,12 +10,7 @@ _SLOTS = ("sum_1", "sum_2", "sum_3", "num_accumulates", "old_num_accumulates", "
 
 
 def _accumulate(
-    xp: Any,
-    param: Any,
-    *state: Any,
-    average_window: float,
-    min_average_window: int,
-    max_average_window: int,
+    xp, param, *state, average_window: float, min_average_window: int, max_average_window: int
 ) -> None:
     """Add the parameter to sum_1; a sum that is full moves on to sum_2, a full window to sum_3."""
     old, new = state[: len(_SLOTS)], state[len(_SLOTS) :]

@@ -56,14 +56,14 @@ def infer_batch_norm(
     return same(x), per_channel, per_channel, per_channel, per_channel
 
 
-def _bound(kernel: str, *arrays: Any) -> Call:
+def _bound(kernel: str, *arrays) -> Call:
     from hpcdist.jit import bound  # numba takes 0.3 s to import
     from hpcdist.ops import batch_norm_kernels
 
     return bound(getattr(batch_norm_kernels, kernel), *arrays)
 
 
-def as_planes(array: Any, data_layout: str) -> Any:
+def as_planes(array, data_layout: str) -> Any:
     """View values as [n, channels, elements of a plane]."""
     if array is None:
         return None
@@ -74,17 +74,17 @@ def as_planes(array: Any, data_layout: str) -> Any:
 
 
 def bind_batch_norm(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    mean: Any,
-    variance: Any,
-    y: Any,
-    mean_out: Any,
-    variance_out: Any,
-    saved_mean: Any,
-    saved_deviation: Any,
+    xp,
+    x,
+    scale,
+    bias,
+    mean,
+    variance,
+    y,
+    mean_out,
+    variance_out,
+    saved_mean,
+    saved_deviation,
     momentum: float,
     epsilon: float,
     data_layout: str,
@@ -113,17 +113,17 @@ def bind_batch_norm(
 
 
 def _on_device(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    mean: Any,
-    variance: Any,
-    mean_out: Any,
-    variance_out: Any,
-    saved_mean: Any,
-    saved_deviation: Any,
+    xp,
+    x,
+    scale,
+    bias,
+    y,
+    mean,
+    variance,
+    mean_out,
+    variance_out,
+    saved_mean,
+    saved_deviation,
     momentum: float,
     epsilon: float,
     of_batch: bool,
@@ -141,30 +141,30 @@ def _on_device(
     kernels["normalize"](x, *map(_channels, (saved_mean, saved_deviation, scale, bias)), y)
 
 
-def _channels(values: Any) -> Any:
+def _channels(values) -> Any:
     """View one value for each channel as planes."""
     return values.reshape(1, -1, 1)
 
 
 @cache
-def _device_kernels(xp: Any) -> dict[str, Callable[..., None]]:
+def _device_kernels(xp) -> dict[str, Callable[..., None]]:
     """Return what is computed element by element on a GPU, each as one kernel."""
 
-    def squares(x: Any, mean: Any, out: Any) -> None:
+    def squares(x, mean, out) -> None:
         out[...] = (x - mean) * (x - mean)
 
     def moments(
-        mean: Any,
-        variance: Any,
-        running_mean: Any,
-        running_variance: Any,
-        mean_out: Any,
-        variance_out: Any,
-        saved_mean: Any,
-        saved_deviation: Any,
-        momentum: Any,
-        rest: Any,
-        epsilon: Any,
+        mean,
+        variance,
+        running_mean,
+        running_variance,
+        mean_out,
+        variance_out,
+        saved_mean,
+        saved_deviation,
+        momentum,
+        rest,
+        epsilon,
     ) -> None:
         deviation = xp.reciprocal(xp.sqrt(variance + epsilon))
         kept_mean = running_mean * momentum + mean * rest
@@ -172,26 +172,16 @@ def _device_kernels(xp: Any) -> dict[str, Callable[..., None]]:
         saved_mean[...], saved_deviation[...] = mean, deviation
         mean_out[...], variance_out[...] = kept_mean, kept_variance
 
-    def normalize(x: Any, mean: Any, deviation: Any, scale: Any, bias: Any, y: Any) -> None:
+    def normalize(x, mean, deviation, scale, bias, y) -> None:
         y[...] = (x - mean) * (scale * deviation) + bias
 
-    def slopes(x: Any, mean: Any, deviation: Any, dy: Any, out: Any) -> None:
+    def slopes(x, mean, deviation, dy, out) -> None:
         out[...] = dy * ((x - mean) * deviation)
 
-    def scaled(dy: Any, scale: Any, deviation: Any, dx: Any) -> None:
+    def scaled(dy, scale, deviation, dx) -> None:
         dx[...] = dy * (scale * deviation)
 
-    def back(
-        x: Any,
-        mean: Any,
-        deviation: Any,
-        scale: Any,
-        dy: Any,
-        dscale: Any,
-        dbias: Any,
-        dx: Any,
-        share: Any,
-    ) -> None:
+    def back(x, mean, deviation, scale, dy, dscale, dbias, dx, share) -> None:
         normed = (x - mean) * deviation
         dx[...] = scale * deviation * (dy - dbias * share - normed * (dscale * share))
 
@@ -199,18 +189,18 @@ def _device_kernels(xp: Any) -> dict[str, Callable[..., None]]:
 
 
 def bind_batch_norm_grad(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    saved_mean: Any,
-    saved_deviation: Any,
-    mean: Any,
-    variance: Any,
-    dy: Any,
-    dx: Any,
-    dscale: Any,
-    dbias: Any,
+    xp,
+    x,
+    scale,
+    bias,
+    saved_mean,
+    saved_deviation,
+    mean,
+    variance,
+    dy,
+    dx,
+    dscale,
+    dbias,
     momentum: float,
     epsilon: float,
     data_layout: str,
@@ -238,18 +228,7 @@ def bind_batch_norm_grad(
     )
 
 
-def _back_on_device(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    mean: Any,
-    deviation: Any,
-    dy: Any,
-    dx: Any,
-    dscale: Any,
-    dbias: Any,
-    of_batch: bool,
-) -> None:
+def _back_on_device(xp, x, scale, mean, deviation, dy, dx, dscale, dbias, of_batch: bool) -> None:
     kernels = _device_kernels(xp)
     dscale, dbias = (xp.empty_like(scale) if d is None else d for d in (dscale, dbias))
     products = xp.empty_like(x) if dx is None else dx

@@ -18,7 +18,7 @@ from hpcdist.ops.activation import sigmoid
 
 
 # -- overlaps and codes ----------------------------------------------------------------------------
-def overlaps(xp: Any, x: Any, y: Any, normalized: bool) -> Any:
+def overlaps(xp, x, y, normalized: bool) -> Any:
     """Return |x and y| / |x or y| of all pairs of boxes [n, 4] and [m, 4]."""
     more = 0 if normalized else 1
     low = xp.maximum(x[:, None, :2], y[None, :, :2])
@@ -30,7 +30,7 @@ def overlaps(xp: Any, x: Any, y: Any, normalized: bool) -> Any:
     return xp.where(shared > 0, shared / xp.where(either == 0, 1, either), 0)
 
 
-def _iou(xp: Any, x: Any, y: Any, out: Any, box_normalized: bool) -> None:
+def _iou(xp, x, y, out, box_normalized: bool) -> None:
     out[...] = overlaps(xp, x, y, box_normalized)
 
 
@@ -46,7 +46,7 @@ define(
 _ENCODE, _DECODE = "encode_center_size", "decode_center_size"
 
 
-def _coder_infer(prior: Meta, spread: Meta | None, target: Meta, code_type: str, **_: Any) -> Meta:
+def _coder_infer(prior: Meta, spread: Meta | None, target: Meta, code_type: str, **_) -> Meta:
     if code_type not in (_ENCODE, _DECODE):
         raise GraphError(f"code_type must be {_ENCODE} or {_DECODE}, got {code_type!r}")
     if code_type == _ENCODE:
@@ -54,17 +54,17 @@ def _coder_infer(prior: Meta, spread: Meta | None, target: Meta, code_type: str,
     return Meta(target.shape, target.dtype)
 
 
-def _centers(xp: Any, boxes: Any, more: int) -> tuple[Any, Any]:
+def _centers(xp, boxes, more: int) -> tuple[Any, Any]:
     size = boxes[..., 2:] - boxes[..., :2] + more
     return boxes[..., :2] + size / 2, size
 
 
 def _box_coder(
-    xp: Any,
-    prior: Any,
-    spread: Any,
-    target: Any,
-    out: Any,
+    xp,
+    prior,
+    spread,
+    target,
+    out,
     code_type: str,
     box_normalized: bool,
     axis: int,
@@ -101,7 +101,7 @@ define(
 )
 
 
-def _box_clip_bind(xp: Any, x: Any, info: Any, out: Any, lods: Any) -> Any:
+def _box_clip_bind(xp, x, info, out, lods) -> Any:
     lengths: Any = [len(x) // max(len(info), 1)] * len(info)
     if lods[0] is not None:
         lengths = np.diff(np.asarray(lods[0].offsets[-1]))
@@ -127,7 +127,7 @@ define(
 
 
 # -- what the head of a YOLO network says (Redmon, Farhadi, 2018) ----------------------------------
-def _yolo_infer(x: Meta, size: Meta, anchors: Sequence[int], class_num: int, **_: Any) -> Any:
+def _yolo_infer(x: Meta, size: Meta, anchors: Sequence[int], class_num: int, **_) -> Any:
     count = len(anchors) // 2
     if x.shape[1] != count * (5 + class_num):
         raise GraphError(
@@ -139,11 +139,11 @@ def _yolo_infer(x: Meta, size: Meta, anchors: Sequence[int], class_num: int, **_
 
 
 def _yolo_box(
-    xp: Any,
-    x: Any,
-    size: Any,
-    boxes: Any,
-    scores: Any,
+    xp,
+    x,
+    size,
+    boxes,
+    scores,
     anchors: Sequence[int],
     class_num: int,
     conf_thresh: float,
@@ -194,7 +194,7 @@ define(
 )
 
 
-def _polygon(xp: Any, x: Any, out: Any) -> None:
+def _polygon(xp, x, out) -> None:
     """Turn distances of corners from pixels of a 4 times smaller map into places."""
     columns, rows = xp.arange(x.shape[3]) * 4, xp.arange(x.shape[2]).reshape(-1, 1) * 4
     out[:, ::2] = columns - x[:, ::2]

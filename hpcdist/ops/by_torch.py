@@ -43,7 +43,7 @@ class Kernels(enum.Enum):
         return self in (Kernels.FUSED, Kernels.COMPILED)
 
 
-def kernels_of(xp: Any) -> Kernels:
+def kernels_of(xp) -> Kernels:
     """Return whose kernels compute on arrays of numpy or cupy."""
     word = settings.KERNELS.read()
     if word != "auto":
@@ -83,7 +83,7 @@ def torch_for(type: str) -> Any:
 
 
 @functools.cache
-def _set_rounding(torch: Any) -> None:
+def _set_rounding(torch) -> None:
     """Have float32 computed in float32, unless TF32 is wished."""
     torch.backends.cudnn.allow_tf32 = settings.TF32.read()
     torch.backends.cuda.matmul.allow_tf32 = settings.TF32.read()
@@ -112,7 +112,7 @@ def define_by_torch(
     grad_signature = f"{taken}, {first}{GRAD_SUFFIX} -> {gradients}"
     _defined[type] = function
 
-    def bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
+    def bind(xp, *arrays, **given) -> Callable[[], Any]:
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, targets = tensors[: len(inputs)], tensors[len(inputs) :]
@@ -125,7 +125,7 @@ def define_by_torch(
 
         return run
 
-    def grad_bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
+    def grad_bind(xp, *arrays, **given) -> Callable[[], Any]:
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, (dout, *targets) = tensors[: len(inputs)], tensors[len(inputs) :]
@@ -151,7 +151,7 @@ def define_by_torch(
 
         return run
 
-    def by_trying(*metas: Meta | None, **given: Any) -> Any:
+    def by_trying(*metas: Meta | None, **given) -> Any:
         return inferred(type, function, metas, given)
 
     sequences: dict[str, Any] = {"lods": lods} if lods else {}
@@ -180,18 +180,18 @@ def _spelt(slot: Slot) -> str:
     return f"{slot.name}?" if slot.optional else slot.name
 
 
-def _several(made: Any) -> Sequence[Any]:
+def _several(made) -> Sequence[Any]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def tensor_on(torch: Any, array: Any) -> Any:
+def tensor_on(torch, array) -> Any:
     """Return a tensor on an array's memory, whether numpy's or cupy's; None of None."""
     if array is None:
         return None
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
-def inferred(type: str, function: Function, metas: Sequence[Meta | None], given: Any) -> Any:
+def inferred(type: str, function: Function, metas: Sequence[Meta | None], given) -> Any:
     """Return what a function of tensors gives: a Meta, or several, without computing it."""
     torch = torch_for(type)
     known = all(meta is None or -1 not in meta.shape for meta in metas)
@@ -205,7 +205,7 @@ def inferred(type: str, function: Function, metas: Sequence[Meta | None], given:
 
 
 def _shapes(
-    torch: Any, function: Function, metas: Sequence[Meta | None], extent: int, given: Any
+    torch, function: Function, metas: Sequence[Meta | None], extent: int, given
 ) -> list[tuple[tuple[int, ...], str]]:
     def empty(meta: Meta) -> Any:
         shape = [extent if d < 0 else d for d in meta.shape]

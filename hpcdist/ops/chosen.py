@@ -61,7 +61,7 @@ define(
 
 # -- multiclass_nms: of boxes that overlap, the one with the highest score ------------------------
 def _kept(
-    boxes: Any, scores: Any, threshold: float, top: int, nms: float, eta: float, normalized: bool
+    boxes, scores, threshold: float, top: int, nms: float, eta: float, normalized: bool
 ) -> list[int]:
     """Return the places of the boxes of a class that are kept, by falling scores."""
     order = np.argsort(-scores, kind="stable")

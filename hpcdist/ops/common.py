@@ -13,13 +13,13 @@ from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
 Wanted = Callable[[str], bool]
 
 
-def same(x: Meta, *_: Any, **__: Any) -> Meta:
+def same(x: Meta, *_, **__) -> Meta:
     """Shape rule: the output is like the first input."""
     return Meta(x.shape, x.dtype)
 
 
 def shaped_like_batch(
-    x: Meta, shape: Sequence[int], dtype: str, input_dim_idx: int, output_dim_idx: int, **_: Any
+    x: Meta, shape: Sequence[int], dtype: str, input_dim_idx: int, output_dim_idx: int, **_
 ) -> Meta:
     """Shape rule: ``shape``, with one extent taken from the input."""
     extents = list(shape)
@@ -47,7 +47,7 @@ def like_inputs(signature: str) -> Callable[..., Any]:
     inputs, outputs = parse_signature(signature)
     position = {slot.name: i for i, slot in enumerate(inputs)}
 
-    def infer(*metas: Any, **_: Any) -> tuple[Any, ...]:
+    def infer(*metas, **_) -> tuple[Any, ...]:
         return tuple(
             _dense(metas[position.get(slot.name.removesuffix(GRAD_SUFFIX), 0)]) for slot in outputs
         )
@@ -55,7 +55,7 @@ def like_inputs(signature: str) -> Callable[..., Any]:
     return infer
 
 
-def _dense(meta: Any) -> Any:
+def _dense(meta) -> Any:
     if isinstance(meta, list):
         return [_dense(m) for m in meta]
     return meta if meta is None else Meta(meta.shape, meta.dtype)
@@ -64,7 +64,7 @@ def _dense(meta: Any) -> Any:
 def of_gradients(flops: Callable[..., int | None]) -> Callable[..., int | None]:
     """Return what the gradient of a product of two takes: as much again for each factor's."""
 
-    def both(a: Any, b: Any, dout: Any, da: Any, db: Any, **attrs: Any) -> int | None:
+    def both(a, b, dout, da, db, **attrs) -> int | None:
         one = flops(a, b, dout, **attrs)
         return None if one is None else one * ((da is not None) + (db is not None))
 
@@ -97,7 +97,7 @@ def define_with_grad(
     grad_signature: str,
     *,
     attrs: Mapping[str, Any] | None = None,
-    **parts: Any,
+    **parts,
 ) -> None:
     """Enter an operator, and its gradient ``<type>_grad``, whose parts are called ``grad_...``.
 
@@ -154,7 +154,7 @@ def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
     return run
 
 
-def put_along(xp: Any, array: Any, index: Any, values: Any, axis: int) -> None:
+def put_along(xp, array, index, values, axis: int) -> None:
     """Write ``values`` at ``index`` along an axis: what `take_along_axis` reads."""
     axis %= array.ndim
     places: list[Any] = []
@@ -165,6 +165,6 @@ def put_along(xp: Any, array: Any, index: Any, values: Any, axis: int) -> None:
     array[tuple(places)] = values
 
 
-def same_buffer(xp: Any, a: Any, b: Any) -> bool:
+def same_buffer(xp, a, b) -> bool:
     """Tell whether a kernel was given one buffer twice (outputs never overlap partly)."""
     return bool(xp.may_share_memory(a, b))

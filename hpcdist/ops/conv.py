@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -44,7 +43,7 @@ def _windows(
     return lay_windows(extents, filters[2:], strides, dilations, paddings, padding_algorithm)
 
 
-def _infer(x: Meta, w: Meta, groups: int, data_format: str, **windows: Any) -> Meta:
+def _infer(x: Meta, w: Meta, groups: int, data_format: str, **windows) -> Meta:
     n, channels, *extents = image_shape(x.shape, data_format, "the input of a convolution")
     if len(w.shape) != 4:
         raise GraphError(f"filters must be [filters, channels, rows, columns], got {w.shape}")
@@ -60,19 +59,17 @@ def _infer(x: Meta, w: Meta, groups: int, data_format: str, **windows: Any) -> M
     return Meta(in_layout(n, filters, rows.windows, columns.windows, data_format), x.dtype)
 
 
-def correlation(x: Any, w: Any, groups: int, **windows: Any) -> Correlation:
+def correlation(x, w, groups: int, **windows) -> Correlation:
     """Return the windows of a convolution of x, channels first, with filters w."""
     return Correlation(*_windows(x.shape[2:], w.shape, **windows), groups)
 
 
-def _bind(xp: Any, x: Any, w: Any, y: Any, data_format: str, **facts: Any) -> Call:
+def _bind(xp, x, w, y, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     return correlate(xp, correlation(x, w, **facts), x, w, y)
 
 
-def _grad_bind(
-    xp: Any, x: Any, w: Any, dy: Any, dx: Any, dw: Any, data_format: str, **facts: Any
-) -> Call:
+def _grad_bind(xp, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
     c = correlation(x, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, x, dy, dw)]
@@ -83,7 +80,7 @@ def _grad_bind(
 _NARROW = 16
 
 
-def _flops(x: Any, w: Any, y: Any, groups: int, **_: Any) -> int | None:
+def _flops(x, w, y, groups: int, **_) -> int | None:
     if len(w) // groups < _NARROW:
         return None
     return 2 * int(y.size) * math.prod(w.shape[1:])
@@ -167,9 +164,7 @@ def _transpose_padding(
     return paddings[i], paddings[i], dilations[i]
 
 
-def transposed(
-    x: Any, y: Any, w: Any, groups: int, output_size: Any, strides: Sequence[int], **facts: Any
-) -> Correlation:
+def transposed(x, y, w, groups: int, output_size, strides: Sequence[int], **facts) -> Correlation:
     """Return the convolution that leads from an image like y to one like x."""
     axes = []
     for i in range(2):
@@ -179,21 +174,19 @@ def transposed(
     return Correlation(axes[0], axes[1], groups)
 
 
-def _transpose_bind(xp: Any, x: Any, w: Any, y: Any, data_format: str, **facts: Any) -> Call:
+def _transpose_bind(xp, x, w, y, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     return correlate_back(xp, transposed(x, y, w, **facts), w, x, y)
 
 
-def _transpose_grad_bind(
-    xp: Any, x: Any, w: Any, dy: Any, dx: Any, dw: Any, data_format: str, **facts: Any
-) -> Call:
+def _transpose_grad_bind(xp, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
     c = transposed(x, dy, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, dy, x, dw)]
     return in_sequence(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)]))
 
 
-def _transpose_flops(x: Any, w: Any, y: Any, **attrs: Any) -> int | None:
+def _transpose_flops(x, w, y, **attrs) -> int | None:
     return _flops(y, w, x, **attrs)
 
 

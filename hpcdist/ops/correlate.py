@@ -16,25 +16,25 @@ from hpcdist.ops.scratch import Call
 from hpcdist.ops.windows import Correlation
 
 
-def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
+def correlate(xp, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     call: Call = _made_for(xp, c, w.shape[1]).correlate(xp, c, x, w, y)
     return call
 
 
-def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
+def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     call: Call = _made_for(xp, c, w.shape[1]).correlate_back(xp, c, w, dy, dx)
     return call
 
 
-def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call:
+def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     call: Call = _made_for(xp, c, dw.shape[1]).correlate_weights(xp, c, x, dy, dw)
     return call
 
 
-def _made_for(xp: Any, c: Correlation, channels: int) -> Any:
+def _made_for(xp, c: Correlation, channels: int) -> Any:
     """Return the module that has the three: for numpy (it imports numba), for cupy, by torch.
 
     ``channels``: how many of them each filter sees.

@@ -33,7 +33,7 @@ class _Block:
     rows: int
 
 
-def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
+def correlate(xp, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     if c.is_depthwise(w):
         facts = (_depthwise_shape(x, w), c.geometry)
@@ -45,7 +45,7 @@ def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
     return with_scratch(lambda: list(_products(c, x, c.matrices(w), y)))
 
 
-def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
+def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     if c.is_depthwise(w):
         memory = (w.reshape(-1), *_in_memory(dy), *_in_memory(dx))
@@ -60,7 +60,7 @@ def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
     return with_scratch(lambda: list(_scattered(c, c.matrices(w), dy, dx)))
 
 
-def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call:
+def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     if c.is_depthwise(dw):
         memory = (*_in_memory(x), *_in_memory(dy), dw.reshape(-1))
@@ -71,11 +71,11 @@ def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call
     return with_scratch(lambda: list(_outer_products(c, x, dy, c.matrices(dw))))
 
 
-def _depthwise_shape(x: Any, w: Any) -> tuple[int, ...]:
+def _depthwise_shape(x, w) -> tuple[int, ...]:
     return (*x.shape[:2], len(w) // x.shape[1], *w.shape[2:])
 
 
-def _flipping_pays(c: Correlation, dx: Any, dy: Any) -> bool:
+def _flipping_pays(c: Correlation, dx, dy) -> bool:
     """Tell whether patches of dy are cheaper than columns of dx, which must be added up."""
     n, channels, height, width = dx.shape
     filters = dy.shape[1]
@@ -83,14 +83,14 @@ def _flipping_pays(c: Correlation, dx: Any, dy: Any) -> bool:
     return bool(moved <= 2 * n * channels * c.windows)
 
 
-def _in_memory(images: Any) -> tuple[Any, tuple[int, ...]]:
+def _in_memory(images) -> tuple[Any, tuple[int, ...]]:
     """Return the memory of images as one row, and their place in it for conv_kernels."""
     size = images.itemsize
     memory = np.lib.stride_tricks.as_strided(images, (images.size,), (size,))
     return memory, (*(stride // size for stride in images.strides), *images.shape[2:])
 
 
-def _in_row(images: Any) -> Any:
+def _in_row(images) -> Any:
     n, channels, rows, columns = images.shape
     return images.reshape(n, channels, 1, rows * columns)
 
@@ -111,7 +111,7 @@ def _blocks(c: Correlation, images: int, channels: int) -> Iterator[_Block]:
             yield _Block(image, min(step, images - image), 0, c.rows.windows)
 
 
-def _patches(c: Correlation, x: Any, block: _Block) -> tuple[list[Call], Any]:
+def _patches(c: Correlation, x, block: _Block) -> tuple[list[Call], Any]:
     """Return the steps that make a block's columns, and these: one matrix for each group."""
     channels = x.shape[1]
     if c.pointwise and block.images == 1:
@@ -127,7 +127,7 @@ def _patches(c: Correlation, x: Any, block: _Block) -> tuple[list[Call], Any]:
     return [step], columns.reshape(c.groups, channels // c.groups * c.taps, -1)
 
 
-def _results(c: Correlation, y: Any, block: _Block) -> tuple[Any, tuple[Any, Any] | None]:
+def _results(c: Correlation, y, block: _Block) -> tuple[Any, tuple[Any, Any] | None]:
     """Return a block of y as one matrix for each group, and, if that is a copy, what it copies."""
     filters = y.shape[1]
     if block.images == 1:
@@ -139,7 +139,7 @@ def _results(c: Correlation, y: Any, block: _Block) -> tuple[Any, tuple[Any, Any
     return copy.reshape(c.groups, filters // c.groups, -1), (copy, part)
 
 
-def _products(c: Correlation, x: Any, matrices: Any, y: Any) -> Iterator[Call]:
+def _products(c: Correlation, x, matrices, y) -> Iterator[Call]:
     for block in _blocks(c, len(x), x.shape[1]):
         steps, columns = _patches(c, x, block)
         yield from steps
@@ -149,7 +149,7 @@ def _products(c: Correlation, x: Any, matrices: Any, y: Any) -> Iterator[Call]:
             yield functools.partial(np.copyto, copied[1], copied[0])
 
 
-def _flipped_products(c: Correlation, w: Any, dy: Any, dx: Any) -> Iterator[Call]:
+def _flipped_products(c: Correlation, w, dy, dx) -> Iterator[Call]:
     """With strides of 1, the gradient is a correlation with the filters turned by half a turn."""
     filters, channels, rows, columns = w.shape
     by_group = w.reshape(c.groups, filters // c.groups, channels, rows, columns)
@@ -159,7 +159,7 @@ def _flipped_products(c: Correlation, w: Any, dy: Any, dx: Any) -> Iterator[Call
     yield from _products(c.flipped(), dy, turned.reshape(c.groups, channels, -1), dx)
 
 
-def _scattered(c: Correlation, matrices: Any, dy: Any, dx: Any) -> Iterator[Call]:
+def _scattered(c: Correlation, matrices, dy, dx) -> Iterator[Call]:
     channels, taps = dx.shape[1], (c.rows.taps, c.columns.taps)
     yield functools.partial(dx.fill, 0)
     for block in _blocks(c, len(dx), channels):
@@ -174,7 +174,7 @@ def _scattered(c: Correlation, matrices: Any, dy: Any, dx: Any) -> Iterator[Call
         yield bound(conv_kernels.scatter, columns.reshape(-1), shape, *_in_memory(dx), *place)
 
 
-def _outer_products(c: Correlation, x: Any, dy: Any, dw: Any) -> Iterator[Call]:
+def _outer_products(c: Correlation, x, dy, dw) -> Iterator[Call]:
     term = scratch("term", dw.shape, dw.dtype)
     for i, block in enumerate(_blocks(c, len(x), x.shape[1])):
         steps, columns = _patches(c, x, block)

@@ -12,12 +12,12 @@ from hpcdist.ops.windows import Correlation
 COLUMNS_BYTES = 1 << 27  # of patches at a time
 
 
-def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
+def correlate(xp, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     return functools.partial(_correlate, xp, c, x, w, y)
 
 
-def _correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> None:
+def _correlate(xp, c: Correlation, x, w, y) -> None:
     """Write y; see `hpcdist.ops.correlate`."""
     if c.is_depthwise(w):
         y[...] = 0
@@ -33,12 +33,12 @@ def _correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> None:
         y[part] = products.reshape(shape).transpose(1, 0, 2, 3)
 
 
-def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
+def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     return functools.partial(_correlate_back, xp, c, w, dy, dx)
 
 
-def _correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> None:
+def _correlate_back(xp, c: Correlation, w, dy, dx) -> None:
     """Write the gradient by x."""
     dx[...] = 0
     if c.is_depthwise(w):
@@ -57,12 +57,12 @@ def _correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> None:
             ].transpose(1, 0, 2, 3)
 
 
-def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call:
+def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     return functools.partial(_correlate_weights, xp, c, x, dy, dw)
 
 
-def _correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> None:
+def _correlate_weights(xp, c: Correlation, x, dy, dw) -> None:
     """Write the gradient by w."""
     if c.is_depthwise(dw):
         slopes = dy.reshape(len(x), x.shape[1], -1, *dy.shape[2:])
@@ -89,7 +89,7 @@ def _taps(c: Correlation) -> Iterator[tuple[int, int, tuple[slice, slice], tuple
                 yield a, b, (rows, columns), (slice(top, bottom), slice(left, right))
 
 
-def _depthwise_taps(c: Correlation, w: Any, channels: int) -> Iterator[tuple[Any, Any, Any]]:
+def _depthwise_taps(c: Correlation, w, channels: int) -> Iterator[tuple[Any, Any, Any]]:
     by_channel = w.reshape(channels, -1, *w.shape[2:])
     every = slice(None)
     for a, b, inside, windows in _taps(c):
@@ -97,7 +97,7 @@ def _depthwise_taps(c: Correlation, w: Any, channels: int) -> Iterator[tuple[Any
         yield weight, (every, every, every, *inside), (every, every, every, *windows)
 
 
-def _parts(c: Correlation, x: Any) -> Iterator[slice]:
+def _parts(c: Correlation, x) -> Iterator[slice]:
     """Divide the images so that the columns of a part keep to COLUMNS_BYTES."""
     per_image = x.shape[1] * c.taps * c.windows * x.dtype.itemsize
     step = max(1, COLUMNS_BYTES // per_image)
@@ -105,12 +105,12 @@ def _parts(c: Correlation, x: Any) -> Iterator[slice]:
         yield slice(begin, begin + step)
 
 
-def _columns_shape(c: Correlation, images: Any) -> tuple[int, ...]:
+def _columns_shape(c: Correlation, images) -> tuple[int, ...]:
     taps, windows = (c.rows.taps, c.columns.taps), (c.rows.windows, c.columns.windows)
     return (images.shape[1], *taps, len(images), *windows)
 
 
-def _columns(xp: Any, c: Correlation, images: Any) -> Any:
+def _columns(xp, c: Correlation, images) -> Any:
     """Return the patches of images as columns: one matrix for each group."""
     new = xp.empty if c.pointwise else xp.zeros
     columns = new(_columns_shape(c, images), images.dtype)
@@ -120,7 +120,7 @@ def _columns(xp: Any, c: Correlation, images: Any) -> Any:
     return columns.reshape(c.groups, images.shape[1] // c.groups * c.taps, -1)
 
 
-def _by_group(xp: Any, c: Correlation, images: Any) -> Any:
+def _by_group(xp, c: Correlation, images) -> Any:
     """Return images as one matrix for each group: channels times windows of all images."""
     channels = images.transpose(1, 0, 2, 3)
     copy = xp.empty(channels.shape, images.dtype)

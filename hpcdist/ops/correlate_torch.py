@@ -28,7 +28,7 @@ def is_alike(axis: Axis) -> bool:
 class Convolution:
     """How torch is to convolve: with padding of its own where both sides are alike."""
 
-    def __init__(self, torch: Any, c: Correlation) -> None:
+    def __init__(self, torch, c: Correlation) -> None:
         self._torch = torch
         axes = (c.rows, c.columns)
         whole = all(map(is_alike, axes))
@@ -38,15 +38,15 @@ class Convolution:
         self._how = [axis.stride for axis in axes], padding, [a.dilation for a in axes]
         self._groups = c.groups
 
-    def _padded(self, x: Any, sides: list[int]) -> Any:
+    def _padded(self, x, sides: list[int]) -> Any:
         return self._torch.nn.functional.pad(x, sides) if any(sides) else x
 
-    def forward(self, x: Any, w: Any) -> Any:
+    def forward(self, x, w) -> Any:
         """Return the correlation of x with w."""
         padded = self._padded(x, self._sides)
         return self._torch.nn.functional.conv2d(padded, w, None, *self._how, self._groups)
 
-    def back(self, dy: Any, x: Any, w: Any, wanted: tuple[bool, bool]) -> tuple[Any, Any]:
+    def back(self, dy, x, w, wanted: tuple[bool, bool]) -> tuple[Any, Any]:
         """Return the gradients by x and by w; of one that is wanted only the shape is read."""
         ops = self._torch.ops.aten
         how = (*self._how, False, [0, 0], self._groups, [*wanted, False])
@@ -55,7 +55,7 @@ class Convolution:
         return self._padded(dx, [-side for side in self._sides]) if wanted[0] else None, dw
 
 
-def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
+def correlate(xp, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
     torch = torch_for("conv2d")
     f = Convolution(torch, c)
@@ -67,7 +67,7 @@ def correlate(xp: Any, c: Correlation, x: Any, w: Any, y: Any) -> Call:
     return run
 
 
-def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
+def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
     torch = torch_for("conv2d")
     f = Convolution(torch, c)
@@ -79,7 +79,7 @@ def correlate_back(xp: Any, c: Correlation, w: Any, dy: Any, dx: Any) -> Call:
     return run
 
 
-def correlate_weights(xp: Any, c: Correlation, x: Any, dy: Any, dw: Any) -> Call:
+def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
     torch = torch_for("conv2d")
     f = Convolution(torch, c)

@@ -41,7 +41,7 @@ class Draws:
         return self.count - 1
 
 
-def key_of(seed: int, operator: Any) -> tuple[int, int]:
+def key_of(seed: int, operator) -> tuple[int, int]:
     """Return the key of an operator; seed 0 stands for the job's (HPCDIST_SEED)."""
     seed = seed or settings.SEED.read()
     text = f"{seed}/{operator}/{_reader}"
@@ -82,7 +82,7 @@ class BatchPart:
         return begin * (here // rows)
 
 
-def part_of(x: Any, rows: Any, lod: Any) -> BatchPart:
+def part_of(x, rows, lod) -> BatchPart:
     """Return which part of the batch is here; ``rows`` as in `BatchPart`, ``lod`` its sequences."""
     width = x.size // len(x) if x.ndim and len(x) else 1
     if lod is None:
@@ -95,7 +95,7 @@ def part_of(x: Any, rows: Any, lod: Any) -> BatchPart:
 
 
 # -- drawing ---------------------------------------------------------------------------------------
-def filler(xp: Any, part: BatchPart, key: tuple[int, int], draws: Draws) -> Callable[[], Any]:
+def filler(xp, part: BatchPart, key: tuple[int, int], draws: Draws) -> Callable[[], Any]:
     """Return what draws one uint32 for each element, flat, anew at every call."""
     if xp is not np:
         return lambda: _words_by_arrays(xp, part, key, draws.next())
@@ -125,7 +125,7 @@ def counters(part: BatchPart, draw: int) -> tuple[int, int, int, int]:
     return first, sequence, draw & LOW, draw >> 32
 
 
-def _words_by_arrays(xp: Any, part: BatchPart, key: tuple[int, int], draw: int) -> Any:
+def _words_by_arrays(xp, part: BatchPart, key: tuple[int, int], draw: int) -> Any:
     """Do as the loops in `counter_random_kernels`, by operations on arrays."""
     first, sequence, low, high = counters(part, draw)
     if part.sequences is None:
@@ -143,13 +143,13 @@ def _words_by_arrays(xp: Any, part: BatchPart, key: tuple[int, int], draw: int) 
     return xp.stack(words, axis=1).reshape(-1)[xp.arange(part.size) * PER_BLOCK + lanes]
 
 
-def philox(xp: Any, counter: tuple[Any, Any, int, int], key: tuple[int, int]) -> list[Any]:
+def philox(xp, counter: tuple[Any, Any, int, int], key: tuple[int, int]) -> list[Any]:
     """Return the four uint32 arrays of a counter whose first two words are uint64 arrays."""
     low, high = (xp.full(counter[0].shape, word, dtype="uint64") for word in counter[2:])
     return [word.astype("uint32") for word in philox_words(*counter[:2], low, high, key)]
 
 
-def philox_words(a: Any, b: Any, c: Any, d: Any, key: tuple[int, int]) -> tuple[Any, ...]:
+def philox_words(a, b, c, d, key: tuple[int, int]) -> tuple[Any, ...]:
     """Return the four words that the four of a counter become, 32 bits in integers of 64.
 
     Arrays, or tensors, whose integers have a sign: what overflows is cut off.

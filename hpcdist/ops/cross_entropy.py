@@ -22,9 +22,7 @@ def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Any:
     return loss, Meta((*x.shape, 0), x.dtype), loss
 
 
-def _cross_entropy2_bind(
-    xp: Any, x: Any, label: Any, y: Any, x_shape: Any, match: Any, ignore_index: int
-) -> Call:
+def _cross_entropy2_bind(xp, x, label, y, x_shape, match, ignore_index: int) -> Call:
     """match = x at the label;  y = -log(match)."""
     labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy2")
     flat_y, flat_match = y.reshape(-1), match.reshape(-1)
@@ -38,9 +36,7 @@ def _cross_entropy2_bind(
     )
 
 
-def _cross_entropy2_grad_bind(
-    xp: Any, label: Any, match: Any, x_shape: Any, dy: Any, dx: Any, ignore_index: int
-) -> Call:
+def _cross_entropy2_grad_bind(xp, label, match, x_shape, dy, dx, ignore_index: int) -> Call:
     """dx = -dy / match at the label, 0 elsewhere."""
     labels = HardLabels(xp, label, dx.shape, -1, ignore_index, "cross_entropy_grad2")
     at_label = xp.empty(labels.flat.shape, dx.dtype)
@@ -83,14 +79,14 @@ define(
 # -- soft labels: probabilities -----------------------------------------------------------------
 
 
-def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_: Any) -> Meta:
+def _cross_entropy_infer(x: Meta, label: Meta, soft_label: bool, **_) -> Meta:
     if not soft_label:
         raise GraphError("cross_entropy with hard labels is the operator cross_entropy2")
     check_labels(x, label, soft_label)
     return Meta(loss_shape(x, -1), x.dtype)
 
 
-def _cross_entropy_bind(xp: Any, x: Any, label: Any, y: Any, **_: Any) -> Call:
+def _cross_entropy_bind(xp, x, label, y, **_) -> Call:
     """y = -sum(label log(x))."""
     logs = xp.empty(x.shape, x.dtype)
     return in_sequence(
@@ -102,7 +98,7 @@ def _cross_entropy_bind(xp: Any, x: Any, label: Any, y: Any, **_: Any) -> Call:
     )
 
 
-def _cross_entropy_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any, **_: Any) -> None:
+def _cross_entropy_grad(xp, x, label, dy, dx, **_) -> None:
     """dx = -dy label / x."""
     xp.divide(label, x, out=dx)
     xp.multiply(dx, dy, out=dx)

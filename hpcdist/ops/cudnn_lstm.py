@@ -51,7 +51,7 @@ class _Net:
     end: int
 
     @staticmethod
-    def of(attrs: Any) -> _Net:
+    def of(attrs) -> _Net:
         size, ways = attrs["hidden_size"], 2 if attrs["is_bidirec"] else 1
         count, begin = attrs["num_layers"], attrs["first_layer"]
         widths = [attrs["input_size"]] + [ways * size] * (count - 1)
@@ -84,7 +84,7 @@ class _Net:
                 at, bias = at + fed + kept, bias + 2 * gates
 
 
-def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache: Any, **attrs: Any) -> Any:
+def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Any:
     net = _Net.of(attrs)
     drops = attrs["dropout_prob"] and not attrs["is_test"] and attrs["num_layers"] > 1
     if drops and attrs["layers"] < 0:
@@ -138,7 +138,7 @@ def _put_back(found: Array, size: int, into: Array) -> None:
     into.reshape(4, size, -1)[_ORDER] = found.reshape(4, size, -1)
 
 
-def _forward(attrs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+def _forward(attrs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     from hpcdist.ops.lstm_kernels import lstm_forward
 
     x, h, c, w = inputs
@@ -186,7 +186,7 @@ def _forward(attrs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         out[...] = fed.reshape(out.shape)
 
 
-def _backward(attrs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+def _backward(attrs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     from hpcdist.ops.lstm_kernels import lstm_backward
 
     x, w, reserve, dout, dlast_h, dlast_c = inputs
@@ -257,11 +257,11 @@ def _backward(attrs: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None
         dw[...] = dflat
 
 
-def _bind(xp: Any, x: Any, h: Any, c: Any, w: Any, cache: Any, *outputs: Any, **attrs: Any) -> Call:
+def _bind(xp, x, h, c, w, cache, *outputs, **attrs) -> Call:
     return run_on_host(xp, functools.partial(_forward, attrs), (x, h, c, w), outputs)
 
 
-def _grad_bind(xp: Any, *operands: Any, **attrs: Any) -> Call:
+def _grad_bind(xp, *operands, **attrs) -> Call:
     x, _, _, w, *others = operands[:8]
     return run_on_host(xp, functools.partial(_backward, attrs), (x, w, *others), operands[8:])
 

@@ -21,7 +21,7 @@ from hpcdist.ops.arrays import in_loops
 def _search(
     pre_ids: Value,
     pre_scores: Value,
-    ids: Any,
+    ids,
     scores: Value,
     level: int,
     beam_size: int,
@@ -72,7 +72,7 @@ def _search(
     )
 
 
-def _search_infer(pre_ids: Meta, pre_scores: Meta, ids: Any, scores: Meta, **_: Any) -> Any:
+def _search_infer(pre_ids: Meta, pre_scores: Meta, ids, scores: Meta, **_) -> Any:
     lod = Lod(2)
     return (
         Meta((-1, 1), "int64", lod=lod),
@@ -91,7 +91,7 @@ define(
 )
 
 
-def _sentences(ids: Any, scores: Any, beam_size: int, end_id: int) -> tuple[Value, Value]:
+def _sentences(ids, scores, beam_size: int, end_id: int) -> tuple[Value, Value]:
     """Follow every candidate of the last step back to the first; the best sentence comes first."""
     steps = [(i, s) for i, s in zip(ids or (), scores or ()) if i is not None]
     if not steps or any(i.lod is None or i.lod.level < 2 for i, _ in steps):
@@ -140,7 +140,7 @@ define(
 )
 
 
-def _gather_tree(xp: Any, ids: Any, parents: Any, out: Any) -> None:
+def _gather_tree(xp, ids, parents, out) -> None:
     """Follow parents back from the last step: [steps, batch, beams]."""
     out[-1] = ids[-1]
     beams = parents[-1]
@@ -159,13 +159,13 @@ define(
 
 
 # -- tokens left out -------------------------------------------------------------------------------
-def _kept(x: Value, kept: Any) -> Value:
+def _kept(x: Value, kept) -> Value:
     assert x.lod is not None, "checked before"
     ends = np.concatenate([[0], np.cumsum(kept)])[x.lod.last]
     return Value(x.array[kept], Lod.of_offsets([*x.lod.offsets[:-1], ends]))
 
 
-def _erased(x: Value, tokens: Any) -> Value:
+def _erased(x: Value, tokens) -> Value:
     if x.lod is None:
         raise FeedError("sequence_erase: X is not grouped into sequences; declare lod_level=1")
     return _kept(x, ~np.isin(x.array.reshape(-1), list(tokens)))
@@ -181,7 +181,7 @@ define(
 )
 
 
-def _is_kept(tokens: Any, begins: Any, blank: int, merge_repeated: bool) -> Any:
+def _is_kept(tokens, begins, blank: int, merge_repeated: bool) -> Any:
     kept = tokens != blank
     if merge_repeated and len(tokens):
         repeats = np.concatenate([[False], tokens[1:] == tokens[:-1]])
@@ -191,7 +191,7 @@ def _is_kept(tokens: Any, begins: Any, blank: int, merge_repeated: bool) -> Any:
 
 
 def _aligned(
-    x: Value, lengths: Any, blank: int, merge_repeated: bool, padding_value: int
+    x: Value, lengths, blank: int, merge_repeated: bool, padding_value: int
 ) -> tuple[Value, Any]:
     if lengths is None:
         if x.lod is None:
@@ -212,7 +212,7 @@ def _aligned(
     return Value(padded), Value(counts)
 
 
-def _aligned_infer(x: Meta, lengths: Any, **_: Any) -> Any:
+def _aligned_infer(x: Meta, lengths, **_) -> Any:
     if lengths is None:
         return Meta((-1, 1), x.dtype, lod=Lod(1)), None
     return Meta(x.shape, x.dtype), Meta((x.shape[0], 1), "int64")

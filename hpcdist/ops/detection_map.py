@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class Found:
         self._added += 1
 
 
-def _score(found: Any, true: Any, threshold: float, evaluate_difficult: bool, into: Found) -> None:
+def _score(found, true, threshold: float, evaluate_difficult: bool, into: Found) -> None:
     """Add one image: (class, score, box) of what was found, (class, [difficult,] box) of truth."""
     labels, difficult = true[:, 0].astype(int), np.zeros(len(true), np.bool_)
     if true.shape[1] == 6:
@@ -88,7 +87,7 @@ def _mean_precision(held: Found, ap_type: str) -> float:
 def _map(
     found: Value,
     label: Value,
-    has_state: Any,
+    has_state,
     overlap_threshold: float,
     evaluate_difficult: bool,
     ap_type: str,
@@ -109,7 +108,7 @@ def _map(
     return Value(np.array([_mean_precision(state, ap_type)], np.float32))
 
 
-def _map_infer(found: Meta, label: Meta, has_state: Any, ap_type: str, **_: Any) -> Meta:
+def _map_infer(found: Meta, label: Meta, has_state, ap_type: str, **_) -> Meta:
     if ap_type not in ("integral", "11point"):
         raise GraphError(f"ap_version must be integral or 11point, got {ap_type!r}")
     if label.shape[1] not in (5, 6):

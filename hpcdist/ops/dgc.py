@@ -45,12 +45,12 @@ def most_sent(size: int, sparsity: Sequence[float]) -> int:
     return max(sent(size, 0, 1, [s]) for s in sparsity)
 
 
-def _decay(xp: Any, param: Any, regular_type: int, regular_coeff: float) -> Any:
+def _decay(xp, param, regular_type: int, regular_coeff: float) -> Any:
     return (param if regular_type == L2 else xp.sign(param)) * param.dtype.type(regular_coeff)
 
 
 # -- Momentum, as long as nothing is compressed ----------------------------------------------------
-def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_: Any) -> Any:
+def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_) -> Any:
     if grad.type == "SELECTED_ROWS":
         raise GraphError("dgc_momentum: sparse gradients are those of embeddings, take momentum")
     if not param.shape == grad.shape == u.shape == v.shape:
@@ -59,17 +59,7 @@ def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_: An
 
 
 def _bind_update(
-    xp: Any,
-    param: Any,
-    grad: Any,
-    u: Any,
-    v: Any,
-    rate: Any,
-    param_out: Any,
-    u_out: Any,
-    regular_type: int,
-    regular_coeff: float,
-    **how: Any,
+    xp, param, grad, u, v, rate, param_out, u_out, regular_type: int, regular_coeff: float, **how
 ) -> Step:
     if not regular_type:
         return bind_update(xp, "momentum", how, param, rate, [u], grad[None])
@@ -136,20 +126,20 @@ def compress(
 
 
 def _infer_choice(
-    u: Meta, v: Meta, grad: Meta, param: Meta, step: Meta, sparsity: Sequence[float], **_: Any
+    u: Meta, v: Meta, grad: Meta, param: Meta, step: Meta, sparsity: Sequence[float], **_
 ) -> Any:
     most = most_sent(param.size, sparsity)
     return u, v, Meta((most,), grad.dtype), Meta((most,), "int64"), Meta((1,), "int64")
 
 
 def _bind_choice(
-    xp: Any,
-    *arrays: Any,
+    xp,
+    *arrays,
     rampup_begin_step: int,
     rampup_step: int,
     sparsity: Sequence[float],
     trainers: int,
-    **how: Any,
+    **how,
 ) -> Callable[[], Any]:
     def choose(given: Sequence[Any], made: Sequence[Any]) -> None:
         u, v, grad, param, step = given

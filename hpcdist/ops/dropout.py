@@ -33,7 +33,7 @@ def _rows(op: Applied) -> Result:
     return (by_element() if op.attrs["is_test"] else by_row())(op)
 
 
-def _fixed_mask(part: BatchPart, mask: Any, xp: Any, seed: int, dropout_prob: float) -> Call:
+def _fixed_mask(part: BatchPart, mask, xp, seed: int, dropout_prob: float) -> Call:
     """Return what writes the mask of Fluid's kernel for a fixed seed, the same in every step.
 
     It is from a stream as in `hpcdist.ops.random`; a part of a batch has its part of the mask.
@@ -54,7 +54,7 @@ def kept_scale(dropout_prob: float, dropout_implementation: str) -> float:
 
 
 def _infer(
-    x: Meta, rows: Meta | None, dropout_prob: float, dropout_implementation: str, **_: Any
+    x: Meta, rows: Meta | None, dropout_prob: float, dropout_implementation: str, **_
 ) -> Any:
     if not 0.0 <= dropout_prob <= 1.0:
         raise GraphError(f"dropout_prob must be within 0..1, got {dropout_prob}")
@@ -67,11 +67,11 @@ def _infer(
 
 
 def _bind(
-    xp: Any,
-    x: Any,
-    rows: Any,
-    out: Any,
-    mask: Any,
+    xp,
+    x,
+    rows,
+    out,
+    mask,
     dropout_prob: float,
     is_test: bool,
     dropout_implementation: str,
@@ -79,7 +79,7 @@ def _bind(
     fix_seed: bool,
     stream: int,
     state: Draws,
-    lods: Any,
+    lods,
 ) -> Call:
     upscale = dropout_implementation == UPSCALE
     if is_test:
@@ -108,9 +108,9 @@ def kept_from(dropout_prob: float) -> np.uint32:
 
 
 def _fused(
-    x: Any,
-    out: Any,
-    mask: Any,
+    x,
+    out,
+    mask,
     part: BatchPart,
     key: tuple[int, int],
     draws: Draws,
@@ -126,15 +126,7 @@ def _fused(
     return lambda: drop(*counters(part, draws.next()), *key, pieces, limit, *arrays)
 
 
-def _grad_bind(
-    xp: Any,
-    mask: Any,
-    dout: Any,
-    dx: Any,
-    dropout_prob: float,
-    dropout_implementation: str,
-    **_: Any,
-) -> Call:
+def _grad_bind(xp, mask, dout, dx, dropout_prob: float, dropout_implementation: str, **_) -> Call:
     product = functools.partial(xp.multiply, dout, mask, dx)
     if dropout_prob == 1.0 or dropout_implementation == DOWNGRADE:
         return product

@@ -57,13 +57,13 @@ def _infer_bool(x: Meta, y: Meta, axis: int) -> Meta:
     return Meta(_infer(x, y, axis).shape, "bool")
 
 
-def _views(x: Any, y: Any, axis: int) -> tuple[Any, Any]:
+def _views(x, y, axis: int) -> tuple[Any, Any]:
     x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
     return x.reshape(x_view), y.reshape(y_view)
 
 
 def _forward(ufunc: str) -> Callable[..., Callable[[], Any]]:
-    def bind(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+    def bind(xp, x, y, out, axis: int) -> Callable[[], Any]:
         x_view, y_view = _views(x, y, axis)
         if y.size == 1:
             y_view = y.reshape(())  # numpy's fast path: no broadcasting to set up
@@ -80,7 +80,7 @@ def _product_infer(x: Meta, y: Meta, axis: int) -> Meta:
     return x
 
 
-def _product(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+def _product(xp, x, y, out, axis: int) -> Callable[[], Any]:
     if not isinstance(x, SelectedRows):
         return _forward("multiply")(xp, x, y, out, axis)
     factor = y.reshape(())
@@ -90,7 +90,7 @@ def _product(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
     return in_sequence(steps)
 
 
-def _truncated_quotient(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+def _truncated_quotient(xp, x, y, out, axis: int) -> Callable[[], Any]:
     """Divide and drop the fraction, as C does (and Fluid): -7 / 2 is -3."""
     x, y = _views(x, y, axis)
     rest = xp.empty_like(out)
@@ -103,12 +103,12 @@ def _truncated_quotient(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callabl
     )
 
 
-def _quotient(xp: Any, x: Any, y: Any, out: Any, axis: int) -> Callable[[], Any]:
+def _quotient(xp, x, y, out, axis: int) -> Callable[[], Any]:
     bind = _truncated_quotient if x.dtype.kind in "iu" else _forward("true_divide")
     return bind(xp, x, y, out, axis)
 
 
-def _side(xp: Any, grad: Any, view: Shape, full: Shape, write: Write) -> list[Callable[[], Any]]:
+def _side(xp, grad, view: Shape, full: Shape, write: Write) -> list[Callable[[], Any]]:
     """Return the steps that bring a gradient of the result's shape into one input's."""
     if grad is None:
         return []
@@ -119,7 +119,7 @@ def _side(xp: Any, grad: Any, view: Shape, full: Shape, write: Write) -> list[Ca
     return [write(scratch), _reduction(xp, scratch, target)]
 
 
-def _reduction(xp: Any, full: Any, target: Any) -> Callable[[], Any]:
+def _reduction(xp, full, target) -> Callable[[], Any]:
     axes = tuple(i for i, (a, b) in enumerate(zip(target.shape, full.shape)) if a != b)
     if axes == (0,) and full.ndim == 2:
         return functools.partial(xp.add.reduce, full, 0, None, target.reshape(-1))
@@ -128,7 +128,7 @@ def _reduction(xp: Any, full: Any, target: Any) -> Callable[[], Any]:
 
 # -- add, sub: gradients need no values, only shapes -------------------------------------------
 def _linear_grad(sign: int) -> Callable[..., Callable[[], Any]]:
-    def bind(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int) -> Callable[[], Any]:
+    def bind(xp, x, y, dout, dx, dy, axis: int) -> Callable[[], Any]:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         steps: list[Callable[[], Any]] = []
         # dy first: dx may lie in dout's buffer, but only as a copy of it.
@@ -150,7 +150,7 @@ def _linear_grad(sign: int) -> Callable[..., Callable[[], Any]]:
 
 
 # -- the others: partial derivatives times dout -------------------------------------------------
-def _mul_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+def _mul_grad(xp, x, y, dout) -> tuple[Write, Write]:
     """dx = y dout;  dy = x dout."""
     return (
         lambda t: functools.partial(xp.multiply, dout, y, out=t),
@@ -161,9 +161,9 @@ def _mul_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
 def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]:
     """Gradient goes to the side that was chosen (max, min)."""
 
-    def rule(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+    def rule(xp, x, y, dout) -> tuple[Write, Write]:
         def write(name: str) -> Write:
-            def to(target: Any) -> Callable[[], Any]:
+            def to(target) -> Callable[[], Any]:
                 mask = xp.empty(dout.shape, bool)
                 return in_sequence(
                     [
@@ -179,16 +179,16 @@ def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]
     return rule
 
 
-def _pow_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
+def _pow_grad(xp, x, y, dout) -> tuple[Write, Write]:
     """dx = y x^(y - 1) dout;  dy = x^y log(x) dout."""
 
-    def to_x(target: Any) -> Callable[[], Any]:
+    def to_x(target) -> Callable[[], Any]:
         def run() -> None:
             xp.multiply(dout, y * xp.power(x, y - 1), out=target)
 
         return run
 
-    def to_y(target: Any) -> Callable[[], Any]:
+    def to_y(target) -> Callable[[], Any]:
         def run() -> None:
             xp.multiply(dout, xp.log(x) * xp.power(x, y), out=target)
 
@@ -198,7 +198,7 @@ def _pow_grad(xp: Any, x: Any, y: Any, dout: Any) -> tuple[Write, Write]:
 
 
 def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callable[[], Any]]:
-    def bind(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, axis: int) -> Callable[[], Any]:
+    def bind(xp, x, y, dout, dx, dy, axis: int) -> Callable[[], Any]:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         to_x, to_y = rule(xp, x.reshape(x_view), y.reshape(y_view), dout)
         return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
@@ -206,17 +206,15 @@ def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callab
     return bind
 
 
-def _div_grad_bind(
-    xp: Any, x: Any, y: Any, out: Any, dout: Any, dx: Any, dy: Any, axis: int
-) -> Callable[[], Any]:
+def _div_grad_bind(xp, x, y, out, dout, dx, dy, axis: int) -> Callable[[], Any]:
     """dx = dout / y;  dy = -out dout / y."""
     x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
     divisor = y.reshape(y_view)
 
-    def to_x(target: Any) -> Callable[[], Any]:
+    def to_x(target) -> Callable[[], Any]:
         return functools.partial(xp.true_divide, dout, divisor, out=target)
 
-    def to_y(target: Any) -> Callable[[], Any]:
+    def to_y(target) -> Callable[[], Any]:
         return in_sequence(
             [
                 functools.partial(xp.multiply, dout, out, out=target),
@@ -230,10 +228,10 @@ def _div_grad_bind(
 
 def _define(
     type: str,
-    forward: Any,
-    grad_bind: Any = None,
+    forward,
+    grad_bind=None,
     grad_slots: str = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?",
-    infer: Any = _infer,
+    infer=_infer,
     totals: Treatment | None = None,
     second: Rule | None = None,
 ) -> None:
@@ -292,9 +290,7 @@ _define("elementwise_floordiv", _truncated_quotient)
 def _comparison_bind(ufunc: str) -> Callable[..., Callable[[], Any]]:
     forward = _forward(ufunc)
 
-    def bind(
-        xp: Any, x: Any, y: Any, out: Any, axis: int = -1, force_cpu: bool = False
-    ) -> Callable[[], Any]:
+    def bind(xp, x, y, out, axis: int = -1, force_cpu: bool = False) -> Callable[[], Any]:
         return forward(xp, x, y, out, axis)
 
     return bind
@@ -327,7 +323,7 @@ for _type in ("logical_and", "logical_or", "logical_xor"):
     )
 
 
-def _logical_not_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+def _logical_not_bind(xp, x, out) -> Callable[[], Any]:
     return functools.partial(xp.logical_not, x, out=out)
 
 

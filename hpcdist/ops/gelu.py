@@ -23,7 +23,7 @@ _S_FAR = (_FAR - _MIDDLE) / (_FAR + _MIDDLE)
 
 
 def _series() -> list[float]:
-    def scaled_erfc(u: Any) -> Any:
+    def scaled_erfc(u) -> Any:
         s = (np.asarray(u) + 1) / 2 * (_S_FAR + 1) - 1
         t = _MIDDLE * (1 + s) / (1 - s)
         return np.array([math.erfc(v) * math.exp(v * v) for v in t])
@@ -34,7 +34,7 @@ def _series() -> list[float]:
 _COEFFICIENTS = _series()
 
 
-def erf(xp: Any, x: Any) -> Any:
+def erf(xp, x) -> Any:
     """Return the error function of each element, to the precision of its type."""
     t = xp.minimum(xp.absolute(x), _FAR)
     u = ((t - _MIDDLE) / (t + _MIDDLE) + 1) * (2 / (_S_FAR + 1)) - 1
@@ -48,18 +48,18 @@ def erf(xp: Any, x: Any) -> Any:
 _TANH_SCALE, _CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
-def _cdf(xp: Any, x: Any, approximate: bool) -> Any:
+def _cdf(xp, x, approximate: bool) -> Any:
     """Return the probability that a standard normal number is below x."""
     if approximate:
         return 0.5 * (1 + xp.tanh(_TANH_SCALE * (x + _CUBE * x * x * x)))
     return 0.5 * (1 + erf(xp, x * math.sqrt(0.5)))
 
 
-def _gelu(xp: Any, x: Any, out: Any, approximate: bool) -> None:
+def _gelu(xp, x, out, approximate: bool) -> None:
     xp.multiply(x, _cdf(xp, x, approximate), out=out)
 
 
-def _gelu_grad(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> None:
+def _gelu_grad(xp, x, dout, dx, approximate: bool) -> None:
     cdf = _cdf(xp, x, approximate)
     if approximate:
         density = 2 * cdf * (1 - cdf) * _TANH_SCALE * (1 + 3 * _CUBE * x * x)
@@ -68,14 +68,14 @@ def _gelu_grad(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> None:
     xp.multiply(dout, cdf + x * density, out=dx)
 
 
-def _compiled(kernel: str, *arrays: Any) -> Call:
+def _compiled(kernel: str, *arrays) -> Call:
     from hpcdist.jit import bound  # numba takes 0.3 s to import
     from hpcdist.ops import gelu_kernels
 
     return bound(getattr(gelu_kernels, kernel), *(array.reshape(-1) for array in arrays))
 
 
-def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
+def _bind(xp, x, out, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return _compiled("gelu", x, out)
@@ -86,7 +86,7 @@ def _bind(xp: Any, x: Any, out: Any, approximate: bool) -> Call:
     return lambda: torch.ops.aten.gelu.out(x, out=out, **how)
 
 
-def _grad_bind(xp: Any, x: Any, dout: Any, dx: Any, approximate: bool) -> Call:
+def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return _compiled("gelu_back", x, dout, dx)

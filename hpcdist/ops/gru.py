@@ -42,7 +42,7 @@ _UNIT = {"gate_activation": 1, "activation": 2, "origin_mode": False}
 
 
 # -- shapes ----------------------------------------------------------------------------------------
-def _check(type: str, x: Meta, first: Any, weight: Meta, bias: Any, rows: int) -> int:
+def _check(type: str, x: Meta, first, weight: Meta, bias, rows: int) -> int:
     width = weight.shape[0]
     wanted = [
         ("Input", x, (x.shape[0], 3 * width)),
@@ -56,7 +56,7 @@ def _check(type: str, x: Meta, first: Any, weight: Meta, bias: Any, rows: int) -
     return width
 
 
-def _infer(x: Meta, h0: Any, weight: Meta, bias: Any, **attrs: Any) -> Any:
+def _infer(x: Meta, h0, weight: Meta, bias, **attrs) -> Any:
     sequences = sequences_of(x, "gru", "Input").sequences
     width = _check("gru", x, h0, weight, bias, sequences)
     kind_of(attrs["gate_activation"], "gru")
@@ -66,7 +66,7 @@ def _infer(x: Meta, h0: Any, weight: Meta, bias: Any, **attrs: Any) -> Any:
 
 
 def _unit_infer(
-    x: Meta, last: Meta, weight: Meta, bias: Any, activation: int, gate_activation: int, **_: Any
+    x: Meta, last: Meta, weight: Meta, bias, activation: int, gate_activation: int, **_
 ) -> Any:
     if not {activation, gate_activation} <= set(range(RELU + 1)):
         raise GraphError(
@@ -79,7 +79,7 @@ def _unit_infer(
 
 
 # -- loops over steps ------------------------------------------------------------------------------
-def weights_of(weight: Any) -> tuple[Any, Any]:
+def weights_of(weight) -> tuple[Any, Any]:
     """View Weight as the two matrices that it is."""
     width = len(weight)
     flat = weight.reshape(-1)
@@ -87,7 +87,7 @@ def weights_of(weight: Any) -> tuple[Any, Any]:
     return flat[:split].reshape(width, 2 * width), flat[split:].reshape(width, width)
 
 
-def _forward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs: Operands) -> None:
+def _forward(steps: Steps, kinds, origin: bool, inputs: Operands, outputs: Operands) -> None:
     """Inputs: Input, H0, Weight, Bias; outputs: Hidden, and by place gates, resets and Hidden."""
     from hpcdist.ops.gru_kernels import gru_forward
 
@@ -118,7 +118,7 @@ def _forward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs: 
         by_steps[...] = all_hidden[count:]
 
 
-def _backward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs: Operands) -> None:
+def _backward(steps: Steps, kinds, origin: bool, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.gru_kernels import gru_backward
 
     h0, weight, _, hidden, gates, resets, dhidden = inputs
@@ -159,8 +159,8 @@ def _backward(steps: Steps, kinds: Any, origin: bool, inputs: Operands, outputs:
 
 
 def _bound(
-    loop: Any,
-    xp: Any,
+    loop,
+    xp,
     inputs: Operands,
     outputs: Operands,
     lods: Lods,
@@ -174,11 +174,11 @@ def _bound(
     return run_on_host(xp, functools.partial(loop, steps, kinds, origin_mode), inputs, outputs)
 
 
-def _bind(xp: Any, *operands: Any, **attrs: Any) -> Call:
+def _bind(xp, *operands, **attrs) -> Call:
     return _bound(_forward, xp, operands[:4], operands[4:], **attrs)
 
 
-def _grad_bind(xp: Any, x: Any, *operands: Any, **attrs: Any) -> Call:
+def _grad_bind(xp, x, *operands, **attrs) -> Call:
     return _bound(_backward, xp, operands[:7], operands[7:], **attrs)
 
 
@@ -201,14 +201,14 @@ define_with_grad(
 
 # -- a single step ---------------------------------------------------------------------------------
 def _unit_bind(
-    xp: Any,
-    x: Any,
-    last: Any,
-    weight: Any,
-    bias: Any,
-    gate: Any,
-    resets: Any,
-    hidden: Any,
+    xp,
+    x,
+    last,
+    weight,
+    bias,
+    gate,
+    resets,
+    hidden,
     activation: int,
     gate_activation: int,
     origin_mode: bool,
@@ -219,15 +219,15 @@ def _unit_bind(
 
 
 def _unit_grad_bind(
-    xp: Any,
-    x: Any,
-    last: Any,
-    weight: Any,
-    bias: Any,
-    gate: Any,
-    resets: Any,
-    dhidden: Any,
-    *outputs: Any,
+    xp,
+    x,
+    last,
+    weight,
+    bias,
+    gate,
+    resets,
+    dhidden,
+    *outputs,
     activation: int,
     gate_activation: int,
     origin_mode: bool,

@@ -21,11 +21,11 @@ _HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
 _CLIP = 40.0
 
 
-def _depth(num_classes: int, table: Any) -> int:
+def _depth(num_classes: int, table) -> int:
     return table.shape[1] if table is not None else int(num_classes - 1).bit_length()
 
 
-def _path(xp: Any, label: Any, table: Any, code: Any, num_classes: int) -> tuple[Any, Any, Any]:
+def _path(xp, label, table, code, num_classes: int) -> tuple[Any, Any, Any]:
     """Return the decisions on the way to each row's class: their rows of W, bits, which count.
 
     Without a table: the way up from leaf ``label + num_classes`` of a heap, whose root is 1.
@@ -49,7 +49,7 @@ def _hs_infer(
     code: Meta | None,
     bias: Meta | None,
     num_classes: int,
-    **_: Any,
+    **_,
 ) -> Any:
     if len(x.shape) != 2 or w.shape[-1:] != x.shape[1:]:
         raise GraphError(f"rows of {x.shape} do not fit weights {w.shape}")
@@ -57,19 +57,7 @@ def _hs_infer(
     return Meta((rows, 1), x.dtype), Meta((rows, _depth(num_classes, table)), x.dtype)
 
 
-def _hs(
-    xp: Any,
-    x: Any,
-    w: Any,
-    label: Any,
-    table: Any,
-    code: Any,
-    bias: Any,
-    out: Any,
-    pre: Any,
-    num_classes: int,
-    **_: Any,
-) -> None:
+def _hs(xp, x, w, label, table, code, bias, out, pre, num_classes: int, **_) -> None:
     if table is None:
         range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
     places, bits, there = _path(xp, label, table, code, num_classes)
@@ -85,20 +73,7 @@ def _hs(
 
 
 def _hs_grad(
-    xp: Any,
-    x: Any,
-    w: Any,
-    label: Any,
-    table: Any,
-    code: Any,
-    bias: Any,
-    pre: Any,
-    dout: Any,
-    dx: Any,
-    dw: Any,
-    dbias: Any,
-    num_classes: int,
-    **_: Any,
+    xp, x, w, label, table, code, bias, pre, dout, dx, dw, dbias, num_classes: int, **_
 ) -> None:
     places, bits, there = _path(xp, label, table, code, num_classes)
     slopes = (-xp.expm1(-pre) - bits) * there * dout
@@ -119,7 +94,7 @@ def _hs_grad_infer(
     pre: Meta,
     dout: Meta,
     is_sparse: bool,
-    **_: Any,
+    **_,
 ) -> Any:
     wide = table_gradient(w, pre.size, is_sparse)
     return same(x), wide, None if bias is None else table_gradient(bias, pre.size, is_sparse)
@@ -129,7 +104,7 @@ def _hs_rows(op: Applied) -> OfRows:
     return with_tables(op, "X", "Label", "PathTable", "PathCode", tables=("W", "Bias"))
 
 
-def _hs_path(xp: Any, label: Any, table: Any, out: Any, num_classes: int) -> None:
+def _hs_path(xp, label, table, out, num_classes: int) -> None:
     if table is None:
         range_check(xp, label, num_classes, "hierarchical_sigmoid", "classes")()
     out[...] = _path(xp, label, table, table, num_classes)[0]

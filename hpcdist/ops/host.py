@@ -12,7 +12,7 @@ from hpcdist.ops.labels import Call
 
 
 def run_on_host(
-    xp: Any,
+    xp,
     loop: Callable[[Sequence[Any], Sequence[Any]], None],
     inputs: Sequence[Any],
     outputs: Sequence[Any],

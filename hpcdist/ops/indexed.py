@@ -30,7 +30,7 @@ def _expect_whole(ids: Meta, what: str) -> None:
         raise GraphError(f"{what} must be of an integer dtype, got {ids.dtype}")
 
 
-def _checked(xp: Any, ids: Any, count: int, type: str) -> Any:
+def _checked(xp, ids, count: int, type: str) -> Any:
     """Return places, of which negative ones count from the end; FeedError for others."""
     if ids.size and (int(ids.max()) >= count or int(ids.min()) < -count):
         raise FeedError(
@@ -49,16 +49,16 @@ def _gather_nd_infer(x: Meta, index: Meta) -> Meta:
     return Meta((*index.shape[:-1], *x.shape[deep:]), x.dtype)
 
 
-def _places(xp: Any, index: Any, shape: tuple[int, ...], type: str) -> tuple[Any, ...]:
+def _places(xp, index, shape: tuple[int, ...], type: str) -> tuple[Any, ...]:
     parts = tuple(index[..., i] for i in range(index.shape[-1]))
     return tuple(_checked(xp, part, shape[i], type) for i, part in enumerate(parts))
 
 
-def _gather_nd(xp: Any, x: Any, index: Any, out: Any) -> None:
+def _gather_nd(xp, x, index, out) -> None:
     out[...] = x[_places(xp, index, x.shape, "gather_nd")] if index.shape[-1] else x
 
 
-def _gather_nd_grad(xp: Any, x: Any, index: Any, dout: Any, dx: Any) -> None:
+def _gather_nd_grad(xp, x, index, dout, dx) -> None:
     dx.fill(0)
     xp.add.at(dx, _places(xp, index, x.shape, "gather_nd") or (...,), dout)
 
@@ -83,15 +83,13 @@ def _scatter_nd_add_infer(x: Meta, index: Meta, updates: Meta) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
-def _scatter_nd_add(xp: Any, x: Any, index: Any, updates: Any, out: Any) -> None:
+def _scatter_nd_add(xp, x, index, updates, out) -> None:
     if out is not x:
         out[...] = x
     xp.add.at(out, _places(xp, index, x.shape, "scatter_nd_add") or (...,), updates)
 
 
-def _scatter_nd_add_grad(
-    xp: Any, index: Any, updates: Any, dout: Any, dx: Any, dupdates: Any
-) -> None:
+def _scatter_nd_add_grad(xp, index, updates, dout, dx, dupdates) -> None:
     if dx is not None:
         dx[...] = dout
     if dupdates is not None:
@@ -119,7 +117,7 @@ def _scatter_infer(x: Meta, ids: Meta, updates: Meta, overwrite: bool) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
-def _scatter(xp: Any, x: Any, ids: Any, updates: Any, out: Any, overwrite: bool) -> None:
+def _scatter(xp, x, ids, updates, out, overwrite: bool) -> None:
     if out is not x:
         out[...] = x
     rows = _checked(xp, ids.reshape(-1), len(x), "scatter")
@@ -130,9 +128,7 @@ def _scatter(xp: Any, x: Any, ids: Any, updates: Any, out: Any, overwrite: bool)
         xp.add.at(out, rows, updates)
 
 
-def _scatter_grad(
-    xp: Any, ids: Any, updates: Any, dout: Any, dx: Any, dupdates: Any, overwrite: bool
-) -> None:
+def _scatter_grad(xp, ids, updates, dout, dx, dupdates, overwrite: bool) -> None:
     """As Fluid: every row of Updates counts, also one that a later one overwrote."""
     rows = _checked(xp, ids.reshape(-1), len(dout), "scatter")
     if dx is not None:
@@ -162,11 +158,11 @@ def _index_select_infer(x: Meta, index: Meta, dim: int) -> Meta:
     return Meta((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
 
-def _index_select(xp: Any, x: Any, index: Any, out: Any, dim: int) -> None:
+def _index_select(xp, x, index, out, dim: int) -> None:
     out[...] = xp.take(x, _checked(xp, index, x.shape[dim], "index_select"), axis=dim)
 
 
-def _index_select_grad(xp: Any, x: Any, index: Any, dout: Any, dx: Any, dim: int) -> None:
+def _index_select_grad(xp, x, index, dout, dx, dim: int) -> None:
     dx.fill(0)
     xp.add.at(xp.moveaxis(dx, dim, 0), index, xp.moveaxis(dout, dim, 0))
 
@@ -189,11 +185,11 @@ define_with_grad(
 )
 
 
-def _index_sample(xp: Any, x: Any, index: Any, out: Any) -> None:
+def _index_sample(xp, x, index, out) -> None:
     out[...] = xp.take_along_axis(x, _checked(xp, index, x.shape[1], "index_sample"), 1)
 
 
-def _index_sample_grad(xp: Any, x: Any, index: Any, dout: Any, dx: Any) -> None:
+def _index_sample_grad(xp, x, index, dout, dx) -> None:
     dx.fill(0)
     xp.add.at(dx, (xp.arange(len(x)).reshape(-1, 1), index), dout)
 
@@ -215,14 +211,14 @@ define_with_grad(
 
 
 # -- multiplex: every row from one of several values -----------------------------------------------
-def _multiplex(xp: Any, ids: Any, xs: Any, out: Any) -> None:
+def _multiplex(xp, ids, xs, out) -> None:
     chosen = _checked(xp, ids.reshape(-1), len(xs), "multiplex")
     for k, x in enumerate(xs):
         rows = chosen == k
         out[rows] = x[rows]
 
 
-def _multiplex_grad(xp: Any, ids: Any, xs: Any, dout: Any, dxs: Any) -> None:
+def _multiplex_grad(xp, ids, xs, dout, dxs) -> None:
     chosen = ids.reshape(-1)
     for k, dx in enumerate(dxs):
         if dx is not None:
@@ -243,7 +239,7 @@ define_with_grad(
 
 
 # -- argsort ---------------------------------------------------------------------------------------
-def _argsort(xp: Any, x: Any, out: Any, indices: Any, axis: int, descending: bool) -> None:
+def _argsort(xp, x, out, indices, axis: int, descending: bool) -> None:
     order = xp.argsort(-x if descending else x, axis=axis, kind="stable")
     if indices is not None:
         indices[...] = order
@@ -251,7 +247,7 @@ def _argsort(xp: Any, x: Any, out: Any, indices: Any, axis: int, descending: boo
         out[...] = xp.take_along_axis(x, order, axis)
 
 
-def _argsort_grad(xp: Any, indices: Any, dout: Any, dx: Any, axis: int, descending: bool) -> None:
+def _argsort_grad(xp, indices, dout, dx, axis: int, descending: bool) -> None:
     put_along(xp, dx, indices, dout, axis)
 
 
@@ -270,7 +266,7 @@ define_with_grad(
 
 # -- ids -------------------------------------------------------------------------------------------
 def _shard_index(
-    xp: Any, x: Any, out: Any, index_num: int, nshards: int, shard_id: int, ignore_value: int
+    xp, x, out, index_num: int, nshards: int, shard_id: int, ignore_value: int
 ) -> None:
     """Number ids within their shard; those of other shards become ``ignore_value``."""
     if x.size and (int(x.min()) < 0 or int(x.max()) >= index_num):
@@ -305,7 +301,7 @@ def _hash_infer(x: Meta, num_hash: int, mod_by: int) -> Meta:
     return Meta((x.shape[0], num_hash, 1), "int64")
 
 
-def _hash(xp: Any, x: Any, out: Any, num_hash: int, mod_by: int) -> None:
+def _hash(xp, x, out, num_hash: int, mod_by: int) -> None:
     """XXH64 of the bytes of each row, once for each of the seeds 0, 1, ..."""
     import xxhash
 

@@ -73,7 +73,7 @@ def _infer(
     out_h: int,
     out_w: int,
     scale: float,
-    **_: Any,
+    **_,
 ) -> Meta:
     if len(x.shape) != rank:
         raise GraphError(f"expected images of {rank} dimensions, got shape {x.shape}")
@@ -91,7 +91,7 @@ def _infer(
     return Meta(tuple(shape), x.dtype)
 
 
-def interpolation(small: Any, large: Any, linear: bool, data_layout: str, **how: Any) -> list[Any]:
+def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[Any]:
     """Return (axis, taps) of every axis along which something happens."""
     axes = _spatial(len(small.shape), data_layout)
     keep = ("align_corners", "align_mode")
@@ -99,14 +99,14 @@ def interpolation(small: Any, large: Any, linear: bool, data_layout: str, **how:
     return [(a, _taps(small.shape[a], large.shape[a], linear, **facts)) for a in axes]
 
 
-def _column(xp: Any, taps: _Taps, axis: int, like: Any) -> Any:
+def _column(xp, taps: _Taps, axis: int, like) -> Any:
     shape = [1] * like.ndim
     shape[axis] = -1
     return xp.asarray(taps.weight.astype(like.dtype.name)).reshape(shape)
 
 
 def _resize(linear: bool) -> Any:
-    def kernel(xp: Any, x: Any, size: Any, out: Any, data_layout: str, **how: Any) -> None:
+    def kernel(xp, x, size, out, data_layout: str, **how) -> None:
         value = x
         for axis, taps in interpolation(x, out, linear, data_layout, **how):
             low = xp.take(value, xp.asarray(taps.low), axis=axis)
@@ -120,7 +120,7 @@ def _resize(linear: bool) -> Any:
     return kernel
 
 
-def _collected(xp: Any, value: Any, places: np.ndarray, extent: int, axis: int) -> Any:
+def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Any:
     """Add parts of ``value`` up at ascending places along an axis."""
     moved = xp.moveaxis(value, axis, 0)
     summed = xp.zeros((extent, *moved.shape[1:]), value.dtype)
@@ -133,7 +133,7 @@ def _collected(xp: Any, value: Any, places: np.ndarray, extent: int, axis: int) 
 
 
 def _resize_grad(linear: bool) -> Any:
-    def kernel(xp: Any, x: Any, dout: Any, dx: Any, data_layout: str, **how: Any) -> None:
+    def kernel(xp, x, dout, dx, data_layout: str, **how) -> None:
         value = dout
         for axis, taps in reversed(interpolation(x, dout, linear, data_layout, **how)):
             extent = x.shape[axis]

@@ -21,7 +21,7 @@ class LateCheck:
     Until then a wrong id reads some other row. The host waits for no check.
     """
 
-    def __init__(self, xp: Any, ids: Any, count: int, op_type: str, of: str) -> None:
+    def __init__(self, xp, ids, count: int, op_type: str, of: str) -> None:
         self._flat = ids.reshape(-1).view(f"u{ids.dtype.itemsize}")  # negative ones become huge
         self.signed = ids.dtype
         self.count, self._op_type, self._of = count, op_type, of
@@ -46,7 +46,7 @@ class LateCheck:
 class _Words:
     """The greatest ids that the checks of one GPU have seen since the host last looked."""
 
-    def __init__(self, xp: Any) -> None:
+    def __init__(self, xp) -> None:
         self._array = xp.zeros(4096, "uint64")
         self._slots: dict[LateCheck, Any] = {}  # those that have run since then
 
@@ -73,11 +73,11 @@ class _Words:
 
 
 @functools.cache
-def _words(xp: Any, device_id: int) -> _Words:
+def _words(xp, device_id: int) -> _Words:
     return _Words(xp)
 
 
-def range_check(xp: Any, ids: Any, count: int, op_type: str, of: str) -> Call:
+def range_check(xp, ids, count: int, op_type: str, of: str) -> Call:
     """Return a call that raises FeedError unless all ``ids`` are in ``0 .. count - 1``.
 
     Of ids on a GPU it is raised later: when the host next waits for the GPU, see `LateCheck`.
@@ -98,14 +98,14 @@ def range_check(xp: Any, ids: Any, count: int, op_type: str, of: str) -> Call:
     return check
 
 
-def take(xp: Any, source: Any, index: Any, out: Any, axis: int | None = None) -> Call:
+def take(xp, source, index, out, axis: int | None = None) -> Call:
     """Return a call that writes ``source`` at checked ``index`` into ``out``."""
     # numpy's default mode makes a copy of `out` first, lest an index be wrong; cupy has no modes.
     mode = {"mode": "clip"} if xp.__name__ == "numpy" else {}
     return functools.partial(xp.take, source, index, axis, out, **mode)
 
 
-def put_where(xp: Any, array: Any, value: float, where: Any) -> Call:
+def put_where(xp, array, value: float, where) -> Call:
     """Return a call that writes a number into the elements that a mask selects."""
     # A scalar of the array's own type: for a Python number cupy asks numpy, which refuses since 2.
     return functools.partial(xp.copyto, array, array.dtype.type(value), where=where)
@@ -120,7 +120,7 @@ class HardLabels:
     """
 
     def __init__(
-        self, xp: Any, label: Any, shape: tuple[int, ...], axis: int, ignore_index: int, type: str
+        self, xp, label, shape: tuple[int, ...], axis: int, ignore_index: int, type: str
     ) -> None:
         axis %= len(shape)
         classes, inner = shape[axis], math.prod(shape[axis + 1 :])

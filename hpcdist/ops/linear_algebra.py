@@ -32,12 +32,12 @@ def _trace_infer(x: Meta, offset: int, dim1: int, dim2: int) -> Meta:
     return Meta(tuple(d for i, d in enumerate(x.shape) if i not in axes) or (1,), x.dtype)
 
 
-def _trace(xp: Any, x: Any, out: Any, offset: int, dim1: int, dim2: int) -> None:
+def _trace(xp, x, out, offset: int, dim1: int, dim2: int) -> None:
     first, second = sorted((dim1 % x.ndim, dim2 % x.ndim))  # whatever their order, as Fluid
     out[...] = xp.trace(x, offset, first, second).reshape(out.shape)
 
 
-def _trace_grad(xp: Any, x: Any, dout: Any, dx: Any, offset: int, dim1: int, dim2: int) -> None:
+def _trace_grad(xp, x, dout, dx, offset: int, dim1: int, dim2: int) -> None:
     dx.fill(0)
     matrices = xp.moveaxis(dx, sorted((dim1 % x.ndim, dim2 % x.ndim)), (-2, -1))
     rows, columns = matrices.shape[-2:]
@@ -62,7 +62,7 @@ define_with_grad(
 )
 
 
-def _cumulated(xp: Any, x: Any, axis: int, exclusive: bool, reverse: bool) -> Any:
+def _cumulated(xp, x, axis: int, exclusive: bool, reverse: bool) -> Any:
     given = xp.flip(x, axis) if reverse else x
     summed = xp.cumsum(given, axis=axis, dtype=x.dtype)
     if exclusive:
@@ -70,11 +70,11 @@ def _cumulated(xp: Any, x: Any, axis: int, exclusive: bool, reverse: bool) -> An
     return xp.flip(summed, axis) if reverse else summed
 
 
-def _cumsum(xp: Any, x: Any, out: Any, axis: int, exclusive: bool, reverse: bool) -> None:
+def _cumsum(xp, x, out, axis: int, exclusive: bool, reverse: bool) -> None:
     out[...] = _cumulated(xp, x, axis, exclusive, reverse)
 
 
-def _cumsum_grad(xp: Any, dout: Any, dx: Any, axis: int, exclusive: bool, reverse: bool) -> None:
+def _cumsum_grad(xp, dout, dx, axis: int, exclusive: bool, reverse: bool) -> None:
     dx[...] = _cumulated(xp, dout, axis, exclusive, not reverse)
 
 
@@ -90,7 +90,7 @@ define_with_grad(
 )
 
 
-def _lengths(xp: Any, x: Any, y: Any, p: float) -> Any:
+def _lengths(xp, x, y, p: float) -> Any:
     gap = xp.absolute(x - y)
     if p == 0:
         return (gap != 0).sum()
@@ -99,12 +99,12 @@ def _lengths(xp: Any, x: Any, y: Any, p: float) -> Any:
     return (gap**p).sum() ** (1 / p)
 
 
-def _dist(xp: Any, x: Any, y: Any, out: Any, p: float) -> None:
+def _dist(xp, x, y, out, p: float) -> None:
     """The p-norm of x - y, either of which is repeated where it has one element."""
     out[...] = _lengths(xp, x, y, p)
 
 
-def _dist_grad(xp: Any, x: Any, y: Any, out: Any, dout: Any, dx: Any, dy: Any, p: float) -> None:
+def _dist_grad(xp, x, y, out, dout, dx, dy, p: float) -> None:
     gap = x - y
     if p == 0:
         slope = xp.zeros_like(gap)
@@ -119,7 +119,7 @@ def _dist_grad(xp: Any, x: Any, y: Any, out: Any, dout: Any, dx: Any, dy: Any, p
             grad[...] = _summed_to(sign * dout * slope, grad.shape)
 
 
-def _summed_to(value: Any, shape: tuple[int, ...]) -> Any:
+def _summed_to(value, shape: tuple[int, ...]) -> Any:
     """Sum over the dimensions in which a smaller value was repeated."""
     value = value.sum(tuple(range(value.ndim - len(shape))))
     axes = tuple(i for i, d in enumerate(shape) if d == 1 != value.shape[i])
@@ -139,14 +139,14 @@ define_with_grad(
 
 
 # -- truth over dimensions -------------------------------------------------------------------------
-def _reduce_infer(x: Meta, dim: Any, keep_dim: bool, reduce_all: bool) -> Meta:
+def _reduce_infer(x: Meta, dim, keep_dim: bool, reduce_all: bool) -> Meta:
     axes = reduced_axes(len(x.shape), dim, reduce_all)
     kept = [(i, d) for i, d in enumerate(x.shape) if keep_dim or i not in axes]
     return Meta(tuple(1 if i in axes else d for i, d in kept) or (1,), "bool")
 
 
 def _truth(name: str) -> Any:
-    def kernel(xp: Any, x: Any, out: Any, dim: Any, keep_dim: bool, reduce_all: bool) -> None:
+    def kernel(xp, x, out, dim, keep_dim: bool, reduce_all: bool) -> None:
         axes = reduced_axes(x.ndim, dim, reduce_all)
         out[...] = getattr(xp, name)(x, axis=axes).reshape(out.shape)
 
@@ -164,7 +164,7 @@ for _type, _name, _how in (("reduce_all", "all", How.MIN), ("reduce_any", "any",
     )
 
 
-def _allclose(xp: Any, x: Any, y: Any, out: Any, rtol: float, atol: float, equal_nan: bool) -> None:
+def _allclose(xp, x, y, out, rtol: float, atol: float, equal_nan: bool) -> None:
     out[...] = xp.allclose(x, y, rtol, atol, equal_nan)
 
 

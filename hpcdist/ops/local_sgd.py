@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -26,15 +25,7 @@ def interval(loss: float, rate: float, loss_0: float, rate_0: float, init_k_step
 
 
 def _kernel(
-    xp: Any,
-    loss: Any,
-    rate: Any,
-    start: Any,
-    steps: Any,
-    start_out: Any,
-    steps_out: Any,
-    init_k_steps: int,
-    begin_step: int,
+    xp, loss, rate, start, steps, start_out, steps_out, init_k_steps: int, begin_step: int
 ) -> None:
     """Note where the loss and the rate start; from then on choose the steps to the next average.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def _lookup_infer(
     ids: Meta,
     padding_idx: int = NO_PADDING,
     is_distributed: bool = False,
-    **_: Any,
+    **_,
 ) -> Meta:
     if len(w.shape) != 2:
         raise GraphError(f"a table must have 2 dimensions (rows, width), got {w.shape}")
@@ -47,16 +46,14 @@ def _lookup_infer(
     return Meta((*ids_shape(ids, last_is_one), w.shape[1]), w.dtype)
 
 
-def _lookup_bind(
-    op_type: str, xp: Any, w: Any, ids: Any, out: Any, padding_idx: int, **_: Any
-) -> Call:
+def _lookup_bind(op_type: str, xp, w, ids, out, padding_idx: int, **_) -> Call:
     flat, rows = ids.reshape(-1), out.reshape(-1, w.shape[1])
     check = range_check(xp, ids, w.shape[0], op_type, "rows of the table")
     calls = [check, take(xp, w, flat, rows, axis=0)]
     return in_sequence([*calls, *_clear_padding(xp, flat, rows, padding_idx)])
 
 
-def _clear_padding(xp: Any, ids: Any, rows: Any, padding_idx: int) -> list[Call]:
+def _clear_padding(xp, ids, rows, padding_idx: int) -> list[Call]:
     if padding_idx == NO_PADDING:
         return []
     padded = xp.empty(ids.shape, bool)
@@ -66,15 +63,13 @@ def _clear_padding(xp: Any, ids: Any, rows: Any, padding_idx: int) -> list[Call]
     ]
 
 
-def _lookup_grad_infer(w: Meta, ids: Meta, dout: Meta, is_sparse: bool, **_: Any) -> Meta:
+def _lookup_grad_infer(w: Meta, ids: Meta, dout: Meta, is_sparse: bool, **_) -> Meta:
     if is_sparse:
         return Meta(w.shape, w.dtype, "SELECTED_ROWS", ids.size)
     return Meta(w.shape, w.dtype)
 
 
-def _lookup_grad_bind(
-    xp: Any, w: Any, ids: Any, dout: Any, dw: Any, padding_idx: int, is_sparse: bool, **_: Any
-) -> Call:
+def _lookup_grad_bind(xp, w, ids, dout, dw, padding_idx: int, is_sparse: bool, **_) -> Call:
     flat, value = ids.reshape(-1), dout.reshape(-1, dout.shape[-1])
     if is_sparse:
         return in_sequence(
@@ -90,7 +85,7 @@ def _lookup_grad_bind(
     return in_sequence([*calls])
 
 
-def _add_rows(ids: Any, value: Any, table: Any) -> None:
+def _add_rows(ids, value, table) -> None:
     SelectedRows(ids, value, len(table)).add_to(table)
 
 
@@ -118,13 +113,11 @@ for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
     )
 
 
-def _saved_infer(ids: Meta, width: int, last_is_one: bool, **_: Any) -> Meta:
+def _saved_infer(ids: Meta, width: int, last_is_one: bool, **_) -> Meta:
     return Meta((*ids_shape(ids, last_is_one), width), "float32")
 
 
-def _saved_bind(
-    xp: Any, ids: Any, out: Any, width: int, padding_idx: int, rows: Any, **_: Any
-) -> Call:
+def _saved_bind(xp, ids, out, width: int, padding_idx: int, rows, **_) -> Call:
     flat, values = ids.reshape(-1), out.reshape(-1, width)
     found = np.empty(values.shape, np.float32)
 
@@ -151,21 +144,13 @@ define(
 )
 
 
-def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_: Any) -> Meta:
+def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_) -> Meta:
     if depth < 1:
         raise GraphError(f"depth must be at least 1, got {depth}")
     return Meta((*ids_shape(x, last_is_one), depth), dtype)
 
 
-def _one_hot_bind(
-    op_type: str,
-    xp: Any,
-    x: Any,
-    out: Any,
-    depth: int,
-    allow_out_of_range: bool,
-    **_: Any,
-) -> Call:
+def _one_hot_bind(op_type: str, xp, x, out, depth: int, allow_out_of_range: bool, **_) -> Call:
     ids, classes = x.reshape(-1, 1), xp.arange(depth)
     equal = functools.partial(xp.equal, ids, classes, out.reshape(-1, depth), casting="unsafe")
     if allow_out_of_range:  # such an id gives a row of zeros

@@ -13,7 +13,7 @@ from hpcdist.ops.common import define_with_grad, in_sequence, same
 from hpcdist.ops.labels import Call, put_where
 
 
-def _elementwise_infer(x: Meta, y: Meta, **_: Any) -> Meta:
+def _elementwise_infer(x: Meta, y: Meta, **_) -> Meta:
     """Shape rule of losses per element: both operands of one shape."""
     fits = len(x.shape) == len(y.shape) and all(
         -1 in (a, b) or a == b for a, b in zip(x.shape, y.shape)
@@ -23,7 +23,7 @@ def _elementwise_infer(x: Meta, y: Meta, **_: Any) -> Meta:
     return same(x)
 
 
-def _counted(xp: Any, label: Any, ignore_index: int, normalize: bool) -> Any:
+def _counted(xp, label, ignore_index: int, normalize: bool) -> Any:
     """Return the mask of ignored labels, the number of others, and the calls that fill both.
 
     The number is only counted if it is to ``normalize``.
@@ -40,9 +40,7 @@ def _counted(xp: Any, label: Any, ignore_index: int, normalize: bool) -> Any:
     return ignored, count, calls
 
 
-def _sigmoid_ce_bind(
-    xp: Any, x: Any, label: Any, out: Any, ignore_index: int, normalize: bool
-) -> Call:
+def _sigmoid_ce_bind(xp, x, label, out, ignore_index: int, normalize: bool) -> Call:
     """Write max(x, 0) - x label + log(1 + exp(-|x|)), which does not overflow."""
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     part, product = (xp.empty(x.shape, x.dtype) for _ in range(2))
@@ -62,9 +60,7 @@ def _sigmoid_ce_bind(
     return in_sequence(calls)
 
 
-def _sigmoid_ce_grad_bind(
-    xp: Any, x: Any, label: Any, dout: Any, dx: Any, ignore_index: int, normalize: bool
-) -> Call:
+def _sigmoid_ce_grad_bind(xp, x, label, dout, dx, ignore_index: int, normalize: bool) -> Call:
     """Write (sigmoid(x) - label) dout."""
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     calls += [
@@ -96,7 +92,7 @@ define_with_grad(
 )
 
 
-def _log_loss_bind(xp: Any, p: Any, label: Any, loss: Any, epsilon: float) -> Call:
+def _log_loss_bind(xp, p, label, loss, epsilon: float) -> Call:
     """Write -label log(p + epsilon) - (1 - label) log(1 - p + epsilon)."""
     hit, miss, weight = (xp.empty(p.shape, p.dtype) for _ in range(3))
     return in_sequence(
@@ -113,7 +109,7 @@ def _log_loss_bind(xp: Any, p: Any, label: Any, loss: Any, epsilon: float) -> Ca
     )
 
 
-def _log_loss_grad_bind(xp: Any, p: Any, label: Any, dloss: Any, dp: Any, epsilon: float) -> Call:
+def _log_loss_grad_bind(xp, p, label, dloss, dp, epsilon: float) -> Call:
     """Write dloss ((1 - label) / (1 - p + epsilon) - label / (p + epsilon))."""
     hit, miss = (xp.empty(p.shape, p.dtype) for _ in range(2))
     return in_sequence(
@@ -144,7 +140,7 @@ define_with_grad(
 # -- robust regression ---------------------------------------------------------------------------
 
 
-def _huber(xp: Any, x: Any, y: Any, residual: Any, out: Any, delta: float) -> None:
+def _huber(xp, x, y, residual, out, delta: float) -> None:
     """Write r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2), for r = y - x.
 
     That is c (|r| - c / 2) with c = min(|r|, delta).
@@ -157,7 +153,7 @@ def _huber(xp: Any, x: Any, y: Any, residual: Any, out: Any, delta: float) -> No
     xp.multiply(out, near, out=out)
 
 
-def _huber_grad(xp: Any, residual: Any, dout: Any, dx: Any, dy: Any, delta: float) -> None:
+def _huber_grad(xp, residual, dout, dx, dy, delta: float) -> None:
     """dy = clip(r, -delta, delta) dout;  dx = -dy."""
     first = dx if dx is not None else dy
     xp.clip(residual, -delta, delta, out=first)
@@ -181,7 +177,7 @@ define_with_grad(
 )
 
 
-def _smooth_l1_infer(x: Meta, y: Meta, inside: Any, outside: Any, sigma: float) -> Any:
+def _smooth_l1_infer(x: Meta, y: Meta, inside, outside, sigma: float) -> Any:
     _elementwise_infer(x, y)
     for weight in (inside, outside):
         if weight is not None:
@@ -189,9 +185,7 @@ def _smooth_l1_infer(x: Meta, y: Meta, inside: Any, outside: Any, sigma: float) 
     return same(x), Meta((x.shape[0], 1), x.dtype)
 
 
-def _smooth_l1(
-    xp: Any, x: Any, y: Any, inside: Any, outside: Any, diff: Any, out: Any, sigma: float
-) -> None:
+def _smooth_l1(xp, x, y, inside, outside, diff, out, sigma: float) -> None:
     """Sum per row: (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2)."""
     xp.subtract(x, y, out=diff)
     if inside is not None:
@@ -204,9 +198,7 @@ def _smooth_l1(
     error.reshape(len(error), math.prod(error.shape[1:])).sum(1, None, out, True)
 
 
-def _smooth_l1_grad(
-    xp: Any, inside: Any, outside: Any, diff: Any, dout: Any, dx: Any, dy: Any, sigma: float
-) -> None:
+def _smooth_l1_grad(xp, inside, outside, diff, dout, dx, dy, sigma: float) -> None:
     """dx = inside outside clip(sigma^2 diff, -1, 1) dout;  dy = -dx."""
     slope = xp.clip(diff * sigma**2, -1, 1)
     for weight in (inside, outside):
@@ -234,7 +226,7 @@ define_with_grad(
 # -- label_smooth --------------------------------------------------------------------------------
 
 
-def _label_smooth(xp: Any, x: Any, prior: Any, out: Any, epsilon: float) -> None:
+def _label_smooth(xp, x, prior, out, epsilon: float) -> None:
     """out = (1 - epsilon) x + epsilon prior; without a prior 1 / classes."""
     xp.multiply(x, 1 - epsilon, out=out)
     xp.add(out, epsilon / x.shape[-1] if prior is None else epsilon * prior, out=out)

@@ -20,7 +20,7 @@ def _infer(x: Meta, n: int, k: float, alpha: float, beta: float, data_format: st
     return same(x), same(x)
 
 
-def _add_neighbours(values: Any, total: Any, n: int) -> None:
+def _add_neighbours(values, total, n: int) -> None:
     """Add to each channel of ``total`` the n channels of ``values`` around it."""
     channels = values.shape[1]
     for shift in range(-(n // 2), n // 2 + 1):
@@ -29,17 +29,7 @@ def _add_neighbours(values: Any, total: Any, n: int) -> None:
             total[:, low:high] += values[:, low + shift : high + shift]
 
 
-def _kernel(
-    xp: Any,
-    x: Any,
-    out: Any,
-    mid: Any,
-    n: int,
-    k: float,
-    alpha: float,
-    beta: float,
-    data_format: str,
-) -> None:
+def _kernel(xp, x, out, mid, n: int, k: float, alpha: float, beta: float, data_format: str) -> None:
     """Write mid = k + alpha * sum of the neighbours' squares, out = x / mid^beta."""
     x, out, mid = (channels_first(array, data_format) for array in (x, out, mid))
     mid[...] = 0
@@ -50,17 +40,7 @@ def _kernel(
 
 
 def _grad_kernel(
-    xp: Any,
-    x: Any,
-    out: Any,
-    mid: Any,
-    dout: Any,
-    dx: Any,
-    n: int,
-    k: float,
-    alpha: float,
-    beta: float,
-    data_format: str,
+    xp, x, out, mid, dout, dx, n: int, k: float, alpha: float, beta: float, data_format: str
 ) -> None:
     """Write dx = dout / mid^beta - 2 alpha beta x * (sum of the neighbours' dout out / mid)."""
     arrays = (x, out, mid, dout, dx)

@@ -44,15 +44,7 @@ Operands = Sequence[Any]
 
 # -- shapes ----------------------------------------------------------------------------------------
 def _check(
-    type: str,
-    x: Meta,
-    h0: Any,
-    c0: Any,
-    weight: Meta,
-    fed: int,
-    width: int,
-    bias: Meta,
-    **attrs: Any,
+    type: str, x: Meta, h0, c0, weight: Meta, fed: int, width: int, bias: Meta, **attrs
 ) -> None:
     biases = (7 if attrs["use_peepholes"] else 4) * width
     sequences = sequences_of(x, type, "Input").sequences
@@ -72,16 +64,14 @@ def _check(
         kind_of(attrs.get(f"{name}_activation", "identity"), type)
 
 
-def _infer(x: Meta, h0: Any, c0: Any, weight: Meta, bias: Meta, **attrs: Any) -> Any:
+def _infer(x: Meta, h0, c0, weight: Meta, bias: Meta, **attrs) -> Any:
     width = weight.shape[0]
     _check("lstm", x, h0, c0, weight, width, width, bias, **attrs)
     hidden = Meta((x.shape[0], width), x.dtype, lod=x.lod)
     return hidden, hidden, rowwise(x), rowwise(hidden)
 
 
-def _infer_projected(
-    x: Meta, h0: Any, c0: Any, weight: Meta, projection: Meta, bias: Meta, **attrs: Any
-) -> Any:
+def _infer_projected(x: Meta, h0, c0, weight: Meta, projection: Meta, bias: Meta, **attrs) -> Any:
     width, fed = projection.shape
     _check("lstmp", x, h0, c0, weight, fed, width, bias, **attrs)
     cell = Meta((x.shape[0], width), x.dtype, lod=x.lod)
@@ -90,7 +80,7 @@ def _infer_projected(
 
 
 # -- loops over steps ------------------------------------------------------------------------------
-def _settings(dtype: Any, attrs: Any) -> tuple[Any, Any]:
+def _settings(dtype, attrs) -> tuple[Any, Any]:
     """Return activations and clips as the kernels take them."""
     # Fluid activates a projection as it does a cell, whatever proj_activation says, if it says any.
     projection = attrs.get("proj_activation", "identity")
@@ -100,13 +90,13 @@ def _settings(dtype: Any, attrs: Any) -> tuple[Any, Any]:
     return tuple(kind_of(name, "lstm") for name in names), tuple(clips)
 
 
-def _biases(bias: Any, width: int) -> tuple[Any, Any]:
+def _biases(bias, width: int) -> tuple[Any, Any]:
     """Return the biases of the gates, and the peepholes [3, width], or [0, width] for none."""
     flat = bias.reshape(-1)
     return flat[: 4 * width], flat[4 * width :].reshape(-1, width)
 
 
-def _forward(steps: Steps, attrs: Any, inputs: Operands, outputs: Operands) -> None:
+def _forward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
     """Inputs and outputs are those of lstmp; of lstm, ProjWeight and BatchHidden are None."""
     from hpcdist.ops.lstm_kernels import lstm_forward
 
@@ -138,7 +128,7 @@ def _forward(steps: Steps, attrs: Any, inputs: Operands, outputs: Operands) -> N
     cell[steps.rows] = all_cells[len(steps.order) :]
 
 
-def _backward(steps: Steps, attrs: Any, inputs: Operands, outputs: Operands) -> None:
+def _backward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
     """Inputs and outputs are those of lstmp_grad; of lstm_grad, some are None."""
     from hpcdist.ops.lstm_kernels import lstm_backward
 
@@ -191,58 +181,45 @@ def _backward(steps: Steps, attrs: Any, inputs: Operands, outputs: Operands) -> 
         flat[4 * width :] = dpeepholes.reshape(-1)
 
 
-def _bound(loop: Any, xp: Any, inputs: Operands, outputs: Operands, lods: Lods, attrs: Any) -> Call:
+def _bound(loop, xp, inputs: Operands, outputs: Operands, lods: Lods, attrs) -> Call:
     steps = Steps.of(lods[0], attrs["is_reverse"])
     return run_on_host(xp, functools.partial(loop, steps, attrs), inputs, outputs)
 
 
-def _bind(
-    xp: Any,
-    x: Any,
-    h0: Any,
-    c0: Any,
-    weight: Any,
-    bias: Any,
-    hidden: Any,
-    cell: Any,
-    gates: Any,
-    active: Any,
-    lods: Lods,
-    **attrs: Any,
-) -> Call:
+def _bind(xp, x, h0, c0, weight, bias, hidden, cell, gates, active, lods: Lods, **attrs) -> Call:
     ins, outs = (x, h0, c0, weight, None, bias), (hidden, cell, None, gates, active)
     return _bound(_forward, xp, ins, outs, lods, attrs)
 
 
-def _bind_projected(xp: Any, *operands: Any, lods: Lods, **attrs: Any) -> Call:
+def _bind_projected(xp, *operands, lods: Lods, **attrs) -> Call:
     return _bound(_forward, xp, operands[:6], operands[6:], lods, attrs)
 
 
 def _grad_bind(
-    xp: Any,
-    x: Any,
-    h0: Any,
-    c0: Any,
-    weight: Any,
-    bias: Any,
-    hidden: Any,
-    cell: Any,
-    gates: Any,
-    active: Any,
-    dhidden: Any,
-    dx: Any,
-    dh0: Any,
-    dc0: Any,
-    dweight: Any,
-    dbias: Any,
+    xp,
+    x,
+    h0,
+    c0,
+    weight,
+    bias,
+    hidden,
+    cell,
+    gates,
+    active,
+    dhidden,
+    dx,
+    dh0,
+    dc0,
+    dweight,
+    dbias,
     lods: Lods,
-    **attrs: Any,
+    **attrs,
 ) -> Call:
     ins = (h0, c0, weight, None, bias, hidden, cell, None, gates, active, dhidden)
     return _bound(_backward, xp, ins, (dx, dh0, dc0, dweight, None, dbias), lods, attrs)
 
 
-def _grad_bind_projected(xp: Any, x: Any, *operands: Any, lods: Lods, **attrs: Any) -> Call:
+def _grad_bind_projected(xp, x, *operands, lods: Lods, **attrs) -> Call:
     return _bound(_backward, xp, operands[:11], operands[11:], lods, attrs)
 
 
@@ -284,23 +261,23 @@ define_with_grad(
 _UNIT = {"forget_bias": 0.0}
 
 
-def _unit_infer(x: Meta, c_prev: Meta, **_: Any) -> Any:
+def _unit_infer(x: Meta, c_prev: Meta, **_) -> Any:
     if len(x.shape) != 2 or x.shape[1] != 4 * c_prev.shape[1]:
         raise GraphError(f"lstm_unit: X {x.shape} must be 4 times as wide as C_prev {c_prev.shape}")
     return Meta(c_prev.shape, x.dtype), Meta(c_prev.shape, x.dtype)
 
 
-def _sigmoid(xp: Any, x: Any) -> Any:
+def _sigmoid(xp, x) -> Any:
     return 1 / (1 + xp.exp(-x))
 
 
-def _unit_gates(xp: Any, x: Any, forget_bias: float) -> tuple[Any, Any, Any, Any]:
+def _unit_gates(xp, x, forget_bias: float) -> tuple[Any, Any, Any, Any]:
     i, f, o, candidate = (x[:, k * x.shape[1] // 4 : (k + 1) * x.shape[1] // 4] for k in range(4))
     gates = _sigmoid(xp, i), _sigmoid(xp, f + x.dtype.type(forget_bias)), _sigmoid(xp, o)
     return (*gates, xp.tanh(candidate))
 
 
-def _unit(xp: Any, x: Any, c_prev: Any, c: Any, h: Any, forget_bias: float) -> None:
+def _unit(xp, x, c_prev, c, h, forget_bias: float) -> None:
     i, f, o, candidate = _unit_gates(xp, x, forget_bias)
     made = f * c_prev + i * candidate
     if c is not None:
@@ -309,17 +286,7 @@ def _unit(xp: Any, x: Any, c_prev: Any, c: Any, h: Any, forget_bias: float) -> N
         xp.multiply(o, xp.tanh(made), out=h)
 
 
-def _unit_grad(
-    xp: Any,
-    x: Any,
-    c_prev: Any,
-    c: Any,
-    dc: Any,
-    dh: Any,
-    dx: Any,
-    dc_prev: Any,
-    forget_bias: float,
-) -> None:
+def _unit_grad(xp, x, c_prev, c, dc, dh, dx, dc_prev, forget_bias: float) -> None:
     i, f, o, candidate = _unit_gates(xp, x, forget_bias)
     active = xp.tanh(c)
     dcell = dc + dh * o * (1 - active * active)

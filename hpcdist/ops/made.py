@@ -20,7 +20,7 @@ Call = Callable[[], Any]
 
 
 # -- made of nothing -------------------------------------------------------------------------------
-def _eye_bind(xp: Any, out: Any, num_rows: int, num_columns: int, dtype: str) -> Call:
+def _eye_bind(xp, out, num_rows: int, num_columns: int, dtype: str) -> Call:
     held = (xp.arange(num_rows).reshape(-1, 1) == xp.arange(out.shape[1])).astype(dtype)
     return functools.partial(xp.copyto, out, held)
 
@@ -46,7 +46,7 @@ def _range_infer(start: Meta, end: Meta, step: Meta) -> Meta:
     return Meta((count,), start.dtype)
 
 
-def _range(xp: Any, start: Any, end: Any, step: Any, out: Any) -> None:
+def _range(xp, start, end, step, out) -> None:
     out[...] = xp.arange(len(out), dtype=out.dtype) * step + start
 
 
@@ -60,13 +60,11 @@ define(
 )
 
 
-def _words(xp: Any, like: Any, rows: Any, seed: int, state: Draws) -> Call:
+def _words(xp, like, rows, seed: int, state: Draws) -> Call:
     return filler(xp, part_of(like, rows, None), key_of(seed, state.name), state)
 
 
-def _randint_bind(
-    xp: Any, out: Any, shape: Any, low: int, high: int, dtype: str, seed: int, state: Draws
-) -> Call:
+def _randint_bind(xp, out, shape, low: int, high: int, dtype: str, seed: int, state: Draws) -> Call:
     words = _words(xp, out, None, seed, state)
     # The upper bits of a product: as many words for each number, but for one part in 2^32.
     spread = float(high - low) * 2.0**-32
@@ -94,7 +92,7 @@ define(
 )
 
 
-def _randperm_bind(xp: Any, out: Any, n: int, dtype: str, seed: int, state: Draws) -> Call:
+def _randperm_bind(xp, out, n: int, dtype: str, seed: int, state: Draws) -> Call:
     words = _words(xp, out, None, seed, state)
 
     def run() -> None:
@@ -115,9 +113,7 @@ define(
 
 
 # -- drawn for each row ----------------------------------------------------------------------------
-def _sampling_id_bind(
-    xp: Any, x: Any, rows: Any, out: Any, min: float, max: float, seed: int, state: Draws
-) -> Call:
+def _sampling_id_bind(xp, x, rows, out, min: float, max: float, seed: int, state: Draws) -> Call:
     words = _words(xp, out, rows, seed, state)
 
     def run() -> None:
@@ -146,7 +142,7 @@ def _random_crop_infer(x: Meta, rows: Meta | None, shape: Sequence[int], startup
 
 
 def _random_crop_bind(
-    xp: Any, x: Any, rows: Any, out: Any, shape: Sequence[int], startup_seed: int, state: Draws
+    xp, x, rows, out, shape: Sequence[int], startup_seed: int, state: Draws
 ) -> Call:
     count = len(shape)
     samples, pieces = x.reshape(-1, *x.shape[-count:]), out.reshape(-1, *shape)
@@ -182,17 +178,17 @@ def _grid_infer(xs: Sequence[Meta]) -> Any:
     return ([Meta(shape, x.dtype) for x in xs],)
 
 
-def _along(x: Any, axis: int, rank: int) -> Any:
+def _along(x, axis: int, rank: int) -> Any:
     return x.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _meshgrid(xp: Any, xs: Sequence[Any], outs: Sequence[Any]) -> None:
+def _meshgrid(xp, xs: Sequence[Any], outs: Sequence[Any]) -> None:
     for i, (x, out) in enumerate(zip(xs, outs)):
         if out is not None:
             out[...] = _along(x, i, len(xs))
 
 
-def _meshgrid_grad(xp: Any, xs: Sequence[Any], douts: Sequence[Any], dxs: Sequence[Any]) -> None:
+def _meshgrid_grad(xp, xs: Sequence[Any], douts: Sequence[Any], dxs: Sequence[Any]) -> None:
     for i, (dout, dx) in enumerate(zip(douts, dxs)):
         if dx is not None:
             dx[...] = dout.sum(tuple(k for k in range(len(xs)) if k != i))
@@ -219,7 +215,7 @@ def _encoding_infer(x: Meta, alpha: float, beta: float) -> Meta:
     return replace(same(x), lod=x.lod)
 
 
-def _encoding_bind(xp: Any, x: Any, out: Any, alpha: float, beta: float, lods: Any) -> Call:
+def _encoding_bind(xp, x, out, alpha: float, beta: float, lods) -> Call:
     """out = alpha x + beta (sin | cos)(position / 10000^(k / (half - 1)))."""
     half = x.shape[-1] // 2
     if lods[0] is None:
@@ -270,9 +266,7 @@ define(
 )
 
 
-def _mean_iou(
-    xp: Any, found: Any, truth: Any, mean: Any, wrong: Any, correct: Any, num_classes: int
-) -> None:
+def _mean_iou(xp, found, truth, mean, wrong, correct, num_classes: int) -> None:
     """Mean over the classes that occur of |found and true| / |found or true|."""
     found, truth = found.reshape(-1), truth.reshape(-1)
     hit = found == truth

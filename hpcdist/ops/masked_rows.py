@@ -24,7 +24,7 @@ def _split(x: Value, mask: Value, level: int) -> tuple[Value, Value]:
     return Value(x.array[chosen]), Value(x.array[~chosen])
 
 
-def _merged(x: Any, mask: Value, of_true: Value, of_false: Value, level: int) -> Value:
+def _merged(x, mask: Value, of_true: Value, of_false: Value, level: int) -> Value:
     chosen = mask.array.reshape(-1).astype(bool)
     some = of_true.array if len(of_true.array) else of_false.array
     out = np.empty((len(chosen), *some.shape[1:]), some.dtype)
@@ -69,7 +69,7 @@ def _selected(x: Sequence[Any], mask: Value) -> Any:
     return found
 
 
-def _selected_grad(x: Sequence[Any], mask: Value, dout: Any) -> list[Any]:
+def _selected_grad(x: Sequence[Any], mask: Value, dout) -> list[Any]:
     return [dout if k == int(mask.number) else None for k in range(len(x))]
 
 

@@ -19,11 +19,11 @@ _NOTHING = 1e-6
 NONE = -1  # no true box, or no more priors
 
 
-def _host(array: Any) -> Any:
+def _host(array) -> Any:
     return on_host(array)
 
 
-def _put(xp: Any, target: Any, value: Any) -> None:
+def _put(xp, target, value) -> None:
     if target is not None:
         target[...] = xp.asarray(value)
 
@@ -40,7 +40,7 @@ def _match_infer(alike: Meta, match_type: str, dist_threshold: float) -> Any:
     return Meta((images, alike.shape[1]), "int32"), Meta((images, alike.shape[1]), alike.dtype)
 
 
-def _matched(alike: Any) -> tuple[Any, Any]:
+def _matched(alike) -> tuple[Any, Any]:
     """Give each row, the most alike pair first, a column of its own."""
     rows, columns = alike.shape
     index, value = np.full(columns, NONE), np.zeros(columns)
@@ -57,13 +57,7 @@ def _matched(alike: Any) -> tuple[Any, Any]:
 
 
 def _match_bind(
-    xp: Any,
-    alike: Any,
-    indices: Any,
-    distances: Any,
-    match_type: str,
-    dist_threshold: float,
-    lods: Any,
+    xp, alike, indices, distances, match_type: str, dist_threshold: float, lods
 ) -> Call:
     bounds = _bounds(lods[0], len(alike))
 
@@ -102,16 +96,7 @@ def _assign_infer(x: Meta, match: Meta, negative: Meta | None, mismatch_value: i
     return Meta((*match.shape, x.shape[2]), x.dtype), Meta((*match.shape, 1), "float32")
 
 
-def _assign_bind(
-    xp: Any,
-    x: Any,
-    match: Any,
-    negative: Any,
-    out: Any,
-    weight: Any,
-    mismatch_value: int,
-    lods: Any,
-) -> Call:
+def _assign_bind(xp, x, match, negative, out, weight, mismatch_value: int, lods) -> Call:
     begins = _bounds(lods[0], len(x))[:-1]
     priors = np.arange(match.shape[1]) % x.shape[1]
 
@@ -143,16 +128,16 @@ define(
 
 # -- mine_hard_examples: priors without a true box whose loss is high ------------------------------
 def _mine(
-    xp: Any,
-    loss: Any,
-    match: Any,
-    distance: Any,
-    negative: Any,
-    updated: Any,
+    xp,
+    loss,
+    match,
+    distance,
+    negative,
+    updated,
     neg_pos_ratio: float,
     neg_dist_threshold: float,
     mining_type: str,
-    **_: Any,
+    **_,
 ) -> None:
     """Choose so many for each that has one. Unlike Fluid's, rows are filled up with -1."""
     losses, index, alike = _host(loss), _host(match), _host(distance)
@@ -167,7 +152,7 @@ def _mine(
     _put(xp, updated, index)
 
 
-def _mine_infer(loss: Meta, match: Meta, distance: Meta, mining_type: str, **_: Any) -> Any:
+def _mine_infer(loss: Meta, match: Meta, distance: Meta, mining_type: str, **_) -> Any:
     if mining_type != "max_negative":
         raise GraphError(f"mining_type must be max_negative, got {mining_type!r}")
     return Meta(match.shape, "int32"), Meta(match.shape, "int32")

@@ -75,7 +75,7 @@ def _match_infer(x: Meta, y: Meta, w: Meta, dim_t: int) -> tuple[Meta, Meta]:
     return Meta((out.rows, 1), x.dtype, lod=out), tmp
 
 
-def _match(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> None:
+def _match(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
     x, y, w = inputs
     out, tmp = outputs
     read = (x @ w.reshape(len(w), -1)).reshape(len(x), *w.shape[1:])
@@ -85,7 +85,7 @@ def _match(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> None:
         out[where, 0] = (read[own].transpose(1, 0, 2) @ y[other].T).reshape(-1)
 
 
-def _match_grad(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> None:
+def _match_grad(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
     x, y, w, dout = inputs
     dx, dy, dw = outputs
     flat = w.reshape(len(w), -1)
@@ -103,7 +103,7 @@ def _match_grad(lods: Any, dim_t: int, inputs: Operands, outputs: Operands) -> N
             target[...] = found.reshape(target.shape)
 
 
-def _bound(loop: Any, inputs: int, xp: Any, *operands: Any, lods: Any, **how: Any) -> Call:
+def _bound(loop, inputs: int, xp, *operands, lods, **how) -> Call:
     run = functools.partial(loop, lods, *how.values())
     return run_on_host(xp, run, operands[:inputs], operands[inputs:])
 
@@ -140,16 +140,14 @@ def _top_infer(x: Meta, row: Meta, col: Meta, topks: Sequence[int], channel_num:
     return Meta((row.shape[0], len(topks) * channel_num), x.dtype, lod=rows)
 
 
-def _planes(x: Any, lods: Any, channels: int) -> Iterator[tuple[Any, slice]]:
+def _planes(x, lods, channels: int) -> Iterator[tuple[Any, slice]]:
     """Return the matrix of each pair [channels, rows, columns], and which rows are its."""
     for rows, columns, where in _spans(*lods, _matrices(lods, channels)):
         size = rows.stop - rows.start, columns.stop - columns.start
         yield x[where].reshape(channels, *size), rows
 
 
-def _top(
-    lods: Any, topks: Sequence[int], channel_num: int, inputs: Operands, outputs: Operands
-) -> None:
+def _top(lods, topks: Sequence[int], channel_num: int, inputs: Operands, outputs: Operands) -> None:
     (x,), (out,) = inputs, outputs
     for plane, rows in _planes(x, lods[1:], channel_num):
         best = -np.sort(-plane, axis=2)
@@ -158,7 +156,7 @@ def _top(
 
 
 def _top_grad(
-    lods: Any, topks: Sequence[int], channel_num: int, inputs: Operands, outputs: Operands
+    lods, topks: Sequence[int], channel_num: int, inputs: Operands, outputs: Operands
 ) -> None:
     x, dout = inputs
     (dx,) = outputs
@@ -172,9 +170,7 @@ def _top_grad(
         np.put_along_axis(target, order, shares, axis=2)
 
 
-def _top_bind(
-    loop: Any, xp: Any, x: Any, row: Any, col: Any, *rest: Any, lods: Any, **how: Any
-) -> Call:
+def _top_bind(loop, xp, x, row, col, *rest, lods, **how) -> Call:
     run = functools.partial(loop, lods, how["topks"], how["channel_num"])
     return run_on_host(xp, run, (x, *rest[:-1]), rest[-1:])
 
@@ -223,14 +219,14 @@ def _conv_infer(x: Meta, row: Meta, col: Meta, w: Meta, **how: int) -> Meta:
     return Meta((out.rows, 1), x.dtype, lod=out)
 
 
-def _windows(plane: Any, how: dict[str, int]) -> Any:
+def _windows(plane, how: dict[str, int]) -> Any:
     """Return a view [channels, rows, columns, taps down, taps across] of a padded matrix."""
     taps, strides = (how["KernelH"], how["KernelW"]), (how["StrideH"], how["StrideW"])
     view = np.lib.stride_tricks.sliding_window_view(plane, taps, axis=(1, 2), writeable=True)
     return view[:, :: strides[0], :: strides[1]]
 
 
-def _padded(size: Sequence[int], how: dict[str, int], dtype: Any) -> tuple[Any, Any]:
+def _padded(size: Sequence[int], how: dict[str, int], dtype) -> tuple[Any, Any]:
     """Return zeros around a matrix, and a view of the place of the matrix."""
     taps = how["KernelH"], how["KernelW"]
     held = np.zeros((size[0], *(n + k - 1 for n, k in zip(size[1:], taps))), dtype)
@@ -238,7 +234,7 @@ def _padded(size: Sequence[int], how: dict[str, int], dtype: Any) -> tuple[Any, 
     return held, held[:, down : down + size[1], across : across + size[2]]
 
 
-def _convolved(lods: Any, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
+def _convolved(lods, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
     x, w = inputs
     (out,) = outputs
     left = _strided(lods[1:3], (how["StrideH"], how["StrideW"]))
@@ -251,7 +247,7 @@ def _convolved(lods: Any, how: dict[str, int], inputs: Operands, outputs: Operan
             out[where, 0] = (w @ taps.reshape(w.shape[1], -1)).reshape(-1)
 
 
-def _convolved_grad(lods: Any, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
+def _convolved_grad(lods, how: dict[str, int], inputs: Operands, outputs: Operands) -> None:
     x, w, dout = inputs
     dx, dw = outputs
     weights = np.zeros_like(w)
@@ -281,9 +277,7 @@ def _convolved_grad(lods: Any, how: dict[str, int], inputs: Operands, outputs: O
         dw[...] = weights
 
 
-def _conv_bind(
-    loop: Any, xp: Any, x: Any, row: Any, col: Any, *rest: Any, lods: Any, **how: Any
-) -> Call:
+def _conv_bind(loop, xp, x, row, col, *rest, lods, **how) -> Call:
     read = 1 if loop is _convolved else 2  # the weights, and the gradient of the result
     return run_on_host(xp, functools.partial(loop, lods, how), (x, *rest[:read]), rest[read:])
 

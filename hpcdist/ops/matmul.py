@@ -27,25 +27,23 @@ def _mul_infer(x: Meta, y: Meta, x_num_col_dims: int, y_num_col_dims: int) -> Me
     return Meta(x.shape[:x_num_col_dims] + y.shape[y_num_col_dims:], x.dtype)
 
 
-def flat2d(array: Any, columns_from: int) -> Any:
+def flat2d(array, columns_from: int) -> Any:
     """View an array as a matrix: dimensions before ``columns_from`` are its rows."""
     rows, columns = array.shape[:columns_from], array.shape[columns_from:]
     return array.reshape(math.prod(rows), math.prod(columns))
 
 
-def _mul_flops(x: Any, y: Any, out: Any, x_num_col_dims: int, **_: Any) -> int:
+def _mul_flops(x, y, out, x_num_col_dims: int, **_) -> int:
     return 2 * int(out.size) * math.prod(x.shape[x_num_col_dims:])
 
 
-def _mul_bind(
-    xp: Any, x: Any, y: Any, out: Any, x_num_col_dims: int, y_num_col_dims: int
-) -> Callable[[], Any]:
+def _mul_bind(xp, x, y, out, x_num_col_dims: int, y_num_col_dims: int) -> Callable[[], Any]:
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     return functools.partial(xp.dot, x2, y2, out.reshape(x2.shape[0], y2.shape[1]))
 
 
 def _mul_grad_bind(
-    xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, x_num_col_dims: int, y_num_col_dims: int
+    xp, x, y, dout, dx, dy, x_num_col_dims: int, y_num_col_dims: int
 ) -> Callable[[], Any]:
     """dx = dout y^T;  dy = x^T dout."""
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
@@ -82,7 +80,7 @@ def _matrix_shape(shape: tuple[int, ...], transpose: bool, is_x: bool) -> tuple[
     return (*shape[:-2], shape[-1], shape[-2]) if transpose else shape
 
 
-def _matmul_flops(x: Any, y: Any, out: Any, transpose_X: bool, **_: Any) -> int:
+def _matmul_flops(x, y, out, transpose_X: bool, **_) -> int:
     return 2 * int(out.size) * _matrix_shape(x.shape, transpose_X, is_x=True)[-1]
 
 
@@ -120,8 +118,8 @@ class ProductViews:
     out_of: Callable[[Any], Any]
 
 
-def product_views(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> ProductViews:
-    def matrix(array: Any, transpose: bool, is_x: bool) -> Any:
+def product_views(x, y, transpose_X: bool, transpose_Y: bool) -> ProductViews:
+    def matrix(array, transpose: bool, is_x: bool) -> Any:
         if array.ndim == 1:
             array = array.reshape(1, -1) if is_x else array.reshape(-1, 1)
         return array.swapaxes(-1, -2) if transpose else array
@@ -144,13 +142,13 @@ def product_views(x: Any, y: Any, transpose_X: bool, transpose_Y: bool) -> Produ
 
 
 def _matmul_bind(
-    xp: Any, x: Any, y: Any, out: Any, transpose_X: bool, transpose_Y: bool, alpha: float
+    xp, x, y, out, transpose_X: bool, transpose_Y: bool, alpha: float
 ) -> Callable[[], Any]:
     view = product_views(x, y, transpose_X, transpose_Y)
     return _scaled_product(xp, view.a_of(x), view.b_of(y), view.out_of(out), alpha)
 
 
-def _scaled_product(xp: Any, a: Any, b: Any, out: Any, alpha: float) -> Callable[[], Any]:
+def _scaled_product(xp, a, b, out, alpha: float) -> Callable[[], Any]:
     """Return what writes alpha * a @ b, added up over the batches that ``out`` does not have."""
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
     own = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
@@ -170,15 +168,7 @@ def _scaled_product(xp: Any, a: Any, b: Any, out: Any, alpha: float) -> Callable
 
 
 def _matmul_grad_bind(
-    xp: Any,
-    x: Any,
-    y: Any,
-    dout: Any,
-    dx: Any,
-    dy: Any,
-    transpose_X: bool,
-    transpose_Y: bool,
-    alpha: float,
+    xp, x, y, dout, dx, dy, transpose_X: bool, transpose_Y: bool, alpha: float
 ) -> Callable[[], Any]:
     """da = alpha dout b^T;  db = alpha a^T dout, for a and b as the product sees x and y."""
     view = product_views(x, y, transpose_X, transpose_Y)

@@ -19,7 +19,7 @@ def _top_k_infer(x: Meta, k: int) -> Any:
     return Meta(shape, x.dtype), Meta(shape, "int64")
 
 
-def _top_k_bind(xp: Any, x: Any, out: Any, indices: Any, k: int) -> Call:
+def _top_k_bind(xp, x, out, indices, k: int) -> Call:
     """Write the largest values, descending; among equal ones the lower index comes first.
 
     Which of equal values still get in is not laid down, but the same in every run.
@@ -65,9 +65,7 @@ def _accuracy_infer(out: Meta, indices: Meta, label: Meta) -> Any:
     return Meta((1,), "float32"), Meta((1,), "int32"), Meta((1,), "int32")
 
 
-def _accuracy_bind(
-    xp: Any, out: Any, indices: Any, label: Any, accuracy: Any, correct: Any, total: Any
-) -> Call:
+def _accuracy_bind(xp, out, indices, label, accuracy, correct, total) -> Call:
     """Count the rows whose label is among their indices."""
     hit = xp.empty(indices.shape, bool)
     hit_row = xp.empty(len(indices), bool)
@@ -129,16 +127,7 @@ def _precision_recall_infer(
 
 
 def _precision_recall_bind(
-    xp: Any,
-    max_probs: Any,
-    indices: Any,
-    labels: Any,
-    weights: Any,
-    states: Any,
-    of_batch: Any,
-    of_all: Any,
-    counted: Any,
-    class_number: int,
+    xp, max_probs, indices, labels, weights, states, of_batch, of_all, counted, class_number: int
 ) -> Call:
     """Count by class true and false positives, true and false negatives; weights count so much."""
     found, wanted = indices.reshape(-1), labels.reshape(-1)
@@ -168,7 +157,7 @@ def _precision_recall_bind(
     return run
 
 
-def _metrics(xp: Any, counts: Any) -> Any:
+def _metrics(xp, counts) -> Any:
     """Return precision, recall and F1 of counts [classes, 4]: a mean over classes, and of all."""
     tp, fp, _, fn = counts.T
     found = []
@@ -182,7 +171,7 @@ def _metrics(xp: Any, counts: Any) -> Any:
     return xp.stack([xp.asarray(one) for one in found])
 
 
-def _share(xp: Any, hits: Any, others: Any) -> Any:
+def _share(xp, hits, others) -> Any:
     """Return which share of all are hits; 1 where there are none."""
     there = (hits > 0) | (others > 0)
     return xp.where(there, hits / xp.where(there, hits + others, 1), 1)

@@ -17,7 +17,7 @@ from hpcdist.ops.mixed_precision_kernels import round_bits
 
 
 # -- values ----------------------------------------------------------------------------------------
-def _round(xp: Any, x: Any, out: Any) -> None:
+def _round(xp, x, out) -> None:
     """What float16 can hold: 11 significant bits, infinity from 65520 on."""
     if xp is np and x.dtype == np.float32 and x.flags.c_contiguous and out.flags.c_contiguous:
         round_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
@@ -45,9 +45,7 @@ define(
 
 
 # -- gradients -------------------------------------------------------------------------------------
-def _unscale(
-    xp: Any, xs: Sequence[Any], scale: Any, outs: Sequence[Any], found: Any, zeroes: bool
-) -> None:
+def _unscale(xp, xs: Sequence[Any], scale, outs: Sequence[Any], found, zeroes: bool) -> None:
     factor = 1 / scale[0]
     for x, out in zip(xs, outs):
         xp.multiply(x, factor, out=out)
@@ -63,7 +61,7 @@ def _unscale(
             out.fill(0)
 
 
-def _zero_on_device(xp: Any, outs: Sequence[Any], found: Any) -> None:
+def _zero_on_device(xp, outs: Sequence[Any], found) -> None:
     """Do the same without waiting: the host does not know what is found."""
     found.fill(False)
     for out in outs:
@@ -83,14 +81,14 @@ define(
 
 
 def _update(
-    xp: Any,
-    found: Any,
-    scale: Any,
-    good: Any,
-    bad: Any,
-    new_scale: Any,
-    new_good: Any,
-    new_bad: Any,
+    xp,
+    found,
+    scale,
+    good,
+    bad,
+    new_scale,
+    new_good,
+    new_bad,
     incr_every_n_steps: int,
     decr_every_n_nan_or_inf: int,
     incr_ratio: float,
@@ -117,21 +115,11 @@ def _update(
 
 
 @functools.cache
-def _update_kernel(xp: Any) -> Any:
+def _update_kernel(xp) -> Any:
     """Return `_update` as a kernel of a GPU, which the host does not wait for."""
 
     def update(
-        found: Any,
-        scale: Any,
-        good: Any,
-        bad: Any,
-        new_scale: Any,
-        new_good: Any,
-        new_bad: Any,
-        good_limit: Any,
-        bad_limit: Any,
-        up: Any,
-        down: Any,
+        found, scale, good, bad, new_scale, new_good, new_bad, good_limit, bad_limit, up, down
     ) -> None:
         one, none = good_limit.dtype.type(1), good_limit.dtype.type(0)
         lowers = found & (bad + one > bad_limit)

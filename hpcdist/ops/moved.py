@@ -29,7 +29,7 @@ def _move(
     rows: Treatment,
     signature: str = "X -> Out",
     moves: str = "X",
-    **attrs: Any,
+    **attrs,
 ) -> None:
     """Enter an operator that moves the elements of ``moves``; of other inputs it reads shapes."""
     inputs, outputs = parse_signature(signature)
@@ -37,7 +37,7 @@ def _move(
     (out,) = (slot.name for slot in outputs)
     at = names.index(moves)
 
-    def infer(*metas: Meta | None, **given: Any) -> Meta:
+    def infer(*metas: Meta | None, **given) -> Meta:
         found = [_tried(function, at, metas, extent, given) for extent in _TRIED]
         if len(found[0]) != len(found[1]):
             raise GraphError("the number of dimensions of the result depends on the batch")
@@ -45,7 +45,7 @@ def _move(
         assert x is not None
         return Meta(tuple(a if a == b else -1 for a, b in zip(*found)), x.dtype)
 
-    def bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
+    def bind(xp, *arrays, **given) -> Callable[[], Any]:
         *values, target = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
 
@@ -56,7 +56,7 @@ def _move(
 
     grad_signature = f"{', '.join(_spelt(slot) for slot in inputs)}, {out}@GRAD -> {moves}@GRAD"
 
-    def grad_bind(xp: Any, *arrays: Any, **given: Any) -> Callable[[], Any]:
+    def grad_bind(xp, *arrays, **given) -> Callable[[], Any]:
         *values, dout, dx = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
         given = {**given, "pad_value": 0} if "pad_value" in given else given
@@ -91,12 +91,12 @@ def _move(
     )
 
 
-def _spelt(slot: Any) -> str:
+def _spelt(slot) -> str:
     return f"{slot.name}?" if slot.optional else slot.name
 
 
 def _tried(
-    function: Function, at: int, metas: Sequence[Meta | None], extent: int, attrs: Any
+    function: Function, at: int, metas: Sequence[Meta | None], extent: int, attrs
 ) -> tuple[int, ...]:
     """Return the shape of the result, where extents that are not known are ``extent``."""
     shapes = [
@@ -118,15 +118,15 @@ def _beyond_rows(op: Applied) -> bool:
 
 
 # -- turned and shifted ----------------------------------------------------------------------------
-def _roll(xp: Any, x: Any, shifts: Sequence[int], dims: Sequence[int]) -> Any:
+def _roll(xp, x, shifts: Sequence[int], dims: Sequence[int]) -> Any:
     return xp.roll(x, tuple(shifts), tuple(dims)) if dims else xp.roll(x, shifts[0])
 
 
-def _flip(xp: Any, x: Any, dims: Sequence[int]) -> Any:
+def _flip(xp, x, dims: Sequence[int]) -> Any:
     return xp.flip(x, tuple(dims))
 
 
-def _temporal_shift(xp: Any, x: Any, seg_num: int, shift_ratio: float) -> Any:
+def _temporal_shift(xp, x, seg_num: int, shift_ratio: float) -> Any:
     """Shift some channels one frame forth, as many one frame back (Lin et al., 2019)."""
     _, channels, *image = x.shape
     video = x.reshape(-1, seg_num, channels, *image)
@@ -152,17 +152,17 @@ _move("temporal_shift", _temporal_shift, by_row(apart=_frames_apart), seg_num=1,
 
 
 # -- triangles and diagonals -----------------------------------------------------------------------
-def _tril_triu(xp: Any, x: Any, diagonal: int, lower: bool) -> Any:
+def _tril_triu(xp, x, diagonal: int, lower: bool) -> Any:
     if x.ndim < 2:
         raise GraphError(f"a triangle of a value of shape {x.shape}: expected 2 dimensions or more")
     return (xp.tril if lower else xp.triu)(x, diagonal)
 
 
-def _diag(xp: Any, x: Any) -> Any:
+def _diag(xp, x) -> Any:
     return xp.diag(x)
 
 
-def _diag_embed(xp: Any, x: Any, offset: int, dim1: int, dim2: int) -> Any:
+def _diag_embed(xp, x, offset: int, dim1: int, dim2: int) -> Any:
     """Write the last dimension into the diagonal of matrices in dimensions dim1 and dim2."""
     size = x.shape[-1] + abs(offset)
     places = xp.arange(x.shape[-1])
@@ -195,15 +195,13 @@ def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2]))
 
 
-def _pad(xp: Any, x: Any, paddings: Sequence[int], pad_value: float) -> Any:
+def _pad(xp, x, paddings: Sequence[int], pad_value: float) -> Any:
     if len(paddings) != 2 * x.ndim:
         raise GraphError(f"expected 2 paddings for each dimension of {x.shape}, got {paddings}")
     return xp.pad(x, _pairs(paddings), constant_values=pad_value)
 
 
-def _pad2d(
-    xp: Any, x: Any, paddings: Sequence[int], mode: str, pad_value: float, data_format: str
-) -> Any:
+def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_format: str) -> Any:
     pairs = [(0, 0), (0, 0), *_pairs(paddings)]
     if data_format == "NHWC":
         pairs = [(0, 0), *_pairs(paddings), (0, 0)]
@@ -212,18 +210,12 @@ def _pad2d(
     return xp.pad(x, pairs, mode={"reflect": "reflect", "edge": "edge"}[mode])
 
 
-def _pad_constant_like(xp: Any, y: Any, like: Sequence[int], pad_value: float) -> Any:
+def _pad_constant_like(xp, y, like: Sequence[int], pad_value: float) -> Any:
     pairs = [(0, a - b) for a, b in zip(like, y.shape)]
     return xp.pad(y, pairs, constant_values=pad_value)
 
 
-def _crop(
-    xp: Any,
-    x: Any,
-    like: Sequence[int] | None,
-    offsets: Sequence[int],
-    shape: Sequence[int],
-) -> Any:
+def _crop(xp, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]) -> Any:
     """Cut a piece of a shape (-1: all that is left) out at offsets."""
     wanted = like if like is not None else shape
     begins = list(offsets) or [0] * x.ndim
@@ -264,7 +256,7 @@ _move(
 )
 
 
-def _expand_as(xp: Any, x: Any, like: Sequence[int]) -> Any:
+def _expand_as(xp, x, like: Sequence[int]) -> Any:
     if len(like) != x.ndim or any(b % a for a, b in zip(x.shape, like)):
         raise GraphError(f"cannot repeat {x.shape} to make {tuple(like)}")
     return xp.tile(x, tuple(b // a for a, b in zip(x.shape, like)))
@@ -274,7 +266,7 @@ _move("expand_as", _expand_as, by_row(), "X, target_tensor -> Out")
 
 
 # -- pixels and channels ---------------------------------------------------------------------------
-def _pixel_shuffle(xp: Any, x: Any, upscale_factor: int) -> Any:
+def _pixel_shuffle(xp, x, upscale_factor: int) -> Any:
     """Make r x r pixels of r^2 channels (Shi et al., 2016)."""
     n, c, h, w = x.shape
     r = upscale_factor
@@ -282,13 +274,13 @@ def _pixel_shuffle(xp: Any, x: Any, upscale_factor: int) -> Any:
     return blocks.transpose(0, 1, 4, 2, 5, 3).reshape(n, c // (r * r), h * r, w * r)
 
 
-def _shuffle_channel(xp: Any, x: Any, group: int) -> Any:
+def _shuffle_channel(xp, x, group: int) -> Any:
     """Take channels of all groups in turn (Zhang et al., 2018)."""
     n, c, *image = x.shape
     return x.reshape(n, group, c // group, *image).swapaxes(1, 2).reshape(x.shape)
 
 
-def _space_to_depth(xp: Any, x: Any, blocksize: int) -> Any:
+def _space_to_depth(xp, x, blocksize: int) -> Any:
     """Make channels of pixels, as Fluid does: blocks of channels become pixels, seen anew."""
     n, c, h, w = x.shape
     b = blocksize
@@ -297,8 +289,8 @@ def _space_to_depth(xp: Any, x: Any, blocksize: int) -> Any:
 
 
 def _unfold(
-    xp: Any,
-    x: Any,
+    xp,
+    x,
     kernel_sizes: Sequence[int],
     strides: Sequence[int],
     paddings: Sequence[int],
@@ -352,14 +344,14 @@ def _unstack_infer(x: Meta, axis: int, num: int) -> Any:
     return ([Meta((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)] * x.shape[axis],)
 
 
-def _unstack_bind(xp: Any, x: Any, outs: Any, axis: int, num: int) -> Callable[[], Any]:
+def _unstack_bind(xp, x, outs, axis: int, num: int) -> Callable[[], Any]:
     parts = xp.moveaxis(x, axis, 0)
     return in_sequence(
         [functools.partial(xp.copyto, o, p) for o, p in zip(outs, parts) if o is not None]
     )
 
 
-def _unstack_grad_bind(xp: Any, douts: Any, dx: Any, axis: int, num: int) -> Callable[[], Any]:
+def _unstack_grad_bind(xp, douts, dx, axis: int, num: int) -> Callable[[], Any]:
     parts = xp.moveaxis(dx, axis, 0)
     return in_sequence([functools.partial(xp.copyto, p, d) for p, d in zip(parts, douts)])
 

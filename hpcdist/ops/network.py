@@ -49,7 +49,7 @@ define(
 
 
 def _remote_lookup_infer(
-    ids: Sequence[Meta], w: Meta, lookup_table_version: str, **_: Any
+    ids: Sequence[Meta], w: Meta, lookup_table_version: str, **_
 ) -> tuple[list[Meta]]:
     """``lookup_table`` takes ids [..., 1], ``lookup_table_v2`` ids of any shape."""
     lead = [m.shape[:-1] if lookup_table_version == "lookup_table" else m.shape for m in ids]
@@ -86,9 +86,7 @@ def _split_byref_infer(x: Meta, sections: Sequence[int]) -> tuple[list[Meta]]:
     return ([Meta((rows, *x.shape[1:]), x.dtype) for rows in sections],)
 
 
-def _split_byref_bind(
-    xp: Any, x: Any, outs: Sequence[Any], sections: Sequence[int]
-) -> Callable[[], Any]:
+def _split_byref_bind(xp, x, outs: Sequence[Any], sections: Sequence[int]) -> Callable[[], Any]:
     """Copy rows; an output that is a view of X's rows already costs nothing."""
     steps, start = [], 0
     for out, rows in zip(outs, sections):
@@ -115,7 +113,7 @@ def _split_selected_rows_infer(x: Meta, height_sections: Sequence[int]) -> tuple
 
 
 def _split_selected_rows_bind(
-    xp: Any, x: SelectedRows, outs: Sequence[SelectedRows], height_sections: Sequence[int]
+    xp, x: SelectedRows, outs: Sequence[SelectedRows], height_sections: Sequence[int]
 ) -> Callable[[], Any]:
     """Give every section its rows, numbered from its start, in the head of its buffers."""
     buffers = [(out.rows, out.value) for out in outs]
@@ -143,7 +141,7 @@ define(
 
 
 # -- what a server keeps for each trainer ----------------------------------------------------------
-def _ref_by_trainer_id(xp: Any, xs: Sequence[Any], trainer_id: Any, out: Any) -> None:
+def _ref_by_trainer_id(xp, xs: Sequence[Any], trainer_id, out) -> None:
     """Copy what belongs to one trainer; ``trainer_id`` is int64 [1]."""
     xp.copyto(out, xs[int(trainer_id[0])])
 
@@ -158,7 +156,7 @@ define(
 
 
 # -- tables that live on servers -------------------------------------------------------------------
-def _leave_open(xp: Any, out: Any, shape: Sequence[int], dtype: str) -> None:
+def _leave_open(xp, out, shape: Sequence[int], dtype: str) -> None:
     """Write nothing: the values are never read here."""
 
 

@@ -15,7 +15,7 @@ from hpcdist.graph.values import Value
 from hpcdist.ops.proposals import decoded, joined, kept_apart, same_counts
 
 
-def _nothing(images: int, dtype: Any) -> Value:
+def _nothing(images: int, dtype) -> Value:
     """Say as Fluid does that there are no boxes at all."""
     lod = Lod.of_lengths([[1] + [0] * (images - 1)])
     return Value(np.full((1, 1), -1, dtype), lod)
@@ -83,7 +83,7 @@ define(
 
 
 # -- locality_aware_nms (Zhou et al., 2017) --------------------------------------------------------
-def _is_convex(boxes: Any) -> Any:
+def _is_convex(boxes) -> Any:
     """Tell of polygons [..., corners, 2] whether they turn to one side only."""
     sides = np.roll(boxes, -1, -2) - boxes
     after = np.roll(sides, -1, -2)
@@ -134,7 +134,7 @@ def _merged(
     return joined(found, width + 2, dtype) if any(map(len, found)) else _nothing(images, dtype)
 
 
-def _merged_infer(boxes: Meta, scores: Meta, **_: Any) -> Meta:
+def _merged_infer(boxes: Meta, scores: Meta, **_) -> Meta:
     if len(scores.shape) != 3 or scores.shape[1] != 1:
         raise GraphError(f"scores must be [N, 1, boxes], of one class, got {scores.shape}")
     if boxes.shape[2] not in (4, 8, 16, 24, 32):
@@ -161,9 +161,7 @@ define(
 
 
 # -- retinanet_detection_output --------------------------------------------------------------------
-def _of_level(
-    scores: Any, deltas: Any, anchors: Any, info: Any, threshold: float, most: int
-) -> tuple[Any, Any, Any]:
+def _of_level(scores, deltas, anchors, info, threshold: float, most: int) -> tuple[Any, Any, Any]:
     """Return classes, scores and boxes of a level that are likely enough, the best first."""
     flat = scores.reshape(-1)
     order = np.argsort(-flat, kind="stable")
@@ -213,7 +211,7 @@ def _detected(
 
 
 def _detected_infer(
-    boxes: Sequence[Meta], scores: Sequence[Meta], anchors: Sequence[Meta], info: Meta, **how: Any
+    boxes: Sequence[Meta], scores: Sequence[Meta], anchors: Sequence[Meta], info: Meta, **how
 ) -> Meta:
     if not len(boxes) == len(scores) == len(anchors):
         raise GraphError(

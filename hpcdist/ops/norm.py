@@ -36,21 +36,13 @@ def _layer_norm_infer(
     return same(x), per_row, per_row
 
 
-def _rows(array: Any, begin_norm_axis: int) -> Any:
+def _rows(array, begin_norm_axis: int) -> Any:
     rows, columns = array.shape[:begin_norm_axis], array.shape[begin_norm_axis:]
     return array.reshape(math.prod(rows), math.prod(columns))
 
 
 def _layer_norm_bind(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    mean: Any,
-    variance: Any,
-    epsilon: float,
-    begin_norm_axis: int,
+    xp, x, scale, bias, y, mean, variance, epsilon: float, begin_norm_axis: int
 ) -> Call:
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias, by row."""
     x2, y2 = _rows(x, begin_norm_axis), _rows(y, begin_norm_axis)
@@ -73,18 +65,7 @@ def _layer_norm_bind(
 
 
 def _layer_norm_grad_bind(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    mean: Any,
-    variance: Any,
-    dy: Any,
-    dx: Any,
-    dscale: Any,
-    dbias: Any,
-    epsilon: float,
-    begin_norm_axis: int,
+    xp, x, scale, bias, mean, variance, dy, dx, dscale, dbias, epsilon: float, begin_norm_axis: int
 ) -> Call:
     x2, dy2 = _rows(x, begin_norm_axis), _rows(dy, begin_norm_axis)
     normed, product = xp.empty(x2.shape, x.dtype), xp.empty(x2.shape, x.dtype)
@@ -145,7 +126,7 @@ def _norm_infer(x: Meta, axis: int, epsilon: float) -> Any:
     return same(x), Meta((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
 
 
-def _norm_bind(xp: Any, x: Any, out: Any, norm: Any, axis: int, epsilon: float) -> Call:
+def _norm_bind(xp, x, out, norm, axis: int, epsilon: float) -> Call:
     """norm = sqrt(sum(x^2) + epsilon);  out = x / norm."""
     return in_sequence(
         [
@@ -158,9 +139,7 @@ def _norm_bind(xp: Any, x: Any, out: Any, norm: Any, axis: int, epsilon: float) 
     )
 
 
-def _norm_grad_bind(
-    xp: Any, x: Any, norm: Any, dout: Any, dx: Any, axis: int, epsilon: float
-) -> Call:
+def _norm_grad_bind(xp, x, norm, dout, dx, axis: int, epsilon: float) -> Call:
     along, per_row = xp.empty(x.shape, x.dtype), xp.empty(norm.shape, x.dtype)
     # dx = (dout - x sum(x dout) / norm^2) / norm
     return in_sequence(
@@ -202,7 +181,7 @@ def _cos_sim_infer(x: Meta, y: Meta) -> Any:
     return per_x, per_x, per_y
 
 
-def _length(xp: Any, rows: Any, product: Any, norm: Any) -> list[Call]:
+def _length(xp, rows, product, norm) -> list[Call]:
     return [
         functools.partial(xp.multiply, rows, rows, product),
         functools.partial(product.sum, 1, None, norm, True),
@@ -213,7 +192,7 @@ def _length(xp: Any, rows: Any, product: Any, norm: Any) -> list[Call]:
 SHORTEST = 1e-4  # of a row in a cosine: rows of zeros, behind a relu say, are no NaN
 
 
-def _cos_sim_bind(xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any) -> Call:
+def _cos_sim_bind(xp, x, y, out, x_norm, y_norm) -> Call:
     """out = sum(x y) / (|x| |y|), by row; a length counts as `SHORTEST` at least, as in Fluid."""
     x2, y2 = _rows(x, 1), _rows(y, 1)
     product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
@@ -231,9 +210,7 @@ def _cos_sim_bind(xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any) -
     )
 
 
-def _cos_sim_grad(
-    xp: Any, x: Any, y: Any, out: Any, x_norm: Any, y_norm: Any, dout: Any, dx: Any, dy: Any
-) -> None:
+def _cos_sim_grad(xp, x, y, out, x_norm, y_norm, dout, dx, dy) -> None:
     """dx = dout (y / (|x| |y|) - out x / |x|^2), and the same for y, summed if y is one row."""
     per_row = dout / (x_norm * y_norm)
     x2, y2 = _rows(x, 1), _rows(y, 1)

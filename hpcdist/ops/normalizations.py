@@ -14,7 +14,7 @@ def _normed_rows(op: Applied) -> dict[str, OfRows]:
     return {"Y": each_row(op, "X")}
 
 
-def _moments(xp: Any, rows: Any, epsilon: float) -> tuple[Any, Any, Any, Any]:
+def _moments(xp, rows, epsilon: float) -> tuple[Any, Any, Any, Any]:
     """Return mean, variance, 1 / deviation and normalized values of the last dimension."""
     mean = rows.mean(-1, keepdims=True)
     variance = ((rows - mean) ** 2).mean(-1, keepdims=True)
@@ -22,14 +22,14 @@ def _moments(xp: Any, rows: Any, epsilon: float) -> tuple[Any, Any, Any, Any]:
     return mean, variance, inverse, (rows - mean) * inverse
 
 
-def _back(slope: Any, normed: Any, inverse: Any) -> Any:
+def _back(slope, normed, inverse) -> Any:
     """Return the gradient before a normalization, from that after it."""
     means = slope.mean(-1, keepdims=True), (slope * normed).mean(-1, keepdims=True)
     return inverse * (slope - means[0] - normed * means[1])
 
 
 # -- group_norm (Wu, He, 2018) ---------------------------------------------------------------------
-def _first(x: Any, data_layout: str) -> Any:
+def _first(x, data_layout: str) -> Any:
     """View images with their channels in dimension 1."""
     return (
         x
@@ -49,16 +49,7 @@ def _group_infer(
 
 
 def _group_norm(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    mean: Any,
-    variance: Any,
-    epsilon: float,
-    groups: int,
-    data_layout: str,
+    xp, x, scale, bias, y, mean, variance, epsilon: float, groups: int, data_layout: str
 ) -> None:
     """y = scale (x - mean) / sqrt(variance + epsilon) + bias, mean and variance of each group."""
     first = _first(x, data_layout)
@@ -76,17 +67,7 @@ def _group_norm(
 
 
 def _group_norm_grad(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    dy: Any,
-    dx: Any,
-    dscale: Any,
-    dbias: Any,
-    epsilon: float,
-    groups: int,
-    data_layout: str,
+    xp, x, scale, bias, dy, dx, dscale, dbias, epsilon: float, groups: int, data_layout: str
 ) -> None:
     first, slope = _first(x, data_layout), _first(dy, data_layout)
     grouped = (first.shape[0], groups, -1)
@@ -123,16 +104,7 @@ def _instance_infer(x: Meta, scale: Meta, bias: Meta, epsilon: float) -> Any:
     return same(x), each, each
 
 
-def _instance_norm(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    mean: Any,
-    variance: Any,
-    epsilon: float,
-) -> None:
+def _instance_norm(xp, x, scale, bias, y, mean, variance, epsilon: float) -> None:
     """As group_norm, each channel a group; ``SavedVariance`` is 1 / deviation, as Fluid has it."""
     means, _, inverse, normed = _moments(xp, x.reshape(*x.shape[:2], -1), epsilon)
     if mean is not None:
@@ -142,9 +114,7 @@ def _instance_norm(
     y[...] = (normed * scale.reshape(1, -1, 1) + bias.reshape(1, -1, 1)).reshape(x.shape)
 
 
-def _instance_norm_grad(
-    xp: Any, x: Any, scale: Any, dy: Any, dx: Any, dscale: Any, dbias: Any, epsilon: float
-) -> None:
+def _instance_norm_grad(xp, x, scale, dy, dx, dscale, dbias, epsilon: float) -> None:
     flat = (*x.shape[:2], -1)
     _, _, inverse, normed = _moments(xp, x.reshape(flat), epsilon)
     slope = dy.reshape(flat)
@@ -170,28 +140,19 @@ define_with_grad(
 
 
 # -- affine_channel: a batch_norm that is no longer trained ----------------------------------------
-def _per_channel(value: Any, x: Any, data_layout: str) -> Any:
+def _per_channel(value, x, data_layout: str) -> Any:
     rank = x.ndim
     return value.reshape(
         (1, -1) + (1,) * (rank - 2) if data_layout == "NCHW" else (1,) * (rank - 1) + (-1,)
     )
 
 
-def _affine_channel(xp: Any, x: Any, scale: Any, bias: Any, out: Any, data_layout: str) -> None:
+def _affine_channel(xp, x, scale, bias, out, data_layout: str) -> None:
     scale, bias = (_per_channel(v, x, data_layout) for v in (scale, bias))
     out[...] = x * scale + bias
 
 
-def _affine_channel_grad(
-    xp: Any,
-    x: Any,
-    scale: Any,
-    dout: Any,
-    dx: Any,
-    dscale: Any,
-    dbias: Any,
-    data_layout: str,
-) -> None:
+def _affine_channel_grad(xp, x, scale, dout, dx, dscale, dbias, data_layout: str) -> None:
     channel = 1 if data_layout == "NCHW" else x.ndim - 1
     others = tuple(i for i in range(x.ndim) if i != channel)
     if dx is not None:
@@ -220,13 +181,13 @@ define_with_grad(
 
 
 # -- spectral_norm: weights divided by their largest singular value --------------------------------
-def _matrix(weight: Any, dim: int) -> Any:
+def _matrix(weight, dim: int) -> Any:
     order = (dim, *(i for i in range(weight.ndim) if i != dim))
     return weight.transpose(order).reshape(weight.shape[dim], -1)
 
 
 def _singular(
-    xp: Any, weight: Any, u: Any, v: Any, dim: int, power_iters: int, eps: float
+    xp, weight, u, v, dim: int, power_iters: int, eps: float
 ) -> tuple[Any, Any, Any, Any]:
     """Return the matrix, left and right vector and the value, by power iteration from u and v."""
     matrix = _matrix(weight, dim)
@@ -238,13 +199,11 @@ def _singular(
     return matrix, u, v, u @ matrix @ v
 
 
-def _spectral_norm(xp: Any, weight: Any, u: Any, v: Any, out: Any, **facts: Any) -> None:
+def _spectral_norm(xp, weight, u, v, out, **facts) -> None:
     out[...] = weight / _singular(xp, weight, u, v, **facts)[3]
 
 
-def _spectral_norm_grad(
-    xp: Any, weight: Any, u: Any, v: Any, dout: Any, dweight: Any, dim: int, **facts: Any
-) -> None:
+def _spectral_norm_grad(xp, weight, u, v, dout, dweight, dim: int, **facts) -> None:
     """The vectors count as constants."""
     matrix, u, v, value = _singular(xp, weight, u, v, dim, **facts)
     slope = _matrix(dout, dim)
@@ -277,14 +236,14 @@ def _data_norm_infer(
     total: Meta,
     squares: Meta,
     slot_dim: int,
-    **_: Any,
+    **_,
 ) -> Any:
     if len(x.shape) != 2 or (slot_dim > 0 and x.shape[1] % slot_dim):
         raise GraphError(f"rows of {x.shape} do not consist of slots of {slot_dim}")
     return same(x), same(size), same(size)
 
 
-def _shown(xp: Any, x: Any, slot_dim: int) -> Any:
+def _shown(xp, x, slot_dim: int) -> Any:
     """Return 1 for the elements of slots that were shown, all of them without ``slot_dim``."""
     if slot_dim <= 0:
         return xp.ones(x.shape, bool)
@@ -292,19 +251,19 @@ def _shown(xp: Any, x: Any, slot_dim: int) -> Any:
 
 
 def _data_norm(
-    xp: Any,
-    scale_w: Any,
-    bias: Any,
-    x: Any,
-    size: Any,
-    total: Any,
-    squares: Any,
-    y: Any,
-    means: Any,
-    scales: Any,
+    xp,
+    scale_w,
+    bias,
+    x,
+    size,
+    total,
+    squares,
+    y,
+    means,
+    scales,
     slot_dim: int,
     enable_scale_and_shift: bool,
-    **_: Any,
+    **_,
 ) -> None:
     """y = (x - total / size) sqrt(size / squares)."""
     mean, scale = total / size, xp.sqrt(size / squares)
@@ -319,23 +278,23 @@ def _data_norm(
 
 
 def _data_norm_grad(
-    xp: Any,
-    scale_w: Any,
-    bias: Any,
-    x: Any,
-    means: Any,
-    scales: Any,
-    dy: Any,
-    dscale_w: Any,
-    dbias: Any,
-    dx: Any,
-    dsize: Any,
-    dtotal: Any,
-    dsquares: Any,
+    xp,
+    scale_w,
+    bias,
+    x,
+    means,
+    scales,
+    dy,
+    dscale_w,
+    dbias,
+    dx,
+    dsize,
+    dtotal,
+    dsquares,
     epsilon: float,
     slot_dim: int,
     enable_scale_and_shift: bool,
-    **_: Any,
+    **_,
 ) -> None:
     """Counts, sums and squares of the batch go back as if they were gradients, as Fluid has it."""
     shown = _shown(xp, x, slot_dim)

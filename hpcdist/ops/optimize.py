@@ -14,7 +14,7 @@ from hpcdist.ops.optimize_update import UPDATES, Step, Update, bind_update
 from hpcdist.ops.selected_rows import SelectedRows
 
 
-def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs: Any) -> tuple[Meta, ...]:
+def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Meta, ...]:
     update = UPDATES[type]
     if grad.type == "SELECTED_ROWS" and update.sparse(attrs) is None:
         raise GraphError(sparse_refusal(type))
@@ -27,7 +27,7 @@ def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs: Any) -> tup
     return param, *written
 
 
-def _bind(type: str, xp: Any, param: Any, grad: Any, *rest: Any, **attrs: Any) -> Step:
+def _bind(type: str, xp, param, grad, *rest, **attrs) -> Step:
     update = UPDATES[type]
     inputs = len(update.state) + update.has_rate
     rate, state = (rest[0], list(rest[1:inputs])) if update.has_rate else (param, rest[:inputs])

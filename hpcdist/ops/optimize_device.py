@@ -22,15 +22,7 @@ GAP = 128  # bytes at whose multiples values begin that are moved as one
 POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
 
 
-def bind(
-    xp: Any,
-    name: str,
-    param: Any,
-    lr: Any,
-    state: Sequence[Any],
-    hyper: Any,
-    rows: Sequence[Any],
-) -> Step:
+def bind(xp, name: str, param, lr, state: Sequence[Any], hyper, rows: Sequence[Any]) -> Step:
     """Return the rule ``name`` bound to arrays.
 
     ``rows`` are the gradients to be summed; ``hyper`` is what they are multiplied by, then the
@@ -57,7 +49,7 @@ def bind(
 
         return in_sequence([update, *_next_powers(xp, name, powers, constants)])
 
-    def norm(x: Any) -> Any:
+    def norm(x) -> Any:
         return xp.sqrt(xp.sum(xp.square(x, dtype="float64"))).astype(param.dtype)
 
     def step() -> None:
@@ -69,12 +61,12 @@ def bind(
 
 
 def bind_run(
-    xp: Any,
+    xp,
     name: str,
     params: Sequence[Any],
-    lr: Any,
+    lr,
     states: Sequence[Sequence[Any]],
-    hyper: Any,
+    hyper,
     grads: Sequence[Any],
 ) -> Step:
     """Return the rule ``name`` bound to several parameters, each with its states and gradient.
@@ -105,26 +97,26 @@ def bind_run(
     )
 
 
-def _whole(xp: Any, arrays: Sequence[Any]) -> Any:
+def _whole(xp, arrays: Sequence[Any]) -> Any:
     """View arrays, with the gaps after them, as rows of GAP bytes."""
     first, last = arrays[0], arrays[-1]
     rows = -(-(last.data.ptr + last.nbytes - first.data.ptr) // GAP)
     return xp.ndarray((rows, GAP // first.itemsize), first.dtype, memptr=first.data)
 
 
-def _next_powers(xp: Any, name: str, powers: Sequence[Any], constants: Sequence[Any]) -> list[Step]:
+def _next_powers(xp, name: str, powers: Sequence[Any], constants: Sequence[Any]) -> list[Step]:
     times = [constants[i] for i in POWERS_TIMES.get(name, ())]
     return [functools.partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
 
 
 @functools.cache
-def _kernel(xp: Any, name: str) -> Any:
+def _kernel(xp, name: str) -> Any:
     """Return the kernel (p, g, scale, lr, *states, *powers of beta, *constants) of a rule."""
     rule = rules.RULES[name]
     formula = formula_of(xp, rule.formula)
     rate_of = None if rule.rate is None else formula_of(xp, rule.rate)
 
-    def update(p: Any, g: Any, scale: Any, lr: Any, *rest: Any) -> None:
+    def update(p, g, scale, lr, *rest) -> None:
         states, rest = rest[: rule.states], rest[rule.states :]
         rate = lr if rate_of is None else rate_of(lr, *rest[: rule.powers])
         moved = formula(p, g * scale, *states, rate, *rest[rule.powers :])
@@ -134,7 +126,7 @@ def _kernel(xp: Any, name: str) -> Any:
     return xp.fuse(update)
 
 
-def formula_of(xp: Any, formula: Any, **names: Any) -> Callable[..., Any]:
+def formula_of(xp, formula, **names) -> Callable[..., Any]:
     """Return a formula with xp's functions in place of numpy's, which cupy.fuse does not take.
 
     ``names``: what else it is to read in place of what it has.
@@ -144,17 +136,13 @@ def formula_of(xp: Any, formula: Any, **names: Any) -> Callable[..., Any]:
     return types.FunctionType(function.__code__, own)
 
 
-def _lars(
-    param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any], norm: Any
-) -> tuple[Any, ...]:
+def _lars(param, g, state: Sequence[Any], lr, constants: Sequence[Any], norm) -> tuple[Any, ...]:
     mu, coeff, decay = constants
     rate = rules.lars_rate.py_func(lr, coeff, decay, norm(param), norm(g))
     return rules.lars_rule.py_func(param, g, state[0], rate, mu, decay)
 
 
-def _lamb(
-    param: Any, g: Any, state: Sequence[Any], lr: Any, constants: Sequence[Any], norm: Any
-) -> tuple[Any, ...]:
+def _lamb(param, g, state: Sequence[Any], lr, constants: Sequence[Any], norm) -> tuple[Any, ...]:
     *betas, epsilon, decay = constants
     step, m, v = rules.lamb_rule.py_func(param, g, *state[:2], *betas, epsilon, decay)
     return param - rules.lamb_rate.py_func(lr, norm(param), norm(step)) * step, m, v

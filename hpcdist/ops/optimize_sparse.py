@@ -17,13 +17,7 @@ Apply = Callable[[SelectedRows], None]
 
 
 def bind_sparse_update(
-    xp: Any,
-    type: str,
-    attrs: Mapping[str, Any],
-    param: Any,
-    rate: Any,
-    state: Sequence[Any],
-    scale: float = 1.0,
+    xp, type: str, attrs: Mapping[str, Any], param, rate, state: Sequence[Any], scale: float = 1.0
 ) -> Apply:
     """Return what moves ``param`` by ``scale`` times a sparse gradient, of any number of rows.
 
@@ -56,13 +50,13 @@ def sparse_refusal(type: str) -> str:
     )
 
 
-def _scaled(gradient: SelectedRows, factor: Any) -> SelectedRows:
+def _scaled(gradient: SelectedRows, factor) -> SelectedRows:
     if factor == 1:
         return gradient
     return SelectedRows(gradient.rows, gradient.value * factor, gradient.height)
 
 
-def _subtract_each(xp: Any, param: Any, rate: Any, factor: Any, gradient: SelectedRows) -> None:
+def _subtract_each(xp, param, rate, factor, gradient: SelectedRows) -> None:
     """sgd: every listed row by itself, repeats included."""
     if xp is not np:
         totals = _scaled(gradient, factor).totals()
@@ -95,9 +89,7 @@ def _nothing() -> None:
     pass
 
 
-def _bind_all(
-    xp: Any, type: str, attrs: Mapping[str, Any], param: Any, rate: Any, state: Sequence[Any]
-) -> Apply:
+def _bind_all(xp, type: str, attrs: Mapping[str, Any], param, rate, state: Sequence[Any]) -> Apply:
     """Move every row of the table; those not listed by a gradient of zero."""
     dense = xp.zeros(param.shape, param.dtype)
     move = bind_update(xp, type, attrs, param, rate, state, dense[None])
@@ -113,7 +105,7 @@ def _bind_all(
 
 
 def _bind_listed(
-    xp: Any, type: str, attrs: Mapping[str, Any], param: Any, rate: Any, state: Sequence[Any]
+    xp, type: str, attrs: Mapping[str, Any], param, rate, state: Sequence[Any]
 ) -> Apply:
     """Move the listed rows only, after adding up repeats."""
     per_row = [param, *(s for s in state if s.shape == param.shape)]
@@ -152,7 +144,7 @@ def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
 
 
-def found_by_search(rows: Any) -> Any:
+def found_by_search(rows) -> Any:
     """Tell for each element whether a binary search of the list, sorted or not, finds it."""
     low = rows * 0
     high = low + len(rows) - 1

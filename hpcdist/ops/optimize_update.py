@@ -35,20 +35,20 @@ def _always(value: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda attrs: value
 
 
-def _adam_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+def _adam_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
     beta1, beta2 = f(a["beta1"]), f(a["beta2"])
     return beta1, f(1) - beta1, beta2, f(1) - beta2, a["epsilon"]
 
 
-def _adamax_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+def _adamax_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
     return f(a["beta1"]), f(1) - f(a["beta1"]), a["beta2"], a["epsilon"]
 
 
-def _rmsprop_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+def _rmsprop_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
     return a["decay"], f(1) - f(a["decay"]), a["epsilon"], a["momentum"]
 
 
-def _ftrl_hyper(a: Mapping[str, Any], f: Any) -> Sequence[float]:
+def _ftrl_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
     constants = a["l1"], f(2) * f(a["l2"])
     return constants if a["lr_power"] == -0.5 else (*constants, -a["lr_power"])
 
@@ -132,13 +132,13 @@ UPDATES: dict[str, Update] = {
 
 
 def bind_update(
-    xp: Any,
+    xp,
     type: str,
     attrs: Mapping[str, Any],
-    param: Any,
-    rate: Any,
+    param,
+    rate,
     state: Sequence[Any],
-    grads: Any,
+    grads,
     contributors: Sequence[int] = (0,),
     scale: float = 1.0,
 ) -> Step:
@@ -177,11 +177,11 @@ def is_plain(type: str, attrs: Mapping[str, Any]) -> bool:
 
 
 def bind_updates(
-    xp: Any,
+    xp,
     type: str,
     attrs: Mapping[str, Any],
     params: Sequence[Any],
-    rate: Any,
+    rate,
     states: Sequence[Sequence[Any]],
     grads: Sequence[Any],
 ) -> Step:

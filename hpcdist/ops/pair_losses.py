@@ -21,13 +21,13 @@ from hpcdist.ops.activation import sigmoid
 from hpcdist.ops.common import define_with_grad, put_along, same
 
 
-def _sigmoid(xp: Any, x: Any) -> Any:
+def _sigmoid(xp, x) -> Any:
     out = xp.empty_like(x)
     sigmoid(xp, x, out)
     return out
 
 
-def _softplus(xp: Any, x: Any) -> Any:
+def _softplus(xp, x) -> Any:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
 
 
@@ -36,18 +36,18 @@ def _column(x: Meta) -> Meta:
 
 
 # -- of the scores of a row ------------------------------------------------------------------------
-def _margins(xp: Any, x: Any, label: Any) -> Any:
+def _margins(xp, x, label) -> Any:
     return x - xp.take_along_axis(x, label.reshape(-1, 1), 1)
 
 
-def _bpr_loss(xp: Any, x: Any, label: Any, y: Any) -> None:
+def _bpr_loss(xp, x, label, y) -> None:
     """Mean over the other classes of log(1 + exp(x_j - x_label)) (Hidasi et al., 2016)."""
     terms = _softplus(xp, _margins(xp, x, label))
     put_along(xp, terms, label.reshape(-1, 1), 0, 1)
     y[...] = (terms.sum(1) / (x.shape[1] - 1)).reshape(y.shape)
 
 
-def _bpr_loss_grad(xp: Any, x: Any, label: Any, dy: Any, dx: Any) -> None:
+def _bpr_loss_grad(xp, x, label, dy, dx) -> None:
     slope = _sigmoid(xp, _margins(xp, x, label))
     labels = label.reshape(-1, 1)
     put_along(xp, slope, labels, 0, 1)
@@ -73,14 +73,12 @@ define_with_grad(
 
 
 # -- of two scores ---------------------------------------------------------------------------------
-def _rank_loss(xp: Any, label: Any, left: Any, right: Any, out: Any) -> None:
+def _rank_loss(xp, label, left, right, out) -> None:
     """out = log(1 + exp(left - right)) - label (left - right) (RankNet, Burges et al., 2005)."""
     out[...] = _softplus(xp, left - right) - label * (left - right)
 
 
-def _rank_loss_grad(
-    xp: Any, label: Any, left: Any, right: Any, dout: Any, dleft: Any, dright: Any
-) -> None:
+def _rank_loss_grad(xp, label, left, right, dout, dleft, dright) -> None:
     slope = dout * (_sigmoid(xp, left - right) - label)
     if dleft is not None:
         dleft[...] = slope
@@ -99,9 +97,7 @@ define_with_grad(
 )
 
 
-def _margin_rank_loss(
-    xp: Any, x1: Any, x2: Any, label: Any, activated: Any, out: Any, margin: float
-) -> None:
+def _margin_rank_loss(xp, x1, x2, label, activated, out, margin: float) -> None:
     """out = max(0, margin - label (x1 - x2))."""
     raw = margin - label * (x1 - x2)
     if activated is not None:
@@ -109,9 +105,7 @@ def _margin_rank_loss(
     out[...] = xp.maximum(raw, 0)
 
 
-def _margin_rank_loss_grad(
-    xp: Any, label: Any, activated: Any, dout: Any, dx1: Any, dx2: Any, margin: float
-) -> None:
+def _margin_rank_loss_grad(xp, label, activated, dout, dx1, dx2, margin: float) -> None:
     slope = dout * activated * label
     if dx1 is not None:
         dx1[...] = -slope
@@ -134,16 +128,7 @@ define_with_grad(
 
 # -- center_loss: distances from learned centers of classes ----------------------------------------
 def _center_loss(
-    xp: Any,
-    x: Any,
-    label: Any,
-    centers: Any,
-    rate: Any,
-    centers_out: Any,
-    difference: Any,
-    loss: Any,
-    cluster_num: int,
-    need_update: bool,
+    xp, x, label, centers, rate, centers_out, difference, loss, cluster_num: int, need_update: bool
 ) -> None:
     """loss = |x - its center|^2 / 2; centers move towards their rows (Wen et al., 2016)."""
     classes = label.reshape(-1)
@@ -161,9 +146,7 @@ def _center_loss(
         centers_out += rate.reshape(()) * moves / counts
 
 
-def _center_loss_grad(
-    xp: Any, difference: Any, dloss: Any, dx: Any, cluster_num: int, need_update: bool
-) -> None:
+def _center_loss_grad(xp, difference, dloss, dx, cluster_num: int, need_update: bool) -> None:
     xp.multiply(difference, dloss, out=dx)
 
 
@@ -189,12 +172,7 @@ define_with_grad(
 
 # -- clicks and what a teacher says of them --------------------------------------------------------
 def _teacher_student(
-    xp: Any,
-    x: Any,
-    label: Any,
-    y: Any,
-    soft_max_up_bound: float,
-    soft_max_lower_bound: float,
+    xp, x, label, y, soft_max_up_bound: float, soft_max_lower_bound: float
 ) -> None:
     """The cross entropy with the click, plus that with the teacher's value z if there is one.
 
@@ -208,13 +186,7 @@ def _teacher_student(
 
 
 def _teacher_student_grad(
-    xp: Any,
-    x: Any,
-    label: Any,
-    dy: Any,
-    dx: Any,
-    soft_max_up_bound: float,
-    soft_max_lower_bound: float,
+    xp, x, label, dy, dx, soft_max_up_bound: float, soft_max_lower_bound: float
 ) -> None:
     chance = _sigmoid(xp, xp.clip(x, soft_max_lower_bound, soft_max_up_bound))
     untaught = xp.where(label < -1, -chance, 1 - chance)
@@ -235,7 +207,7 @@ define_with_grad(
 )
 
 
-def _cvm(xp: Any, x: Any, cvm: Any, y: Any, use_cvm: bool) -> None:
+def _cvm(xp, x, cvm, y, use_cvm: bool) -> None:
     """Shows and clicks, the first two columns, become log(shows + 1) and log of the click rate."""
     if not use_cvm:
         y[...] = x[:, 2:]
@@ -245,7 +217,7 @@ def _cvm(xp: Any, x: Any, cvm: Any, y: Any, use_cvm: bool) -> None:
     y[:, 1] = xp.log(x[:, 1] + 1) - y[:, 0]
 
 
-def _cvm_grad(xp: Any, x: Any, cvm: Any, dy: Any, dx: Any, use_cvm: bool) -> None:
+def _cvm_grad(xp, x, cvm, dy, dx, use_cvm: bool) -> None:
     """Shows and clicks themselves go back, as Fluid has it: tables count with them."""
     dx[:, :2] = cvm
     dx[:, 2:] = dy[:, 2:] if use_cvm else dy
@@ -273,7 +245,7 @@ def _kldiv_infer(x: Meta, target: Meta, reduction: str) -> Meta:
     return same(x) if reduction == "none" else Meta((1,), x.dtype)
 
 
-def _kldiv(xp: Any, x: Any, target: Any, loss: Any, reduction: str) -> None:
+def _kldiv(xp, x, target, loss, reduction: str) -> None:
     """target (log(target) - x), where x is the logarithm of what is to be like the target."""
     positive = target > 0
     each = xp.where(positive, target * (xp.log(xp.where(positive, target, 1)) - x), 0)
@@ -283,7 +255,7 @@ def _kldiv(xp: Any, x: Any, target: Any, loss: Any, reduction: str) -> None:
         loss[...] = each.sum() / {"mean": each.size, "sum": 1, "batchmean": len(x)}[reduction]
 
 
-def _kldiv_grad(xp: Any, x: Any, target: Any, dloss: Any, dx: Any, reduction: str) -> None:
+def _kldiv_grad(xp, x, target, dloss, dx, reduction: str) -> None:
     share = {"mean": x.size, "batchmean": len(x)}.get(reduction, 1)
     dx[...] = -xp.maximum(target, 0) * dloss / share
 
@@ -312,9 +284,7 @@ define_with_grad(
 
 
 # -- sigmoid_focal_loss: cross entropy of each class that counts hard examples more ----------------
-def _focal_parts(
-    xp: Any, x: Any, label: Any, count: Any, gamma: float, alpha: float
-) -> tuple[Any, Any, Any, Any]:
+def _focal_parts(xp, x, label, count, gamma: float, alpha: float) -> tuple[Any, Any, Any, Any]:
     """Return the probability, its falling logarithm, and weights of both kinds of classes."""
     classes = xp.arange(1, x.shape[1] + 1)
     foreground = xp.maximum(count.reshape(()), 1)
@@ -323,23 +293,14 @@ def _focal_parts(
     return _sigmoid(xp, x), -_softplus(xp, x), hit, given * ((1 - alpha) / foreground)
 
 
-def _focal(xp: Any, x: Any, label: Any, count: Any, out: Any, gamma: float, alpha: float) -> None:
+def _focal(xp, x, label, count, out, gamma: float, alpha: float) -> None:
     """Lin et al., 2017; label 0 is the background, -1 does not count."""
     p, log_miss, hit, miss = _focal_parts(xp, x, label, count, gamma, alpha)
     log_hit = -_softplus(xp, -x)
     out[...] = -(hit * (1 - p) ** gamma * log_hit + miss * p**gamma * log_miss)
 
 
-def _focal_grad(
-    xp: Any,
-    x: Any,
-    label: Any,
-    count: Any,
-    dout: Any,
-    dx: Any,
-    gamma: float,
-    alpha: float,
-) -> None:
+def _focal_grad(xp, x, label, count, dout, dx, gamma: float, alpha: float) -> None:
     p, log_miss, hit, miss = _focal_parts(xp, x, label, count, gamma, alpha)
     log_hit = -_softplus(xp, -x)
     up = hit * (1 - p) ** gamma * (1 - p - gamma * p * log_hit)

@@ -25,9 +25,7 @@ _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flag
 _STRIDED = {**_SLICE, "strides": ()}
 
 
-def slices(
-    rank: int, axes: Sequence[int], starts: Any, ends: Any, strides: Any = ()
-) -> tuple[slice, ...]:
+def slices(rank: int, axes: Sequence[int], starts, ends, strides=()) -> tuple[slice, ...]:
     """Return what takes a part of a value of ``rank`` dimensions."""
     strides = strides or [1] * len(axes)
     if not len(axes) == len(starts) == len(ends) == len(strides) or 0 in strides:
@@ -47,12 +45,12 @@ def _slice_infer(
     ends_tensor: Meta | None,
     starts_list: Sequence[Meta],
     ends_list: Sequence[Meta],
-    axes: Any,
-    starts: Any,
-    ends: Any,
-    decrease_axis: Any,
-    infer_flags: Any,
-    strides: Any = (),
+    axes,
+    starts,
+    ends,
+    decrease_axis,
+    infer_flags,
+    strides=(),
 ) -> Meta:
     begins = _known_numbers(starts, starts_tensor, starts_list, len(axes), infer_flags)
     limits = _known_numbers(ends, ends_tensor, ends_list, len(axes), infer_flags)
@@ -93,18 +91,18 @@ def _known_numbers(
     return [of.numbers[0] if of.numbers else n for of, n in zip(listed, certain)]
 
 
-def _numbers(given: Sequence[int], tensor: Any, listed: Sequence[Any]) -> list[int]:
+def _numbers(given: Sequence[int], tensor, listed: Sequence[Any]) -> list[int]:
     """Return starts or ends as they are in this step."""
     if tensor is not None:
         return [int(number) for number in tensor.reshape(-1)]
     return [int(value.reshape(-1)[0]) for value in listed] if listed else list(given)
 
 
-def _part_of(axes: Any, starts: Any, ends: Any, strides: Any, values: Any) -> Callable[[Any], Any]:
+def _part_of(axes, starts, ends, strides, values) -> Callable[[Any], Any]:
     """Return what takes the part of an array; ``values``: starts and ends that are in values."""
     starts_tensor, ends_tensor, starts_list, ends_list = values
 
-    def part(array: Any) -> Any:
+    def part(array) -> Any:
         begins = _numbers(starts, starts_tensor, starts_list)
         limits = _numbers(ends, ends_tensor, ends_list)
         return array[slices(array.ndim, axes, begins, limits, strides)]
@@ -112,20 +110,11 @@ def _part_of(axes: Any, starts: Any, ends: Any, strides: Any, values: Any) -> Ca
     return part
 
 
-def _are_fixed(values: Any) -> bool:
+def _are_fixed(values) -> bool:
     return all(value is None or (isinstance(value, list) and not value) for value in values)
 
 
-def _slice_bind(
-    xp: Any,
-    x: Any,
-    *operands: Any,
-    axes: Any,
-    starts: Any,
-    ends: Any,
-    strides: Any = (),
-    **_: Any,
-) -> Callable[[], Any]:
+def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Callable[[], Any]:
     *values, out = operands
     part_of = _part_of(axes, starts, ends, strides, values)
 
@@ -139,16 +128,7 @@ def _slice_bind(
     return functools.partial(xp.copyto, out.reshape(part.shape), part)
 
 
-def _slice_grad_bind(
-    xp: Any,
-    x: Any,
-    *operands: Any,
-    axes: Any,
-    starts: Any,
-    ends: Any,
-    strides: Any = (),
-    **_: Any,
-) -> Callable[[], Any]:
+def _slice_grad_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Callable[[], Any]:
     *values, dout, dx = operands
     part_of = _part_of(axes, starts, ends, strides, values)
 
@@ -189,7 +169,7 @@ def _reverse_infer(x: Meta, axis: Sequence[int]) -> Meta:
     return same(x)
 
 
-def _reverse_bind(xp: Any, x: Any, out: Any, axis: Sequence[int]) -> Callable[[], Any]:
+def _reverse_bind(xp, x, out, axis: Sequence[int]) -> Callable[[], Any]:
     turned = {resolve_axis(one, x.ndim) for one in axis}
     index = tuple(slice(None, None, -1 if i in turned else None) for i in range(x.ndim))
     return functools.partial(xp.copyto, out, x[index])

@@ -25,7 +25,7 @@ _PATCHES: dict[str, Any] = {
 }
 
 
-def _counts(shape: Sequence[int], kernels: Any, strides: Any, paddings: Any) -> tuple[int, int]:
+def _counts(shape: Sequence[int], kernels, strides, paddings) -> tuple[int, int]:
     """Return how many patches there are down and across; paddings: up, left, down, right."""
     counts = []
     for axis in (0, 1):
@@ -39,7 +39,7 @@ def _counts(shape: Sequence[int], kernels: Any, strides: Any, paddings: Any) -> 
     return counts[0], counts[1]
 
 
-def _patches_infer(x: Meta, kernels: Any, strides: Any, paddings: Any, **_: Any) -> Meta:
+def _patches_infer(x: Meta, kernels, strides, paddings, **_) -> Meta:
     if len(x.shape) != 4:
         raise GraphError(f"im2sequence: X must be [images, channels, height, width]: {x.shape}")
     down, across = _counts(x.shape, kernels, strides, paddings)
@@ -50,7 +50,7 @@ def _patches_infer(x: Meta, kernels: Any, strides: Any, paddings: Any, **_: Any)
     return Meta((lod.rows, width), x.dtype, lod=lod)
 
 
-def _places(shape: Any, kernels: Any, strides: Any, paddings: Any) -> Any:
+def _places(shape, kernels, strides, paddings) -> Any:
     """Yield for each place of a patch: it, and the pixels of padded images that stand there."""
     down, across = _counts(shape, kernels, strides, paddings)
     for i in range(kernels[0]):
@@ -60,21 +60,19 @@ def _places(shape: Any, kernels: Any, strides: Any, paddings: Any) -> Any:
             yield i, j, rows, columns
 
 
-def _in_patches(rows: Any, shape: Any, kernels: Any, strides: Any, paddings: Any) -> Any:
+def _in_patches(rows, shape, kernels, strides, paddings) -> Any:
     counts = _counts(shape, kernels, strides, paddings)
     return rows.reshape(shape[0], *counts, shape[1], *kernels)
 
 
-def _padded(xp: Any, shape: Any, dtype: Any, paddings: Any) -> tuple[Any, Any]:
+def _padded(xp, shape, dtype, paddings) -> tuple[Any, Any]:
     up, left, down, right = paddings
     height, width = shape[2:]
     padded = xp.zeros((*shape[:2], height + up + down, width + left + right), dtype)
     return padded, padded[:, :, up : up + height, left : left + width]
 
 
-def _patches(
-    xp: Any, x: Any, out: Any, kernels: Any, strides: Any, paddings: Any, **_: Any
-) -> None:
+def _patches(xp, x, out, kernels, strides, paddings, **_) -> None:
     padded, inside = _padded(xp, x.shape, x.dtype, paddings)
     inside[...] = x
     patches = _in_patches(out, x.shape, kernels, strides, paddings)
@@ -82,9 +80,7 @@ def _patches(
         patches[..., i, j] = padded[:, :, rows, columns].transpose(0, 2, 3, 1)
 
 
-def _patches_grad(
-    xp: Any, x: Any, dout: Any, dx: Any, kernels: Any, strides: Any, paddings: Any, **_: Any
-) -> None:
+def _patches_grad(xp, x, dout, dx, kernels, strides, paddings, **_) -> None:
     padded, inside = _padded(xp, dx.shape, dx.dtype, paddings)
     patches = _in_patches(dout, dx.shape, kernels, strides, paddings)
     for i, j, rows, columns in _places(dx.shape, kernels, strides, paddings):
@@ -127,7 +123,7 @@ def _parts(lod: Lod, ahead: int) -> tuple[Any, Any]:
     return rows[there], rows[there] + ahead
 
 
-def _ahead_bind(xp: Any, x: Any, filter: Any, out: Any, lods: Lods) -> Call:
+def _ahead_bind(xp, x, filter, out, lods: Lods) -> Call:
     parts = [tuple(map(xp.asarray, _parts(lods[0], k))) for k in range(len(filter))]
 
     def run() -> None:
@@ -138,9 +134,7 @@ def _ahead_bind(xp: Any, x: Any, filter: Any, out: Any, lods: Lods) -> Call:
     return run
 
 
-def _ahead_grad_bind(
-    xp: Any, x: Any, filter: Any, dout: Any, dx: Any, dfilter: Any, lods: Lods
-) -> Call:
+def _ahead_grad_bind(xp, x, filter, dout, dx, dfilter, lods: Lods) -> Call:
     parts = [tuple(map(xp.asarray, _parts(lods[0], k))) for k in range(len(filter))]
 
     def run() -> None:

@@ -29,7 +29,7 @@ class PoolWindows:
         """Return starts and ends [2, windows] of rows and of columns."""
         return tuple(np.array(axis, np.int64).T.copy() for axis in (self.rows, self.columns))  # type: ignore[return-value]
 
-    def weights(self, dtype: Any) -> np.ndarray:
+    def weights(self, dtype) -> np.ndarray:
         """Return what the sum of each window is multiplied by for the mean."""
         (top, bottom), (left, right) = self.bounds()
         sizes = np.multiply.outer(bottom - top, right - left)
@@ -115,7 +115,7 @@ _WINDOWS = {
 _ATTRS = {"pooling_type": "max", "data_format": "NCHW", **_WINDOWS}
 
 
-def _infer(x: Meta, pooling_type: str, data_format: str, **facts: Any) -> Meta:
+def _infer(x: Meta, pooling_type: str, data_format: str, **facts) -> Meta:
     if pooling_type not in ("max", "avg"):
         raise GraphError(f"pooling_type must be 'max' or 'avg', got {pooling_type!r}")
     n, channels, *extents = image_shape(x.shape, data_format, "the input of a pool")
@@ -127,7 +127,7 @@ def _infer(x: Meta, pooling_type: str, data_format: str, **facts: Any) -> Meta:
     return Meta(in_layout(n, channels, *sizes, data_format), x.dtype)
 
 
-def _bound(kernel: str, *arrays: Any) -> Call:
+def _bound(kernel: str, *arrays) -> Call:
     from hpcdist.jit import bound  # numba takes 0.3 s to import
     from hpcdist.ops import pool_kernels
 
@@ -153,7 +153,7 @@ def _sizes(
     return axes[0].windows, axes[1].windows
 
 
-def _bind(xp: Any, x: Any, y: Any, pooling_type: str, data_format: str, **facts: Any) -> Call:
+def _bind(xp, x, y, pooling_type: str, data_format: str, **facts) -> Call:
     x, y = channels_first(x, data_format), channels_first(y, data_format)
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
@@ -174,9 +174,7 @@ def _bind(xp: Any, x: Any, y: Any, pooling_type: str, data_format: str, **facts:
     return run
 
 
-def _grad_bind(
-    xp: Any, x: Any, y: Any, dy: Any, dx: Any, pooling_type: str, data_format: str, **facts: Any
-) -> Call:
+def _grad_bind(xp, x, y, dy, dx, pooling_type: str, data_format: str, **facts) -> Call:
     x, y, dy, dx = (channels_first(array, data_format) for array in (x, y, dy, dx))
     pool = lay_pool(x.shape[2:], pooling_type=pooling_type, **facts)
     if xp is np and pooling_type == "max":
@@ -190,13 +188,13 @@ def _grad_bind(
     return lambda: _to_first_greatest(xp, x, y, dy, dx, taps)
 
 
-def _spread(dx: Any, slopes: Any, taps: Any) -> None:
+def _spread(dx, slopes, taps) -> None:
     dx[...] = 0
     for windows, pixels in taps:
         dx[:, :, pixels[0], pixels[1]] += slopes[:, :, windows[0], windows[1]]
 
 
-def _to_first_greatest(xp: Any, x: Any, y: Any, dy: Any, dx: Any, taps: Any) -> None:
+def _to_first_greatest(xp, x, y, dy, dx, taps) -> None:
     dx[...] = 0
     waiting = xp.ones(y.shape, bool)
     for windows, pixels in taps:
@@ -228,12 +226,12 @@ _INDEX_ATTRS = {
 _FIXED: dict[str, Any] = {"padding_algorithm": "EXPLICIT", "ceil_mode": False, "exclusive": True}
 
 
-def _index_infer(x: Meta, **facts: Any) -> Any:
+def _index_infer(x: Meta, **facts) -> Any:
     out = _infer(x, "max", "NCHW", **facts, **_FIXED)
     return out, Meta(out.shape, "int32")
 
 
-def _index_bind(xp: Any, x: Any, y: Any, index: Any, **facts: Any) -> Call:
+def _index_bind(xp, x, y, index, **facts) -> Call:
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)
     if xp is np:
         return _bound("max_pool_index", x, y, index, *pool.bounds())
@@ -253,7 +251,7 @@ def _index_bind(xp: Any, x: Any, y: Any, index: Any, **facts: Any) -> Call:
     return run
 
 
-def _index_grad_bind(xp: Any, x: Any, index: Any, dy: Any, dx: Any, **facts: Any) -> Call:
+def _index_grad_bind(xp, x, index, dy, dx, **facts) -> Call:
     if xp is np:
         return _bound("max_pool_index_back", index, dy, dx)
     pool = lay_pool(x.shape[2:], pooling_type="max", **facts, **_FIXED)

@@ -31,7 +31,7 @@ def _grid(extents: Sequence[int], steps: Sequence[float], offset: float) -> np.n
     return np.stack(np.meshgrid(columns, rows), -1)[:, :, None]
 
 
-def _write_priors(xp: Any, boxes: Any, variances: Any, made: np.ndarray, spread: Any) -> None:
+def _write_priors(xp, boxes, variances, made: np.ndarray, spread) -> None:
     if boxes is not None:
         boxes[...] = xp.asarray(made.reshape(boxes.shape).astype(boxes.dtype.name))
     if variances is not None:
@@ -86,7 +86,7 @@ def _prior_infer(
     max_sizes: Sequence[float],
     aspect_ratios: Sequence[float],
     flip: bool,
-    **_: Any,
+    **_,
 ) -> Any:
     if max_sizes and len(max_sizes) != len(min_sizes):
         raise GraphError(f"{len(max_sizes)} max_sizes do not fit {len(min_sizes)} min_sizes")
@@ -95,7 +95,7 @@ def _prior_infer(
     return made, made
 
 
-def _steps(x: Any, image: Any, step_w: float, step_h: float) -> tuple[float, float]:
+def _steps(x, image, step_w: float, step_h: float) -> tuple[float, float]:
     """Return rows' and columns' distances: as many as the map has cells, if they are not given."""
     if step_w and step_h:
         return step_h, step_w
@@ -103,11 +103,11 @@ def _steps(x: Any, image: Any, step_w: float, step_h: float) -> tuple[float, flo
 
 
 def _prior_box(
-    xp: Any,
-    x: Any,
-    image: Any,
-    boxes: Any,
-    variances_out: Any,
+    xp,
+    x,
+    image,
+    boxes,
+    variances_out,
     min_sizes: Sequence[float],
     max_sizes: Sequence[float],
     aspect_ratios: Sequence[float],
@@ -143,7 +143,7 @@ def _density_infer(
     densities: Sequence[int],
     fixed_ratios: Sequence[float],
     flatten_to_2d: bool,
-    **_: Any,
+    **_,
 ) -> Any:
     count = sum(d * d for d in densities) * len(fixed_ratios)
     rows, columns = x.shape[2:]
@@ -154,11 +154,11 @@ def _density_infer(
 
 
 def _density_prior_box(
-    xp: Any,
-    x: Any,
-    image: Any,
-    boxes: Any,
-    variances_out: Any,
+    xp,
+    x,
+    image,
+    boxes,
+    variances_out,
     densities: Sequence[int],
     fixed_sizes: Sequence[float],
     fixed_ratios: Sequence[float],
@@ -209,10 +209,10 @@ define(
 
 # -- anchors of Faster R-CNN (Ren et al., 2015) ----------------------------------------------------
 def _anchors(
-    xp: Any,
-    x: Any,
-    anchors: Any,
-    variances_out: Any,
+    xp,
+    x,
+    anchors,
+    variances_out,
     anchor_sizes: Sequence[float],
     aspect_ratios: Sequence[float],
     variances: Sequence[float],
@@ -232,7 +232,7 @@ def _anchors(
     _write_priors(xp, anchors, variances_out, made, variances)
 
 
-def _anchors_infer(x: Meta, anchor_sizes: Any, aspect_ratios: Any, **_: Any) -> Any:
+def _anchors_infer(x: Meta, anchor_sizes, aspect_ratios, **_) -> Any:
     made = Meta((*x.shape[2:], len(anchor_sizes) * len(aspect_ratios), 4), x.dtype)
     return made, made
 

@@ -13,11 +13,11 @@ from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 
 
 def _bind(
-    xp: Any,
-    param: Any,
-    grad: Any,
-    rate: Any,
-    out: Any,
+    xp,
+    param,
+    grad,
+    rate,
+    out,
     clip: float,
     batch_size: float,
     sigma: float,

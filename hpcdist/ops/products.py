@@ -32,7 +32,7 @@ def _bmm_infer(x: Meta, y: Meta) -> Meta:
     return Meta((*x.shape[:2], y.shape[2]), x.dtype)
 
 
-def _bmm_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any) -> None:
+def _bmm_grad(xp, x, y, dout, dx, dy) -> None:
     if dx is not None:
         xp.matmul(dout, y.swapaxes(1, 2), out=dx)
     if dy is not None:
@@ -57,24 +57,13 @@ def _addmm_infer(given: Meta, x: Meta, y: Meta, Alpha: float, Beta: float) -> Me
     return Meta((x.shape[0], y.shape[1]), x.dtype)
 
 
-def _addmm(xp: Any, given: Any, x: Any, y: Any, out: Any, Alpha: float, Beta: float) -> None:
+def _addmm(xp, given, x, y, out, Alpha: float, Beta: float) -> None:
     """out = Beta Input + Alpha X Y."""
     xp.matmul(x, y, out=out)
     out[...] = Alpha * out + Beta * given
 
 
-def _addmm_grad(
-    xp: Any,
-    given: Any,
-    x: Any,
-    y: Any,
-    dout: Any,
-    dgiven: Any,
-    dx: Any,
-    dy: Any,
-    Alpha: float,
-    Beta: float,
-) -> None:
+def _addmm_grad(xp, given, x, y, dout, dgiven, dx, dy, Alpha: float, Beta: float) -> None:
     if dgiven is not None:
         axes = tuple(i for i in range(2) if dgiven.shape[i] != dout.shape[i])
         dgiven[...] = Beta * (dout.sum(axes, keepdims=True) if axes else dout)
@@ -105,11 +94,11 @@ def _dot_infer(x: Meta, y: Meta) -> Meta:
     return Meta((*x.shape[:-1], 1) if len(x.shape) > 1 else (1,), x.dtype)
 
 
-def _dot(xp: Any, x: Any, y: Any, out: Any) -> None:
+def _dot(xp, x, y, out) -> None:
     (x * y).sum(-1, keepdims=True, out=out)
 
 
-def _dot_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any) -> None:
+def _dot_grad(xp, x, y, dout, dx, dy) -> None:
     if dx is not None:
         xp.multiply(dout, y, out=dx)
     if dy is not None:
@@ -147,11 +136,11 @@ def _cross_infer(x: Meta, y: Meta, dim: int) -> Meta:
     return same(x)
 
 
-def _cross(xp: Any, x: Any, y: Any, out: Any, dim: int) -> None:
+def _cross(xp, x, y, out, dim: int) -> None:
     out[...] = xp.cross(x, y, axis=cross_axis(x.shape, dim))
 
 
-def _cross_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any, dim: int) -> None:
+def _cross_grad(xp, x, y, dout, dx, dy, dim: int) -> None:
     axis = cross_axis(x.shape, dim)
     if dx is not None:
         dx[...] = xp.cross(y, dout, axis=axis)
@@ -176,7 +165,7 @@ define_with_grad(
 )
 
 
-def _paired(x: Any, y: Any) -> tuple[Any, Any, int]:
+def _paired(x, y) -> tuple[Any, Any, int]:
     """Give both as many dimensions, and put them in turn: those of x, then those of y."""
     rank = max(x.ndim, y.ndim)
     wide = (1,) * (rank - x.ndim) + x.shape, (1,) * (rank - y.ndim) + y.shape
@@ -190,12 +179,12 @@ def _kron_infer(x: Meta, y: Meta) -> Meta:
     return Meta(tuple(-1 if -1 in pair else math.prod(pair) for pair in zip(*wide)), x.dtype)
 
 
-def _kron(xp: Any, x: Any, y: Any, out: Any) -> None:
+def _kron(xp, x, y, out) -> None:
     a, b, _ = _paired(x, y)
     out[...] = (a * b).reshape(out.shape)
 
 
-def _kron_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any) -> None:
+def _kron_grad(xp, x, y, dout, dx, dy) -> None:
     a, b, rank = _paired(x, y)
     pieces = dout.reshape([max(pair) for pair in zip(a.shape, b.shape)])
     if dx is not None:
@@ -230,25 +219,14 @@ def _bilinear_infer(x: Meta, y: Meta, weight: Meta, bias: Meta | None) -> Meta:
     return Meta((x.shape[0], weight.shape[0]), x.dtype)
 
 
-def _bilinear(xp: Any, x: Any, y: Any, weight: Any, bias: Any, out: Any) -> None:
+def _bilinear(xp, x, y, weight, bias, out) -> None:
     """out[n, k] = x[n] W[k] y[n] + bias[k]."""
     out[...] = xp.einsum("ni,kij,nj->nk", x, weight, y, optimize=True)
     if bias is not None:
         out += bias.reshape(1, -1)
 
 
-def _bilinear_grad(
-    xp: Any,
-    x: Any,
-    y: Any,
-    weight: Any,
-    bias: Any,
-    dout: Any,
-    dx: Any,
-    dy: Any,
-    dweight: Any,
-    dbias: Any,
-) -> None:
+def _bilinear_grad(xp, x, y, weight, bias, dout, dx, dy, dweight, dbias) -> None:
     if dx is not None:
         dx[...] = xp.einsum("nk,kij,nj->ni", dout, weight, y, optimize=True)
     if dy is not None:
@@ -274,17 +252,17 @@ define_with_grad(
 )
 
 
-def _flow(x: Any) -> Any:
+def _flow(x) -> Any:
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
-def _fsp(xp: Any, x: Any, y: Any, out: Any) -> None:
+def _fsp(xp, x, y, out) -> None:
     """Mean product of channels over pixels: the flow of a solution procedure (Yim et al., 2017)."""
     xp.matmul(_flow(x), _flow(y).swapaxes(1, 2), out=out)
     out /= math.prod(x.shape[2:])
 
 
-def _fsp_grad(xp: Any, x: Any, y: Any, dout: Any, dx: Any, dy: Any) -> None:
+def _fsp_grad(xp, x, y, dout, dx, dy) -> None:
     share = dout / math.prod(x.shape[2:])
     if dx is not None:
         dx[...] = xp.matmul(share, _flow(y)).reshape(dx.shape)

@@ -27,7 +27,7 @@ Sample = Callable[[Any, int], Any]  # so many of these at most
 def _sampler(draws: Draws, use_random: bool) -> Sample:
     """Return what leaves so many of places; at random, or the first ones."""
 
-    def sample(places: Any, count: int) -> Any:
+    def sample(places, count: int) -> Any:
         count = max(count, 0)
         if len(places) <= count or not use_random:
             return places[:count]
@@ -37,7 +37,7 @@ def _sampler(draws: Draws, use_random: bool) -> Sample:
     return sample
 
 
-def deltas_of(boxes: Any, targets: Any) -> Any:
+def deltas_of(boxes, targets) -> Any:
     """Return how far targets are from boxes, in sizes of these, and how much larger; in pixels."""
     size, wanted = (b[:, 2:] - b[:, :2] + 1 for b in (boxes, targets))
     apart = targets[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
@@ -46,7 +46,7 @@ def deltas_of(boxes: Any, targets: Any) -> Any:
 
 # -- anchors: rpn_target_assign (Ren et al., 2015), retinanet_target_assign (Lin et al., 2017) -----
 def _anchors_of(
-    alike: Any, positive: float, negative: float, count: int, fraction: float, sample: Sample
+    alike, positive: float, negative: float, count: int, fraction: float, sample: Sample
 ) -> tuple[Any, Any, Any, Any]:
     """Return anchors with objects, without, to be fitted, and how each of the last counts.
 
@@ -126,7 +126,7 @@ def _rpn(
     )
 
 
-def _assign_infer(anchors: Meta, *_: Meta, **__: Any) -> Any:
+def _assign_infer(anchors: Meta, *_: Meta, **__) -> Any:
     index, fit = Meta((-1,), "int32"), Meta((-1, 4), anchors.dtype)
     return index, index, fit, Meta((-1, 1), "int32"), fit
 
@@ -209,7 +209,7 @@ def _region_labels(
     fg_thresh: float,
     bg_thresh_hi: float,
     bg_thresh_lo: float,
-    bbox_reg_weights: Any,
+    bbox_reg_weights,
     class_nums: int,
     use_random: bool,
     is_cls_agnostic: bool,
@@ -266,7 +266,7 @@ def _region_labels(
     )
 
 
-def _labels_infer(regions: Meta, *_: Meta, class_nums: int, **__: Any) -> Any:
+def _labels_infer(regions: Meta, *_: Meta, class_nums: int, **__) -> Any:
     lod, wide = Lod(1), Meta((-1, 4 * class_nums), regions.dtype, lod=Lod(1))
     labels = Meta((-1, 1), "int32", lod=lod)
     return Meta((-1, 4), regions.dtype, lod=lod), labels, wide, wide, wide

@@ -40,14 +40,14 @@ def same_counts(type: str, what: str, **counts: int) -> None:
         raise FeedError(f"{type}: expected as many {what} in each, got {told}")
 
 
-def joined(parts: Sequence[Any], width: int, dtype: Any) -> Value:
+def joined(parts: Sequence[Any], width: int, dtype) -> Value:
     """Return rows of images one after another, in sequences."""
     lod = Lod.of_lengths([[len(part) for part in parts]])
     flat = [np.asarray(part, dtype).reshape(-1, width) for part in parts]
     return Value(np.concatenate([np.zeros((0, width), dtype), *flat]), lod)
 
 
-def kept_apart(boxes: Any, threshold: float, eta: float, normalized: bool, most: int = -1) -> Any:
+def kept_apart(boxes, threshold: float, eta: float, normalized: bool, most: int = -1) -> Any:
     """Return the places of the boxes, the best first, that no better one covers."""
     from hpcdist.ops.nms_kernels import keep_apart
 
@@ -56,7 +56,7 @@ def kept_apart(boxes: Any, threshold: float, eta: float, normalized: bool, most:
     return kept[: keep_apart(np.ascontiguousarray(boxes), threshold, eta, more, most, kept)]
 
 
-def decoded(anchors: Any, deltas: Any) -> Any:
+def decoded(anchors, deltas) -> Any:
     """Return boxes that lie, and are as large, as ``deltas`` say of anchors; all in pixels."""
     size = anchors[..., 2:] - anchors[..., :2] + 1
     center = anchors[..., :2] + size / 2 + deltas[..., :2] * size
@@ -107,7 +107,7 @@ def _proposals(
 
 
 def _proposals_infer(
-    scores: Meta, deltas: Meta, info: Meta, anchors: Meta, variances: Meta, **_: Any
+    scores: Meta, deltas: Meta, info: Meta, anchors: Meta, variances: Meta, **_
 ) -> Any:
     if deltas.shape[1] != 4 * scores.shape[1]:
         raise GraphError(f"{scores.shape[1]} anchors need 4 deltas each, got {deltas.shape[1]}")
@@ -202,16 +202,7 @@ define(
 
 
 # -- box_decoder_and_assign: a box for each class, and that of the class that is likeliest ---------
-def _decoded_and_assigned(
-    xp: Any,
-    prior: Any,
-    spread: Any,
-    target: Any,
-    score: Any,
-    boxes: Any,
-    chosen: Any,
-    box_clip: float,
-) -> None:
+def _decoded_and_assigned(xp, prior, spread, target, score, boxes, chosen, box_clip: float) -> None:
     """Class 0 is the background: it is not chosen."""
     rows, classes = score.shape
     size = (prior[:, 2:4] - prior[:, :2] + 1)[:, None]

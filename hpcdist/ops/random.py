@@ -44,22 +44,22 @@ def jump(state: int, steps: int) -> int:
     return state * pow(MULTIPLIER, steps, MODULUS) % MODULUS
 
 
-def _infer(tensor: Any, listed: Any, shape: Any, dtype: str, **_: Any) -> Meta:
+def _infer(tensor, listed, shape, dtype: str, **_) -> Meta:
     return Meta(shape_given(shape, tensor, listed), dtype)
 
 
 def _bind(
     draw: Callable[..., np.ndarray],
-    xp: Any,
-    tensor: Any,
-    listed: Any,
-    out: Any,
+    xp,
+    tensor,
+    listed,
+    out,
     seed: int,
     stream: str,
     offset: int,
     full_size: int,
     state: Draws,
-    **a: Any,
+    **a,
 ) -> Callable[[], Any]:
     if not (seed or stream or full_size):
         return _bind_unseeded(draw, out, None, state, a)
@@ -68,7 +68,7 @@ def _bind(
 
 
 def _bind_unseeded(
-    draw: Callable[..., np.ndarray], out: Any, rows: Any, draws: Draws, attrs: Any
+    draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs
 ) -> Callable[[], Any]:
     """Return what draws other values in every run, those of the ``rows`` that are here."""
     from hpcdist.ops import random_kernels
@@ -87,14 +87,7 @@ def _bind_unseeded(
 
 
 def _bind_like(
-    draw: Callable[..., np.ndarray],
-    xp: Any,
-    like: Any,
-    rows: Any,
-    out: Any,
-    seed: int,
-    state: Draws,
-    **a: Any,
+    draw: Callable[..., np.ndarray], xp, like, rows, out, seed: int, state: Draws, **a
 ) -> Callable[[], Any]:
     if not seed:
         return _bind_unseeded(draw, out, rows, state, a)
@@ -102,14 +95,14 @@ def _bind_like(
     return functools.partial(_fill, out, lambda size: draw(start, part.skipped(), size, **a))
 
 
-def _fill(out: Any, drawn: Callable[[int], np.ndarray]) -> None:
+def _fill(out, drawn: Callable[[int], np.ndarray]) -> None:
     host = out if isinstance(out, np.ndarray) else np.empty(out.shape, out.dtype)
     host[...] = drawn(host.size).reshape(host.shape)
     if host is not out:
         upload(out, host)
 
 
-def uniform(state: int, offset: int, size: int, min: float, max: float, **_: Any) -> np.ndarray:
+def uniform(state: int, offset: int, size: int, min: float, max: float, **_) -> np.ndarray:
     """Draw float32 values from [min, max]; ``offset`` values are skipped first."""
     from hpcdist.ops import random_kernels
 
@@ -118,7 +111,7 @@ def uniform(state: int, offset: int, size: int, min: float, max: float, **_: Any
     return out
 
 
-def normal(state: int, offset: int, size: int, mean: float, std: float, **_: Any) -> np.ndarray:
+def normal(state: int, offset: int, size: int, mean: float, std: float, **_) -> np.ndarray:
     """Draw normal float32 values. How far to skip depends on the values: it starts at the first."""
     from hpcdist.ops import random_kernels
 
@@ -128,7 +121,7 @@ def normal(state: int, offset: int, size: int, mean: float, std: float, **_: Any
 
 
 def truncated_normal(
-    state: int, offset: int, size: int, mean: float, std: float, **_: Any
+    state: int, offset: int, size: int, mean: float, std: float, **_
 ) -> np.ndarray:
     """Draw normal float32 values within two standard deviations."""
     from hpcdist.ops import random_kernels

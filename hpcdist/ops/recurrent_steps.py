@@ -90,7 +90,7 @@ class Steps:
         return Steps(index, np.array([0, rows]), index, index)
 
 
-def by_place(what: str, steps: Steps, first: Array, values: Array, width: int, dtype: Any) -> Array:
+def by_place(what: str, steps: Steps, first: Array, values: Array, width: int, dtype) -> Array:
     """Return scratch memory for values by place, filled if ``values`` by row are given.
 
     Initial states, or 0, stand before them.
@@ -112,6 +112,6 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(shape) == len(wanted) and all(-1 in (a, b) or a == b for a, b in zip(shape, wanted))
 
 
-def like_forward(x: Meta, *others: Any) -> tuple[Any, ...]:
+def like_forward(x: Meta, *others) -> tuple[Any, ...]:
     """Shapes of gradients: as the forward operands, the first of which is in sequences."""
     return (rowwise(x, x.lod), *(m and Meta(m.shape, m.dtype) for m in others))

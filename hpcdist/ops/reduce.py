@@ -18,7 +18,7 @@ from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
 _ONE_DOT = 4096  # elements; sums of more are exacter in pairs
 
 
-def _mean_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+def _mean_bind(xp, x, out) -> Callable[[], Any]:
     flat, scalar = x.reshape(-1), out.reshape(())
     if flat.size <= _ONE_DOT:
         # A loss per row of a batch: one call instead of two, and it costs a third.
@@ -32,7 +32,7 @@ def _mean_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
     )
 
 
-def _mean_grad_bind(xp: Any, x: Any, dout: Any, dx: Any) -> Callable[[], Any]:
+def _mean_grad_bind(xp, x, dout, dx) -> Callable[[], Any]:
     """dx = dout / the number of elements."""
     share = xp.full((), 1 / x.size, x.dtype)
     return functools.partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
@@ -83,9 +83,7 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bind(method: str) -> Callable[..., Callable[[], Any]]:
-    def bind(
-        xp: Any, x: Any, out: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-    ) -> Callable[[], Any]:
+    def bind(xp, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Callable[[], Any]:
         axes = reduced_axes(x.ndim, dim, reduce_all)
         target = out.reshape(kept_shape(x.shape, axes))
         reduce = functools.partial(getattr(x, method), axis=axes, keepdims=True)
@@ -97,7 +95,7 @@ def _bind(method: str) -> Callable[..., Callable[[], Any]]:
 
 
 def _sum_grad_bind(
-    xp: Any, x: Any, dout: Any, dx: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
+    xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
 ) -> Callable[[], Any]:
     """dx = dout, for every element that was added."""
     axes = reduced_axes(x.ndim, dim, reduce_all)
@@ -105,7 +103,7 @@ def _sum_grad_bind(
 
 
 def _mean_of_dims_grad_bind(
-    xp: Any, x: Any, dout: Any, dx: Any, dim: Sequence[int], keep_dim: bool, reduce_all: bool
+    xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
 ) -> Callable[[], Any]:
     axes = reduced_axes(x.ndim, dim, reduce_all)
     kept = dout.reshape(kept_shape(x.shape, axes))
@@ -113,14 +111,7 @@ def _mean_of_dims_grad_bind(
 
 
 def _chosen_grad_bind(
-    xp: Any,
-    x: Any,
-    out: Any,
-    dout: Any,
-    dx: Any,
-    dim: Sequence[int],
-    keep_dim: bool,
-    reduce_all: bool,
+    xp, x, out, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
 ) -> Callable[[], Any]:
     """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
     kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
@@ -134,14 +125,7 @@ def _chosen_grad_bind(
 
 
 def _prod_grad_bind(
-    xp: Any,
-    x: Any,
-    out: Any,
-    dout: Any,
-    dx: Any,
-    dim: Sequence[int],
-    keep_dim: bool,
-    reduce_all: bool,
+    xp, x, out, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
 ) -> Callable[[], Any]:
     """dx = dout times the product of the other elements."""
     kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
@@ -183,7 +167,7 @@ def _arg_infer(x: Meta, axis: int, keepdims: bool, dtype: str) -> Meta:
 
 
 def _arg_bind(method: str) -> Callable[..., Callable[[], Any]]:
-    def bind(xp: Any, x: Any, out: Any, axis: int, keepdims: bool, dtype: str) -> Callable[[], Any]:
+    def bind(xp, x, out, axis: int, keepdims: bool, dtype: str) -> Callable[[], Any]:
         axis = resolve_axis(axis, x.ndim)
         target = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
 

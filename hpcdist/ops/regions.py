@@ -13,7 +13,7 @@ from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.volumes import sampled
 
 
-def owners_of(x: Any, rois: Any, lods: Sequence[Any], counts: Any = None) -> list[int]:
+def owners_of(x, rois, lods: Sequence[Any], counts=None) -> list[int]:
     """Return the image that each region belongs to, by ``counts`` or the sequences of the regions.
 
     FeedError if those are not as many as the images, or counts not as many as the regions.
@@ -30,16 +30,16 @@ def owners_of(x: Any, rois: Any, lods: Sequence[Any], counts: Any = None) -> lis
     return owners
 
 
-def _counts(offsets: Any) -> Any:
+def _counts(offsets) -> Any:
     """Return how many regions each image has, from where they begin and end; None of None."""
     return None if offsets is None else offsets[1:] - offsets[:-1]
 
 
 def _roi_pool(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    offsets: Any,
+    torch,
+    x,
+    rois,
+    offsets,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
@@ -76,10 +76,10 @@ def _rounded(value: float) -> int:
 
 
 def _roi_align(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    offsets: Any,
+    torch,
+    x,
+    rois,
+    offsets,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
@@ -105,7 +105,7 @@ def _roi_align(
     return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
 
 
-def _clamped(torch: Any, image: Any, y: Any, across: Any) -> Any:
+def _clamped(torch, image, y, across) -> Any:
     """Read an image [C, H, W] between pixels; up to a pixel outside, its edge counts."""
     height, width = image.shape[1:]
     inside = (y >= -1) & (y <= height) & (across >= -1) & (across <= width)
@@ -114,9 +114,9 @@ def _clamped(torch: Any, image: Any, y: Any, across: Any) -> Any:
 
 
 def _psroi_pool(
-    torch: Any,
-    x: Any,
-    rois: Any,
+    torch,
+    x,
+    rois,
     output_channels: int,
     spatial_scale: float,
     pooled_height: int,
@@ -149,7 +149,7 @@ def _bin(i: int, first: float, size: float, extent: int) -> tuple[int, int]:
     return min(max(low, 0), extent), min(max(high, 0), extent)
 
 
-def infer_bins(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_: Any) -> Meta:
+def infer_bins(x: Meta, rois: Meta, pooled_height: int, pooled_width: int, **_) -> Meta:
     return Meta((rois.shape[0], x.shape[1], pooled_height, pooled_width), x.dtype, lod=rois.lod)
 
 
@@ -175,7 +175,7 @@ for _type, _function, _more in (
 
 
 def _psroi_infer(
-    x: Meta, rois: Meta, output_channels: int, pooled_height: int, pooled_width: int, **_: Any
+    x: Meta, rois: Meta, output_channels: int, pooled_height: int, pooled_width: int, **_
 ) -> Meta:
     if x.shape[1] != output_channels * pooled_height * pooled_width:
         raise GraphError(

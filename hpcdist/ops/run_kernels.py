@@ -17,7 +17,7 @@ BLOCK = 128  # threads
 MOST = 2**32 - BLOCK  # elements: a kernel counts its threads in 32 bits
 
 
-def add_runs(xp: Any, rows: Any, order: Any, value: Any, total: Any, spread: bool) -> None:
+def add_runs(xp, rows, order, value, total, spread: bool) -> None:
     """Write into ``total`` [n, width] the sums of ``value[order]`` over runs of equal ``rows`` [n].
 
     ``rows`` is sorted. Every place of a run gets its sum or, without ``spread``, only the first,
@@ -37,7 +37,7 @@ def add_runs(xp: Any, rows: Any, order: Any, value: Any, total: Any, spread: boo
 
 
 @functools.cache
-def _kernel(xp: Any) -> Any:
+def _kernel(xp) -> Any:
     """Return the kernel: a thread for each place and column; those where a run begins add."""
     jit = importlib.import_module("cupyx.jit")
 

@@ -25,12 +25,7 @@ _SL_ATTRS = {
 
 
 def _sl_infer(
-    logits: Meta,
-    labels: Meta,
-    samples: Meta | None,
-    chances: Meta | None,
-    num_samples: int,
-    **_: Any,
+    logits: Meta, labels: Meta, samples: Meta | None, chances: Meta | None, num_samples: int, **_
 ) -> Any:
     rows, trues = labels.shape
     if num_samples > logits.shape[1]:
@@ -54,21 +49,21 @@ def _different(draw: Callable[[], Any], count: int) -> tuple[np.ndarray, int]:
 
 
 def _sl_bind(
-    xp: Any,
-    logits: Any,
-    labels: Any,
-    given: Any,
-    given_chances: Any,
-    samples: Any,
-    chances: Any,
-    sampled: Any,
-    sampled_labels: Any,
+    xp,
+    logits,
+    labels,
+    given,
+    given_chances,
+    samples,
+    chances,
+    sampled,
+    sampled_labels,
     use_customized_samples: bool,
     remove_accidental_hits: bool,
     num_samples: int,
     seed: int,
     state: Draws,
-    **_: Any,
+    **_,
 ) -> Callable[[], Any]:
     classes, trues = logits.shape[1], labels.shape[1]
     part = part_of(np.empty(2 * num_samples + 16), None, None)
@@ -103,7 +98,7 @@ def _sl_bind(
     return run
 
 
-def _sl_grad(xp: Any, logits: Any, samples: Any, dsampled: Any, dlogits: Any, **_: Any) -> None:
+def _sl_grad(xp, logits, samples, dsampled, dlogits, **_) -> None:
     dlogits.fill(0)
     xp.add.at(dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
 

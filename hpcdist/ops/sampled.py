@@ -20,7 +20,7 @@ UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
 FAR = 1e20  # what is taken from the score of a sample that is a label by accident
 
 
-def chance(xp: Any, classes: Any, count: int, sampler: int, chances: Any) -> Any:
+def chance(xp, classes, count: int, sampler: int, chances) -> Any:
     """Return with which probability a sampler draws each of these classes."""
     if sampler == UNIFORM:
         return xp.full(classes.shape, 1 / count)
@@ -29,7 +29,7 @@ def chance(xp: Any, classes: Any, count: int, sampler: int, chances: Any) -> Any
     return chances[classes]
 
 
-def log_uniform(xp: Any, words: Any, count: int, modulus: int) -> Any:
+def log_uniform(xp, words, count: int, modulus: int) -> Any:
     drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
     return drawn % modulus
 
@@ -59,11 +59,11 @@ def _nce_infer(
     x: Meta,
     label: Meta,
     weight: Meta,
-    *others: Any,
+    *others,
     num_total_classes: int,
     num_neg_samples: int,
     custom_neg_classes: Sequence[int],
-    **_: Any,
+    **_,
 ) -> Any:
     shape = (x.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples))
     looked_up = others[-1] is not None  # classes, and weights of these
@@ -76,19 +76,19 @@ def _nce_infer(
 
 
 def _drawing(
-    xp: Any,
-    label: Any,
-    alias: Any,
-    alias_chances: Any,
-    rows: Any,
-    classes: Any,
+    xp,
+    label,
+    alias,
+    alias_chances,
+    rows,
+    classes,
     num_total_classes: int,
     seed: int,
     sampler: int,
     custom_neg_classes: Sequence[int],
     state: Draws,
     stream: str = "",
-    **_: Any,
+    **_,
 ) -> Callable[[], None]:
     """Return what fills ``classes``: each row's labels, and after them what is drawn."""
     trues = label.reshape(len(classes), -1)
@@ -118,23 +118,23 @@ def _drawing(
 
 
 def _nce_bind(
-    xp: Any,
-    x: Any,
-    label: Any,
-    weight: Any,
-    bias: Any,
-    sample_weight: Any,
-    chances: Any,
-    alias: Any,
-    alias_chances: Any,
-    rows: Any,
-    given: Any,
-    cost: Any,
-    activations: Any,
-    classes: Any,
+    xp,
+    x,
+    label,
+    weight,
+    bias,
+    sample_weight,
+    chances,
+    alias,
+    alias_chances,
+    rows,
+    given,
+    cost,
+    activations,
+    classes,
     num_total_classes: int,
     sampler: int,
-    **attrs: Any,
+    **attrs,
 ) -> Callable[[], Any]:
     many = label.reshape(len(x), -1).shape[1]
     attrs |= {"num_total_classes": num_total_classes, "sampler": sampler}
@@ -159,18 +159,16 @@ def _nce_bind(
     return run
 
 
-def of_classes(table: Any, classes: Any) -> Any:
+def of_classes(table, classes) -> Any:
     """Return a table's rows of classes [n, k]; one of three dimensions has been looked up."""
     return table if table.ndim == 3 else table.reshape(len(table), -1)[classes]
 
 
-def _noise(xp: Any, classes: Any, many: int, count: int, sampler: int, chances: Any) -> Any:
+def _noise(xp, classes, many: int, count: int, sampler: int, chances) -> Any:
     return (classes.shape[1] - many) * chance(xp, classes, count, sampler, chances)
 
 
-def _nce_slopes(
-    xp: Any, label: Any, activations: Any, classes: Any, noise: Any, weight: Any, dcost: Any
-) -> Any:
+def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Any:
     many = label.reshape(len(activations), -1).shape[1]
     share = activations / (activations + noise)
     slopes = share * (1 - activations)
@@ -180,7 +178,7 @@ def _nce_slopes(
 
 
 def _nce_grad_infer(
-    x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others: Any, is_sparse: bool, **_: Any
+    x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others, is_sparse: bool, **_
 ) -> Any:
     classes = others[-2]
     wide = table_gradient(weight, classes.size, is_sparse)
@@ -193,7 +191,7 @@ def table_gradient(table: Meta, touched: int, is_sparse: bool) -> Meta:
     return same(table)
 
 
-def write_rows(xp: Any, grad: Any, classes: Any, values: Any) -> None:
+def write_rows(xp, grad, classes, values) -> None:
     """Write rows of a table's gradient: values [..., width] for classes [...]."""
     flat, rows = classes.reshape(-1), values.reshape(classes.size, -1)
     if isinstance(grad, SelectedRows):
@@ -209,7 +207,7 @@ def write_rows(xp: Any, grad: Any, classes: Any, values: Any) -> None:
 def with_rows_of_its_own(kernel: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
 
-    def bind(xp: Any, *arrays: Any, **attrs: Any) -> Callable[[], None]:
+    def bind(xp, *arrays, **attrs) -> Callable[[], None]:
         held = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
         return functools.partial(kernel, xp, *held, **attrs)
 
@@ -217,24 +215,24 @@ def with_rows_of_its_own(kernel: Callable[..., None]) -> Callable[..., Callable[
 
 
 def _nce_grad(
-    xp: Any,
-    x: Any,
-    label: Any,
-    weight: Any,
-    bias: Any,
-    sample_weight: Any,
-    chances: Any,
-    alias: Any,
-    alias_chances: Any,
-    activations: Any,
-    classes: Any,
-    dcost: Any,
-    dx: Any,
-    dweight: Any,
-    dbias: Any,
+    xp,
+    x,
+    label,
+    weight,
+    bias,
+    sample_weight,
+    chances,
+    alias,
+    alias_chances,
+    activations,
+    classes,
+    dcost,
+    dx,
+    dweight,
+    dbias,
     num_total_classes: int,
     sampler: int,
-    **_: Any,
+    **_,
 ) -> None:
     many = label.reshape(len(x), -1).shape[1]
     noise = _noise(xp, classes, many, num_total_classes, sampler, chances)

@@ -21,7 +21,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def scratch(purpose: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
+def scratch(purpose: str, shape: Sequence[int], dtype) -> np.ndarray:
     """Return this thread's memory for a purpose, to be used until the calling operator ends."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     held = _scratch.buffers.get(purpose)

@@ -154,12 +154,12 @@ def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Rul
 
 
 # -- f'' of functions, by X or by Out --------------------------------------------------------------
-def _of_square(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+def _of_square(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """(2 x)' = 2."""
     return [GradOp("scale", {"X": [product]}, {"Out": [to]}, _scaled(2.0))]
 
 
-def _of_sqrt(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+def _of_sqrt(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """(1 / (2 out))' = -1 / (2 out^2)."""
     square = f"{product}@SQUARE"
     return [
@@ -174,13 +174,13 @@ def _of_sqrt(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
     ]
 
 
-def _of_tanh(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+def _of_tanh(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """(1 - out^2)' = -2 out."""
     doubled = f"{product}@DOUBLED"
     return [_double(value, product, doubled), _negated(doubled, to)]
 
 
-def _of_sigmoid(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+def _of_sigmoid(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """(out - out^2)' = 1 - 2 out."""
     doubled = f"{product}@DOUBLED"
     operands = {"X": [product], "Y": [doubled]}
@@ -190,12 +190,12 @@ def _of_sigmoid(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
     ]
 
 
-def _of_exp(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+def _of_exp(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """out' = 1."""
     return [GradOp("assign", {"X": [product]}, {"Out": [to]}, {})]
 
 
-def _of_elu(value: str, product: str, to: str, attrs: Any) -> list[GradOp]:
+def _of_elu(value: str, product: str, to: str, attrs) -> list[GradOp]:
     """alpha exp(x) below 0: the first derivative, less 1 above 0."""
     first, above = f"{product}@FIRST", f"{product}@ABOVE"
     taken = {"X": [value], "Out@GRAD": [product]}

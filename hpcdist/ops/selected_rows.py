@@ -74,7 +74,7 @@ class SelectedRows:
         add_runs(xp, rows, order, flat, total, again)
         return SelectedRows(rows, total.reshape(self.value.shape), self.height)
 
-    def add_to(self, dense: Any) -> None:
+    def add_to(self, dense) -> None:
         """Add the rows to a dense array of the table's shape, in place."""
         totals = self.totals()
         dense[totals.rows] += totals.value
@@ -86,7 +86,7 @@ class SelectedRows:
         return dense
 
 
-def library_of(array: Any) -> Any:
+def library_of(array) -> Any:
     """Return the array library an array belongs to."""
     if isinstance(array, np.ndarray):
         return np
@@ -95,7 +95,7 @@ def library_of(array: Any) -> Any:
     return cupy
 
 
-def _begins(xp: Any, rows: Any) -> Any:
+def _begins(xp, rows) -> Any:
     """Tell of each of the sorted rows whether it is the first of its repeats."""
     first = xp.ones(len(rows), bool)
     xp.not_equal(rows[1:], rows[:-1], out=first[1:])

@@ -40,12 +40,12 @@ def rowwise(meta: Meta, lod: Lod | None = None, rows: int | None = None) -> Meta
     return Meta(shape, meta.dtype, lod=lod)
 
 
-def like_first(x: Meta, *_: Any, **__: Any) -> Meta:
+def like_first(x: Meta, *_, **__) -> Meta:
     """Shape rule of a gradient: as the forward operand, with its sequences."""
     return rowwise(x, x.lod)
 
 
-def loop(xp: Any, name: str, *args: Any) -> Call:
+def loop(xp, name: str, *args) -> Call:
     """Bind a loop over sequences: numba's for the CPU, whole arrays for a GPU."""
     if xp is not np:
         from hpcdist.ops import sequence_device
@@ -56,7 +56,7 @@ def loop(xp: Any, name: str, *args: Any) -> Call:
     return functools.partial(getattr(sequence_kernels, name), *args)
 
 
-def matrix(array: Any) -> Any:
+def matrix(array) -> Any:
     """View an array as [rows, width]."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
@@ -66,7 +66,7 @@ _POOL = {"pooltype": "AVERAGE", "is_test": False, "pad_value": 0.0}
 _POOLS = ("SUM", "AVERAGE", "SQRT", "MAX", "FIRST", "LAST")
 
 
-def _pool_infer(x: Meta, pooltype: str, **_: Any) -> Any:
+def _pool_infer(x: Meta, pooltype: str, **_) -> Any:
     if pooltype not in _POOLS:
         names = ", ".join(p.lower() for p in _POOLS)
         raise GraphError(f"sequence_pool: pool_type must be one of {names}, got {pooltype!r}")
@@ -75,7 +75,7 @@ def _pool_infer(x: Meta, pooltype: str, **_: Any) -> Any:
     return out, Meta(out.shape if pooltype == "MAX" else (0,), "int32")
 
 
-def _divisors(lod: Lod, pooltype: str, dtype: Any) -> np.ndarray:
+def _divisors(lod: Lod, pooltype: str, dtype) -> np.ndarray:
     """Return what the sum of each sequence is divided by, 1 where there are no rows."""
     lengths = np.maximum(lod.lengths, 1)
     if pooltype == "SUM":
@@ -88,16 +88,7 @@ def _ends(lod: Lod, pooltype: str, full: np.ndarray) -> np.ndarray:
     return lod.last[:-1][full] if pooltype == "FIRST" else lod.last[1:][full] - 1
 
 
-def _pool_bind(
-    xp: Any,
-    x: Any,
-    out: Any,
-    max_index: Any,
-    pooltype: str,
-    pad_value: float,
-    lods: Lods,
-    **_: Any,
-) -> Call:
+def _pool_bind(xp, x, out, max_index, pooltype: str, pad_value: float, lods: Lods, **_) -> Call:
     (lod,) = lods
     lengths = lod.lengths
     if pooltype in ("FIRST", "LAST"):
@@ -125,13 +116,11 @@ def _pool_bind(
     return in_sequence(calls)
 
 
-def _put(out: Any, rows: Any, value: float) -> None:
+def _put(out, rows, value: float) -> None:
     out[rows] = value
 
 
-def _pool_grad_bind(
-    xp: Any, x: Any, max_index: Any, dout: Any, dx: Any, pooltype: str, lods: Lods, **_: Any
-) -> Call:
+def _pool_grad_bind(xp, x, max_index, dout, dx, pooltype: str, lods: Lods, **_) -> Call:
     (lod,) = lods
     if pooltype == "MAX":
         return loop(xp, "put_columns", matrix(dout), matrix(max_index), matrix(dx))
@@ -184,7 +173,7 @@ define(
 
 
 # -- softmax ---------------------------------------------------------------------------------------
-def _softmax_infer(x: Meta, **_: Any) -> Meta:
+def _softmax_infer(x: Meta, **_) -> Meta:
     lod = sequences_of(x, "sequence_softmax", "X")
     if math.prod(x.shape[1:]) != 1:
         raise GraphError(f"sequence_softmax: X must be [rows, 1] or [rows], got {x.shape}")
@@ -214,7 +203,7 @@ _CONV = {"contextLength": 1, "contextStart": 0, "contextStride": 1, "paddingTrai
 
 
 def _conv_infer(
-    x: Meta, filter: Meta, contextLength: int, contextStride: int, paddingTrainable: bool, **_: Any
+    x: Meta, filter: Meta, contextLength: int, contextStride: int, paddingTrainable: bool, **_
 ) -> Meta:
     lod = sequences_of(x, "sequence_conv", "X")
     if contextStride != 1 or paddingTrainable:
@@ -230,7 +219,7 @@ def _conv_infer(
     return Meta((x.shape[0], filter.shape[1]), x.dtype, lod=lod)
 
 
-def _laid_out(xp: Any, x: Any, length: int, what: str) -> Any:
+def _laid_out(xp, x, length: int, what: str) -> Any:
     """Return memory for the windows of every row: on the CPU, operators share it."""
     shape = (len(x), length * x.shape[1])
     if xp is not np:
@@ -240,16 +229,7 @@ def _laid_out(xp: Any, x: Any, length: int, what: str) -> Any:
     return scratch(f"sequence_conv {what}", shape, x.dtype)
 
 
-def _conv_bind(
-    xp: Any,
-    x: Any,
-    filter: Any,
-    out: Any,
-    contextStart: int,
-    contextLength: int,
-    lods: Lods,
-    **_: Any,
-) -> Call:
+def _conv_bind(xp, x, filter, out, contextStart: int, contextLength: int, lods: Lods, **_) -> Call:
     def run() -> None:
         rows = _laid_out(xp, x, contextLength, "rows")
         loop(xp, "windows", x, lods[0].last, contextStart, contextLength, rows)()
@@ -259,16 +239,7 @@ def _conv_bind(
 
 
 def _conv_grad_bind(
-    xp: Any,
-    x: Any,
-    filter: Any,
-    dout: Any,
-    dx: Any,
-    dfilter: Any,
-    contextStart: int,
-    contextLength: int,
-    lods: Lods,
-    **_: Any,
+    xp, x, filter, dout, dx, dfilter, contextStart: int, contextLength: int, lods: Lods, **_
 ) -> Call:
     place = (lods[0].last, contextStart, contextLength)
 

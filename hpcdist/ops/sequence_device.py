@@ -15,7 +15,7 @@ from hpcdist.ops.run_kernels import add_runs
 Array = Any
 
 
-def _padded(xp: Any, x: Array, offsets: np.ndarray, fill: float) -> Array:
+def _padded(xp, x: Array, offsets: np.ndarray, fill: float) -> Array:
     lengths = np.diff(offsets)
     places = np.arange(int(lengths.max(initial=0)))
     inside = places < lengths[:, None]
@@ -26,26 +26,24 @@ def _padded(xp: Any, x: Array, offsets: np.ndarray, fill: float) -> Array:
     return xp.where(xp.asarray(inside[..., None]), taken, x.dtype.type(fill))
 
 
-def _owners(xp: Any, offsets: np.ndarray) -> Array:
+def _owners(xp, offsets: np.ndarray) -> Array:
     return xp.asarray(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
 
 
-def sum_rows(xp: Any, x: Array, offsets: np.ndarray, divisors: np.ndarray, out: Array) -> None:
+def sum_rows(xp, x: Array, offsets: np.ndarray, divisors: np.ndarray, out: Array) -> None:
     """See `sequence_kernels.sum_rows`."""
     xp.sum(_padded(xp, x, offsets, 0), axis=1, out=out)
     xp.divide(out, xp.asarray(divisors.reshape(-1, 1)), out=out)
 
 
-def spread_rows(
-    xp: Any, values: Array, offsets: np.ndarray, divisors: np.ndarray, out: Array
-) -> None:
+def spread_rows(xp, values: Array, offsets: np.ndarray, divisors: np.ndarray, out: Array) -> None:
     """See `sequence_kernels.spread_rows`."""
     divided = values / xp.asarray(divisors.reshape(-1, 1))
     if len(out):
         xp.take(divided, _owners(xp, offsets), axis=0, out=out)
 
 
-def max_rows(xp: Any, x: Array, offsets: np.ndarray, out: Array, index: Array) -> None:
+def max_rows(xp, x: Array, offsets: np.ndarray, out: Array, index: Array) -> None:
     """See `sequence_kernels.max_rows`."""
     padded = _padded(xp, x, offsets, -np.inf)
     starts = xp.asarray(offsets[:-1].reshape(-1, 1))
@@ -54,7 +52,7 @@ def max_rows(xp: Any, x: Array, offsets: np.ndarray, out: Array, index: Array) -
     index[...] = xp.where(full, padded.argmax(axis=1) + starts, -1)
 
 
-def put_columns(xp: Any, values: Array, index: Array, out: Array) -> None:
+def put_columns(xp, values: Array, index: Array, out: Array) -> None:
     """See `sequence_kernels.put_columns`."""
     out.fill(0)
     flat = (index * values.shape[1] + xp.arange(values.shape[1])).reshape(-1)
@@ -62,7 +60,7 @@ def put_columns(xp: Any, values: Array, index: Array, out: Array) -> None:
     out.reshape(-1)[flat[there]] = values.reshape(-1)[there]
 
 
-def softmax(xp: Any, x: Array, offsets: np.ndarray, out: Array) -> None:
+def softmax(xp, x: Array, offsets: np.ndarray, out: Array) -> None:
     """See `sequence_kernels.softmax`."""
     if not len(x):
         return
@@ -73,7 +71,7 @@ def softmax(xp: Any, x: Array, offsets: np.ndarray, out: Array) -> None:
     xp.divide(out, xp.take(total, owners, axis=0), out=out)
 
 
-def softmax_grad(xp: Any, out: Array, dout: Array, offsets: np.ndarray, dx: Array) -> None:
+def softmax_grad(xp, out: Array, dout: Array, offsets: np.ndarray, dx: Array) -> None:
     """See `sequence_kernels.softmax_grad`."""
     if not len(out):
         return
@@ -82,7 +80,7 @@ def softmax_grad(xp: Any, out: Array, dout: Array, offsets: np.ndarray, dx: Arra
     xp.multiply(dx, out, out=dx)
 
 
-def add_rows(xp: Any, values: Array, index: np.ndarray, out: Array) -> None:
+def add_rows(xp, values: Array, index: np.ndarray, out: Array) -> None:
     """See `sequence_kernels.add_rows`: the rows of one sum in their order."""
     out.fill(0)
     order = np.argsort(index, kind="stable")
@@ -104,7 +102,7 @@ def _shifted(offsets: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
     return rows[there], rows[there] + shift
 
 
-def windows(xp: Any, x: Array, offsets: np.ndarray, start: int, length: int, out: Array) -> None:
+def windows(xp, x: Array, offsets: np.ndarray, start: int, length: int, out: Array) -> None:
     """See `sequence_kernels.windows`."""
     out.fill(0)
     for c in range(length):
@@ -113,9 +111,7 @@ def windows(xp: Any, x: Array, offsets: np.ndarray, start: int, length: int, out
         column[rows] = x[sources]
 
 
-def windows_grad(
-    xp: Any, dout: Array, offsets: np.ndarray, start: int, length: int, dx: Array
-) -> None:
+def windows_grad(xp, dout: Array, offsets: np.ndarray, start: int, length: int, dx: Array) -> None:
     """See `sequence_kernels.windows_grad`."""
     dx.fill(0)
     for c in range(length):

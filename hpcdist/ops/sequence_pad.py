@@ -64,11 +64,11 @@ def _slots(lod: Lod, length: int) -> np.ndarray:
     return owners(lod) * length + np.arange(lod.rows) - np.repeat(lod.last[:-1], lod.lengths)
 
 
-def _slots_view(padded: Any) -> Any:
+def _slots_view(padded) -> Any:
     return padded.reshape(padded.shape[0] * padded.shape[1], *padded.shape[2:])
 
 
-def _pad_bind(xp: Any, x: Any, pad_value: Any, out: Any, length: Any, lods: Lods, **_: Any) -> Call:
+def _pad_bind(xp, x, pad_value, out, length, lods: Lods, **_) -> Call:
     (lod,) = lods
     value = pad_value.reshape(()) if pad_value.size == 1 else pad_value
     calls: list[Call] = [
@@ -80,7 +80,7 @@ def _pad_bind(xp: Any, x: Any, pad_value: Any, out: Any, length: Any, lods: Lods
     return in_sequence(calls)
 
 
-def _pad_grad_bind(xp: Any, x: Any, dout: Any, dx: Any, lods: Lods, **_: Any) -> Call:
+def _pad_grad_bind(xp, x, dout, dx, lods: Lods, **_) -> Call:
     return gather(xp, _slots_view(dout), _slots(lods[0], dout.shape[1]), dx)
 
 
@@ -127,7 +127,7 @@ define(
 )
 
 
-def _unpad_grad_bind(xp: Any, x: Any, length: Any, dout: Any, dx: Any, lods: Lods) -> Call:
+def _unpad_grad_bind(xp, x, length, dout, dx, lods: Lods) -> Call:
     put = scatter(xp, dout, _slots(lods[0], x.shape[1]), _slots_view(dx))
     return in_sequence([functools.partial(dx.fill, 0), put])
 
@@ -150,7 +150,7 @@ def _mask_infer(x: Meta, tensor: Meta | None, maxlen: int, out_dtype: str) -> Me
     return Meta((*x.shape, maxlen), out_dtype)
 
 
-def _mask_bind(xp: Any, x: Any, tensor: Any, out: Any, **_: Any) -> Call:
+def _mask_bind(xp, x, tensor, out, **_) -> Call:
     places = xp.arange(out.shape[-1])
     return functools.partial(xp.less, places, x[..., None], out, casting="unsafe")
 

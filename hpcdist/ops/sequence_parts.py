@@ -102,7 +102,7 @@ def _scatter_infer(x: Meta, ids: Meta, updates: Meta) -> Meta:
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 
-def _places(xp: Any, ids: Any, lod: Lod, width: int) -> tuple[Any, Any]:
+def _places(xp, ids, lod: Lod, width: int) -> tuple[Any, Any]:
     """Return the rows and columns that are added to."""
     columns = ids.reshape(-1)
     if columns.size and (int(columns.min()) < 0 or int(columns.max()) >= width):
@@ -113,7 +113,7 @@ def _places(xp: Any, ids: Any, lod: Lod, width: int) -> tuple[Any, Any]:
     return xp.asarray(np.repeat(np.arange(lod.sequences), lod.lengths)), columns
 
 
-def _scatter_bind(xp: Any, x: Any, ids: Any, updates: Any, out: Any, lods: Lods) -> Call:
+def _scatter_bind(xp, x, ids, updates, out, lods: Lods) -> Call:
     (lod,) = lods
 
     def run() -> None:
@@ -123,9 +123,7 @@ def _scatter_bind(xp: Any, x: Any, ids: Any, updates: Any, out: Any, lods: Lods)
     return run
 
 
-def _scatter_grad_bind(
-    xp: Any, ids: Any, updates: Any, dout: Any, dx: Any, dupdates: Any, lods: Lods
-) -> Call:
+def _scatter_grad_bind(xp, ids, updates, dout, dx, dupdates, lods: Lods) -> Call:
     (lod,) = lods
 
     def run() -> None:

@@ -68,20 +68,20 @@ def _unsqueezed(x: Shape, axes: Sequence[int]) -> Shape:
     return tuple(out)
 
 
-def _copy_bind(xp: Any, x: Any, out: Any, xshape: Any = None, **_: Any) -> Callable[[], Any]:
+def _copy_bind(xp, x, out, xshape=None, **_) -> Callable[[], Any]:
     if same_buffer(xp, x, out):
         return in_sequence([])
     return functools.partial(xp.copyto, out.reshape(-1), x.reshape(-1))
 
 
-def _copy_grad_bind(xp: Any, xshape: Any, *rest: Any, **_: Any) -> Callable[[], Any]:
+def _copy_grad_bind(xp, xshape, *rest, **_) -> Callable[[], Any]:
     return _copy_bind(xp, *rest[-2:])
 
 
 _SHAPE_GRAD = "XShape, Out@GRAD -> X@GRAD"
 
 
-def _before(xshape: Meta, *rest: Any, **_: Any) -> Meta:
+def _before(xshape: Meta, *rest, **_) -> Meta:
     return Meta(xshape.shape[1:], rest[-1].dtype)
 
 
@@ -115,9 +115,7 @@ def _reshape_infer(
     return Meta(out, x.dtype), Meta((0, *x.shape), x.dtype)
 
 
-def _reshape_bind(
-    xp: Any, x: Any, tensor: Any, listed: Any, out: Any, xshape: Any, **_: Any
-) -> Callable[[], Any]:
+def _reshape_bind(xp, x, tensor, listed, out, xshape, **_) -> Callable[[], Any]:
     return _copy_bind(xp, x, out)
 
 
@@ -176,15 +174,11 @@ def _transpose_infer(x: Meta, axis: Sequence[int]) -> tuple[Meta, Meta]:
     return Meta(shape, x.dtype), Meta((0, *x.shape), x.dtype)
 
 
-def _transpose_bind(
-    xp: Any, x: Any, out: Any, xshape: Any, axis: Sequence[int]
-) -> Callable[[], Any]:
+def _transpose_bind(xp, x, out, xshape, axis: Sequence[int]) -> Callable[[], Any]:
     return functools.partial(xp.copyto, out, x.transpose(_permutation(x.ndim, axis)))
 
 
-def _transpose_grad_bind(
-    xp: Any, xshape: Any, dout: Any, dx: Any, axis: Sequence[int]
-) -> Callable[[], Any]:
+def _transpose_grad_bind(xp, xshape, dout, dx, axis: Sequence[int]) -> Callable[[], Any]:
     return functools.partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
 
 
@@ -214,21 +208,19 @@ def _expand_infer(
     return Meta(shape, x.dtype)
 
 
-def _tiles(big: Any, small: Any) -> tuple[Any, Any]:
+def _tiles(big, small) -> tuple[Any, Any]:
     """View both with two dimensions per dimension: copies, and the elements of one copy."""
     pairs = [p for n, d in zip(big.shape, small.shape) for p in (n // d if d else 1, d)]
     singles = [p for d in small.shape for p in (1, d)]
     return big.reshape(pairs), small.reshape(singles)
 
 
-def _expand_bind(
-    xp: Any, x: Any, tensor: Any, listed: Any, out: Any, expand_times: Sequence[int]
-) -> Callable[[], Any]:
+def _expand_bind(xp, x, tensor, listed, out, expand_times: Sequence[int]) -> Callable[[], Any]:
     return functools.partial(xp.copyto, *_tiles(out, x))
 
 
 def _expand_grad_bind(
-    xp: Any, x: Any, tensor: Any, listed: Any, dout: Any, dx: Any, expand_times: Sequence[int]
+    xp, x, tensor, listed, dout, dx, expand_times: Sequence[int]
 ) -> Callable[[], Any]:
     big, small = _tiles(dout, dx)
     return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)

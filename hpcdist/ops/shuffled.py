@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.graph.registry import Meta
@@ -13,7 +11,7 @@ from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import Call
 
 
-def _shuffle_bind(xp: Any, x: Any, out: Any, order: Any, startup_seed: int, state: Draws) -> Call:
+def _shuffle_bind(xp, x, out, order, startup_seed: int, state: Draws) -> Call:
     rows, target = x.reshape(-1, x.shape[-1]), out.reshape(-1, x.shape[-1])
     draw = filler(
         np, part_of(np.empty(len(rows)), None, None), key_of(startup_seed, state.name), state
@@ -26,7 +24,7 @@ def _shuffle_bind(xp: Any, x: Any, out: Any, order: Any, startup_seed: int, stat
     return run
 
 
-def _shuffle_grad(xp: Any, order: Any, dout: Any, dx: Any, startup_seed: int) -> None:
+def _shuffle_grad(xp, order, dout, dx, startup_seed: int) -> None:
     dx.reshape(-1, dx.shape[-1])[order] = dout.reshape(-1, dx.shape[-1])
 
 

@@ -40,7 +40,7 @@ class Printed:
     count: int = 0
 
 
-def _told(array: Any, lod: Any, attrs: dict[str, Any]) -> str:
+def _told(array, lod, attrs: dict[str, Any]) -> str:
     words = [attrs["message"]] if attrs["message"] else []
     if attrs["print_tensor_name"]:
         words.append(f"Variable: {attrs['variable']}")
@@ -55,7 +55,7 @@ def _told(array: Any, lod: Any, attrs: dict[str, Any]) -> str:
     return "\n  - ".join([*words, f"data: {shown.tolist()}"])
 
 
-def _print_bind(xp: Any, x: Any, out: Any, lods: Any, state: Printed, **attrs: Any) -> Call:
+def _print_bind(xp, x, out, lods, state: Printed, **attrs) -> Call:
     phase = "FORWARD" if attrs["is_forward"] else "BACKWARD"
 
     def run() -> None:
@@ -123,7 +123,7 @@ _PY_FUNC: dict[str, Any] = {
 }
 
 
-def _py_func(x: Sequence[Value], forward_callable_id: int, count: int, **_: Any) -> Any:
+def _py_func(x: Sequence[Value], forward_callable_id: int, count: int, **_) -> Any:
     return (_called(forward_callable_id, x, count),)
 
 
@@ -133,7 +133,7 @@ def _py_func_backward(
     dout: Sequence[Any],
     backward_callable_id: int,
     skip: Sequence[int],
-    **_: Any,
+    **_,
 ) -> Any:
     operands = [v for k, v in enumerate((*x, *out)) if k not in skip]
     return (_called(backward_callable_id, [*operands, *dout], len(x)),)

@@ -16,13 +16,13 @@ from hpcdist.ops.labels import Call, HardLabels, put_where, take
 FLOOR = -64.0
 
 
-def _keepdims(xp: Any, x: Any, axis: int) -> Any:
+def _keepdims(xp, x, axis: int) -> Any:
     shape = list(x.shape)
     shape[axis] = 1
     return xp.empty(tuple(shape), x.dtype)
 
 
-def softmax_calls(xp: Any, x: Any, out: Any, axis: int) -> list[Call]:
+def softmax_calls(xp, x, out, axis: int) -> list[Call]:
     """Return the calls that write the softmax of ``x`` into ``out``, which may be ``x``."""
     per_row = _keepdims(xp, x, axis)
     return [
@@ -35,7 +35,7 @@ def softmax_calls(xp: Any, x: Any, out: Any, axis: int) -> list[Call]:
     ]
 
 
-def negative_log(xp: Any, x: Any, out: Any) -> list[Call]:
+def negative_log(xp, x, out) -> list[Call]:
     """Return the calls that write -log(x), 1e20 where x is 0, into ``out``."""
     zero = xp.empty(x.shape, bool)
     return [
@@ -52,11 +52,11 @@ def _softmax_infer(x: Meta, axis: int) -> Meta:
     return same(x)
 
 
-def _softmax_bind(xp: Any, x: Any, out: Any, axis: int) -> Call:
+def _softmax_bind(xp, x, out, axis: int) -> Call:
     return in_sequence([*softmax_calls(xp, x, out, axis)])
 
 
-def _softmax_grad_bind(xp: Any, out: Any, dout: Any, dx: Any, axis: int) -> Call:
+def _softmax_grad_bind(xp, out, dout, dx, axis: int) -> Call:
     """dx = out (dout - sum(out dout))."""
     per_row = _keepdims(xp, out, axis)
     return in_sequence(
@@ -109,21 +109,13 @@ def loss_shape(x: Meta, axis: int) -> tuple[int, ...]:
     return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
 
 
-def _swce_infer(logits: Meta, label: Meta, soft_label: bool, axis: int, **_: Any) -> Any:
+def _swce_infer(logits: Meta, label: Meta, soft_label: bool, axis: int, **_) -> Any:
     check_labels(logits, label, soft_label, axis)
     return same(logits), Meta(loss_shape(logits, axis), logits.dtype)
 
 
 def _swce_bind(
-    xp: Any,
-    logits: Any,
-    label: Any,
-    softmax: Any,
-    loss: Any,
-    soft_label: bool,
-    ignore_index: int,
-    axis: int,
-    **_: Any,
+    xp, logits, label, softmax, loss, soft_label: bool, ignore_index: int, axis: int, **_
 ) -> Call:
     """softmax = exp(x - max) / sum(exp(x - max));  loss = -log(softmax at the label)."""
     calls = softmax_calls(xp, logits, softmax, axis)
@@ -151,15 +143,7 @@ def _swce_bind(
 
 
 def _swce_grad_bind(
-    xp: Any,
-    label: Any,
-    softmax: Any,
-    dloss: Any,
-    dlogits: Any,
-    soft_label: bool,
-    ignore_index: int,
-    axis: int,
-    **_: Any,
+    xp, label, softmax, dloss, dlogits, soft_label: bool, ignore_index: int, axis: int, **_
 ) -> Callable[[], Any]:
     """dlogits = (softmax - one_hot(label)) dloss; soft labels in place of one_hot."""
     if soft_label:

@@ -51,7 +51,7 @@ def _rows_of_infer(x: Meta) -> Meta:
     return Meta((x.rows, *x.shape[1:]), x.dtype)
 
 
-def _rows_of_bind(xp: Any, x: SelectedRows, out: Any) -> Callable[[], Any]:
+def _rows_of_bind(xp, x: SelectedRows, out) -> Callable[[], Any]:
     return functools.partial(xp.copyto, out, x.value)
 
 

@@ -45,7 +45,7 @@ class Exchanged(Protocol):
         """Compute the outputs from what all trainers told, in trainer order."""
 
 
-def bind_sync(op: Operator, xp: Any, arrays: Any) -> Exchanged | Call:
+def bind_sync(op: Operator, xp, arrays) -> Exchanged | Call:
     """Return an operator bound to its arrays; a plain call if it needs nothing of others."""
     definition = lookup(op.type)
     ins = arguments(
@@ -65,7 +65,7 @@ def bind_sync(op: Operator, xp: Any, arrays: Any) -> Exchanged | Call:
 class _Rows:
     """What forward and backward have in common: where the channels are, and what is told."""
 
-    def __init__(self, xp: Any, weight: Any, x: Any, data_layout: str) -> None:
+    def __init__(self, xp, weight, x, data_layout: str) -> None:
         self._xp, self._weight = xp, weight
         self._last = data_layout != "NCHW"
         self._x = self._planes(x)
@@ -73,7 +73,7 @@ class _Rows:
         self._count = x.size // self._channels
         self._told = np.empty(1 + 2 * self._channels)
 
-    def _planes(self, array: Any) -> Any:
+    def _planes(self, array) -> Any:
         """View values as the loops take them; on a device as [n, channels, elements]."""
         planes = as_planes(array, "NHWC" if self._last else "NCHW")
         return (
@@ -100,22 +100,22 @@ class _Rows:
 class _Forward(_Rows):
     def __init__(
         self,
-        xp: Any,
-        weight: Any,
-        x: Any,
-        scale: Any,
-        bias: Any,
-        mean: Any,
-        variance: Any,
-        y: Any,
-        mean_out: Any,
-        variance_out: Any,
-        saved_mean: Any,
-        saved_deviation: Any,
+        xp,
+        weight,
+        x,
+        scale,
+        bias,
+        mean,
+        variance,
+        y,
+        mean_out,
+        variance_out,
+        saved_mean,
+        saved_deviation,
         momentum: float,
         epsilon: float,
         data_layout: str,
-        **_: Any,
+        **_,
     ) -> None:
         super().__init__(xp, weight, x, data_layout)
         self._scale, self._bias, self._y = scale, bias, self._planes(y)
@@ -165,21 +165,21 @@ class _Forward(_Rows):
 class _Backward(_Rows):
     def __init__(
         self,
-        xp: Any,
-        weight: Any,
-        x: Any,
-        scale: Any,
-        bias: Any,
-        saved_mean: Any,
-        saved_deviation: Any,
-        mean: Any,
-        variance: Any,
-        dy: Any,
-        dx: Any,
-        dscale: Any,
-        dbias: Any,
+        xp,
+        weight,
+        x,
+        scale,
+        bias,
+        saved_mean,
+        saved_deviation,
+        mean,
+        variance,
+        dy,
+        dx,
+        dscale,
+        dbias,
         data_layout: str,
-        **_: Any,
+        **_,
     ) -> None:
         super().__init__(xp, weight, x, data_layout)
         self._scale, self._saved = scale, (saved_mean, saved_deviation)

@@ -54,7 +54,7 @@ def _filtered(
     return out, Value(np.ones((len(kept), 1)), each), Value(places)
 
 
-def _filtered_grad(x: Value, places: Value, dout: Any, **_: Any) -> Value:
+def _filtered_grad(x: Value, places: Value, dout, **_) -> Value:
     dx = np.zeros_like(x.array)
     if dout is not None:
         for begin, where, rows in places.array:
@@ -112,7 +112,7 @@ def _focus_infer(x: Meta, axis: int, indexes: Sequence[int]) -> Meta:
     return same(x)
 
 
-def _focus_bind(xp: Any, x: Any, out: Any, axis: int, indexes: Sequence[int]) -> Call:
+def _focus_bind(xp, x, out, axis: int, indexes: Sequence[int]) -> Call:
     return run_on_host(xp, lambda ins, outs: _focus(axis, indexes, ins, outs), [x], [out])
 
 

@@ -25,7 +25,7 @@ Operands = Sequence[Any]
 
 
 # -- where sequences are ---------------------------------------------------------------------------
-def spans(lod: Lod | None, rows: tuple[int, ...], lengths: Any, type: str) -> tuple[Any, Any]:
+def spans(lod: Lod | None, rows: tuple[int, ...], lengths, type: str) -> tuple[Any, Any]:
     """Return where sequences begin and end among all rows: ragged ones, or padded with lengths."""
     if lengths is None:
         assert lod is not None, "without lengths, rows are in sequences"
@@ -60,7 +60,7 @@ def tagged_rows(*of_rows: str, each: Sequence[str] = (), sums: Sequence[str] = (
     return treat
 
 
-def _check_labels(labels: Any, begins: Any, ends: Any, count: int, type: str) -> None:
+def _check_labels(labels, begins, ends, count: int, type: str) -> None:
     for begin, end in zip(begins, ends):
         part = labels[begin:end]
         if len(part) and not 0 <= part.min() <= part.max() < count:
@@ -68,7 +68,7 @@ def _check_labels(labels: Any, begins: Any, ends: Any, count: int, type: str) ->
 
 
 # -- linear_chain_crf ------------------------------------------------------------------------------
-def _check_chain(type: str, x: Meta, weights: Meta, lengths: Any) -> int:
+def _check_chain(type: str, x: Meta, weights: Meta, lengths) -> int:
     """Check the operands; return the number of sequences."""
     tags = x.shape[-1]
     if weights.shape != (tags + 2, tags):
@@ -82,17 +82,17 @@ def _check_chain(type: str, x: Meta, weights: Meta, lengths: Any) -> int:
     return x.shape[0]
 
 
-def _chain_infer(x: Meta, weights: Meta, label: Meta, lengths: Any) -> Any:
+def _chain_infer(x: Meta, weights: Meta, label: Meta, lengths) -> Any:
     sequences = _check_chain("linear_chain_crf", x, weights, lengths)
     like = Meta(x.shape, x.dtype)
     return like, like, Meta(weights.shape, x.dtype), Meta((sequences, 1), x.dtype)
 
 
-def _matrix(array: Any) -> Any:
+def _matrix(array) -> Any:
     return array.reshape(-1, array.shape[-1])
 
 
-def _chain(lod: Any, inputs: Operands, outputs: Operands) -> None:
+def _chain(lod, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.tagging_kernels import chain_forward
 
     x, weights, label, lengths = inputs
@@ -119,11 +119,11 @@ def _chain(lod: Any, inputs: Operands, outputs: Operands) -> None:
     )
 
 
-def _chain_bind(xp: Any, *operands: Any, lods: Any) -> Call:
+def _chain_bind(xp, *operands, lods) -> Call:
     return run_on_host(xp, functools.partial(_chain, lods[0]), operands[:4], operands[4:])
 
 
-def _chain_grad(lod: Any, inputs: Operands, outputs: Operands) -> None:
+def _chain_grad(lod, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.tagging_kernels import chain_backward
 
     label, lengths, alpha, exps, weight_exps, dcost = inputs
@@ -145,7 +145,7 @@ def _chain_grad(lod: Any, inputs: Operands, outputs: Operands) -> None:
     )
 
 
-def _chain_grad_bind(xp: Any, x: Any, weights: Any, *operands: Any, lods: Any) -> Call:
+def _chain_grad_bind(xp, x, weights, *operands, lods) -> Call:
     return run_on_host(xp, functools.partial(_chain_grad, lods[0]), operands[:6], operands[6:])
 
 
@@ -166,14 +166,14 @@ define_with_grad(
 
 
 # -- crf_decoding ----------------------------------------------------------------------------------
-def _decoding_infer(x: Meta, weights: Meta, label: Any, lengths: Any) -> Meta:
+def _decoding_infer(x: Meta, weights: Meta, label, lengths) -> Meta:
     _check_chain("crf_decoding", x, weights, lengths)
     if lengths is not None:
         return Meta(x.shape[:2], "int64")
     return Meta((x.shape[0], 1), "int64", lod=x.lod)
 
 
-def _decoding(lod: Any, inputs: Operands, outputs: Operands) -> None:
+def _decoding(lod, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.tagging_kernels import best_path
 
     x, weights, label, lengths = inputs
@@ -220,9 +220,7 @@ _CHUNKS: dict[str, Any] = {
 }
 
 
-def _chunk_infer(
-    found: Meta, label: Meta, lengths: Any, chunk_scheme: str, **_: Any
-) -> tuple[Meta, ...]:
+def _chunk_infer(found: Meta, label: Meta, lengths, chunk_scheme: str, **_) -> tuple[Meta, ...]:
     if chunk_scheme not in _SCHEMES:
         raise GraphError(f"chunk_eval: no scheme {chunk_scheme!r}: one of {sorted(_SCHEMES)}")
     if lengths is None:
@@ -231,7 +229,7 @@ def _chunk_infer(
     return (*[Meta((1,), "float32")] * 3, *[Meta((1,), "int64")] * 3)
 
 
-def _evaluated(lod: Any, attrs: Any, inputs: Operands, outputs: Operands) -> None:
+def _evaluated(lod, attrs, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.tagging_kernels import count_chunks
 
     found, label, lengths = inputs
@@ -255,7 +253,7 @@ def _evaluated(lod: Any, attrs: Any, inputs: Operands, outputs: Operands) -> Non
             array.fill(value)
 
 
-def _chunk_bind(xp: Any, *operands: Any, lods: Any, **attrs: Any) -> Call:
+def _chunk_bind(xp, *operands, lods, **attrs) -> Call:
     return run_on_host(
         xp, functools.partial(_evaluated, lods[0], attrs), operands[:3], operands[3:]
     )

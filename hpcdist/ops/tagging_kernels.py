@@ -166,7 +166,7 @@ def best_path(
 
 # -- chunks ----------------------------------------------------------------------------------------
 @jit
-def _ends_before(last_tag: int, last_type: int, tag: int, type: int, scheme: Any) -> bool:
+def _ends_before(last_tag: int, last_type: int, tag: int, type: int, scheme) -> bool:
     _, begins, _, ends, single, other = scheme
     if last_type == other:
         return False
@@ -176,7 +176,7 @@ def _ends_before(last_tag: int, last_type: int, tag: int, type: int, scheme: Any
 
 
 @jit
-def _begins_at(last_tag: int, last_type: int, tag: int, type: int, scheme: Any) -> bool:
+def _begins_at(last_tag: int, last_type: int, tag: int, type: int, scheme) -> bool:
     _, begins, inside, ends, single, other = scheme
     if type == other:
         return False
@@ -188,7 +188,7 @@ def _begins_at(last_tag: int, last_type: int, tag: int, type: int, scheme: Any) 
 
 
 @jit
-def _chunks(labels: Array, begin: int, end: int, scheme: Any, excluded: Array, at: Array) -> int:
+def _chunks(labels: Array, begin: int, end: int, scheme, excluded: Array, at: Array) -> int:
     """Note for each row the chunk that ends there: 1 + its first row * types + type, or 0."""
     kinds, other, count = scheme[0], scheme[5], 0
     tag, type, inside, first = -1, other, False, begin
@@ -216,7 +216,7 @@ def count_chunks(
     labels: Array,
     begins: Array,
     ends: Array,
-    scheme: Any,
+    scheme,
     excluded: Array,
     at_found: Array,
     at_labels: Array,

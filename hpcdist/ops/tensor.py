@@ -30,9 +30,7 @@ from hpcdist.ops.common import (
 )
 
 
-def _fill_bind(
-    xp: Any, tensor: Any, listed: Any, out: Any, value: float, **_: Any
-) -> Callable[[], Any]:
+def _fill_bind(xp, tensor, listed, out, value: float, **_) -> Callable[[], Any]:
     return functools.partial(out.fill, value)
 
 
@@ -80,7 +78,7 @@ define(
 )
 
 
-def _shape_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+def _shape_bind(xp, x, out) -> Callable[[], Any]:
     return functools.partial(xp.copyto, out, xp.asarray(x.shape, dtype=out.dtype))
 
 
@@ -102,9 +100,7 @@ VALUE_ATTRS = {
 }
 
 
-def _assign_value_bind(
-    xp: Any, out: Any, shape: Sequence[int], dtype: str, **values: Any
-) -> Callable[[], Any]:
+def _assign_value_bind(xp, out, shape: Sequence[int], dtype: str, **values) -> Callable[[], Any]:
     constant = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
     return functools.partial(xp.copyto, out, constant)
 
@@ -120,7 +116,7 @@ define(
 )
 
 
-def _assign_bind(xp: Any, x: Any, out: Any) -> Callable[[], Any]:
+def _assign_bind(xp, x, out) -> Callable[[], Any]:
     if same_buffer(xp, x, out):
         return in_sequence([])
     return functools.partial(xp.copyto, out, x)
@@ -148,7 +144,7 @@ define(
 
 
 # -- cast ----------------------------------------------------------------------------------------
-def _cast_bind(xp: Any, x: Any, out: Any, in_dtype: str, out_dtype: str) -> Callable[[], Any]:
+def _cast_bind(xp, x, out, in_dtype: str, out_dtype: str) -> Callable[[], Any]:
     return functools.partial(xp.copyto, out, x, casting="unsafe")
 
 
@@ -171,15 +167,15 @@ define(
 
 
 # -- questions about values ------------------------------------------------------------------------
-def _isfinite(xp: Any, x: Any, out: Any) -> None:
+def _isfinite(xp, x, out) -> None:
     out[...] = xp.isfinite(x).all()
 
 
-def _isnan(xp: Any, x: Any, out: Any) -> None:
+def _isnan(xp, x, out) -> None:
     out[...] = xp.isnan(x).any()
 
 
-def _isinf(xp: Any, x: Any, out: Any) -> None:
+def _isinf(xp, x, out) -> None:
     out[...] = xp.isinf(x).any()
 
 

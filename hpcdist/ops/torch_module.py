@@ -51,16 +51,16 @@ def _of(number: int) -> HeldModule:
     return _held[number]
 
 
-def results(made: Any) -> list[Any]:
+def results(made) -> list[Any]:
     """Return what a module has made as a list."""
     return list(made) if isinstance(made, (tuple, list)) else [made]
 
 
-def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_: Any) -> tuple[list[Meta]]:
+def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple[list[Meta]]:
     held = _of(number)
     torch = torch_for(TYPE)
 
-    def function(_: Any, *inputs: Any) -> tuple[Any, ...]:
+    def function(_, *inputs) -> tuple[Any, ...]:
         on_meta = {
             name: torch.empty(meta.shape, dtype=getattr(torch, meta.dtype), device="meta")
             for name, meta in zip(held.names, params, strict=True)
@@ -72,7 +72,7 @@ def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_: Any) -> 
 
 
 def _bind(
-    xp: Any, x: Sequence[Any], params: Sequence[Any], out: Sequence[Any], number: int, **attrs: Any
+    xp, x: Sequence[Any], params: Sequence[Any], out: Sequence[Any], number: int, **attrs
 ) -> Callable[[], Any]:
     torch, held = torch_for(TYPE), _of(number)
     inputs = [tensor_on(torch, array) for array in x]
@@ -97,19 +97,19 @@ def _bind(
     return run
 
 
-def _leaf(tensor: Any, training: bool) -> Any:
+def _leaf(tensor, training: bool) -> Any:
     return tensor.detach().requires_grad_(training and tensor.is_floating_point())
 
 
 def _grad_bind(
-    xp: Any,
+    xp,
     x: Sequence[Any],
     params: Sequence[Any],
     douts: Sequence[Any],
     dx: Sequence[Any],
     dparams: Sequence[Any],
     number: int,
-    **_: Any,
+    **_,
 ) -> Callable[[], Any]:
     torch, held = torch_for(TYPE), _of(number)
     given = [tensor_on(torch, array) for array in douts]

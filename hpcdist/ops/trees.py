@@ -19,7 +19,7 @@ Operands = Sequence[Any]
 
 
 # -- tree_conv (Mou et al., 2016) ------------------------------------------------------------------
-def _shares(edges: Any, nodes: int, max_depth: int) -> Any:
+def _shares(edges, nodes: int, max_depth: int) -> Any:
     """Return [3, nodes, nodes]: how nodes below a node count for it, as left, right, top ones.
 
     ``edges``: pairs (parent, child), numbered from 1; the first with a 0 ends them.
@@ -51,13 +51,13 @@ def _shares(edges: Any, nodes: int, max_depth: int) -> Any:
     return made
 
 
-def _patches(max_depth: int, nodes: Any, edges: Any) -> tuple[Any, Any]:
+def _patches(max_depth: int, nodes, edges) -> tuple[Any, Any]:
     """Return the shares of each sample, and what filters read of them: [N, nodes, features, 3]."""
     shares = np.stack([_shares(each, nodes.shape[1], max_depth) for each in edges])
     return shares, np.einsum("nkpv,nvf->npfk", shares, nodes)
 
 
-def _tree_conv_bind(xp: Any, nodes: Any, edges: Any, w: Any, out: Any, max_depth: int) -> Call:
+def _tree_conv_bind(xp, nodes, edges, w, out, max_depth: int) -> Call:
     def loop(inputs: Operands, outputs: Operands) -> None:
         nodes, edges, w = inputs
         _, read = _patches(max_depth, nodes, edges)
@@ -66,9 +66,7 @@ def _tree_conv_bind(xp: Any, nodes: Any, edges: Any, w: Any, out: Any, max_depth
     return run_on_host(xp, loop, (nodes, edges, w), (out,))
 
 
-def _tree_conv_grad_bind(
-    xp: Any, nodes: Any, edges: Any, w: Any, dout: Any, dnodes: Any, dw: Any, max_depth: int
-) -> Call:
+def _tree_conv_grad_bind(xp, nodes, edges, w, dout, dnodes, dw, max_depth: int) -> Call:
     def loop(inputs: Operands, outputs: Operands) -> None:
         nodes, edges, w, dout = inputs
         shares, read = _patches(max_depth, nodes, edges)
@@ -103,9 +101,7 @@ define_with_grad(
 
 
 # -- trees of classes (Zhu et al., 2018) -----------------------------------------------------------
-def _child_bind(
-    xp: Any, x: Any, info: Any, child: Any, leaf: Any, child_nums: int, dtype: str
-) -> Call:
+def _child_bind(xp, x, info, child, leaf, child_nums: int, dtype: str) -> Call:
     """``info``: of each node its item (0: it is no leaf), layer, parent, and children (0: none)."""
     check = range_check(xp, x, len(info), "tdm_child", "nodes of the tree")
 
@@ -137,13 +133,13 @@ define(
 
 
 def _sample_bind(
-    xp: Any,
-    x: Any,
-    travel: Any,
-    layer: Any,
-    out: Any,
-    labels: Any,
-    mask: Any,
+    xp,
+    x,
+    travel,
+    layer,
+    out,
+    labels,
+    mask,
     neg_samples_num_list: Sequence[int],
     output_positive: bool,
     layer_offset_lod: Sequence[int],
@@ -187,7 +183,7 @@ def _sample_bind(
 
 
 def _sample_infer(
-    x: Meta, travel: Meta, layer: Meta, neg_samples_num_list: Sequence[int], **how: Any
+    x: Meta, travel: Meta, layer: Meta, neg_samples_num_list: Sequence[int], **how
 ) -> tuple[Meta, ...]:
     width = sum(neg_samples_num_list) + how["output_positive"] * len(neg_samples_num_list)
     made = Meta((x.shape[0], width), how["dtype"])

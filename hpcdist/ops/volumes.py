@@ -13,12 +13,12 @@ from hpcdist.ops.by_torch import define_by_torch
 Pairs = list[tuple[int, int]]
 
 
-def _first(x: Any, data_format: str) -> Any:
+def _first(x, data_format: str) -> Any:
     """View values with their channels in dimension 1."""
     return x.movedim(-1, 1) if data_format.endswith("C") else x
 
 
-def _last(x: Any, data_format: str) -> Any:
+def _last(x, data_format: str) -> Any:
     return x.movedim(1, -1) if data_format.endswith("C") else x
 
 
@@ -40,7 +40,7 @@ def _around(
     return list(zip(paddings[::2], paddings[1::2]))
 
 
-def _padded(torch: Any, x: Any, pairs: Pairs, value: float = 0.0) -> Any:
+def _padded(torch, x, pairs: Pairs, value: float = 0.0) -> Any:
     flat = [number for pair in reversed(pairs) for number in pair]
     return torch.nn.functional.pad(x, flat, value=value) if any(flat) else x
 
@@ -57,9 +57,9 @@ _CONV = {
 
 
 def _conv3d(
-    torch: Any,
-    x: Any,
-    w: Any,
+    torch,
+    x,
+    w,
     strides: Sequence[int],
     paddings: Sequence[int],
     dilations: Sequence[int],
@@ -76,9 +76,9 @@ def _conv3d(
 
 
 def _conv3d_transpose(
-    torch: Any,
-    x: Any,
-    w: Any,
+    torch,
+    x,
+    w,
     strides: Sequence[int],
     paddings: Sequence[int],
     dilations: Sequence[int],
@@ -123,8 +123,8 @@ for _type, _function, _more in _CONVOLUTIONS:
 
 # -- pools of volumes ------------------------------------------------------------------------------
 def _pool3d(
-    torch: Any,
-    x: Any,
+    torch,
+    x,
     pooling_type: str,
     ksize: Sequence[int],
     strides: Sequence[int],
@@ -191,8 +191,8 @@ define_by_torch(
 
 
 def _max_pool3d_with_index(
-    torch: Any,
-    x: Any,
+    torch,
+    x,
     ksize: Sequence[int],
     strides: Sequence[int],
     paddings: Sequence[int],
@@ -226,11 +226,11 @@ define_by_torch(
 
 
 # -- grids: where in an image each result is taken from --------------------------------------------
-def _grid_sampler(torch: Any, x: Any, grid: Any) -> Any:
+def _grid_sampler(torch, x, grid) -> Any:
     return torch.nn.functional.grid_sample(x, grid, align_corners=True)
 
 
-def _affine_grid(torch: Any, theta: Any, output_shape: Sequence[int]) -> Any:
+def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Any:
     size = [len(theta), *list(output_shape)[1:]]
     return torch.nn.functional.affine_grid(theta, size, align_corners=True)
 
@@ -249,7 +249,7 @@ define_by_torch(
 
 
 # -- deformable convolution (Dai et al., 2017; with a mask Zhu et al., 2019) -----------------------
-def sampled(torch: Any, x: Any, y: Any, across: Any) -> Any:
+def sampled(torch, x, y, across) -> Any:
     """Read images [B, C, H, W] at places [B, P] between pixels; 0 outside."""
     b, c, height, width = x.shape
     flat = x.reshape(b, c, -1)
@@ -268,11 +268,11 @@ def sampled(torch: Any, x: Any, y: Any, across: Any) -> Any:
 
 
 def _deformable(
-    torch: Any,
-    x: Any,
-    offset: Any,
-    mask: Any,
-    w: Any,
+    torch,
+    x,
+    offset,
+    mask,
+    w,
     strides: Sequence[int],
     paddings: Sequence[int],
     dilations: Sequence[int],
@@ -309,7 +309,7 @@ def _deformable(
     return made.reshape(n, filters, height, width)
 
 
-def _deformable_v1(torch: Any, x: Any, offset: Any, w: Any, **facts: Any) -> Any:
+def _deformable_v1(torch, x, offset, w, **facts) -> Any:
     return _deformable(torch, x, offset, None, w, **facts)
 
 

@@ -14,17 +14,17 @@ from hpcdist.ops.volumes import sampled
 
 
 # -- prroi_pool (Jiang et al., 2018) ---------------------------------------------------------------
-def _until(torch: Any, place: Any) -> Any:
+def _until(torch, place) -> Any:
     """Return the integral up to a place of what a pixel at 0 adds between pixels: 1 - |place|."""
     place = place.clamp(-1, 1)
     return torch.where(place < 0, (place + 1) ** 2 / 2, 1 - (1 - place) ** 2 / 2)
 
 
 def _prroi_pool(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    counts: Any,
+    torch,
+    x,
+    rois,
+    counts,
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
@@ -62,10 +62,10 @@ define_by_torch(
 
 # -- deformable_psroi_pooling (Dai et al., 2017) ---------------------------------------------------
 def _deformed_bins(
-    torch: Any,
-    x: Any,
-    rois: Any,
-    moves: Any,
+    torch,
+    x,
+    rois,
+    moves,
     no_trans: bool,
     spatial_scale: float,
     output_dim: int,
@@ -125,7 +125,7 @@ def _deformed_bins(
 
 
 def _deformed_infer(
-    x: Meta, rois: Meta, moves: Meta, output_dim: int, group_size: Sequence[int], **how: Any
+    x: Meta, rois: Meta, moves: Meta, output_dim: int, group_size: Sequence[int], **how
 ) -> tuple[Meta, Meta]:
     groups = group_size[0] * group_size[1]
     if x.shape[1] != output_dim * groups:
@@ -164,7 +164,7 @@ define_by_torch(
 _NEAR = 1e-4
 
 
-def _projection(torch: Any, corners: Any, height: int, width: int) -> Any:
+def _projection(torch, corners, height: int, width: int) -> Any:
     """Return the matrix [3, 3] that takes pixels of the result to places in the quadrangle."""
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = corners
     sides = (corners - corners.roll(-1, 0)).square().sum(1).sqrt()
@@ -191,7 +191,7 @@ def _projection(torch: Any, corners: Any, height: int, width: int) -> Any:
     return torch.stack(made).reshape(3, 3)
 
 
-def _within(torch: Any, x: Any, y: Any, corners: Any) -> Any:
+def _within(torch, x, y, corners) -> Any:
     """Tell which places lie in a quadrangle, or nearly on one of its sides."""
     on, crossed = torch.zeros_like(x, dtype=torch.bool), torch.zeros_like(x, dtype=torch.long)
     for k in range(4):
@@ -208,9 +208,9 @@ def _within(torch: Any, x: Any, y: Any, corners: Any) -> Any:
 
 
 def _straightened(
-    torch: Any,
-    x: Any,
-    rois: Any,
+    torch,
+    x,
+    rois,
     spatial_scale: float,
     transformed_height: int,
     transformed_width: int,
@@ -242,7 +242,7 @@ def _straightened(
 
 
 def _straightened_infer(
-    x: Meta, rois: Meta, transformed_height: int, transformed_width: int, **_: Any
+    x: Meta, rois: Meta, transformed_height: int, transformed_width: int, **_
 ) -> tuple[Meta, Meta, Meta]:
     if rois.shape[1:] != (8,):
         raise GraphError(f"quadrangles must have 8 numbers, got shape {rois.shape}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hpcdist import update_rules as rules
 from hpcdist.graph.registry import Meta, define
@@ -13,7 +12,7 @@ from hpcdist.ops.selected_rows import SelectedRows
 CHUNK = 1 << 16  # elements whose squares are added at once, in double precision
 
 
-def _squared_norm(xp: Any, x: Any, out: Any) -> None:
+def _squared_norm(xp, x, out) -> None:
     """Add up squares; repeated rows of a sparse gradient count with their sum."""
     flat = (x.totals(again=False).value if isinstance(x, SelectedRows) else x).reshape(-1)
     parts = (flat[i : i + CHUNK].astype("float64") for i in range(0, flat.size, CHUNK))
@@ -30,15 +29,15 @@ define(
 
 
 def _lars(
-    xp: Any,
-    param: Any,
-    grad: Any,
-    rate: Any,
-    velocity: Any,
-    param_norm: Any,
-    grad_norm: Any,
-    param_out: Any,
-    velocity_out: Any,
+    xp,
+    param,
+    grad,
+    rate,
+    velocity,
+    param_norm,
+    grad_norm,
+    param_out,
+    velocity_out,
     mu: float,
     lars_coeff: float,
     lars_weight_decay: float,

@@ -80,11 +80,11 @@ class Correlation:
         """Return the correlation that is the gradient of this one, whose strides are 1."""
         return replace(self, rows=self.rows.flipped(), columns=self.columns.flipped())
 
-    def matrices(self, w: Any) -> Any:
+    def matrices(self, w) -> Any:
         """View filters [filters, channels of a group, taps, taps] as one matrix for each group."""
         return w.reshape(self.groups, len(w) // self.groups, -1)
 
-    def is_depthwise(self, w: Any) -> bool:
+    def is_depthwise(self, w) -> bool:
         """Tell whether every filter sees one channel only: too little for matrix products."""
         return self.groups > 1 and bool(w.shape[1] == 1)
 
@@ -160,6 +160,6 @@ def in_layout(n: int, channels: int, rows: int, columns: int, layout: str) -> tu
     return (n, rows, columns, channels) if layout == "NHWC" else (n, channels, rows, columns)
 
 
-def channels_first(array: Any, layout: str) -> Any:
+def channels_first(array, layout: str) -> Any:
     """View images as [n, channels, rows, columns]."""
     return array.transpose(0, 3, 1, 2) if layout == "NHWC" and array is not None else array

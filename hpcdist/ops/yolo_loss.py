@@ -37,14 +37,14 @@ class _Head:
 
     @staticmethod
     def of(
-        x: Any,
+        x,
         anchors: Sequence[int],
         anchor_mask: Sequence[int],
         class_num: int,
         downsample_ratio: int,
         use_label_smooth: bool,
         scale_x_y: float,
-        **_: Any,
+        **_,
     ) -> _Head:
         smooth = min(1 / class_num, 1 / 40) if use_label_smooth else 0.0
         return _Head(
@@ -57,12 +57,12 @@ class _Head:
             (1 - smooth, smooth),
         )
 
-    def said(self, x: Any) -> Any:
+    def said(self, x) -> Any:
         """View X as [N, anchors, 5 + classes, rows, columns]."""
         return x.reshape(len(x), len(self.own), 5 + self.classes, *x.shape[2:])
 
 
-def _shared(a: Any, b: Any) -> Any:
+def _shared(a, b) -> Any:
     """Return |a and b| / |a or b| of boxes (center x, center y, width, height)."""
     low = np.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
     high = np.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
@@ -72,7 +72,7 @@ def _shared(a: Any, b: Any) -> Any:
     return both / np.where(either > 0, either, 1)
 
 
-def _predicted(head: _Head, said: Any, chance: Any) -> Any:
+def _predicted(head: _Head, said, chance) -> Any:
     """Return the boxes that are said [N, anchors, rows, columns, 4]."""
     grid = said.shape[3]  # as Fluid: the map is taken to be as wide as it is high
     columns, rows = np.arange(said.shape[4]), np.arange(said.shape[3])[:, None]
@@ -84,13 +84,13 @@ def _predicted(head: _Head, said: Any, chance: Any) -> Any:
     return np.stack([center_x, center_y, width, height], -1)
 
 
-def _matches(head: _Head, boxes: Any, match: Any) -> Iterator[tuple[int, int]]:
+def _matches(head: _Head, boxes, match) -> Iterator[tuple[int, int]]:
     """Yield (image, box) of the boxes that an anchor of this head is responsible for."""
     for n, t in np.argwhere(match >= 0):
         yield int(n), int(t)
 
 
-def _matched(head: _Head, boxes: Any) -> Any:
+def _matched(head: _Head, boxes) -> Any:
     """Return for each true box the anchor of this head that is the most like it, -1: none."""
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
     flat = np.concatenate([np.zeros_like(boxes[..., 2:]), boxes[..., 2:]], -1)
@@ -111,7 +111,7 @@ class _Target:
     weight: float
 
     @staticmethod
-    def of(head: _Head, said: Any, box: Any, anchor: int, score: float) -> _Target:
+    def of(head: _Head, said, box, anchor: int, score: float) -> _Target:
         rows, columns = said.shape[3:]
         column, row = int(box[0] * columns), int(box[1] * rows)
         size = np.log(box[2:] * head.pixels / head.anchors[head.own[anchor]])
@@ -119,7 +119,7 @@ class _Target:
         return _Target(row, column, place, float((2 - box[2] * box[3]) * score))
 
 
-def _entropy(x: Any, label: Any) -> Any:
+def _entropy(x, label) -> Any:
     return np.maximum(x, 0) - x * label + np.log1p(np.exp(-np.abs(x)))
 
 
@@ -129,21 +129,12 @@ def _labels(head: _Head, label: int) -> np.ndarray:
     return made
 
 
-def _host(*arrays: Any) -> list[Any]:
+def _host(*arrays) -> list[Any]:
     return [None if a is None else on_host(a) for a in arrays]
 
 
 def _loss(
-    xp: Any,
-    x: Any,
-    boxes: Any,
-    labels: Any,
-    scores: Any,
-    loss: Any,
-    objects: Any,
-    match: Any,
-    ignore_thresh: float,
-    **facts: Any,
+    xp, x, boxes, labels, scores, loss, objects, match, ignore_thresh: float, **facts
 ) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores = _host(x, boxes, labels, scores)
@@ -173,18 +164,7 @@ def _loss(
     match[...] = xp.asarray(matched)
 
 
-def _loss_grad(
-    xp: Any,
-    x: Any,
-    boxes: Any,
-    labels: Any,
-    scores: Any,
-    objects: Any,
-    match: Any,
-    dloss: Any,
-    dx: Any,
-    **facts: Any,
-) -> None:
+def _loss_grad(xp, x, boxes, labels, scores, objects, match, dloss, dx, **facts) -> None:
     head = _Head.of(x, **facts)
     x, boxes, labels, scores, held, match = _host(x, boxes, labels, scores, objects, match)
     said = head.said(x)
@@ -211,7 +191,7 @@ def _infer(
     anchors: Sequence[int],
     anchor_mask: Sequence[int],
     class_num: int,
-    **_: Any,
+    **_,
 ) -> Any:
     channels = len(anchor_mask) * (5 + class_num)
     if len(x.shape) != 4 or x.shape[1] != channels:

@@ -52,7 +52,7 @@ class Checked:
     count: int
     of: str
 
-    def worst(self, torch: Any) -> Any:
+    def worst(self, torch) -> Any:
         """Return the greatest as an int64 of shape (), negative ones being greater than others."""
         lowest = -(2**63)
         return (self.ids.to(torch.int64).reshape(-1) ^ lowest).amax() ^ lowest
@@ -93,12 +93,12 @@ class Form:
 
     def __call__(
         self,
-        torch: Any,
+        torch,
         inputs: Sequence[Any],
         attrs: Mapping[str, Any],
         outs: Sequence[Any],
         wanted: Sequence[bool] | None = None,
-        draw: Any = None,
+        draw=None,
     ) -> tuple[Any, ...]:
         """Return a tensor, a list or None for each output slot.
 
@@ -118,7 +118,7 @@ _forms: dict[str, Form] = {}
 _entering = threading.Lock()
 
 
-def form(*types: str, **how: Any) -> Callable[[Function], Function]:
+def form(*types: str, **how) -> Callable[[Function], Function]:
     """Enter a function as the form of these types; ``how``: fields of `Form`."""
 
     def enter(function: Function) -> Function:
@@ -163,7 +163,7 @@ def _enter_by_torch(type: str, function: Function) -> None:
     if definition.lods:
         return
 
-    def shaped(torch: Any, *inputs: Any, outs: Sequence[Meta], **attrs: Any) -> tuple[Any, ...]:
+    def shaped(torch, *inputs, outs: Sequence[Meta], **attrs) -> tuple[Any, ...]:
         made = function(torch, *inputs, **attrs)
         several = made if isinstance(made, tuple) else (made,)
         return tuple(tensor.reshape(meta.shape) for tensor, meta in zip(several, outs))
@@ -173,7 +173,7 @@ def _enter_by_torch(type: str, function: Function) -> None:
         by_autograd(type)
 
 
-def by_autograd(*types: str, **how: Any) -> None:
+def by_autograd(*types: str, **how) -> None:
     """Enter the form of each TYPE_grad, by torch's autograd through the form of TYPE.
 
     The gradient operator must take all inputs that the form reads. ``how``: fields of `Form`.
@@ -184,9 +184,7 @@ def by_autograd(*types: str, **how: Any) -> None:
         _enter(Form(f"{type}_grad", family, function, wanted=True, **how))
 
 
-def _differentiated(
-    type: str, torch: Any, *given: Any, wanted: Sequence[bool], **attrs: Any
-) -> tuple[Any, ...]:
+def _differentiated(type: str, torch, *given, wanted: Sequence[bool], **attrs) -> tuple[Any, ...]:
     forward, gradient = lookup(type), lookup(f"{type}_grad")
     held = {slot.name: value for slot, value in zip(gradient.inputs, given)}
     inputs = [held.get(slot.name) for slot in forward.inputs]
@@ -215,12 +213,12 @@ def _differentiated(
     return tuple(None if i is None else by_place.get(i) for i in of_slot)
 
 
-def _meta_of(value: Any) -> Any:
+def _meta_of(value) -> Any:
     if isinstance(value, list):
         return [_meta_of(one) for one in value]
     return None if value is None else Meta(tuple(value.shape), dtype_name(value))
 
 
-def dtype_name(tensor: Any) -> str:
+def dtype_name(tensor) -> str:
     """Return the name of a tensor's element type, as Meta has it."""
     return str(tensor.dtype).removeprefix("torch.")
