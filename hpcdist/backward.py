@@ -11,7 +11,6 @@ from hpcdist.gradient_steps import (
     flowing_names,
     gradient_steps,
     mask_name,
-    masked_operator,
     rename_existing,
     sum_repeated,
     unmask_name,
@@ -24,6 +23,7 @@ from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
 from hpcdist.graph.variable import Parameter, Variable
+from hpcdist.overwritten import Overwritten
 from hpcdist.recompute import recompute
 
 Callback = Callable[..., Any]
@@ -222,9 +222,9 @@ def _append(
     reached = _reached(block, path, sources, stopped)
     _refuse_second_derivatives(block, targets, reached, stopped)
     flowing = flowing_names(block, path, targets, reached)
-    masked = [masked_operator(op) for op in path]
-    ways = (set(map(mask_name, names)) for names in (targets, flowing, reached))
-    steps = gradient_steps(masked, *ways)
+    overwritten = Overwritten(block, targets)
+    steps = gradient_steps(path, targets, flowing, reached, overwritten)
+    overwritten.keep()
     steps = sum_repeated(steps, block.idx)
     renamed = rename_existing(block, [*starts, *steps])
     for step in steps:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdist.errors import GraphError
 from hpcdist.graph.block import Block
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator, Slots
 from hpcdist.graph.registry import lookup
+from hpcdist.overwritten import Overwritten
 
 # In place of GRAD_SUFFIX in the names of forward values that are gradients of an earlier backward:
 # the gradient that this one makes of x is not the x@GRAD that its operators read.
@@ -73,13 +73,19 @@ def masked_operator(op: Operator) -> Operator:
 
 
 def gradient_steps(
-    path: Sequence[Operator], targets: set[str], flowing: set[str], reached: set[str]
+    path: Sequence[Operator],
+    targets: set[str],
+    flowing: set[str],
+    reached: set[str],
+    overwritten: Overwritten,
 ) -> list[Step]:
-    """Return the steps back along a path; GraphError if one reads what was counted on in place."""
+    """Return the steps back along a path."""
+    names = (set(map(mask_name, names)) for names in (targets, flowing, reached))
+    targets, flowing, reached = names
     steps = []
     written = {grad_name(name) for name in targets}
-    counted: set[str] = set()  # loops keep the values of their steps
-    for op in reversed(path):
+    for original in reversed(path):
+        op = masked_operator(original)
         if not reached.intersection(op.input_arg_names):
             continue
         # An operator may have no gradient by some of what it reads: what made that gets none.
@@ -92,7 +98,8 @@ def gradient_steps(
             )
             if not any(name != EMPTY for name in step.writes()):
                 continue
-            _refuse_counted(op, step, counted)
+            overwritten.check(original, reached)
+            step.inputs = overwritten.before(original, step.type, step.inputs)
             gradients = {grad_name(name) for name in op.output_arg_names}
             absent = gradients - {grad_name(n) for n in made}
             if "sub_block" in step.attrs:
@@ -105,19 +112,9 @@ def gradient_steps(
                     steps.append(Step("fill_zeros_like", *zeros))
             steps.append(step)
             written.update(step.writes())
-        if op.type == "increment" and op.block.idx == 0:
-            counted.update(set(op.input("X")).intersection(op.output("Out")))
+            given = [name for name in original.input_arg_names if grad_name(name) in step.writes()]
+            overwritten.note(original, given)
     return steps
-
-
-def _refuse_counted(op: Operator, step: Step, counted: set[str]) -> None:
-    shapes = lookup(step.type).shape_only
-    read = {name for slot, names in step.inputs.items() if slot not in shapes for name in names}
-    for name in sorted(counted & read):
-        raise GraphError(
-            f"the gradient of {op} needs {name!r} as it was before it was incremented: give "
-            "layers.increment in_place=False"
-        )
 
 
 def _leave_out(step: Step, absent: set[str]) -> None:
