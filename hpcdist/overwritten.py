@@ -79,10 +79,8 @@ class Overwritten:
 
     def check(self, op: Operator, reached: Collection[str]) -> None:
         """Raise GraphError if an operator would be given a gradient of a value made after it."""
-        at = self._place.get(id(op))
-        for name in (
-            () if at is None else dict.fromkeys((*op.output_arg_names, *op.input_arg_names))
-        ):
+        at = self._place.get(id(op), len(self._block.ops))
+        for name in dict.fromkeys((*op.output_arg_names, *op.input_arg_names)):
             since = self._first_user.get(name, -1)
             for writer in self._replacing(name):
                 if at < writer < since and name in reached:
