@@ -4,7 +4,9 @@
     python benchmarks/gpu.py --model mlp --batch 8 --place cpu --steps 3   # to see that it runs
 
 Prints one line for each way: the median and the spread of a step, in milliseconds; where PyTorch is
-not installed, ours alone. `hpcdist-fused` and `-compiled` are HPCDIST_KERNELS.
+not installed, ours alone. `hpcdist-fused` and `-compiled` are HPCDIST_KERNELS; `-amp` is mixed
+precision, ours in float16 with a scaled loss, PyTorch's in bfloat16; `-bf16` is ours in bfloat16.
+`--alternate` has the ways take turns, for a machine that is not always as fast.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import runpy
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,9 @@ OURS = "hpcdist-own"  # the way that needs no PyTorch
 WAYS = (
     *(OURS, "hpcdist-fused", "hpcdist-compiled", "torch-eager", "torch-compile"),
     *("hpcdist-fused-amp", "hpcdist-compiled-amp", "torch-eager-amp", "torch-compile-amp"),
+    *("hpcdist-fused-bf16", "hpcdist-compiled-bf16"),
 )
+MIXED = {"amp": "decorate", "bf16": "decorate_bf16"}  # by the end of a way's name
 CLASSES = 1000
 WIDTHS = (1024, 1024)  # of the perceptron's hidden layers
 FEATURES = 784
@@ -45,7 +49,7 @@ def shape_of(options: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ours(
-    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, kernels: str, mixed: bool
+    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, kernels: str, mixed: str
 ) -> tuple[Step, Step]:
     """Return a step, and what waits until the GPU has done all."""
     os.environ["HPCDIST_KERNELS"] = kernels
@@ -63,7 +67,7 @@ def ours(
         loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
         optimizer = fluid.optimizer.Momentum(0.01, 0.9)
         if mixed:
-            optimizer = fluid.contrib.mixed_precision.decorate(optimizer)
+            optimizer = getattr(fluid.contrib.mixed_precision, MIXED[mixed])(optimizer)
         optimizer.minimize(loss)
     place = fluid.CPUPlace() if options.place == "cpu" else fluid.CUDAPlace(0)
     exe = fluid.Executor(place)
@@ -78,7 +82,7 @@ def ours(
 
 
 def of_torch(
-    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, compiled: bool, mixed: bool
+    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, compiled: bool, mixed: str
 ) -> tuple[Step, Step]:
     """Return the same for PyTorch, with the same network."""
     import torch
@@ -97,7 +101,7 @@ def of_torch(
     def step() -> None:
         inputs, labels = (tensor.to(where, non_blocking=True) for tensor in host)
         optimizer.zero_grad()
-        with torch.autocast(where, torch.bfloat16, enabled=mixed):
+        with torch.autocast(where, torch.bfloat16, enabled=bool(mixed)):
             loss = torch.nn.functional.cross_entropy(forward(inputs), labels)
         loss.backward()
         optimizer.step()
@@ -152,19 +156,36 @@ def torch_resnet50(torch):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ins, CLASSES))
 
 
-def timed(step: Step, told: Step, options: argparse.Namespace) -> tuple[list[float], float]:
-    """Return milliseconds per step, of groups that end when the GPU has done all; and a loss."""
-    for _ in range(options.warmup):
-        step()
-    loss = told()
-    found = []
-    for _ in range(options.groups):
-        begin = time.perf_counter()
-        for _ in range(options.steps - 1):
+def made(options: argparse.Namespace, x: np.ndarray, y: np.ndarray, way: str) -> tuple[Step, Step]:
+    """Return a step of a way, and what waits until the GPU has done all."""
+    whose, how, *rest = way.split("-")
+    mixed = rest[0] if rest else ""
+    if whose == "hpcdist":
+        return ours(options, x, y, how, mixed)
+    return of_torch(options, x, y, how == "compile", mixed)
+
+
+def timed(
+    options: argparse.Namespace, x: np.ndarray, y: np.ndarray, together: Sequence[str]
+) -> None:
+    """Print milliseconds per step, of groups that end when the GPU has done all; and a loss."""
+    steps, losses, found = {}, {}, {way: [] for way in together}
+    for way in together:  # what a step is compiled to is settled by its first runs
+        step, told = steps[way] = made(options, x, y, way)
+        for _ in range(options.warmup):
             step()
-        told()
-        found.append((time.perf_counter() - begin) / options.steps * 1e3)
-    return found, loss
+        losses[way] = told()
+    for _ in range(options.groups):
+        for way, (step, told) in steps.items():
+            begin = time.perf_counter()
+            for _ in range(options.steps - 1):
+                step()
+            told()
+            found[way].append((time.perf_counter() - begin) / options.steps * 1e3)
+    for way, times in found.items():
+        line = {"way": way, "ms": round(statistics.median(times), 3)}
+        line |= {"least": round(min(times), 3), "most": round(max(times), 3)}
+        print(json.dumps({**line, "loss": round(losses[way], 4)}), flush=True)
 
 
 def main() -> None:
@@ -176,6 +197,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="in a group that is timed together")
     parser.add_argument("--groups", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--alternate", action="store_true", help="a group of each way in turn")
     parser.add_argument("--ways", default=",".join(WAYS), help="by default all")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -186,20 +208,11 @@ def main() -> None:
         left_out = [way for way in ways if way != OURS]
         print(f"left out, PyTorch is not installed: {', '.join(left_out)}", file=sys.stderr)
         ways = [way for way in ways if way == OURS]
-    for way in ways:
-        whose, _, how = way.partition("-")
-        mixed = how.endswith("amp")
-        if whose == "hpcdist":
-            try:
-                step, told = ours(options, x, y, how.removesuffix("-amp"), mixed)
-            except fluid.HpcdistError as error:
-                sys.exit(f"left out: {', '.join(ways)}: {error}")
-        else:
-            step, told = of_torch(options, x, y, how.startswith("compile"), mixed)
-        times, loss = timed(step, told, options)
-        line = {"way": way, "ms": round(statistics.median(times), 3)}
-        line |= {"least": round(min(times), 3), "most": round(max(times), 3)}
-        print(json.dumps({**line, "loss": round(loss, 4)}), flush=True)
+    for together in [ways] if options.alternate else [[way] for way in ways]:
+        try:
+            timed(options, x, y, together)
+        except fluid.HpcdistError as error:
+            sys.exit(f"left out: {', '.join(ways)}: {error}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,10 @@ def _one(draw: Seeded) -> Case:
     return Case({"X": draw.apart(draw.shape())})
 
 
+def _single(draw: Seeded) -> Case:
+    return Case({"X": draw.floats(draw.shape()).astype("float32")})
+
+
 def _chosen(draw: Seeded) -> Case:
     shape = draw.shape()
     axis = draw.int(-len(shape), len(shape) - 1)
@@ -176,7 +180,7 @@ WITHOUT_GRADIENT: dict[str, Callable[[Seeded], Case]] = {
     "shard_index": _shards,
     "hash": _hashed,
     "logical_not": lambda draw: Case({"X": _two_truths(draw).inputs["X"]}),
-    "round_to_float16": lambda draw: Case({"X": draw.floats(draw.shape())}),
+    **dict.fromkeys(["round_to_float16", "round_to_bfloat16"], _single),
     "top_k": _top_k,
     "accuracy": _accuracy,
     "precision_recall": _classes,

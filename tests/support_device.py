@@ -616,7 +616,7 @@ class Module(types.ModuleType):
 
     ndarray = DeviceArray
     ufunc = Ufunc
-    uint8 = np.uint8
+    uint8, float16 = np.uint8, np.float16
     finfo = staticmethod(np.finfo)
     asarray = staticmethod(asarray)
 

@@ -47,6 +47,7 @@ ALIASES = {
     "hpcdist.contrib.utils.hdfs_utils": f"{_OWN}.hdfs",
     "hpcdist.contrib.memory_usage_calc": f"{_OWN}.program_statistics",
     "hpcdist.contrib.mixed_precision": "hpcdist.optimizer.mixed_precision",
+    "hpcdist.contrib.mixed_precision.bf16": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.mixed_precision.decorator": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.mixed_precision.fp16_lists": "hpcdist.optimizer.mixed_precision",
     "hpcdist.contrib.op_frequence": f"{_OWN}.program_statistics",

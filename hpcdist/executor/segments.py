@@ -11,11 +11,11 @@ from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import Meta, arguments, lookup, own_attrs
 from hpcdist.graph.roles import ROLE_ATTR
+from hpcdist.ops.mixed_precision import ROUNDINGS
 from hpcdist.ops.optimize_update import UPDATES
 from hpcdist.ops.torch_forms import forms
 
 TYPE = "torch_segment"
-ROUND = "round_to_float16"
 # Forms that are exact on integers, and there for them: of these families, and some products.
 _EXACT_FAMILIES = {"arithmetic", "by_torch", "shape", "tables"}
 _EXACT = {"arg_max", "arg_min", "cumsum", "top_k"} | {
@@ -31,14 +31,14 @@ class Segment:
 
     ``reads`` are the names of what they take from outside, ``writes`` of what others read of
     theirs; a name may be in both. What only they read has no memory of the executor's. ``half``
-    are those of the ``reads`` whose values were rounded to half precision.
+    has those of the ``reads`` whose values were rounded to 16 bits, and their type.
     """
 
     ops: tuple[Operator, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     metas: Mapping[str, Meta]
-    half: frozenset[str]
+    half: Mapping[str, str]
 
     def __str__(self) -> str:
         return f"{self.ops[0].place} {self.ops[0].type} to {self.ops[-1].place} {self.ops[-1].type}"
@@ -79,7 +79,7 @@ def fuse(
 def _segment(
     run: Sequence[Operator],
     metas: Mapping[str, Meta],
-    half: Collection[str],
+    half: Mapping[str, str],
     wanted: Callable[[str], bool],
 ) -> Segment:
     taken: dict[str, None] = {}
@@ -89,17 +89,20 @@ def _segment(
         made.update(dict.fromkeys(writes(op)))
     results = tuple(filter(wanted, made))
     known = {name: metas[name] for name in (*taken, *made)}
-    return Segment(tuple(run), tuple(taken), results, known, frozenset(taken.keys() & half))
+    of_taken = {name: half[name] for name in taken if name in half}
+    return Segment(tuple(run), tuple(taken), results, known, of_taken)
 
 
-def _rounded(ops: Sequence[Operator]) -> set[str]:
-    """Return the names whose values are always rounded to half precision, or moved from such."""
-    made: dict[str, bool] = {}
+def _rounded(ops: Sequence[Operator]) -> dict[str, str]:
+    """Return the type of names whose values are always rounded to 16 bits, or moved from such."""
+    made: dict[str, str | None] = {}
     for op in ops:
-        moves = op.type in MOVES and all(made.get(name, False) for name in reads(op))
-        half = moves or op.type == ROUND
-        made.update((name, half and made.get(name, True)) for name in writes(op))
-    return {name for name, half in made.items() if half}
+        half = ROUNDINGS.get(op.type)
+        if op.type in MOVES:
+            kinds = {made.get(name) for name in reads(op)}
+            half = kinds.pop() if len(kinds) == 1 else None
+        made.update((name, half if made.get(name, half) == half else None) for name in writes(op))
+    return {name: half for name, half in made.items() if half is not None}
 
 
 def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:

@@ -4,8 +4,8 @@ A run is traced once, from the forms of its operators (`ops.torch_forms`), and b
 ATen's operators, from which what nobody needs is dropped. With HPCDIST_KERNELS=compiled, inductor
 makes kernels of it. It reads and writes the same memory as all other operators.
 
-Values that a Program rounds to half precision (`round_to_float16`) stay in half precision between
-operators that take it: matrix products and convolutions then compute in it, adding in single.
+Values that a Program rounds to 16 bits (`ROUNDINGS`) stay in that type between operators that take
+it: matrix products and convolutions then compute in it, adding in single.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import numpy as np
 
 from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
-from hpcdist.executor.segments import MOVES, ROUND, TYPE, Segment, inputs_of
+from hpcdist.executor.segments import MOVES, TYPE, Segment, inputs_of
 from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import arguments, define, lookup, own_attrs
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
+from hpcdist.ops.mixed_precision import ROUNDINGS
 from hpcdist.ops.torch_forms import Checked, forms
 
 _CONVOLUTIONS = {"conv2d", "depthwise_conv2d", "conv2d_grad", "depthwise_conv2d_grad"}
@@ -100,11 +101,11 @@ def _traced(
     turned: so negative ones are the greatest. None of what it gives is the memory of an input.
     """
     checks: list[tuple[str, int, str]] = []
-    rounded = {n for op in segment.ops if op.type == ROUND for n in op.input("X")}
+    rounded = {n for op in segment.ops if op.type in ROUNDINGS for n in op.input("X")}
 
     def run(*tensors: Any) -> list[Any]:
         values = dict(zip(segment.reads, tensors))
-        values |= {name: values[name].to(torch.float16) for name in segment.half}
+        values |= {n: values[n].to(getattr(torch, half)) for n, half in segment.half.items()}
         given = {_memory(tensor) for tensor in tensors}
         worst = []
         checks.clear()
@@ -169,20 +170,22 @@ def _compute(
     torch: Any, segment: Segment, op: Operator, values: dict[str, Any], rounded: Collection[str]
 ) -> list[Checked]:
     """Put an operator's results among the values; return what is to be checked of its inputs."""
-    if op.type == ROUND:
-        values[op.output("Out")[0]] = values[op.input("X")[0]].to(torch.float16)
+    if op.type in ROUNDINGS:
+        half = getattr(torch, ROUNDINGS[op.type])
+        values[op.output("Out")[0]] = values[op.input("X")[0]].to(half)
         return []
     form, definition = forms()[op.type], lookup(op.type)
     given = {n: values[n] for n in op.input_arg_names if n != EMPTY}
     single = {n for n, value in given.items() if value.dtype == torch.float32}
-    half = {n for n, value in given.items() if value.dtype == torch.float16}
+    halves = {n: v.dtype for n, v in given.items() if v.dtype in (torch.float16, torch.bfloat16)}
     if op.type == "batch_norm" or op.type == "batch_norm_grad":
         single -= {n for slot in _STATISTICS for n in op.input(slot)}
-    if op.type not in _IN_HALF or single or not _may_round(op, rounded):
-        given |= {n: given[n].to(torch.float32) for n in half}
-    elif half and op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
+    one_type = len({*halves.values()}) <= 1
+    if op.type not in _IN_HALF or single or not one_type or not _may_round(op, rounded):
+        given |= {n: given[n].to(torch.float32) for n in halves}
+    elif op.type in _CONVOLUTIONS:  # the order of elements that tensor cores take
         last = torch.channels_last
-        given |= {n: given[n].contiguous(memory_format=last) for n in half if given[n].dim() == 4}
+        given |= {n: given[n].contiguous(memory_format=last) for n in halves if given[n].dim() == 4}
     attrs = own_attrs(definition, op.attrs)
     inputs = inputs_of(op, given)
     held = {

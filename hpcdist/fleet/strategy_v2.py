@@ -22,7 +22,7 @@ from hpcdist.optimizer import (
     LarsMomentumOptimizer,
     MomentumOptimizer,
 )
-from hpcdist.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate
+from hpcdist.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate, decorate_bf16
 
 # The keys of a_sync_configs that are the communicator's, with its names for them.
 _FLAGS = {
@@ -86,22 +86,24 @@ _REFUSED = {
     "pipeline": "every worker computes the whole network",
     "use_dist_fc": "every worker keeps all parameters",
 }
+_AMP: dict[str, Any] = {
+    "init_loss_scaling": 2**15,
+    "incr_every_n_steps": 1000,
+    "decr_every_n_nan_or_inf": 2,
+    "incr_ratio": 2.0,
+    "decr_ratio": 0.8,
+    "use_dynamic_loss_scaling": True,
+    "custom_white_list": [],
+    "custom_black_list": [],
+    "custom_black_varnames": [],
+    "dtype": "float16",
+}
 # For training with servers and without.
 _EVERYWHERE: dict[str, Any] = {
     "gradient_merge": False,
     "gradient_merge_configs": {"k_steps": 1, "avg": True},
     "amp": False,
-    "amp_configs": {
-        "init_loss_scaling": 2**15,
-        "incr_every_n_steps": 1000,
-        "decr_every_n_nan_or_inf": 2,
-        "incr_ratio": 2.0,
-        "decr_ratio": 0.8,
-        "use_dynamic_loss_scaling": True,
-        "custom_white_list": [],
-        "custom_black_list": [],
-        "custom_black_varnames": [],
-    },
+    "amp_configs": _AMP,
     "use_amp": False,
     "amp_loss_scaling": 2**15,
     "recompute": False,
@@ -257,9 +259,7 @@ class DistributedStrategy:
             chosen = self.recompute_configs["checkpoints"] or self.recompute_checkpoints
             optimizer = recomputing(optimizer, chosen)
         if self.amp:
-            how = self.amp_configs
-            custom = [how.pop(f"custom_{kind}") for kind in _CUSTOM]
-            optimizer = decorate(optimizer, AutoMixedPrecisionLists(*custom), **how)
+            optimizer = _amp(optimizer, self.amp_configs)
         elif self.use_amp:
             optimizer = decorate(optimizer, init_loss_scaling=self.amp_loss_scaling)
         if self.gradient_merge:
@@ -301,6 +301,22 @@ def _lars(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
         optimizer.grad_clip,
         optimizer.name,
     )
+
+
+def _amp(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
+    lists = AutoMixedPrecisionLists(*(settings.pop(f"custom_{kind}") for kind in _CUSTOM))
+    dtype = settings.pop("dtype")
+    if dtype == "float16":
+        return decorate(optimizer, lists, **settings)
+    if dtype != "bfloat16":
+        raise FleetError(f"amp_configs['dtype']: expected 'float16' or 'bfloat16', got {dtype!r}")
+    scaled = [name for name, value in settings.items() if value != _AMP[name]]
+    if scaled:
+        raise FleetError(
+            f"amp_configs[{scaled[0]!r}]: with dtype 'bfloat16' the loss is not scaled, so leave "
+            "it out"
+        )
+    return decorate_bf16(optimizer, lists)
 
 
 def _dgc(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:

@@ -3,45 +3,85 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import by_element, not_on_rows
 from hpcdist.ops.common import Wanted, same
-from hpcdist.ops.mixed_precision_kernels import round_bits
+from hpcdist.ops.mixed_precision_kernels import (
+    INFINITY,
+    round_to_bfloat16_bits,
+    round_to_float16_bits,
+)
+
+# Operators that round to 16 bits, and the type whose values they give; kept in float32.
+ROUNDINGS = {"round_to_float16": "float16", "round_to_bfloat16": "bfloat16"}
 
 
 # -- values ----------------------------------------------------------------------------------------
-def _round(xp, x, out) -> None:
+def _round_to_float16(xp, x, out) -> None:
     """What float16 can hold: 11 significant bits, infinity from 65520 on."""
     if xp is np and x.dtype == np.float32 and x.flags.c_contiguous and out.flags.c_contiguous:
-        round_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
+        round_to_float16_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
         return
     with np.errstate(over="ignore"):
         out[...] = x.astype(xp.float16)
+
+
+def _round_to_bfloat16(xp, x, out) -> None:
+    """What bfloat16 can hold: 8 significant bits, and the exponents of float32."""
+    round_bits = round_to_bfloat16_bits if xp is np else _bfloat16_kernel(xp)
+    round_bits(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint32))
+
+
+@functools.cache
+def _bfloat16_kernel(xp: Any) -> Any:
+    """Return `round_to_bfloat16_bits` as a kernel of a GPU."""
+    sign, below_half, one, dropped = map(np.uint32, (0x80000000, 0x7FFF, 1, 16))
+
+    def round_bits(x, out) -> None:
+        rounded = ((x + below_half + ((x >> dropped) & one)) >> dropped) << dropped
+        out[...] = xp.where((x & ~sign) > INFINITY, x, rounded)
+
+    return xp.fuse(round_bits)
+
+
+def _single(x: Meta) -> Meta:
+    """Round float32 only: what has more digits would be rounded twice."""
+    if x.dtype != "float32":
+        raise GraphError(f"X: expected float32, got {x.dtype}; cast it to float32")
+    return same(x)
 
 
 def _round_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
     """The gradient of a value in half precision is in half precision, too."""
     (x,), (out,) = op.input("X"), op.output("Out")
     slots = {"X": [grad_name(out)]}, {"Out": [grad_name(x)]}
-    return [GradOp("round_to_float16", *slots, {})]
+    return [GradOp(op.type, *slots, {})]
 
 
-define(
-    "round_to_float16",
-    "X -> Out",
-    rows=by_element(),
-    infer=same,
-    kernel=_round,
-    grad=_round_grad,
-    inplace={"Out": "X"},
-)
+def _define_rounding(
+    type: str, infer: Callable[[Meta], Meta], kernel: Callable[[Any, Any, Any], None]
+) -> None:
+    define(
+        type,
+        "X -> Out",
+        rows=by_element(),
+        infer=infer,
+        kernel=kernel,
+        grad=_round_grad,
+        inplace={"Out": "X"},
+    )
+
+
+_define_rounding("round_to_float16", same, _round_to_float16)
+_define_rounding("round_to_bfloat16", _single, _round_to_bfloat16)
 
 
 # -- gradients -------------------------------------------------------------------------------------

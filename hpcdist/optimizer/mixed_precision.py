@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from hpcdist import checks, layers
@@ -44,7 +45,19 @@ GRAY = {
 }
 # They only move values, so what they give has half precision if what they are given has it.
 _MOVES = {"flatten2", "relu", "reshape2", "slice", "stack", "transpose2", "unstack"}
-_HALF, _RAW = ".cast_fp16", ".float32"  # after the names of values
+_RAW = ".float32"  # after the names of values, as ``cast`` below
+
+
+@dataclass(frozen=True)
+class Half:
+    """A type of 16 bits: the operator that rounds to it, what names of such values end in."""
+
+    rounding: str
+    cast: str
+
+
+FLOAT16 = Half("round_to_float16", ".cast_fp16")
+BFLOAT16 = Half("round_to_bfloat16", ".cast_bf16")
 
 
 class AutoMixedPrecisionLists:
@@ -71,19 +84,59 @@ class AutoMixedPrecisionLists:
         self.black_varnames = checks.names("custom_black_varnames", custom_black_varnames, GRAPH)
 
 
-class OptimizerWithMixedPrecision(OptimizerWrapper):
+class AutoMixedPrecisionListsBF16(AutoMixedPrecisionLists):
+    """The same by Paddle 2's names: white is ``bf16``, black is ``fp32``."""
+
+    def __init__(
+        self,
+        custom_bf16_list: Iterable[str] | None = None,
+        custom_fp32_list: Iterable[str] | None = None,
+        custom_fp32_varnames: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__(custom_bf16_list, custom_fp32_list, custom_fp32_varnames)
+
+
+class _InHalf(OptimizerWrapper):
+    """An optimizer of a network some of whose operators have half precision."""
+
+    def __init__(self, optimizer: AnyOptimizer, amp_lists: AutoMixedPrecisionLists | None) -> None:
+        super().__init__(optimizer)
+        held: Any = optimizer
+        while isinstance(held, OptimizerWrapper):
+            if isinstance(held, _InHalf):
+                raise GraphError(
+                    f"{type(self).__name__}: the optimizer given holds {type(held).__name__}: "
+                    "decorate with one type of half precision"
+                )
+            held = held.inner_optimizer
+        self._lists = AutoMixedPrecisionLists() if amp_lists is None else amp_lists
+        if not isinstance(self._lists, AutoMixedPrecisionLists):
+            raise GraphTypeError(
+                f"amp_lists: expected AutoMixedPrecisionLists(...), got {amp_lists!r}"
+            )
+
+
+class OptimizerInBfloat16(_InHalf):
+    """What `decorate_bf16` returns; losses and gradients are not scaled."""
+
+    def _backward(self, loss: Variable, *args: Any) -> ParamGrads:
+        round_to_half(block_of(loss), self._lists, BFLOAT16)
+        return super()._backward(loss, *args)
+
+
+class OptimizerWithMixedPrecision(_InHalf):
     """What `decorate` returns; the loss is minimized through a scaled one."""
 
     def __init__(
         self,
         optimizer: AnyOptimizer,
-        amp_lists: AutoMixedPrecisionLists,
+        amp_lists: AutoMixedPrecisionLists | None,
         init_loss_scaling: float,
         dynamic: bool,
         how: dict[str, Any],
     ) -> None:
-        super().__init__(optimizer)
-        self._lists, self._dynamic, self._how = amp_lists, dynamic, how
+        super().__init__(optimizer, amp_lists)
+        self._dynamic, self._how = dynamic, how
         self._init_loss_scaling = init_loss_scaling
         self._kept: list[Variable] = []  # the scaling, and if it changes, steps counted
         self._scaled_loss: Variable | None = None
@@ -110,7 +163,7 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
                 "mixed precision: this optimizer scales the loss of another program: decorate "
                 "another one for a second program"
             )
-        round_to_half(block_of(loss), self._lists)
+        round_to_half(block_of(loss), self._lists, FLOAT16)
         self._scaled_loss = layers.elementwise_mul(loss, scaling)
         return super()._backward(self._scaled_loss, *args)
 
@@ -174,14 +227,33 @@ def decorate(
     how: dict[str, Any] = {n: checks.integer(n, v, 1, errors=GRAPH) for n, v in steps.items()}
     how |= {name: checks.positive(name, value, GRAPH) for name, value in ratios.items()}
     scaling = checks.positive("init_loss_scaling", init_loss_scaling, GRAPH)
-    lists = AutoMixedPrecisionLists() if amp_lists is None else amp_lists
-    if not isinstance(lists, AutoMixedPrecisionLists):
-        raise GraphTypeError(f"amp_lists: expected AutoMixedPrecisionLists(...), got {lists!r}")
     dynamic = bool(use_dynamic_loss_scaling)
-    return OptimizerWithMixedPrecision(optimizer, lists, scaling, dynamic, how)
+    return OptimizerWithMixedPrecision(optimizer, amp_lists, scaling, dynamic, how)
 
 
-def round_to_half(block: Block, lists: AutoMixedPrecisionLists) -> None:
+def decorate_bf16(
+    optimizer: AnyOptimizer,
+    amp_lists: AutoMixedPrecisionLists | None = None,
+    use_pure_bf16: bool = False,
+    use_bf16_guard: bool | None = None,
+) -> OptimizerInBfloat16:
+    """Return an optimizer that trains in bfloat16, of the default main program.
+
+    What is in half precision is rounded to bfloat16; parameters, gradients of parameters and the
+    optimizer's state are float32. It has float32's exponents, so no loss is scaled, and parameter
+    servers, tables and local SGD take it. ``use_pure_bf16``, parameters in bfloat16, and
+    ``use_bf16_guard``, which chooses layers for that, are refused: GraphError.
+    """
+    if use_pure_bf16 or use_bf16_guard:
+        name = "use_pure_bf16" if use_pure_bf16 else "use_bf16_guard"
+        raise GraphError(
+            f"{name}: parameters stay float32, for in bfloat16 small updates are lost: leave it "
+            "out, and choose operators by amp_lists"
+        )
+    return OptimizerInBfloat16(optimizer, amp_lists)
+
+
+def round_to_half(block: Block, lists: AutoMixedPrecisionLists, kind: Half) -> None:
     """Round what operators in half precision read and give; gradients are rounded with them."""
     ops, block.ops = block.ops, []
     colour: dict[str, str] = {}  # by value: of the operator that made it
@@ -190,13 +262,13 @@ def round_to_half(block: Block, lists: AutoMixedPrecisionLists) -> None:
         made = _colour(op, lists, colour)
         colour.update(dict.fromkeys(op.output_arg_names, made))
         for name in op.output_arg_names:  # what is written again is rounded again
-            half -= {name, name + _HALF}
+            half -= {name, name + kind.cast}
         if made != "white":
             block.add_op(op)
             continue
         for slot, names in op.inputs.items():
             if op.type != "batch_norm" or slot == "X":
-                op.inputs[slot] = [_rounded(block, name, half) for name in names]
+                op.inputs[slot] = [_rounded(block, name, half, kind) for name in names]
         outputs = [
             (slot, number, name)
             for slot, names in op.outputs.items()
@@ -210,7 +282,7 @@ def round_to_half(block: Block, lists: AutoMixedPrecisionLists) -> None:
         for slot, number, name in outputs:
             raw = _like(block, name, name + _RAW)
             op.outputs[slot][number] = raw
-            _append_rounding(block, raw, name)
+            _append_rounding(block, raw, name, kind)
     block.program.touch()
 
 
@@ -231,13 +303,13 @@ def _is_single(block: Block, name: str) -> bool:
     return var is not None and var.dtype == "float32" and var.type == VarType.LOD_TENSOR
 
 
-def _rounded(block: Block, name: str, half: set[str]) -> str:
+def _rounded(block: Block, name: str, half: set[str], kind: Half) -> str:
     """Return the name of a value in half precision."""
     if name in half or not _is_single(block, name):
         return name
-    rounded = name + _HALF
+    rounded = name + kind.cast
     if rounded not in half:
-        _append_rounding(block, name, _like(block, name, rounded))
+        _append_rounding(block, name, _like(block, name, rounded), kind)
         half.add(rounded)
     return rounded
 
@@ -251,6 +323,6 @@ def _like(block: Block, name: str, new: str) -> str:
     return new
 
 
-def _append_rounding(block: Block, name: str, rounded: str) -> None:
+def _append_rounding(block: Block, name: str, rounded: str, kind: Half) -> None:
     facts = {ROLE_ATTR: int(Role.FORWARD)}
-    block.add_op(Operator(block, "round_to_float16", {"X": name}, {"Out": rounded}, facts))
+    block.add_op(Operator(block, kind.rounding, {"X": name}, {"Out": rounded}, facts))

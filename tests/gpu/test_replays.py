@@ -13,6 +13,8 @@ if not missing():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 FEATURES, CLASSES = 32, 10
+NEAR = {"decorate": 5e-3, "decorate_bf16": 4e-2}  # 11 and 8 significant bits
+HOW = [{}, {"dropout": True}, *({"mixed": name} for name in NEAR)]
 
 
 def network(x, label, dropout):
@@ -27,7 +29,7 @@ def network(x, label, dropout):
 class Training:
     """A perceptron that trains at a place."""
 
-    def __init__(self, place, dropout=False, mixed=False):
+    def __init__(self, place, dropout=False, mixed=""):
         self.main, startup, self.scope = fluid.Program(), fluid.Program(), fluid.Scope()
         self.main.random_seed = startup.random_seed = 5
         with fluid.unique_name.guard(), fluid.program_guard(self.main, startup):
@@ -36,7 +38,7 @@ class Training:
             self.loss = network(x, label, dropout)
             optimizer = fluid.optimizer.Adam(0.01)
             if mixed:
-                optimizer = fluid.contrib.mixed_precision.decorate(optimizer)
+                optimizer = getattr(fluid.contrib.mixed_precision, mixed)(optimizer)
             optimizer.minimize(self.loss)
         self.exe = fluid.Executor(place)
         self.exe.run(startup, scope=self.scope)
@@ -65,7 +67,7 @@ def losses(training):
 
 
 @pytest.mark.parametrize("kernels", ["own", "fused", "compiled"])
-@pytest.mark.parametrize("how", [{}, {"dropout": True}, {"mixed": True}], ids=str)
+@pytest.mark.parametrize("how", HOW, ids=str)
 def test_losses_are_those_of_the_cpu(monkeypatch, kernels, how):
     monkeypatch.setenv("HPCDIST_KERNELS", kernels)
     got = losses(Training(fluid.CUDAPlace(0), **how))
@@ -74,12 +76,12 @@ def test_losses_are_those_of_the_cpu(monkeypatch, kernels, how):
         np.testing.assert_array_equal(again, got, err_msg="not bit for bit")
     monkeypatch.setenv("HPCDIST_KERNELS", "own")
     wanted = losses(Training(fluid.CPUPlace(), **how))
-    near = 5e-3 if how.get("mixed") else 1e-4
+    near = NEAR.get(how.get("mixed"), 1e-4)
     np.testing.assert_allclose(got, wanted, rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("kernels", ["fused", "compiled"])
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", ["", *NEAR])
 def test_a_step_is_one_replay(monkeypatch, kernels, mixed):
     monkeypatch.setenv("HPCDIST_KERNELS", kernels)
     training = Training(fluid.CUDAPlace(0), mixed=mixed)

@@ -211,6 +211,11 @@ def test_cupy_makes_one_kernel_of_the_loss_scaling(cupy, made):
     assert_one_kernel(cupy, mixed_precision._update_kernel(cupy), *args)
 
 
+def test_cupy_makes_one_kernel_of_rounding_to_bfloat16(cupy, made):
+    bits = [made((7,), "uint32") for _ in range(2)]
+    assert_one_kernel(cupy, mixed_precision._bfloat16_kernel(cupy), *bits)
+
+
 def test_cupy_makes_one_kernel_of_a_chain(cupy, made):
     x, bias, y, mask = made((4, 3)), made((1, 3)), made((4, 3)), made((4, 3), "bool")
     calls = [

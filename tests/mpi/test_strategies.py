@@ -12,7 +12,7 @@ from hpcdist.errors import CheckpointError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from tests.mpi.collective_jobs import batch, check, fleet_script, network, parameters
-from tests.mpi.plain_models import FEATURES, Model, check_job, regression
+from tests.mpi.plain_models import FEATURES, Model, check_job, embedded, regression
 from tests.support_job import alone, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -70,6 +70,15 @@ def test_trainers_scale_alike_in_mixed_precision(trainers):
 
     # Half precision has 11 bits, and partial sums of gradients are rounded on each trainer.
     check_job(Model(net, in_mixed_precision, near=4e-3), trainers, 0)
+
+
+@pytest.mark.parametrize(("trainers", "servers"), SHAPES[:3])
+def test_bfloat16_trains_with_servers_and_without(trainers, servers):
+    def in_bfloat16(loss: Any) -> None:
+        fluid.contrib.mixed_precision.decorate_bf16(fluid.optimizer.SGD(0.1)).minimize(loss)
+
+    # 8 bits, and partial sums of gradients are rounded on each trainer.
+    check_job(Model(embedded, in_bfloat16, near=2e-2), trainers, servers)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tests
 from hpcdist.graph import define, registry
 from hpcdist.ops.common import grad_by, like_inputs, same
+from hpcdist.ops.mixed_precision import ROUNDINGS
 from tests.support_ops import CASES, Case, Draw, check_gradient
 
 for _module in pkgutil.iter_modules(tests.__path__):
@@ -26,7 +27,7 @@ def _differentiable() -> list[str]:
     Modules of torch's: tests/torch/test_torch_module.py. That of rounding is not its slope:
     tests/unit/test_mixed_precision.py.
     """
-    elsewhere = {"torch_module", "round_to_float16"}
+    elsewhere = {"torch_module", *ROUNDINGS}
     known = [(t, registry.lookup(t)) for t in registry.defined() if t not in elsewhere]
     return [type for type, op in known if op.grad is not None and (op.kernel or op.bind)]
 

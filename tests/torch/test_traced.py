@@ -69,6 +69,10 @@ def mixed_sgd():
     return fluid.contrib.mixed_precision.decorate(fluid.optimizer.Momentum(0.1, 0.9))
 
 
+def mixed_bf16():
+    return fluid.contrib.mixed_precision.decorate_bf16(fluid.optimizer.Momentum(0.1, 0.9))
+
+
 def images(x, label):
     picture = fluid.layers.reshape(fluid.layers.fc(x, 64), [-1, 1, 8, 8])
     for filters in (4, 4):
@@ -79,21 +83,54 @@ def images(x, label):
     return fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
 
 
-@pytest.mark.parametrize("optimizer", [None, lambda: fluid.optimizer.Adam(0.01), mixed_sgd])
+IN_HALF = {mixed_sgd: 2e-3, mixed_bf16: 2e-2}
+
+
+@pytest.mark.parametrize("optimizer", [None, lambda: fluid.optimizer.Adam(0.01), *IN_HALF])
 def test_a_perceptron_is_one_segment_and_its_updates(monkeypatch, optimizer):
     also = ["fc_0.tmp_1", "fc_0.w_0"]
     runs = [trained(monkeypatch, k, perceptron, optimizer, also) for k in KERNELS]
-    assert_alike(runs[0][0], runs[1][0], 2e-3 if optimizer is mixed_sgd else 2e-6)
+    assert_alike(runs[0][0], runs[1][0], IN_HALF.get(optimizer, 2e-6))
     for types in types_of(*runs[1][1:]):
         assert types[0] == TYPE and types.count(TYPE) <= 2
     assert all(TYPE not in types for types in types_of(*runs[0][1:]))
 
 
-@pytest.mark.parametrize("optimizer", [None, mixed_sgd])
+@pytest.mark.parametrize("optimizer", [None, *IN_HALF])
 def test_images_and_their_moving_averages(monkeypatch, optimizer):
     also = ["batch_norm_0.w_1", "batch_norm_1.w_2", "conv2d_0.w_0"]
     runs = [trained(monkeypatch, k, images, optimizer, also)[0] for k in KERNELS]
-    assert_alike(runs[0], runs[1], 2e-2 if optimizer else 2e-4)
+    assert_alike(runs[0], runs[1], 10 * IN_HALF.get(optimizer, 2e-5))
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_products_are_computed_in_the_type_that_the_program_rounds_to(half):
+    """Each number is the product in single precision, rounded once; torch rounds as we do."""
+    main = fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main):
+        x, w = fluid.data("x", [9, 70]), fluid.data("w", [70, 33])
+        made = [main.global_block().create_var(name) for name in ("a", "b", "product", "out")]
+        a, b, product, out = made
+        block = main.global_block()
+        for source, target in ((x, a), (w, b)):
+            block.append_op(f"round_to_{half}", {"X": source}, {"Out": target})
+        block.append_op("mul", {"X": a, "Y": b}, {"Out": product})
+        block.append_op(f"round_to_{half}", {"X": product}, {"Out": out})
+    rng = np.random.default_rng(0)
+    feed = {"x": rng.standard_normal((9, 70), np.float32)}
+    feed["w"] = rng.standard_normal((70, 33), np.float32)
+    given = [torch.from_numpy(feed[n]).to(getattr(torch, half)) for n in "xw"]
+    wanted = (given[0] @ given[1]).float().numpy()
+    with fluid.scope_guard(fluid.Scope()), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCDIST_KERNELS", "fused")
+        exe = fluid.Executor(fluid.CPUPlace())
+        fused, rounded = exe.run(main, feed, [out, a])
+        patch.setenv("HPCDIST_KERNELS", "own")
+        own = fluid.Executor(fluid.CPUPlace()).run(main, feed, [out, a])
+    np.testing.assert_array_equal(fused, wanted)
+    np.testing.assert_array_equal(rounded, given[0].float().numpy())
+    np.testing.assert_array_equal(own[1], rounded)
+    np.testing.assert_allclose(own[0], fused, rtol=2e-2 if half == "bfloat16" else 2e-3, atol=1e-2)
 
 
 def test_a_wrong_label_is_told_before_anything_is_updated(monkeypatch):

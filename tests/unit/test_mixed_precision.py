@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.contrib import mixed_precision
-from hpcdist.errors import GraphError, PlanError
+from hpcdist.errors import FleetError, GraphError, PlanError
+from hpcdist.fleet import DistributedStrategy
 from hpcdist.runtime.batches.shared_program import SharedProgram
 from tests.support_device import install
 from tests.support_streams import MACHINE
@@ -77,6 +79,14 @@ def half(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float16).astype(np.float32)
 
 
+def brain(array: np.ndarray) -> np.ndarray:
+    """What bfloat16 holds: 8 bits of the mantissa, in units of 2^-133 at least."""
+    exponent = np.frexp(array.astype(np.float64))[1]
+    unit = np.exp2(np.maximum(exponent - 8.0, -133.0))
+    rounded = np.rint(array / unit) * unit
+    return np.where(np.abs(rounded) >= 2.0**128, np.copysign(np.inf, array), rounded).astype("f4")
+
+
 def test_what_white_operators_read_and_give_is_rounded_and_so_are_gradients() -> None:
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 3
@@ -102,21 +112,33 @@ def test_what_white_operators_read_and_give_is_rounded_and_so_are_gradients() ->
     assert np.all(half(grad * 1024) == grad * 1024)
 
 
-def test_rounding_is_to_the_nearest_value_of_float16() -> None:
+EDGES = {  # values beside those drawn, the exponents of these, and what rounds them
+    "float16": ([65519.9, 65520, 65504, 1e9, 2**-14, 2**-24, 2**-25, 3 * 2**-26], (-30, 20), half),
+    "bfloat16": ([3.3961e38, 3.39e38, 2.0**-126, 2.0**-133, 2.0**-134, 1e-45], (-149, 128), brain),
+}
+
+
+@pytest.mark.parametrize("place", [fluid.CPUPlace(), fluid.CUDAPlace(0)], ids=str)
+@pytest.mark.parametrize("kind", EDGES)
+def test_rounding_is_to_the_nearest_value(kind: str, place: Any, monkeypatch: Any) -> None:
+    install(monkeypatch)
+    edges, exponents, rounded = EDGES[kind]
     random = np.random.default_rng(0)
-    edges = [0, 65519.9, 65520, 65504, 1e9, np.inf, np.nan, 2**-14, 2**-24, 2**-25, 3 * 2**-26]
-    values = np.array([*edges, *np.exp2(random.uniform(-30, 20, 4000))], np.float32)
+    values = np.array([0, np.inf, np.nan, *edges], np.float32)
+    values = np.concatenate([values, np.exp2(random.uniform(*exponents, 4000)).astype("f4")])
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.concatenate([values, -values, half(values) * np.float32(1 + 2**-11)])
-        wanted = half(values)
+        between = rounded(values) * np.float32(1 + 2 ** -(11 if kind == "float16" else 8))
+        values = np.concatenate([values, -values, between])
+        wanted = rounded(values)
     main = fluid.Program()
     with fluid.program_guard(main, fluid.Program()):
         x = layers.data("x", [len(values)], append_batch_size=False)
         out = main.global_block().create_var("out")
-        main.global_block().append_op("round_to_float16", {"X": x}, {"Out": out})
-    (found,) = fluid.Executor().run(main, feed={"x": values}, fetch_list=[out])
+        main.global_block().append_op(f"round_to_{kind}", {"X": x}, {"Out": out})
+    (found,) = fluid.Executor(place).run(main, feed={"x": values}, fetch_list=[out])
     np.testing.assert_array_equal(found, wanted)
-    assert found.tobytes() == wanted.tobytes()
+    known = ~np.isnan(wanted)
+    assert found[known].tobytes() == wanted[known].tobytes()
 
 
 def kinds(lists: Any, net: Any) -> list[str]:
@@ -155,3 +177,62 @@ def test_rows_of_tables_are_refused() -> None:
         loss = layers.mean(layers.embedding(ids, [7, 2], is_sparse=True, param_attr="table"))
         with pytest.raises(GraphError, match="mixed precision with rows of table 'table'"):
             mixed_precision.decorate(fluid.optimizer.SGD(0.1)).minimize(loss)
+
+
+def test_bfloat16_rounds_what_is_white_and_scales_nothing() -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = 3
+    with fluid.program_guard(main, startup), fluid.unique_name.guard():
+        x = layers.data("x", [16])
+        guess = layers.fc(x, 8, act="tanh", bias_attr=False, param_attr="w")
+        loss = layers.mean(guess)
+        mixed_precision.bf16.decorate_bf16(fluid.optimizer.Momentum(0.5, 0.9)).minimize(loss)
+    rows = np.random.default_rng(0).normal(size=(6, 16)).astype("float32")
+    exe, scope = fluid.Executor(), fluid.Scope()
+    exe.run(startup, scope=scope)
+    w = np.array(scope.find_var("w").get_tensor())
+    given, grad = exe.run(main, {"x": rows}, [guess, "w@GRAD"], scope=scope)
+    computed = np.tanh(brain(brain(rows) @ brain(w)))
+    np.testing.assert_allclose(given, brain(computed), rtol=1e-2)
+    dproduct = brain(brain(np.full_like(given, 1 / given.size)) * (1 - computed * computed))
+    np.testing.assert_allclose(grad, brain(brain(rows).T @ dproduct), rtol=2e-2, atol=1e-4)
+    assert brain(grad).tobytes() == grad.tobytes()
+    updated = np.array(scope.find_var("w").get_tensor())
+    np.testing.assert_array_equal(updated, w - np.float32(0.5) * grad)  # float32, as it is saved
+    assert brain(updated).tobytes() != updated.tobytes()
+    kept = sorted(v.name for v in main.list_vars() if v.persistable)
+    assert kept == ["learning_rate_0", "w", "w_velocity_0"]
+
+
+def test_fleet_takes_bfloat16_and_no_scale_for_it() -> None:
+    strategy = DistributedStrategy()
+    strategy.amp = True
+    strategy.amp_configs = {"dtype": "bfloat16", "custom_black_list": ["mul"]}
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+        loss = linear()
+        strategy.wrapped(fluid.optimizer.SGD(0.1)).minimize(loss)
+    assert not {"round_to_bfloat16", "round_to_float16"} & {op.type for op in loss.block.ops}
+    strategy.amp_configs = {"dtype": "bfloat16", "init_loss_scaling": 2.0}
+    with pytest.raises(
+        FleetError, match=r"\['init_loss_scaling'\]: with dtype 'bfloat16' the loss"
+    ):
+        strategy.wrapped(fluid.optimizer.SGD(0.1))
+    strategy.amp_configs = {"dtype": "float8"}
+    with pytest.raises(FleetError, match="expected 'float16' or 'bfloat16', got 'float8'"):
+        strategy.wrapped(fluid.optimizer.SGD(0.1))
+
+
+def test_what_bfloat16_does_not_take_is_refused() -> None:
+    sgd = fluid.optimizer.SGD(0.1)
+    for name in ("use_pure_bf16", "use_bf16_guard"):
+        with pytest.raises(GraphError, match=f"{name}: parameters stay float32"):
+            mixed_precision.decorate_bf16(sgd, **{name: True})
+    for one, other in itertools.permutations(
+        [mixed_precision.decorate, mixed_precision.decorate_bf16]
+    ):
+        with pytest.raises(GraphError, match="decorate with one type of half precision"):
+            one(other(sgd))
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = layers.data("x", [2], dtype="float64")
+        with pytest.raises(GraphError, match="round_to_bfloat16.*expected float32, got float64"):
+            x.block.append_op("round_to_bfloat16", {"X": x}, {"Out": x.block.create_var("out")})

@@ -117,6 +117,13 @@ def round_to_float16(torch, x):
     return torch.copysign(torch.where(bits < 0x38800000, small, magnitude), x)
 
 
+@form("round_to_bfloat16")
+def round_to_bfloat16(torch, x):
+    bits = x.view(torch.int32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16
+    return torch.where((bits & 0x7FFFFFFF) > 0x7F800000, bits, rounded).view(torch.float32)
+
+
 @form("check_finite_and_unscale")
 def check_finite_and_unscale(torch, xs, scale, zeroes):
     factor = torch.reciprocal(scale.reshape(()))
