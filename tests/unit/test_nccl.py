@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import hpcdist as fluid
 from hpcdist.comm import nccl
 from hpcdist.comm.device import AwareCollective, StagedCollective
 from hpcdist.comm.groups import Way, make_groups
@@ -19,8 +20,10 @@ from hpcdist.comm.nccl import NcclCollective
 from hpcdist.comm.watchdog import Watchdog
 from hpcdist.device import download
 from hpcdist.errors import CommError, DeadlineError
+from hpcdist.executor import control
 from tests.collective_cases import Body, CollectiveTests
 from tests.support_nccl import install, to_device
+from tests.thread_jobs import ranks_as_threads
 from tests.threads import LIMIT_S, run_in_world, run_threads
 
 
@@ -263,6 +266,31 @@ def test_closing_and_aborting_two_levels_ends_all_their_communicators(cupy):
     assert len(made) == 10  # 4 of all, 2 on each of 2 nodes, 2 leaders
     assert all(comm.destroyed and not comm.aborted for comm in made)
     assert all(comm.aborted for comm in run(lambda group: group.abort()))
+
+
+def test_a_job_destroys_its_communicators_when_all_scripts_have_ended(cupy):
+    def training(rank):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", [3]), 1))
+            fluid.optimizer.SGD(0.1).minimize(loss)
+
+        def script():
+            exe = fluid.Executor(fluid.CUDAPlace(rank))
+            exe.run(startup)
+            feed = {"x": np.ones((4, 3), np.float32)}
+            losses = [exe.run(main, feed, [loss])[0][0] for _ in range(2)]
+            assert not any(comm.destroyed for comm in cupy.nccl.made)
+            control.installed().end_together()
+            return losses
+
+        return script
+
+    with ranks_as_threads() as run:
+        one, other = run(2, 0, [training(rank) for rank in range(2)])
+    assert one == other and one[0] > one[1]
+    assert len(cupy.nccl.made) == 2
+    assert all(comm.destroyed and not comm.aborted for comm in cupy.nccl.made)
 
 
 def test_groups_of_a_job():
