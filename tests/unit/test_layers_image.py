@@ -106,6 +106,25 @@ def test_batch_norm_has_two_weights_that_learn_and_two_that_follow(programs):
 @pytest.mark.parametrize(
     "build, message",
     [
+        (lambda x: layers.conv3d(x, 3, 3, groups=2), "2 channels and 3 filters .* 2 groups"),
+        (lambda x: layers.conv3d(x, 2, [3, 3]), "filter_size must be one integer or three"),
+        (lambda x: layers.conv3d(x, 2, 3, padding=[[1, 0]] * 5), "batch and channels cannot be"),
+        (lambda x: layers.conv3d(x, 2, 3, param_attr=False), "needs weights"),
+        (lambda x: layers.conv3d(x, 2, 3, data_format="NCHW"), "one of NCDHW, NDHWC, got 'NCHW'"),
+        (lambda x: layers.conv3d_transpose(x, 2), "filter_size or an output_size"),
+        (lambda x: layers.pool3d(x, 2, "min"), "pool_type must be one of max, avg"),
+    ],
+)
+def test_volumes_are_checked_as_images_are(build, message):
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x = fluid.data("x", [None, 2, 4, 4, 4])
+        with pytest.raises(GraphError, match=message):
+            build(x)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
         (lambda x: layers.conv2d(x, 2, 3, groups=2), "3 channels .* 2 groups"),
         (lambda x: layers.conv2d(x, 2, [3, 3, 3]), "filter_size must be one integer or two"),
         (lambda x: layers.conv2d(x, 2, 3, padding="FULL"), "SAME, VALID"),
