@@ -18,10 +18,7 @@ class Pair(NamedTuple):
     second: object
 
 
-@pytest.fixture(autouse=True)
-def programs():
-    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def run(fetches, feed):

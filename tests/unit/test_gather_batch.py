@@ -27,10 +27,7 @@ ROWS, MEAN, SUM, MAX, MIN = How.ROWS, How.MEAN, How.SUM, How.MAX, How.MIN
 SAME, MIXED = How.SAME, How.MIXED
 
 
-@pytest.fixture(autouse=True)
-def programs():
-    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def how_of(var):

@@ -10,14 +10,6 @@ from hpcdist.graph import ROLE_VAR_ATTR, Role
 from hpcdist.graph.printing import exact_text
 
 
-@pytest.fixture
-def programs():
-    """Build into fresh Programs, names counted afresh."""
-    main, startup = fluid.Program(), fluid.Program()
-    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-        yield main, startup
-
-
 def classifier(rate=0.1, width=4):
     """Build x(3) -> fc relu -> dropout -> fc softmax -> loss, minimized by SGD."""
     x = fluid.layers.data("x", [3])

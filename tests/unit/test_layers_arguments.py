@@ -5,11 +5,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 
-
-@pytest.fixture(autouse=True)
-def programs():
-    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def x():

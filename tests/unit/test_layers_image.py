@@ -9,14 +9,6 @@ from hpcdist.errors import GraphError
 from hpcdist.transpiler.sync_batch_norm import synchronize_batch_norm
 
 
-@pytest.fixture
-def programs():
-    """Build into fresh programs with fresh names; return (main, startup)."""
-    main, startup = fluid.Program(), fluid.Program()
-    with fluid.program_guard(main, startup), fluid.unique_name.guard():
-        yield main, startup
-
-
 def ops(program):
     return [op.type for op in program.global_block().ops]
 

@@ -10,14 +10,6 @@ from hpcdist.backward import gradients
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.graph import Program, names, program_guard
-
-
-@pytest.fixture
-def programs():
-    main, startup = Program(), Program()
-    with program_guard(main, startup), names.guard():
-        yield main, startup
 
 
 def data(name, shape, dtype="float32"):

@@ -9,20 +9,11 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.graph import Program, names, program_guard
 from hpcdist.initializer import NumpyArrayInitializer
 from hpcdist.layers.embedding import embedding_v2, one_hot_v2
 from hpcdist.layers.io import data_v2
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.optimizer import SGD
-
-
-@pytest.fixture
-def programs():
-    """Build into fresh programs with fresh names; return (main, startup)."""
-    main, startup = Program(), Program()
-    with program_guard(main, startup), names.guard():
-        yield main, startup
 
 
 def ops(program):

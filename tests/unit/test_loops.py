@@ -12,11 +12,7 @@ from hpcdist.executor.scope import Scope, scope_guard
 from hpcdist.layers.nested import conditional_block
 from tests.fluid_ops import loops
 
-
-@pytest.fixture(autouse=True)
-def programs():
-    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def run(fetches, feed=None, **how):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,7 @@ from hpcdist.ops.optimize import UPDATES
 Arrays = list[np.ndarray]
 
 
-@pytest.fixture(autouse=True)
-def programs() -> Iterator[None]:
-    with guard(), program_guard(Program(), Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 # -- closed forms in double precision: (p, g, state, t) -> p; state is changed in place -----------

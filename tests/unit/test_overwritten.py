@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,14 @@ from hpcdist.backward import gradients
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.graph.names import guard
 from hpcdist.graph.program import (
-    Program,
     default_main_program,
     default_startup_program,
-    program_guard,
 )
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.control_flow import ConditionalBlock
 
-
-@pytest.fixture(autouse=True)
-def programs() -> Iterator[None]:
-    with guard(), program_guard(Program(), Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def slopes(build: Callable[[Variable, Variable], Variable]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,9 @@ from hpcdist import layers, optimizer
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.graph.names import guard
 from hpcdist.graph.program import (
-    Program,
     default_main_program,
     default_startup_program,
-    program_guard,
 )
 from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
@@ -26,10 +23,7 @@ from hpcdist.graph.variable import Variable
 STEPS = 12
 
 
-@pytest.fixture(autouse=True)
-def programs() -> Iterator[None]:
-    with guard(), program_guard(Program(), Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def rates(rate: Variable) -> list[float]:

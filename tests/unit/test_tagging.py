@@ -13,10 +13,7 @@ from tests.thread_jobs import ranks_as_threads
 LENGTHS = [2, 0, 3]
 
 
-@pytest.fixture(autouse=True)
-def programs():
-    with fluid.unique_name.guard(), fluid.program_guard(fluid.Program(), fluid.Program()):
-        yield
+pytestmark = pytest.mark.usefixtures("programs")
 
 
 def ragged(name, width, dtype="int64"):
