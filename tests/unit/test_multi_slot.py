@@ -1,9 +1,8 @@
-"""Datasets: multi-slot text, pipe commands, samples in memory, and training from them."""
+"""Datasets: multi-slot text and pipe commands."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import shlex
 import subprocess
@@ -13,19 +12,14 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist import layers
-from hpcdist.errors import DataError, DataNotImplementedError, FeedError, MissingNameError
+from hpcdist.errors import DataError, DataNotImplementedError, MissingNameError
 from hpcdist.multi_slot import (
-    MultiSlotDataGenerator,
-    MultiSlotStringDataGenerator,
-    exchange,
     pipe,
 )
-from hpcdist.multi_slot.exchange import shuffled_among
-from hpcdist.multi_slot.samples import Samples, SampleSlot, batches, concatenated, shuffled
+from hpcdist.multi_slot.samples import SampleSlot, batches, concatenated
 from hpcdist.multi_slot.text import samples_of
+from tests.multi_slot_files import dataset, slot_variables, write
 from tests.support_job import alone
-from tests.threads import run_in_world
 
 SLOTS = [
     SampleSlot("words", "int64", None),
@@ -103,29 +97,6 @@ def test_batches_run_across_chunks_and_files():
         assert labels.tolist() == whole.columns[2].values.tolist() == list(range(20))
 
 
-# datasets
-
-
-def data():
-    words = fluid.data("words", [None, 1], "int64", lod_level=1)
-    return [words, fluid.data("z", [None, 2]), fluid.data("label", [None, 1], "int64")]
-
-
-def dataset(kind, files, command="cat", size=2, variables=None):
-    made = fluid.DatasetFactory().create_dataset(kind)
-    made.set_use_var(variables or data())
-    made.set_batch_size(size)
-    made.set_filelist([str(file) for file in files])
-    made.set_pipe_command(command)
-    made.set_thread(2)
-    return made
-
-
-def write(path, labels, words="1 1"):
-    path.write_text("".join(f"{words} 2 0.5 {k} 1 {k}\n" for k in labels))
-    return path
-
-
 def labels_of(made):
     return [np.asarray(batch["label"]).ravel().tolist() for batch in made.batches()]
 
@@ -146,7 +117,7 @@ def test_every_pass_gives_the_batches_of_all_files_in_their_order(kind, files):
 
 def test_batches_have_32_samples_where_none_is_said(tmp_path):
     made = fluid.DatasetFactory().create_dataset()
-    made.set_use_var(data())
+    made.set_use_var(slot_variables())
     made.set_filelist([str(write(tmp_path / "a", range(50)))])
     assert [len(batch["label"]) for batch in made.batches()] == [32, 18]  # as in Fluid
 
@@ -259,118 +230,6 @@ def test_a_pass_that_is_left_ends_its_command(tmp_path, files):
     passed.close()  # would wait for ever if the command went on
 
 
-def test_memory_leaves_out_zeros_of_ragged_slots_as_fluid_does(tmp_path):
-    (tmp_path / "a").write_text("3 0 6 0 2 0 .25 1 1\n2 0 0 2 0 0 1 0\n")
-    queue, memory = (dataset(k, [tmp_path / "a"]) for k in ("QueueDataset", "InMemoryDataset"))
-    memory.load_into_memory()
-    for made, words in [(queue, [0, 6, 0, 0, 0]), (memory, [6, 0])]:
-        (batch,) = made.batches()
-        assert np.asarray(batch["words"]).ravel().tolist() == words
-        assert np.asarray(batch["z"]).tolist() == [[0, 0.25], [0, 0]]
-
-
-@pytest.mark.parametrize("kind", ["QueueDataset", "InMemoryDataset"])
-def test_a_worker_may_have_no_file(kind, caplog):
-    made = dataset(kind, [])
-    if kind == "InMemoryDataset":
-        made.load_into_memory()
-        made.global_shuffle()
-    assert list(made.batches()) == [] and "there is no file for this process" in caplog.text
-
-
-def test_preloading_sizes_and_release(files):
-    made = dataset("InMemoryDataset", files)
-    assert made.get_memory_data_size() == 0
-    made.preload_into_memory(thread_num=1)
-    made.wait_preload_done()
-    assert made.get_memory_data_size() == made.get_shuffle_data_size() == 7
-    made.release_memory()
-    assert made.get_memory_data_size() == 0
-    with pytest.raises(DataError, match="nothing is loaded"):
-        made.local_shuffle()
-
-
-@pytest.mark.parametrize("shuffle", ["local_shuffle", "global_shuffle"])
-def test_shuffles_keep_samples_whole_and_follow_from_the_seed(tmp_path, shuffle, monkeypatch):
-    path = write(tmp_path / "a", range(50))
-
-    def shuffled():
-        made = dataset("InMemoryDataset", [path], size=50)
-        made.load_into_memory()
-        passes = []
-        for _ in range(2):
-            getattr(made, shuffle)()
-            (batch,) = made.batches()
-            label, z = np.asarray(batch["label"]), np.asarray(batch["z"])
-            assert label.ravel().tolist() == z[:, 1].tolist()
-            passes.append(label.ravel().tolist())
-        return passes
-
-    first = shuffled()
-    assert first[0] != first[1] and sorted(first[0]) == sorted(first[1]) == list(range(50))
-    assert shuffled() == first
-    monkeypatch.setenv("HPCDIST_SEED", "7")
-    assert shuffled() != first
-
-
-def test_a_slot_is_shuffled_alone_to_see_what_it_tells(tmp_path):
-    made = dataset("InMemoryDataset", [write(tmp_path / "a", range(50))], size=50)
-    made.load_into_memory()
-    with pytest.raises(DataError, match="call set_fea_eval"):
-        made.slots_shuffle(["z"])
-    made.set_fea_eval(1000, True)
-    with pytest.raises(DataError, match=r"expected a list of slots, of \['label', 'words', 'z'\]"):
-        made.slots_shuffle(["y"])
-    made.slots_shuffle(["z"])
-    (batch,) = made.batches()
-    assert np.ravel(batch["label"]).tolist() == list(range(50))
-    others = np.asarray(batch["z"])[:, 1].tolist()
-    assert others != list(range(50)) and sorted(others) == list(range(50))
-
-
-@pytest.mark.parametrize("round_bytes", [1, 200, exchange.ROUND_BYTES])
-@pytest.mark.parametrize("sizes", [[7, 0, 12], [40], [1, 1, 1, 1], [0, 0], [3, 50]])
-def test_a_global_shuffle_is_one_permutation_on_any_number_of_trainers(
-    sizes, round_bytes, monkeypatch
-):
-    monkeypatch.setattr(exchange, "ROUND_BYTES", round_bytes)
-    rng = np.random.default_rng(5)
-    total = sum(sizes)
-    lines = []
-    for k in range(total):
-        words = rng.integers(1, 9, rng.integers(1, 5))
-        lines.append(f"{len(words)} {' '.join(map(str, words))} 2 {k} 0.5 1 {k}\n")
-    begins = np.cumsum([0, *sizes])
-    parts = [None] * len(sizes)
-
-    def shuffle(transport):
-        rank = transport.rank
-        (own,) = parsed("".join(lines[begins[rank] : begins[rank + 1]]))
-        parts[rank] = shuffled_among(transport, own, np.random.default_rng(11), 60)
-
-    run_in_world(len(sizes), shuffle)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    (whole,) = parsed("".join(lines))
-    labels = whole.columns[2].values
-    order = np.random.default_rng(11).permutation(total)
-    expected = shuffled(whole, np.random.default_rng(11))
-    assert expected.columns[2].values.tolist() == labels[order].tolist()
-    for got, wanted in zip(concatenated(parts).columns, expected.columns):
-        np.testing.assert_array_equal(got.values, wanted.values)
-        np.testing.assert_array_equal(got.offsets, wanted.offsets)
-
-
-def test_trainers_with_different_slots_are_told_so():
-    def shuffle(transport):
-        (own,) = parsed("1 5 2 1 0.5 1 3\n")
-        slots = own.slots[:2] + own.slots[2:] * (1 + transport.rank)
-        columns = own.columns[:2] + own.columns[2:] * (1 + transport.rank)
-        with pytest.raises(DataError, match="have different slots"):
-            shuffled_among(transport, Samples(slots, columns), np.random.default_rng(1), 60)
-
-    run_in_world(2, shuffle)
-
-
 def test_what_a_dataset_refuses(tmp_path, files):
     queue = fluid.dataset.QueueDataset()
     for call, message in [
@@ -418,7 +277,7 @@ def test_what_a_dataset_refuses(tmp_path, files):
 
 def test_the_description_is_fluids():
     queue = fluid.dataset.QueueDataset()
-    queue.set_use_var(data()[:2])
+    queue.set_use_var(slot_variables()[:2])
     queue.set_pipe_command("awk '{print \"x\"}' \\ é")
     assert queue.desc().endswith(r'''pipe_command: "awk \'{print \"x\"}\' \\ \303\251"''' + "\n")
     assert "batch_size" not in queue.desc()
@@ -430,223 +289,3 @@ def test_the_description_is_fluids():
         '    name: "z"\n    type: "float"\n    is_dense: true\n    is_used: true\n'
         '    shape: -1\n    shape: 2\n  }\n}\npipe_command: "cat"\n'
     )
-
-
-def test_a_loader_gives_the_batches_of_a_dataset(files):
-    made = dataset("QueueDataset", files)
-    loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1))
-    steps = [[np.asarray(p["label"]).ravel().tolist() for p in step] for step in loader()]
-    assert steps == [[[0, 1]], [[2, 10]], [[11, 12]]]  # the last batch is short
-    loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(1), drop_last=False)
-    assert [len(part["label"]) for step in loader for part in step] == [2, 2, 2, 1]
-    loader = fluid.io.DataLoader.from_dataset(made, fluid.cpu_places(3), drop_last=True)
-    assert [len(step) for step in loader] == [3]
-
-
-# training
-
-
-def net():
-    words, z, label = variables = data()
-    rows = layers.embedding(words, [100, 4], param_attr="table")
-    both = layers.concat([layers.sequence_pool(rows, "sum"), z], axis=1)
-    error = layers.square_error_cost(layers.fc(both, 1), layers.cast(label, "float32"))
-    loss = layers.mean(error)
-    fluid.optimizer.SGD(0.01).minimize(loss)
-    return variables, loss
-
-
-def table():
-    return np.array(fluid.global_scope().find_var("table").get_tensor())
-
-
-def test_training_from_a_dataset_is_training_from_its_batches(files, capsys):
-    variables, loss = net()
-    made = dataset("QueueDataset", files, variables=variables)
-    exe = fluid.Executor()
-    exe.run(fluid.default_startup_program())
-    losses = [exe.run(feed=batch, fetch_list=[loss])[0] for batch in made.batches()]
-    expected = table()
-    exe.run(fluid.default_startup_program())
-    exe.train_from_dataset(
-        dataset=made, fetch_list=[loss], fetch_info=["the loss"], print_period=3, debug=True
-    )
-    np.testing.assert_array_equal(table(), expected)
-    first, last = capsys.readouterr().out.splitlines()
-    assert first == f"batch 3: the loss: {losses[2]}" and last.startswith("4 batches in ")
-
-
-def test_inference_from_a_dataset_updates_nothing(files, capsys):
-    variables, loss = net()
-    made = dataset("InMemoryDataset", files, variables=variables)
-    made.load_into_memory()
-    exe = fluid.Executor()
-    exe.run(fluid.default_startup_program())
-    before = table()
-    program = fluid.CompiledProgram(fluid.default_main_program())
-    exe.infer_from_dataset(program, made, fetch_list=[loss], print_period=1)
-    np.testing.assert_array_equal(table(), before)
-    assert len(capsys.readouterr().out.splitlines()) == 4
-
-
-def test_a_fetch_handler_is_told_values(files):
-    variables, loss = net()
-    made = dataset("QueueDataset", files, variables=variables)
-    exe = fluid.Executor()
-    exe.run(fluid.default_startup_program())
-    losses = [exe.run(feed=batch, fetch_list=[loss])[0] for batch in made.batches()]
-    exe.run(fluid.default_startup_program())
-    told = []
-
-    class Told(fluid.executor.FetchHandler):
-        def handler(self, res_dict):
-            told.append(res_dict["the loss"])
-
-    exe.train_from_dataset(dataset=made, fetch_handler=Told({"the loss": loss}, period_secs=0))
-    assert told == losses
-    exe.train_from_dataset(dataset=made, fetch_handler=Told({"the loss": loss}))
-    assert told == losses
-    for wrong in (lambda: Told(), lambda: exe.train_from_dataset(dataset=made, fetch_handler=5)):
-        with pytest.raises(FeedError, match="var_dict must be|expected a FetchHandler"):
-            wrong()
-
-
-def test_training_from_nothing_is_told(files, caplog):
-    variables, _ = net()
-    exe = fluid.Executor()
-    exe.run(fluid.default_startup_program())
-    exe.train_from_dataset(dataset=dataset("QueueDataset", files, "true", variables=variables))
-    assert "the dataset gave no batch" in caplog.text
-
-
-def test_a_failing_file_ends_training(files):
-    variables, loss = net()
-    files[1].write_text("1 1 2 1 1 1 1\nbroken\n")
-    exe = fluid.Executor()
-    exe.run(fluid.default_startup_program())
-    with pytest.raises(DataError, match="b, line 2: slot 0"):
-        exe.train_from_dataset(dataset=dataset("QueueDataset", files, variables=variables))
-    made = dataset("QueueDataset", files[:1], variables=variables)
-    with pytest.raises(FeedError, match="fetch_info: expected 1 strings"):
-        exe.train_from_dataset(dataset=made, fetch_list=[loss], fetch_info=["a", "b"])
-
-
-# data generators
-
-
-class Words(MultiSlotDataGenerator):
-    def generate_sample(self, line):
-        def samples():
-            numbers = [int(word) for word in line.split()] if line else [1, 2]
-            yield None
-            yield [("words", numbers[1:]), ("label", numbers[:1])]
-
-        return samples
-
-
-def written(generator, stdin, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-    generator.run_from_stdin()
-    return capsys.readouterr().out
-
-
-def test_a_data_generator_writes_multi_slot_text(monkeypatch, capsys):
-    assert written(Words(), "1 5 6 7\n0 3\n", monkeypatch, capsys) == "3 5 6 7 1 1\n1 3 1 0\n"
-    Words().run_from_memory()
-    assert capsys.readouterr().out == "1 2 1 1\n"
-
-
-def test_a_sample_may_be_what_zip_gives_of_numpys_numbers(monkeypatch, capsys):
-    class Zipped(MultiSlotDataGenerator):
-        def generate_sample(self, line):
-            return lambda: iter([zip(["a", "b"], [[np.int64(5)], [np.float32(0.5), 1]])])
-
-    assert written(Zipped(), "x\n" * 2, monkeypatch, capsys) == "1 5 2 0.5 1\n" * 2
-
-
-def test_a_data_generator_may_make_samples_of_batches(monkeypatch, capsys):
-    class Doubled(Words):
-        def generate_batch(self, samples):
-            return lambda: iter([*samples, samples[0]])
-
-    generator = Doubled()
-    generator.set_batch(2)
-    out = written(generator, "1 5 6 7\n0 3\n1 2\n", monkeypatch, capsys)
-    assert out == "3 5 6 7 1 1\n1 3 1 0\n3 5 6 7 1 1\n1 2 1 1\n1 2 1 1\n"
-
-
-@pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        ([[("a", [])]], "slot 'a': expected a list of at least one value"),
-        ([[("a", 1)]], "slot 'a': expected a list of at least one value, got 1"),
-        ([[("a", ["x"])]], "slot 'a': expected numbers, got 'x'"),
-        ([[("a", [1])], [("b", [1])]], r"every sample must have the slots \['a'\], got \['b'\]"),
-        ([{"a": [1]}], "must yield lists of slots"),
-    ],
-)
-def test_a_data_generator_refuses_what_is_no_sample(samples, message, monkeypatch, capsys):
-    class Given(MultiSlotDataGenerator):
-        def generate_sample(self, line):
-            return lambda: iter(samples)
-
-    with pytest.raises(DataError, match=message):
-        written(Given(), "\n", monkeypatch, capsys)
-
-
-def test_strings_are_written_as_they_are(monkeypatch, capsys):
-    class Strings(MultiSlotStringDataGenerator):
-        def generate_sample(self, line):
-            return lambda: iter([[("words", line.split())]])
-
-    assert written(Strings(), "a 05\n", monkeypatch, capsys) == "2 a 05\n"
-    with pytest.raises(NotImplementedError, match="must define generate_sample"):
-        written(MultiSlotDataGenerator(), "1\n", monkeypatch, capsys)
-
-
-def test_a_pipe_command_of_a_script_under_as_paddle_finds_paddle(tmp_path):
-    reader = tmp_path / "reader.py"
-    reader.write_text(
-        "import paddle.fluid.incubate.data_generator as dg\n"
-        "class G(dg.MultiSlotDataGenerator):\n"
-        "    def generate_sample(self, line):\n"
-        "        return lambda: iter([[('n', [int(line)])]])\n"
-        "G().run_from_stdin()\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import subprocess, sys\nimport paddle.fluid as fluid\n"
-        f"print(subprocess.check_output([sys.executable, {str(reader)!r}], input=b'7\\n'))\n"
-    )
-    command = [sys.executable, "-m", "hpcdist", "--as-paddle", str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ended.stdout == "b'1 7\\n'\n"
-
-
-@pytest.mark.parametrize("kind", ["QueueDataset", "InMemoryDataset"])
-def test_training_gives_what_fluid_1_8_5_gives(kind, tmp_path, capsys):
-    """Losses and rows were measured with the real Fluid, one thread, the same files."""
-    (tmp_path / "p0").write_text(
-        "2 5 6 1 1 2 0.5 0.25\n1 7 1 0 2 1 2\n3 1 2 3 1 1 2 -1e-3 .5\n1 7 1 0 2 1 2\n"
-        "1 9 1 1 2 3 4\n"
-    )
-    (tmp_path / "p1").write_text("2 5 6 1 1 2 0.5 0.25\n1 7 1 0 2 1 2\n1 8 1 0 2 1 2\n")
-    words = layers.data("words", [1], dtype="int64", lod_level=1)
-    label, z = layers.data("label", [1], dtype="int64"), layers.data("z", [2])
-    tenth = fluid.initializer.Constant(0.1)
-    rows = layers.embedding(words, [100, 4], param_attr=fluid.ParamAttr("t", initializer=tenth))
-    pooled = layers.sequence_pool(rows, "sum")
-    guess = layers.fc(layers.concat([pooled, z], 1), 1, param_attr=tenth)
-    loss = layers.mean(layers.square_error_cost(guess, layers.cast(label, "float32")))
-    fluid.optimizer.SGD(0.1).minimize(loss)
-    exe = fluid.Executor()
-    exe.run(fluid.default_startup_program())
-    made = dataset(kind, [tmp_path / "p0", tmp_path / "p1"], variables=[words, label, z])
-    if kind == "InMemoryDataset":
-        made.load_into_memory()
-    exe.train_from_dataset(dataset=made, fetch_list=[loss], print_period=1)
-    losses = [float(line.split("[")[1][:-1]) for line in capsys.readouterr().out.splitlines()]
-    np.testing.assert_allclose(losses, [0.414813, 0.357259, 0.394803, 1.07489], rtol=2e-6)
-    table = np.array(fluid.global_scope().find_var("t").get_tensor())[[0, 1, 5, 7, 8, 9], 0]
-    measured = [0.1, 0.1089307, 0.11836188, 0.07704898, 0.08388806, 0.10661773]
-    np.testing.assert_allclose(table, measured, rtol=1e-6)
