@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -43,31 +42,32 @@ def _search(
     if ids is not None:
         tokens = ids.array.reshape(given.shape)
     last, totals = pre_ids.array.reshape(-1), pre_scores.array.reshape(-1)
-    chosen: list[list[tuple[int, Any]]] = [[] for _ in range(int(sources[-1]))]
-    for begin, end in itertools.pairwise(sources):
-        found = []
-        for prefix in range(begin, end):
-            if last[prefix] == end_id:
-                found.append((totals[prefix], prefix, end_id))
-                continue
-            for token, score in zip(tokens[prefix], given[prefix]):
-                if not is_accumulated:
-                    score = totals[prefix] + np.log(score)
-                found.append((score, prefix, int(token)))
-        # The better score first, of equal ones the later prefix; those of a prefix in their order.
-        found.sort(key=lambda item: (-item[0], -item[1]))
-        best = found[:beam_size]
-        if all(token == end_id and last[prefix] == end_id for _, prefix, token in best):
-            continue  # this source has ended
-        for score, prefix, token in best:
-            chosen[prefix].append((token, score))
-    flat = [item for items in chosen for item in items]
-    made = Lod.of_offsets([sources, np.cumsum([0, *map(len, chosen)])])
-    parents = np.repeat(np.arange(len(chosen)), [len(items) for items in chosen])
-    shape = (len(flat), 1)
+    if not is_accumulated:
+        given = totals[:, None] + np.log(given)
+    prefixes = int(sources[-1])
+    ended = last[:prefixes] == end_id
+    # Candidates, by prefix: its continuations, or of one that has ended only itself.
+    keeps = np.zeros((prefixes, given.shape[1]), bool)
+    keeps[~ended], keeps[ended, :1] = True, True
+    found = np.where(ended[:, None], totals[:prefixes, None], given[:prefixes])[keeps]
+    words = np.where(ended[:, None], end_id, tokens[:prefixes])[keeps]
+    prefix = np.nonzero(keeps)[0]
+    source = np.repeat(np.arange(len(sources) - 1), np.diff(sources))[prefix]
+    # The better score first, of equal ones the later prefix; those of a prefix in their order.
+    order = np.lexsort((-prefix, -found, source))
+    begins = np.searchsorted(source, np.arange(len(sources) - 1))
+    best = order[np.arange(len(order)) - begins[source[order]] < beam_size]
+    goes_on = np.zeros(len(sources) - 1, bool)
+    goes_on[source[best[~(ended[prefix[best]] & (words[best] == end_id))]]] = True
+    best = best[goes_on[source[best]]]
+    best = best[np.argsort(prefix[best], kind="stable")]
+    parents = prefix[best]
+    made = Lod.of_offsets(
+        [sources, np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=prefixes))])]
+    )
     return (
-        Value(np.array([token for token, _ in flat], np.int64).reshape(shape), made),
-        Value(np.array([s for _, s in flat], totals.dtype).reshape(shape), made),
+        Value(words[best].astype(np.int64).reshape(-1, 1), made),
+        Value(found[best].astype(totals.dtype).reshape(-1, 1), made),
         Value(parents.astype(np.int32)),
     )
 
@@ -100,21 +100,21 @@ def _sentences(ids, scores, beam_size: int, end_id: int) -> tuple[Value, Value]:
     words: list[list[list[Any]]] = [[[] for _ in range(beam_size)] for _ in range(count)]
     at: list[list[int]] = [[] for _ in range(count)]  # where each sentence stands: a prefix
     for chosen, scored in reversed(steps):
-        outer, inner = chosen.lod.offsets
-        tokens, values = chosen.array.reshape(-1), scored.array.reshape(-1)
-        owner = np.repeat(np.arange(len(inner) - 1), np.diff(inner))
+        outer, inner = (offsets.tolist() for offsets in chosen.lod.offsets)
+        tokens, values = chosen.array.reshape(-1).tolist(), scored.array.reshape(-1).tolist()
+        owner = np.repeat(np.arange(len(inner) - 1), np.diff(inner)).tolist()
         for source in range(count):
-            begin, end = int(outer[source]), int(outer[source + 1])
+            begin, end = outer[source], outer[source + 1]
             if not at[source]:  # it ended at this step, or it is the last one
-                for candidate in range(int(inner[begin]), int(inner[end])):
+                for candidate in range(inner[begin], inner[end]):
                     word = words[source][len(at[source])]
                     word.append((tokens[candidate], values[candidate]))
-                    at[source].append(int(owner[candidate]))
+                    at[source].append(owner[candidate])
                 continue
             for k, candidate in enumerate(at[source]):
                 if tokens[candidate] != end_id or not words[source][k]:
                     words[source][k].append((tokens[candidate], values[candidate]))
-                at[source][k] = int(owner[candidate])
+                at[source][k] = owner[candidate]
     for found in words:
         found.sort(key=lambda word: -word[0][1] if word else np.inf)
     flat = [pair for found in words for word in found for pair in reversed(word)]

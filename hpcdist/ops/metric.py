@@ -5,11 +5,16 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.labels import Call
+
+FEW = 32  # so many numbers are found in one pass
+LARGEST_OF = (np.dtype("float32"), np.dtype("float64"), np.dtype("int32"), np.dtype("int64"))
 
 
 def _top_k_infer(x: Meta, k: int) -> Any:
@@ -22,7 +27,8 @@ def _top_k_infer(x: Meta, k: int) -> Any:
 def _top_k_bind(xp, x, out, indices, k: int) -> Call:
     """Write the largest values, descending; among equal ones the lower index comes first.
 
-    Which of equal values still get in is not laid down, but the same in every run.
+    Which of equal values still get in is not laid down where k is large, or on a GPU, but the same
+    in every run; else those with the lower indices.
     """
     if k == 1:
         return in_sequence(
@@ -30,6 +36,13 @@ def _top_k_bind(xp, x, out, indices, k: int) -> Call:
                 functools.partial(x.argmax, -1, indices.reshape(x.shape[:-1])),
                 functools.partial(x.max, -1, out, True),
             ]
+        )
+    if xp is np and k <= FEW and x.dtype in LARGEST_OF:
+        from hpcdist.jit import bound  # numba takes 0.3 s to import
+        from hpcdist.ops.top_k_kernels import largest
+
+        return bound(
+            largest, x.reshape(-1, x.shape[-1]), out.reshape(-1, k), indices.reshape(-1, k)
         )
     negated = xp.empty(x.shape, x.dtype)
     last = min(k, x.shape[-1] - 1)

@@ -89,3 +89,29 @@ def test_an_lstm_learns_which_number_came_first():
         feed = {"x": fluid.create_lod_tensor(rows, [lengths]), "label": (firsts > 0).astype(int)}
         (value,) = exe.run(feed=feed, fetch_list=[loss])
     assert float(value[0]) < 0.1
+
+
+@pytest.mark.parametrize("width", [8, 6])
+def test_slopes_flow_back_through_an_lstms_cells(width):
+    x = ragged(4 * width)
+    hidden, _ = layers.dynamic_lstm(x, 4 * width, use_peepholes=False)
+    loss = layers.mean(layers.sequence_pool(hidden, "sum"))
+    tested = fluid.default_main_program().clone(for_test=True)
+    fluid.optimizer.SGD(0.0).minimize(loss)
+    exe = fluid.Executor()
+    fluid.default_startup_program().random_seed = 1
+    exe.run(fluid.default_startup_program())
+    random = np.random.default_rng(0)
+    rows = random.uniform(-1, 1, (6, 4 * width)).astype("float32")
+    feed = {"x": fluid.create_lod_tensor(rows, [[4, 2]], fluid.CPUPlace())}
+    (slopes,) = exe.run(feed=feed, fetch_list=["lstm_0.b_0@GRAD"])
+    bias = fluid.global_scope().find_var("lstm_0.b_0").get_tensor()
+    values = np.array(bias)
+    for gate in range(4):  # candidate, input, forget, output
+        losses = []
+        for moved in (0.02, -0.02):
+            there = values.copy()
+            there[0, gate * width] += moved
+            bias.set(there, fluid.CPUPlace())
+            losses.append(float(exe.run(tested, feed=feed, fetch_list=[loss])[0][0]))
+        assert slopes[0, gate * width] == pytest.approx((losses[0] - losses[1]) / 0.04, rel=0.02)
