@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,24 @@ from hpcdist.checkpoint import Checkpoint, Restored, latest
 from hpcdist.checkpoint.layout import MANIFEST
 from hpcdist.checkpoint.ranks import agreed, peers_here
 from hpcdist.checkpoint.saver import BEST
-from hpcdist.errors import CheckpointError
+from hpcdist.errors import CheckpointError, HpcdistError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
+from hpcdist.plain_data import made
 from hpcdist.torch.facts import rate_name
 from hpcdist.torch.job import job
 from hpcdist.torch.states import (
-    array_for,
+    SavedTensor,
     as_array,
     as_tensor,
+    kept_as,
     put_together,
+    state_from,
     state_of,
     tables_in,
     taken_apart,
-    tensors_said,
 )
 from hpcdist.torch.tables import tables
 
@@ -77,31 +80,29 @@ class Saver(checkpoint.Saver):
     def restore(self, *, best: bool = False) -> Restored | None:
         """Take up the latest checkpoint, or the best; None if there is none yet. Collective."""
         directory = self._dirname / BEST if best else self._dirname
-        path, said = _met(lambda: _chosen(directory))[0]
+        path, plain = _met(lambda: _chosen(directory))[0]
         if path is None:
             return None
+        said: _Said = made(_Said, plain)
         tables().pause()
         names = self._objects.keys()
-        if names != said["objects"].keys():
+        if names != said.objects.keys():
             raise CheckpointError(
-                f"{path}: holds {', '.join(sorted(said['objects']))}, wanted "
+                f"{path}: holds {', '.join(sorted(said.objects))}, wanted "
                 f"{', '.join(sorted(names))}"
             )
-        facts: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        for state in said["objects"].values():
-            facts |= tensors_said(state)
-        arrays = {name: array_for(*of) for name, of in facts.items()}
-        self._declare({**arrays, SAID: _as_bytes(said)})
-        restored = super().restore(best=best)
-        trainers = said["trainers"]
+        trainers = said.trainers
         me = peers_here().trainer
         own = trainers[me] if me < len(trainers) else trainers[0]
+        tensors: dict[str, SavedTensor] = {}
+        states = {n: state_from(own.plain.get(n, said.objects[n]), tensors) for n in names}
+        arrays = {name: np.empty(*kept_as(tensor)) for name, tensor in tensors.items()}
+        self._declare({**arrays, SAID: _as_bytes(plain)})
+        restored = super().restore(best=best)
         for name, held in self._objects.items():
-            state = own["plain"].get(name, said["objects"][name])
-            held.load_state_dict(put_together(state, lambda n: as_tensor(arrays[n], *facts[n])))
-        torch.set_rng_state(
-            torch.frombuffer(bytearray(b64decode(own["random"])), dtype=torch.uint8)
-        )
+            state = put_together(states[name], lambda of: as_tensor(arrays[of.name], of))
+            _load(held, state, f"{path}: {name!r}")
+        torch.set_rng_state(_random_state(own.random))
         tables().restored()
         return restored
 
@@ -172,6 +173,22 @@ def _met(what: Callable[[], Any]) -> list[Any]:
     return agreed(gather, what, "trainer")
 
 
+@dataclass(frozen=True)
+class _OfTrainer:
+    """Of one trainer: states of objects without tensors, and torch's random numbers in base 64."""
+
+    plain: Mapping[str, Any]
+    random: str
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a checkpoint says of objects: states as `taken_apart` returns them."""
+
+    objects: Mapping[str, Any]
+    trainers: tuple[_OfTrainer, ...]
+
+
 def _chosen(directory: Path) -> list[Any]:
     """Return trainer 0's choice of a checkpoint, and what it says of objects; None without one."""
     if peers_here().trainer:
@@ -184,9 +201,44 @@ def _chosen(directory: Path) -> list[Any]:
             raise CheckpointError(f"{path}: was not saved by hpcdist.torch.Saver")
         try:
             said = json.loads(checkpoint.read(SAID).tobytes())
-            return [str(path), {"objects": dict(said["objects"]), "trainers": [*said["trainers"]]}]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            _check(made(_Said, said), checkpoint)
+        except (ValueError, KeyError, RecursionError, RuntimeError) as error:
             raise CheckpointError(f"{path}: malformed states of objects ({error!r})") from None
+    return [str(path), said]
+
+
+def _check(said: _Said, checkpoint: Checkpoint) -> None:
+    """Raise unless states can be put together from this checkpoint; it may be anybody's."""
+    tensors: dict[str, SavedTensor] = {}
+    for state in said.objects.values():
+        state_from(state, tensors)
+    for tensor in tensors.values():
+        saved = checkpoint.saved(tensor.name)
+        if tensor.name == SAID or (saved.shape, saved.dtype) != kept_as(tensor):
+            raise ValueError(f"{tensor.name!r:.80} is {saved.dtype}{list(saved.shape)}")
+    if not said.trainers:
+        raise ValueError("no trainers")
+    for trainer in said.trainers:
+        torch.Generator().set_state(_random_state(trainer.random))
+        own: dict[str, SavedTensor] = {}
+        for state in trainer.plain.values():
+            state_from(state, own)
+        if own:
+            raise ValueError(f"{min(own)!r:.80} is of one trainer only")
+
+
+def _random_state(said: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(b64decode(said)), dtype=torch.uint8)
+
+
+def _load(held: Any, state: Any, what: str) -> None:
+    """Have an object take up its state; CheckpointError if it raises, whatever that is."""
+    try:
+        held.load_state_dict(state)
+    except HpcdistError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{what} does not take its state: {error!r}") from error
 
 
 def _as_bytes(said: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,19 @@ import torch
 from torch import nn
 
 from hpcdist.errors import CheckpointError
+from hpcdist.plain_data import MAX_INTEGER, made
 from hpcdist.torch.embedding import TableModule, dense_state_dict
 
 AS_THEY_ARE = (torch.float32, torch.float64, torch.int32, torch.int64)  # other dtypes: as bytes
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor of a state: the variable of a checkpoint that keeps it, its shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 def state_of(name: str, held: Any) -> Any:
@@ -62,63 +73,87 @@ def taken_apart(name: str, state: Any, tensors: dict[str, torch.Tensor]) -> Any:
     return {"plain": state}
 
 
-def put_together(said: Any, tensor_of: Callable[[str], torch.Tensor]) -> Any:
-    """Return the state that `taken_apart` was given."""
-    if "tensor" in said:
-        if 0 in said["shape"]:
-            return torch.empty(said["shape"], dtype=getattr(torch, said["dtype"]))
-        return tensor_of(said["tensor"])
-    if "pairs" in said:
-        return {key: put_together(value, tensor_of) for key, value in said["pairs"]}
-    if "plain" in said:
-        return said["plain"]
-    items = [put_together(value, tensor_of) for value in said.get("list", said.get("tuple"))]
-    return items if "list" in said else tuple(items)
+def state_from(said: Any, tensors: dict[str, SavedTensor]) -> Any:
+    """Return the state that JSON from anybody describes, with SavedTensors in place of tensors.
+
+    Those that have elements are added to ``tensors``. ValueError if it describes no state.
+    """
+    match said:
+        case {"tensor": str(name), "shape": list(shape), "dtype": str(dtype)}:
+            found = SavedTensor(name, made(tuple[int, ...], shape), _dtype(dtype))
+            if math.prod(extent for extent in found.shape if extent) >= MAX_INTEGER:
+                raise ValueError(f"tensor {name!r:.80} has too many elements")
+            if 0 not in found.shape and tensors.setdefault(name, found) != found:
+                raise ValueError(f"tensor {name!r:.80} is described twice")
+            return found
+        case {"pairs": list(pairs)}:
+            described = made(tuple[tuple[Any, Any], ...], pairs)
+            return {_plain(key): state_from(value, tensors) for key, value in described}
+        case {"list": list(items)}:
+            return [state_from(item, tensors) for item in items]
+        case {"tuple": list(items)}:
+            return tuple(state_from(item, tensors) for item in items)
+        case {"plain": value}:
+            return _plain(value)
+    raise ValueError(f"{said!r:.80} is no state")
 
 
-def tensors_said(said: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shapes and dtypes of all tensors that plain data names."""
-    if "tensor" in said and 0 in said["shape"]:
-        return {}
-    if "tensor" in said:
-        return {said["tensor"]: (tuple(said["shape"]), getattr(torch, said["dtype"]))}
-    if "pairs" in said:
-        parts = [value for _, value in said["pairs"]]
-    else:
-        parts = said.get("list", said.get("tuple", ()))
-    described: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-    for part in parts:
-        described |= tensors_said(part)
-    return described
+def put_together(state: Any, tensor_of: Callable[[SavedTensor], torch.Tensor]) -> Any:
+    """Return the state that `taken_apart` was given, from what `state_from` has returned."""
+    if isinstance(state, SavedTensor):
+        if 0 in state.shape:
+            return torch.empty(state.shape, dtype=state.dtype)
+        return tensor_of(state)
+    if isinstance(state, dict):
+        return {key: put_together(value, tensor_of) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(put_together(item, tensor_of) for item in state)
+    return state
 
 
-def array_for(shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
-    """Return an array in which a checkpoint keeps a tensor; not empty ones."""
-    if dtype not in AS_THEY_ARE:
-        return np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-    return np.empty(shape or (1,), str(dtype)[6:])
+def kept_as(tensor: SavedTensor) -> tuple[tuple[int, ...], str]:
+    """Return shape and dtype of the array in which a checkpoint keeps a tensor; not empty ones."""
+    if tensor.dtype not in AS_THEY_ARE:
+        return (math.prod(tensor.shape) * tensor.dtype.itemsize,), "uint8"
+    return tensor.shape or (1,), str(tensor.dtype)[6:]
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's values as `array_for` keeps them: on its memory where that can be."""
+    """Return a tensor's values as `kept_as` says: on its memory where that can be."""
     flat = tensor.detach().cpu().contiguous()
     if tensor.dtype not in AS_THEY_ARE:
         return np.asarray(flat.reshape(-1).view(torch.uint8).numpy())
     return np.asarray(flat.reshape(tensor.shape or (1,)).numpy())
 
 
-def as_tensor(array: np.ndarray, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def as_tensor(array: np.ndarray, of: SavedTensor) -> torch.Tensor:
     """Return the tensor that an array keeps."""
     tensor = torch.from_numpy(array)
-    if dtype not in AS_THEY_ARE:
-        tensor = tensor.view(dtype)
-    return tensor.reshape(shape)
+    if of.dtype not in AS_THEY_ARE:
+        tensor = tensor.view(of.dtype)
+    return tensor.reshape(of.shape)
 
 
 def _check_plain(name: str, value: Any) -> None:
-    if value is None or type(value) in (bool, int, float, str):
-        return
-    raise CheckpointError(
-        f"{name}: a checkpoint keeps tensors, numbers, text, and lists and dictionaries of them, "
-        f"got a {type(value).__name__}"
-    )
+    if not _is_plain(value):
+        raise CheckpointError(
+            f"{name}: a checkpoint keeps tensors, numbers, text, and lists and dictionaries of "
+            f"them, got a {type(value).__name__}"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _plain(said: Any) -> Any:
+    if not _is_plain(said):
+        raise ValueError(f"expected a number or text, got {said!r:.80}")
+    return said
+
+
+def _dtype(said: str) -> torch.dtype:
+    found = getattr(torch, said, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{said!r:.80} is no dtype")
+    return found
