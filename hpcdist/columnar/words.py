@@ -74,9 +74,7 @@ class Vocabulary:
         """Write the words, one in each line, UTF-8; the file is there whole, or not at all."""
         if not self.words:
             raise DataError(f"Vocabulary: there is no word to write to {path}")
-        bad = [word for word in self.words if not word or "\n" in word or "\r" in word]
-        if bad:
-            raise DataError(f"Vocabulary: the word {bad[0]!r:.80} cannot be a line of a file")
+        _check_lines(self.words)
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
         part.write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8")
@@ -91,4 +89,16 @@ class Vocabulary:
             raise DataError(f"Vocabulary: cannot read {path}: {error}") from None
         if not text.endswith("\n"):
             raise DataError(f"Vocabulary: {path} does not end with a whole line: is it cut off?")
-        return cls(text.removesuffix("\n").split("\n"), split)
+        words = text.removesuffix("\n").split("\n")
+        try:
+            _check_lines(words)
+            return cls(words, split)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+
+def _check_lines(words: Iterable[str]) -> None:
+    """Raise DataError for a word that is no line; files from Windows have a carriage return."""
+    for word in words:
+        if not word or "\n" in word or "\r" in word:
+            raise DataError(f"Vocabulary: the word {word!r:.80} cannot be a line of a file")

@@ -60,6 +60,14 @@ def test_a_vocabulary_is_saved_whole(tmp_path):
     (tmp_path / "cut").write_text("a\nb")
     with pytest.raises(DataError, match="cut does not end with a whole line"):
         fluid.data.Vocabulary.load(tmp_path / "cut")
+    for text, said in (
+        ("a\r\nb\r\n", r"'a\\r' cannot be"),
+        ("a\n\n", "''"),
+        ("a\na\n", "appears twice"),
+    ):
+        (tmp_path / "bad").write_bytes(text.encode())
+        with pytest.raises(DataError, match=f"bad: Vocabulary: the word .*{said}"):
+            fluid.data.Vocabulary.load(tmp_path / "bad")
     with pytest.raises(DataError, match="cannot read .*missing"):
         fluid.data.Vocabulary.load(tmp_path / "missing")
     with pytest.raises(DataError, match=r"the word 'a\\n' cannot be a line"):
