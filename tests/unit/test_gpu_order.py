@@ -14,6 +14,8 @@ import pytest
 import hpcdist as fluid
 from hpcdist import device
 from hpcdist.comm import nccl_communicator, watchdog
+from hpcdist.comm.host_collective import HostCollective
+from hpcdist.comm.loopback import world
 from hpcdist.errors import FeedError, HpcdistError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
@@ -22,6 +24,7 @@ from hpcdist.ops import labels
 from hpcdist.ops.by_torch import tensor_on
 from hpcdist.ops.run_kernels import add_runs
 from hpcdist.ops.selected_rows import SelectedRows
+from tests import support_nccl
 from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
 from tests.support_streams import LIMIT_S, MACHINE, Stream
 
@@ -297,16 +300,27 @@ def test_the_nccl_that_pip_installed_is_loaded_whatever_its_version(monkeypatch,
     library = tmp_path / "nvidia/nccl/lib/libnccl.so.2"
     library.parent.mkdir(parents=True)
     library.touch()
-    asked, loaded = [], []
+    support_nccl.install(monkeypatch)
+    happened, find = [], importlib.import_module
 
     def distribution(name):
-        asked.append(name)
+        happened.append(name)
         return SimpleNamespace(locate_file=lambda path: tmp_path / path)
 
+    def load(path, mode=0):
+        assert mode == ctypes.RTLD_GLOBAL
+        happened.append(path)
+
+    def found(name):
+        happened.append(name)
+        return find(name)
+
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
-    monkeypatch.setattr(ctypes, "CDLL", lambda path, mode=0: loaded.append(path))
-    nccl_communicator.preload_nccl(MODULE)
-    assert asked == ["nvidia-nccl-cu12"] and loaded == [str(library)]
+    monkeypatch.setattr(importlib, "import_module", found)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    (alone,) = world(1)
+    nccl_communicator.prepared(HostCollective(alone, LIMIT_S).group, 0, may_share=False)
+    assert happened == ["cupy", "nvidia-nccl-cu12", str(library), "cupy.cuda.nccl"]
 
 
 def test_kernels_of_the_stand_in_run_for_every_thread():
