@@ -248,11 +248,12 @@ BATCH_NORM = Setting(
 )
 KERNELS = Setting(
     "HPCDIST_KERNELS",
-    Word("auto", "own", "torch", "fused", "compiled"),
+    Word("auto", "own", "torch", "fused", "compiled", "measured"),
     "auto",
     "whose kernels compute: hpcdist's own; PyTorch's for convolutions and gelu (`torch`), for all "
     "runs of operators that it can compute as one (`fused`), or these compiled by inductor "
-    "(`compiled`). `auto` is `fused` on a GPU, if PyTorch with CUDA is installed, else `own`. The "
+    "(`compiled`); or the faster of these two, found out in the first steps of each Program "
+    "(`measured`). `auto` is `fused` on a GPU, if PyTorch with CUDA is installed, else `own`. The "
     "same on all ranks of a job",
 )
 TF32 = Setting(

@@ -24,7 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from tests.support_streams import MACHINE, Device, Event, Memory, Stream, launch
+from tests.support_streams import (
+    MACHINE,
+    Device,
+    Event,
+    Memory,
+    Stream,
+    get_elapsed_time,
+    launch,
+)
 
 Shape = tuple[int, ...]
 
@@ -633,6 +641,7 @@ class Module(types.ModuleType):
             Stream=Stream,
             Event=Event,
             get_current_stream=lambda device_id=-1: MACHINE.current(),
+            get_elapsed_time=get_elapsed_time,
             MemoryPool=MemoryPool,
             using_allocator=using_allocator,
         )

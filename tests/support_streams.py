@@ -76,6 +76,7 @@ class Machine:
         self.null: dict[int, Stream] = {}
         self.freed: deque[tuple[np.ndarray, Stream]] = deque()  # not yet poison
         self.restarts = 0
+        self.clock = time.perf_counter  # what events that take the time look at
 
     def restart(self, seed: int = 0) -> None:
         """End what can end, forget the rest; from now on ``seed`` decides the order of work."""
@@ -239,6 +240,8 @@ class Event:
         self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
     ) -> None:
         self.recorded = self._ended = 0
+        self._times = not disable_timing
+        self._reached_s = 0.0
         self._stream: Stream | None = None
         self._restarts = 0
 
@@ -254,7 +257,7 @@ class Event:
         number = self.recorded
 
         def mark() -> bool:
-            self._ended = number
+            self._ended, self._reached_s = number, MACHINE.clock()
             return True
 
         self._stream.push(mark)
@@ -270,6 +273,16 @@ class Event:
         upto = self.recorded
         if self._stream is not None and self.ended < upto:
             MACHINE.wait(lambda: self.ended >= upto, self._stream)
+
+
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+    """Return milliseconds between two events, which have ended."""
+    for event in (start_event, end_event):
+        if not event._times or not event.recorded:
+            raise RuntimeError("cudaErrorInvalidResourceHandle: an event that takes no time")
+        if event.ended < event.recorded:
+            raise RuntimeError("cudaErrorNotReady")
+    return 1e3 * (end_event._reached_s - start_event._reached_s)
 
 
 class Device:

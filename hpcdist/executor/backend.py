@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,6 +97,14 @@ class Backend(Protocol):
         """Return adjacent arrays, with what lies between them, as one of one dimension."""
         ...
 
+    def mark(self) -> Any:
+        """Return a mark of when all that was launched so far has been computed."""
+        ...
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Return the time between two marks; waits for the second."""
+        ...
+
 
 class NumpyBackend(Backend):
     """Arrays in host memory."""
@@ -125,6 +134,12 @@ class NumpyBackend(Backend):
         first = arrays[0].reshape(-1)
         length = sum(array.size for array in arrays)
         return np.lib.stride_tricks.as_strided(first, (length,), first.strides)
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
 
 
 class CupyBackend(Backend):
@@ -179,6 +194,13 @@ class CupyBackend(Backend):
         end = self.address(arrays[-1]) + arrays[-1].nbytes
         length = (end - self.address(arrays[0])) // arrays[0].itemsize
         return self.xp.ndarray((length,), arrays[0].dtype, memptr=arrays[0].data)
+
+    def mark(self) -> Any:
+        return self.xp.cuda.get_current_stream().record(self.xp.cuda.Event())
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        end.synchronize()
+        return float(self.xp.cuda.get_elapsed_time(begin, end)) / 1e3
 
 
 def backend_of(place: Place) -> Backend:

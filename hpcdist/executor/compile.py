@@ -46,11 +46,12 @@ from hpcdist.executor.saving import Layout, Needed, lay_out
 from hpcdist.executor.scope import Scope
 from hpcdist.executor.segments import fuse
 from hpcdist.executor.states import OperatorStates
+from hpcdist.executor.traced import TracedSegment
 from hpcdist.graph.block import Block
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import program_of
 from hpcdist.graph.registry import Meta
-from hpcdist.ops.by_torch import kernels_of
+from hpcdist.ops.by_torch import Kernels, kernels_of
 from hpcdist.ops.selected_rows import SelectedRows
 
 SENDING = ("send", "c_allreduce_sum")  # what they send keeps its place in memory
@@ -66,8 +67,14 @@ class Compiler:
         backend: Backend,
         pool: Pool,
         states: OperatorStates | None = None,
+        kernels: Kernels | None = None,
+        tries: bool = False,
     ) -> None:
-        """``states``: what operators keep, also when they are compiled for other shapes."""
+        """``states``: what operators keep, also when they are compiled for other shapes.
+
+        ``kernels``: whose compute, unless HPCDIST_KERNELS says so. If it only ``tries``, what
+        inductor cannot compile raises CannotCompileError, and no step has begun.
+        """
         self.block = block
         self.scope = scope
         self.backend = backend
@@ -76,7 +83,8 @@ class Compiler:
         self.arrays: dict[str, Any] = {}
         self._places: dict[Any, Any] = {}
         self.given: frozenset[str] = frozenset()
-        self._kernels = kernels_of(backend.xp)
+        self._kernels = kernels or kernels_of(backend.xp)
+        self._tries = tries
 
     def compile(
         self,
@@ -111,7 +119,8 @@ class Compiler:
             )
         steady = self._steady(feeds) and not dynamic.ops
         if steady and program_of(self.block).memory_saving is None and self._kernels.in_runs:
-            ops = fuse(ops, metas, fetches, self._keeps)
+            is_compiled = self._kernels is Kernels.COMPILED
+            ops = fuse(ops, metas, fetches, self._keeps, is_compiled)
         views = find_views(ops, metas, dynamic.ops, self._keeps)
         sent = {root_of(views, n) for op in ops if op.type in SENDING for n in op.input("X")}
         sent = {n for n in sent if n in metas and metas[n].type != "SELECTED_ROWS"}
@@ -152,6 +161,8 @@ class Compiler:
         steps, bound_ops = self._bind(
             layout.ops, metas, views, controls, fits, fetches, flat_calls, dynamic.ops, interpreter
         )
+        for segment in [s for s in steps if self._tries and isinstance(s, TracedSegment)]:
+            segment.try_out()
         if joins:
             steps, bound_ops = join_chains(self.backend.xp, steps, bound_ops)
         if joins and self._kernels.in_runs:
@@ -317,7 +328,8 @@ class Compiler:
     def _bind_conditional(self, op: Operator, metas: Mapping[str, Meta]) -> Step:
         """Bind a conditional_block: its condition is the first element of ``Cond``."""
         block = self.block.program.block(op.attrs["sub_block"])
-        inner = Compiler(block, self.scope, self.backend, Pool(self.backend), self.states)
+        made = self.scope, self.backend, Pool(self.backend), self.states, self._kernels, self._tries
+        inner = Compiler(block, *made)
         outer = [n for n in (*reads(op), *writes(op)) if n in self.arrays]
         given = {n: self.arrays[n] for n in outer}
         condition = self.arrays[op.input("Cond")[0]]

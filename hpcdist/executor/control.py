@@ -145,6 +145,10 @@ class Control(NetworkOperators):
         """Return the other ranks; None on a server, and in a process that trains alone."""
         return None
 
+    def everyones(self, data: bytes, what: str) -> list[bytes]:
+        """Return what every trainer gives, in trainer order; ``what`` is waited for. Collective."""
+        return [data]
+
 
 _installed: Control | None = None
 _alone: Control | None = None  # acts where no job does, on operators of a few types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.executor import control
 from hpcdist.executor.backend import Backend, CPUPlace, Place, backend_of
@@ -26,6 +28,7 @@ from hpcdist.executor.fed import (
     plain,
     ragged_key,
 )
+from hpcdist.executor.measured import MeasuredKernels
 from hpcdist.executor.merging import MergedSteps
 from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
@@ -39,6 +42,7 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.program import Program, ProgramCache, default_main_program
 from hpcdist.graph.roles import Role
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.by_torch import MEASURED, Kernels
 from hpcdist.trace.events import EventKind
 from hpcdist.trace.metric_log import metric_log
 from hpcdist.trace.recorder import recorder
@@ -50,8 +54,11 @@ CACHE_SIZE = 64  # compiled forms kept: one per Program, feed shapes and fetches
 class _Entry:
     """A compiled Program with what `run` needs around it."""
 
-    def __init__(self, compiled: Compiled, feeds: list[str], fetches: tuple[str, ...]) -> None:
-        self.compiled = compiled
+    def __init__(
+        self, compiled: Compiled, feeds: list[str], fetches: tuple[str, ...], origin: Program
+    ) -> None:
+        """``origin``: what the script runs, of which this may be the part of a rank."""
+        self.compiled, self.origin = compiled, origin
         self.feed_names, self.fetch_names = feeds, fetches
         self.last_used: float = math.inf  # number of the run; not yet run
         roles = [op.role for op in compiled.ops]
@@ -80,6 +87,8 @@ class Executor:
         self.states = OperatorStates()
         self._nan_watch = NanWatch()
         self._merging = MergedSteps()
+        measures = settings.KERNELS.read() == MEASURED
+        self._measured = MeasuredKernels(self._backend, self._forget) if measures else None
         self._pruned = PrunedPrograms()
         self._closed = False
         recorder.start()
@@ -145,9 +154,9 @@ class Executor:
         if not feed.keys() <= program.global_block().vars.keys():
             feed = declared(program, feed)
         feed = {name: plain(value) for name, value in feed.items()}
-        job = control.acting()
+        job, origin = control.acting(), program
+        kernels = None if self._measured is None else self._measured.of_this_step(origin, job)
         if job is not None:
-            origin = program
             program, feed = job.substitute(program, feed, scope, fetches)
         program = self._merging.of_this_step(program, scope)
         asked = fetches
@@ -162,11 +171,11 @@ class Executor:
             (n, v.shape, v.dtype) if n not in lods else ragged_key(n, v, lods[n])
             for n, v in values.items()
         ]
-        key = (id(scope), fetches, tuple(shapes))
+        key = (id(scope), fetches, tuple(shapes), kernels)
         forms = self._forms.get(program)
         entry = None if forms is None else forms.get(key)
         if entry is None or entry.compiled.layout != scope.layout:
-            entry = self._compile(key, program, scope, values, fetches, lods)
+            entry = self._compile(key, program, scope, values, fetches, lods, origin)
         elif entry.compiled.fitting is not None:
             entry = self._fitted(key, entry, program, values, lods)
         entry.last_used = next(self._runs)
@@ -181,7 +190,11 @@ class Executor:
         if detailed:
             rows = _rows(values, lods)
             recorder.record(EventKind.FEED, _FEED, fed, monotonic_ns(), rows, step=here.step)
-        entry.compiled.run(detailed)
+        if self._measured is None or kernels is None:
+            entry.compiled.run(detailed)
+        else:
+            run = functools.partial(entry.compiled.run, detailed)
+            self._measured.run(origin, (id(program), key), kernels, run)
         if here.after_first_step and here.step:
             here.first_step_done()
         fetched = monotonic_ns() if detailed else 0
@@ -257,21 +270,29 @@ class Executor:
         values: Mapping[str, np.ndarray],
         fetches: tuple[str, ...],
         lods: Mapping[str, Lod],
+        origin: Program,
         reserve: Mapping[str, int] | None = None,
     ) -> _Entry:
         metas = fed_metas(program, values, lods)
-        block = program.global_block()
-        compiler = Compiler(block, scope, self._backend, self._pool, self.states)
+        made = program.global_block(), scope, self._backend, self._pool, self.states
+
+        def compiled_by(kernels: Kernels | None) -> Compiled:
+            tries = kernels is Kernels.COMPILED
+            return Compiler(*made, kernels, tries).compile(metas, fetches, reserve=reserve)
+
         here.doing = ""
         try:
-            compiled = compiler.compile(metas, fetches, reserve=reserve)
+            if self._measured is None:
+                compiled = compiled_by(None)
+            else:
+                compiled = self._measured.compiled(origin, key[-1], compiled_by)
         except ValueError as error:  # GraphError, or NumPy's
             raise of_other_extents(program, values, error) or error from None
         forms = self._forms.get(program)
         if forms is None:
             forms = self._forms.put(program, {})
             recorder.ran(lambda: described(program, compiled))
-        entry = forms[key] = _Entry(compiled, list(values), fetches)
+        entry = forms[key] = _Entry(compiled, list(values), fetches, origin)
         self._drop_least_used()
         return entry
 
@@ -279,6 +300,12 @@ class Executor:
         """Return the compiled forms of all Programs that live, by their last use."""
         entries = (entry for forms in self._forms for entry in forms.values())
         return sorted(entries, key=lambda entry: entry.last_used)
+
+    def _forget(self, origin: Program, kernels: Kernels) -> None:
+        """Drop the forms of a Program that some kernels compute, and their memory."""
+        for forms in self._forms:
+            for key in [k for k, e in forms.items() if e.origin is origin and k[-1] is kernels]:
+                del forms[key]
 
     def _drop_least_used(self) -> None:
         """Keep `CACHE_SIZE` forms; the new one is not yet used, so it is kept."""
@@ -302,7 +329,9 @@ class Executor:
             entry.look_up()
             return entry
         scope, fetches = entry.compiled.scope, entry.fetch_names
-        return self._compile(key, program, scope, values, fetches, lods, fitting.reserve)
+        return self._compile(
+            key, program, scope, values, fetches, lods, entry.origin, fitting.reserve
+        )
 
 
 def _rows(values: Mapping[str, np.ndarray], lods: Mapping[str, Lod]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hpcdist.executor.analysis import reads, writes
@@ -31,7 +31,8 @@ class Segment:
 
     ``reads`` are the names of what they take from outside, ``writes`` of what others read of
     theirs; a name may be in both. What only they read has no memory of the executor's. ``half``
-    has those of the ``reads`` whose values were rounded to 16 bits, and their type.
+    has those of the ``reads`` whose values were rounded to 16 bits, and their type. ``compiled``:
+    inductor makes kernels of it.
     """
 
     ops: tuple[Operator, ...]
@@ -39,6 +40,7 @@ class Segment:
     writes: tuple[str, ...]
     metas: Mapping[str, Meta]
     half: Mapping[str, str]
+    compiled: bool = False
 
     def __str__(self) -> str:
         return f"{self.ops[0].place} {self.ops[0].type} to {self.ops[-1].place} {self.ops[-1].type}"
@@ -57,6 +59,7 @@ def fuse(
     metas: Mapping[str, Meta],
     apart: Collection[str],
     keeps: Callable[[str], bool],
+    compiled: bool = False,
 ) -> list[Operator]:
     """Return the operators with each run of those that have a torch form as one.
 
@@ -70,6 +73,7 @@ def fuse(
         run = list(group)
         if joined and len(run) > 1:
             segment = _segment(run[::-1], metas, half, lambda n: n in needed or keeps(n))
+            segment = replace(segment, compiled=compiled)
             run = [segment.operator] if segment.reads else run  # constants, as startup has them
         fused += run
         needed.update(name for op in run for name in reads(op))

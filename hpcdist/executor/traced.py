@@ -23,7 +23,7 @@ from hpcdist.graph.names import EMPTY
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import arguments, define, lookup, own_attrs
 from hpcdist.graph.rows import not_on_rows
-from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
+from hpcdist.ops.by_torch import tensor_on, torch_for
 from hpcdist.ops.mixed_precision import ROUNDINGS
 from hpcdist.ops.torch_forms import Checked, forms
 
@@ -38,6 +38,10 @@ _STATISTICS = ("Scale", "Bias", "Mean", "Variance", "SavedMean", "SavedVariance"
 _IN_HALF = {name for forward in _FORWARD_IN_HALF for name in (forward, f"{forward}_grad")}
 _LOWEST = -(2**63)
 _tracing = threading.Lock()  # torch.fx patches its modules while it traces: one thread at a time
+
+
+class CannotCompileError(Exception):
+    """Inductor makes no kernels of a segment."""
 
 
 class TracedSegment:
@@ -58,7 +62,7 @@ class TracedSegment:
         apart = [t for t in targets if not any(t is tensor for tensor in inputs)]
         self._arguments = (*inputs, *apart, self._worst)
         _write(torch, graph, [places.get(name) for name in segment.writes])
-        if kernels_of(xp) is Kernels.COMPILED:
+        if segment.compiled:
             graph = torch.compile(graph, fullgraph=True, dynamic=False)
         self._run = graph
 
@@ -70,6 +74,16 @@ class TracedSegment:
         """Compute. On a GPU this does not wait, and once it has run a CUDA graph can take it."""
         with self._torch.no_grad():
             self._run(*self._arguments)
+
+    def try_out(self) -> None:
+        """Have kernels compiled now, and computed on copies; CannotCompileError if that fails."""
+        copies = [tensor.clone() for tensor in self._arguments]
+        try:
+            with self._torch.no_grad():
+                self._run(*copies)
+        except Exception as error:  # whatever inductor, a C++ compiler or Triton raise
+            first = f"{error}".strip().partition("\n")[0]
+            raise CannotCompileError(f"{type(error).__name__}: {first}") from error
 
     def tell(self) -> None:
         """Have integers that were out of range told of: on a GPU before a value is given out."""
