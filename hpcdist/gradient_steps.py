@@ -105,6 +105,10 @@ def gradient_steps(
             if "sub_block" in step.attrs:
                 _leave_out(step, absent)
                 absent = set()
+            may_lack = [slot.name for slot in lookup(step.type).inputs if slot.optional]
+            for slot in may_lack:
+                if absent.issuperset(step.inputs.get(slot, ())):
+                    step.inputs.pop(slot, None)
             for missing in sorted(absent):
                 if missing in step.reads():  # an output that the targets do not depend on
                     forward = missing.removesuffix(GRAD_SUFFIX)

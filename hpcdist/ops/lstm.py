@@ -1,8 +1,7 @@
 """Long short-term memory over whole sequences, with or without a projection, and its single step.
 
 Weights and gates have Fluid's order: candidate, input, forget, output; those of ``lstm_unit`` are
-input, forget, output, candidate. As in Fluid, gradients flow through Hidden (Projection), not
-through Cell.
+input, forget, output, candidate.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ def _backward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
     """Inputs and outputs are those of lstmp_grad; of lstm_grad, some are None."""
     from hpcdist.ops.lstm_kernels import lstm_backward
 
-    h0, c0, weight, projection, bias, out, cell, hidden, gates, active, dout = inputs
+    h0, c0, weight, projection, bias, out, cell, hidden, gates, active, dout, dcell = inputs
     dx, dh0, dc0, dweight, dprojection, dbias = outputs
     dtype, count, rows, width = gates.dtype, len(steps.order), len(steps.rows), cell.shape[1]
     kinds, clips = _settings(dtype, attrs)
@@ -140,8 +139,9 @@ def _backward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
     all_fed = by_place("fed", steps, h0, out, out.shape[1], dtype)
     all_cells = by_place("cells", steps, c0, cell, width, dtype)
     all_dfed = by_place("dfed", steps, None, dout, out.shape[1], dtype)
-    all_dcells = scratch("lstm dcells", all_cells.shape, dtype)
-    all_dcells.fill(0)
+    all_dcells = by_place("dcells", steps, None, dcell, width, dtype)
+    if dcell is None:
+        all_dcells.fill(0)
     dgates = scratch("lstm dgates", (rows, 4 * width), dtype)
     dpeepholes = np.zeros_like(peepholes)
     lstm_backward(
@@ -207,6 +207,7 @@ def _grad_bind(
     gates,
     active,
     dhidden,
+    dcell,
     dx,
     dh0,
     dc0,
@@ -215,17 +216,17 @@ def _grad_bind(
     lods: Lods,
     **attrs,
 ) -> Call:
-    ins = (h0, c0, weight, None, bias, hidden, cell, None, gates, active, dhidden)
+    ins = (h0, c0, weight, None, bias, hidden, cell, None, gates, active, dhidden, dcell)
     return _bound(_backward, xp, ins, (dx, dh0, dc0, dweight, None, dbias), lods, attrs)
 
 
 def _grad_bind_projected(xp, x, *operands, lods: Lods, **attrs) -> Call:
-    return _bound(_backward, xp, operands[:11], operands[11:], lods, attrs)
+    return _bound(_backward, xp, operands[:12], operands[12:], lods, attrs)
 
 
 _SAVED = "BatchGate, BatchCellPreAct"
-_GRAD = f"""Input, H0?, C0?, Weight, Bias, Hidden, Cell, {_SAVED}, Hidden@GRAD ->
-    Input@GRAD?, H0@GRAD?, C0@GRAD?, Weight@GRAD?, Bias@GRAD?"""
+_GRAD = f"""Input, H0?, C0?, Weight, Bias, Hidden, Cell, {_SAVED}, Hidden@GRAD,
+    Cell@GRAD? -> Input@GRAD?, H0@GRAD?, C0@GRAD?, Weight@GRAD?, Bias@GRAD?"""
 define_with_grad(
     "lstm",
     f"Input, H0?, C0?, Weight, Bias -> Hidden, Cell, {_SAVED}",
@@ -240,8 +241,8 @@ define_with_grad(
     grad_shape_only=("Input",),
 )
 _PROJECTED_GRAD = f"""Input, H0?, C0?, Weight, ProjWeight, Bias, Projection, Cell, BatchHidden,
-    {_SAVED}, Projection@GRAD -> Input@GRAD?, H0@GRAD?, C0@GRAD?, Weight@GRAD?, ProjWeight@GRAD?,
-    Bias@GRAD?"""
+    {_SAVED}, Projection@GRAD, Cell@GRAD? -> Input@GRAD?, H0@GRAD?, C0@GRAD?, Weight@GRAD?,
+    ProjWeight@GRAD?, Bias@GRAD?"""
 define_with_grad(
     "lstmp",
     f"Input, H0?, C0?, Weight, ProjWeight, Bias -> Projection, Cell, BatchHidden, {_SAVED}",

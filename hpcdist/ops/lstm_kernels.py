@@ -111,9 +111,10 @@ def lstm_backward(
 ) -> None:
     """Go through the steps backwards.
 
-    ``all_dfed`` has the gradients of the results by place; all gradients of initial states, and of
-    cells, are 0 at first. Gradients by place of gates are written, those of peepholes added up.
-    ``carry`` [most rows of a step, F] is room to work in; without projection ``dhidden`` is too.
+    ``all_dfed`` has the gradients of the results by place, ``all_dcells`` those of cells that come
+    from outside; those of initial states are 0 at first. Gradients by place of gates are written,
+    those of peepholes added up. ``carry`` [most rows of a step, F] is room to work in; without
+    projection ``dhidden`` is too.
     """
     gate_kind, cell_kind, candidate_kind, projection_kind = kinds
     cell_clip, projection_clip = clips
@@ -156,7 +157,7 @@ def lstm_backward(
                 dgate[k] = dcell[k] * gate[width + k]
                 dgate[width + k] = dcell[k] * gate[k]
                 dgate[2 * width + k] = dcell[k] * last[k]
-                dlast[k] = dcell[k] * gate[2 * width + k]
+                dlast[k] += dcell[k] * gate[2 * width + k]
             through(candidate_kind, gate[:width], dgate[:width])
             through(gate_kind, gate[width : 3 * width], dgate[width : 3 * width])
             if len(peepholes):

@@ -92,10 +92,16 @@ def test_an_lstm_learns_which_number_came_first():
 
 
 @pytest.mark.parametrize("width", [8, 6])
-def test_slopes_flow_back_through_an_lstms_cells(width):
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("layer", ["lstm", "lstmp"])
+def test_slopes_flow_back_through_an_lstms_cells(width, used, layer):
     x = ragged(4 * width)
-    hidden, _ = layers.dynamic_lstm(x, 4 * width, use_peepholes=False)
-    loss = layers.mean(layers.sequence_pool(hidden, "sum"))
+    if layer == "lstm":
+        results = layers.dynamic_lstm(x, 4 * width)
+    else:
+        results = layers.dynamic_lstmp(x, 4 * width, 3)
+    pooled = [layers.sequence_pool(results[k], "sum") for k in used]
+    loss = layers.mean(layers.concat(pooled, axis=1))
     tested = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.SGD(0.0).minimize(loss)
     exe = fluid.Executor()
@@ -104,8 +110,8 @@ def test_slopes_flow_back_through_an_lstms_cells(width):
     random = np.random.default_rng(0)
     rows = random.uniform(-1, 1, (6, 4 * width)).astype("float32")
     feed = {"x": fluid.create_lod_tensor(rows, [[4, 2]], fluid.CPUPlace())}
-    (slopes,) = exe.run(feed=feed, fetch_list=["lstm_0.b_0@GRAD"])
-    bias = fluid.global_scope().find_var("lstm_0.b_0").get_tensor()
+    (slopes,) = exe.run(feed=feed, fetch_list=[f"{layer}_0.b_0@GRAD"])
+    bias = fluid.global_scope().find_var(f"{layer}_0.b_0").get_tensor()
     values = np.array(bias)
     for gate in range(4):  # candidate, input, forget, output
         losses = []
