@@ -43,9 +43,22 @@ Step = Callable[[], object]
 
 
 def shape_of(options: argparse.Namespace) -> tuple[int, ...]:
+    """Return the shape of a batch of images."""
     if options.model == "mlp":
         return (options.batch, FEATURES)
     return (options.batch, 3, options.image_size, options.image_size)
+
+
+def loss_of(model: str, image: fluid.Variable, label: fluid.Variable) -> fluid.Variable:
+    """Append a network of ours."""
+    if model == "mlp":
+        hidden = image
+        for width in WIDTHS:
+            hidden = fluid.layers.fc(hidden, width, act="relu")
+        score = fluid.layers.fc(hidden, CLASSES)
+    else:
+        score = runpy.run_path(str(RESNET))["resnet"](image, CLASSES, 50)
+    return fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
 
 
 def ours(
@@ -57,14 +70,7 @@ def ours(
     with fluid.unique_name.guard(), fluid.program_guard(main, startup):
         image = fluid.data("image", [None, *x.shape[1:]], "float32")
         label = fluid.data("label", [None, 1], "int64")
-        if options.model == "mlp":
-            hidden = image
-            for width in WIDTHS:
-                hidden = fluid.layers.fc(hidden, width, act="relu")
-            score = fluid.layers.fc(hidden, CLASSES)
-        else:
-            score = runpy.run_path(str(RESNET))["resnet"](image, CLASSES, 50)
-        loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
+        loss = loss_of(options.model, image, label)
         optimizer = fluid.optimizer.Momentum(0.01, 0.9)
         if mixed:
             optimizer = getattr(fluid.contrib.mixed_precision, MIXED[mixed])(optimizer)

@@ -4,7 +4,9 @@
 #   operators   versions, CUDA graphs; stand-ins against CuPy; operators, trainings, replays
 #   ranks       sums through pinned memory, and over NCCL where ranks share the GPU; a rank killed
 #   programs    examples; compute-sanitizer on a training
-#   mlp, resnet, resnet-amp    benchmarks/gpu.py, beside PyTorch
+#   mlp, resnet, resnet-amp, bf16    benchmarks/gpu.py, beside PyTorch
+#   measured    the same with HPCDIST_KERNELS=measured, beside what it chooses from
+#   overlap     benchmarks/gpu_overlap.py: feeds and sums that kernels hide
 #
 # A part ends within ten minutes: each command has a limit. It goes on after a failure, and then
 # ends with 1. WHEELS=FOLDER: of what the machine's Python lacks, installed beside it without a
@@ -80,6 +82,23 @@ for part in "$@"; do
   resnet-amp)
     limited 580 python3 benchmarks/gpu.py --model resnet50 \
       --ways hpcdist-fused-amp,hpcdist-compiled-amp,torch-eager-amp,torch-compile-amp
+    ;;
+  bf16)
+    limited 250 python3 benchmarks/gpu.py --model mlp --alternate \
+      --ways hpcdist-fused-bf16,hpcdist-compiled-bf16,hpcdist-fused-amp,hpcdist-compiled-amp,torch-eager-amp
+    limited 340 python3 benchmarks/gpu.py --model resnet50 \
+      --ways hpcdist-fused-bf16,hpcdist-compiled-bf16,torch-eager-amp
+    ;;
+  measured)
+    limited 200 python3 benchmarks/gpu.py --model mlp --warmup 20 \
+      --ways hpcdist-measured,hpcdist-fused,hpcdist-compiled
+    limited 390 python3 benchmarks/gpu.py --model resnet50 --warmup 20 --ways hpcdist-measured-bf16
+    ;;
+  overlap)
+    limited 60 python3 benchmarks/gpu_overlap.py feeds
+    limited 150 python3 benchmarks/gpu_overlap.py feeds --model resnet50
+    limited 90 $share mpirun -n 2 python3 -m hpcdist benchmarks/gpu_overlap.py sums
+    limited 240 $share mpirun -n 2 python3 -m hpcdist benchmarks/gpu_overlap.py sums --model resnet50 --batch 32
     ;;
   *)
     echo "no part $part" >&2

@@ -66,7 +66,7 @@ def losses(training):
     return found + [training.step(i) for i in range(12, 16)]
 
 
-@pytest.mark.parametrize("kernels", ["own", "fused", "compiled"])
+@pytest.mark.parametrize("kernels", ["own", "fused", "compiled", "measured"])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_losses_are_those_of_the_cpu(monkeypatch, kernels, how):
     monkeypatch.setenv("HPCDIST_KERNELS", kernels)
