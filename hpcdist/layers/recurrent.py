@@ -33,7 +33,7 @@ def dynamic_lstm(
 
     ``input`` [rows, size] has what comes in, multiplied by its weights already (`fc`): of the
     candidate, input, forget and output gate. ``h_0`` and ``c_0`` [sequences, size / 4] are the
-    initial states (default: 0). Gradients flow through the hidden values only, as in Fluid.
+    initial states (default: 0).
     """
     _needs_bias(bias_attr, "dynamic_lstm")
     helper = LayerHelper("lstm", name)
