@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +83,7 @@ def gradient_steps(
     """Return the steps back along a path."""
     names = (set(map(mask_name, names)) for names in (targets, flowing, reached))
     targets, flowing, reached = names
-    steps = []
+    steps: list[Step] = []
     written = {grad_name(name) for name in targets}
     for original in reversed(path):
         op = masked_operator(original)
@@ -92,6 +93,7 @@ def gradient_steps(
         made = {n for n in flowing.intersection(op.output_arg_names) if grad_name(n) in written}
         if not made:
             continue
+        before = len(steps)
         for grad in lookup(op.type).grad(op, reached.__contains__):  # type: ignore[misc]
             step = Step(
                 grad.type, {s: list(n) for s, n in grad.inputs.items()}, _given(grad), grad.attrs
@@ -118,7 +120,23 @@ def gradient_steps(
             written.update(step.writes())
             given = [name for name in original.input_arg_names if grad_name(name) in step.writes()]
             overwritten.note(original, given)
+        if len(steps) > before:
+            _tell_of_lost(original, made, steps[before:])
     return steps
+
+
+def _tell_of_lost(op: Operator, made: set[str], steps: Sequence[Step]) -> None:
+    """Warn of results with gradients that an operator's gradient, as Fluid's, does not take."""
+    read = {name for step in steps for name in step.reads()}
+    constants = {unmask_name(name) for name in made if grad_name(name) not in read}
+    for slot, names in op.outputs.items():
+        lost = sorted(constants.intersection(names))
+        if lost:
+            warnings.warn(
+                f"no gradient flows back through {slot} of {op.type} ({', '.join(lost)}), on which "
+                "the loss depends: as in Fluid, it counts as a constant",
+                stacklevel=2,
+            )
 
 
 def _leave_out(step: Step, absent: set[str]) -> None:

@@ -36,7 +36,7 @@ def _lstm_attrs(draw: Draw) -> dict[str, Any]:
 def _lstm(draw: Draw) -> Case:
     width, attrs = draw.int(1, 3), _lstm_attrs(draw)
     inputs = _lstm_inputs(draw, width, width, attrs["use_peepholes"])
-    return Case(inputs, attrs, targets=["Hidden"])
+    return Case(inputs, attrs, targets=draw.of(["Hidden"], ["Cell"], ["Hidden", "Cell"]))
 
 
 @case("lstmp")
@@ -45,7 +45,7 @@ def _lstmp(draw: Draw) -> Case:
     inputs = _lstm_inputs(draw, width, fed, attrs["use_peepholes"])
     inputs["ProjWeight"] = draw.floats([width, fed])
     attrs |= {"proj_activation": draw.of("identity", attrs["cell_activation"])}
-    return Case(inputs, attrs, targets=["Projection"])
+    return Case(inputs, attrs, targets=draw.of(["Projection"], ["Cell"], ["Projection", "Cell"]))
 
 
 @case("gru")

@@ -364,3 +364,13 @@ def test_a_gradient_reads_what_an_increment_has_left_alone() -> None:
     square = layers.elementwise_mul(first, first)
     append_backward(mean_of(square + layers.increment(first, 3.0, in_place=False)))
     assert values([x.grad_name], x=np.float32([1]))[0] == 10
+
+
+def test_a_result_that_counts_as_a_constant_is_named():
+    logits = layers.fc(layers.data("x", [4]), 3)
+    label = layers.data("y", [1], dtype="int64")
+    loss, softmax = layers.softmax_with_cross_entropy(logits, label, return_softmax=True)
+    gradients(layers.mean(loss), logits)
+    both = layers.mean(loss) + layers.mean(softmax)
+    with pytest.warns(UserWarning, match=f"back through Softmax of softmax.*{softmax.name}"):
+        gradients(both, logits)
