@@ -58,9 +58,9 @@ ADVICE = re.compile(
 
 def chosen(words: list[str]) -> list[Case]:
     """Return the cases with one of these words in their names, all without words."""
-    from tests.fault import trouble_jobs, trouble_machines  # they import this module
+    from tests.fault import trouble_cases, trouble_machines  # they import this module
 
-    cases = [*trouble_machines.CASES, *trouble_jobs.CASES]
+    cases = [*trouble_machines.CASES, *trouble_cases.CASES]
     return [case for case in cases if not words or any(word in case.name for word in words)]
 
 

@@ -9,75 +9,24 @@ import numpy as np
 import pytest
 
 import hpcdist as fluid
-from hpcdist import initializer, layers
+from hpcdist import layers
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.ps.table import SparseTable
+from tests.mpi.table_programs import (
+    ANY,
+    BEGINNINGS,
+    ENDS,
+    OPTIMIZERS,
+    STEPS,
+    batch,
+    build,
+    table,
+)
 from tests.support_device import install
 from tests.support_job import alone, begin, run_job, values
 
 pytestmark = pytest.mark.mpi(min_size=2)
-
-ENDS = [-(2**63), 2**63 - 1, -1, 0]
-PADDING, STEPS, ROWS = 3, 5, 6
-ANY = -1  # rows of a table that may have any number of ids
 SHAPES = [(1, 1), (2, 1), (3, 1), (2, 2), (1, 3), (2, 0), (3, 0)]  # trainers, servers
-OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
-    "sgd": fluid.optimizer.SGD,
-    "momentum": lambda rate: fluid.optimizer.Momentum(rate, 0.9, use_nesterov=True),
-    "adagrad": lambda rate: fluid.optimizer.Adagrad(rate, initial_accumulator_value=0.1),
-    "adam": lambda rate: fluid.optimizer.Adam(rate, lazy_mode=True),
-    "ftrl": lambda rate: fluid.optimizer.Ftrl(rate, l1=0.01, l2=0.01),
-}
-BEGINNINGS = {
-    "uniform": initializer.Uniform(-0.5, 0.5),
-    "normal": initializer.Normal(0.0, 0.5),
-    "truncated": initializer.TruncatedNormal(0.0, 0.5),
-    "constant": initializer.Constant(0.25),
-    "xavier": None,
-}
-
-
-def table(ids: Any, name: str, width: int, rows: int, begin: Any, **how: Any) -> Any:
-    attr = fluid.ParamAttr(name=name, initializer=begin)
-    how = {"is_sparse": True, "is_distributed": True, "param_attr": attr, **how}
-    return layers.embedding(ids, [rows, width], **how)
-
-
-def net(rows: int, begin: Any) -> list[Any]:
-    """Two tables, one of them looked up twice; return the loss and the guess."""
-    a, b = (layers.data(name, [1], dtype="int64") for name in ("a", "b"))
-    pair = layers.data("pair", [2], dtype="int64")
-    attr = fluid.ParamAttr(name="narrow", initializer=begin)
-    many = fluid.embedding(pair, [rows, 2], True, True, None, attr)
-    parts = [
-        table(a, "wide", 4, rows, begin, padding_idx=PADDING),
-        table(b, "wide", 4, rows, begin, padding_idx=PADDING),
-        layers.reduce_sum(many, dim=1),
-        layers.data("x", [3]),
-    ]
-    guess = layers.fc(layers.concat(parts, axis=1), 1)
-    cost = layers.square_error_cost(guess, layers.data("y", [1]))
-    return [layers.mean(cost), guess]
-
-
-def build(optimizer: str, rows: int = ANY, begin: str = "uniform") -> tuple[Any, ...]:
-    main, startup = fluid.Program(), fluid.Program()
-    main.random_seed = startup.random_seed = 11
-    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-        fetch = net(rows, BEGINNINGS[begin])
-        test = main.clone(for_test=True)
-        rate = layers.exponential_decay(0.2, 2, 0.5, staircase=True)
-        OPTIMIZERS[optimizer](rate).minimize(fetch[0])
-    return main, startup, test, fetch
-
-
-def batch(step: int, rows: int = ROWS) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(step)
-    pool = np.array([*ENDS, PADDING, 10**15, 5, 6], np.int64)
-    feed = {name: rng.choice(pool, (rows, n)) for name, n in (("a", 1), ("b", 1), ("pair", 2))}
-    feed["x"] = rng.uniform(-1, 1, (rows, 3)).astype(np.float32)
-    feed["y"] = rng.uniform(-1, 1, (rows, 1)).astype(np.float32)
-    return feed
 
 
 def train(optimizer: str, place: Any = None, **how: Any) -> list[list[np.ndarray]]:
@@ -287,63 +236,6 @@ def test_a_trainer_that_tests_when_others_have_ended_is_told_so() -> None:
     assert (
         "the script of trainer 1 has ended after 1 steps" in error and "for evaluation too" in error
     )
-
-
-# -- looking ahead ---------------------------------------------------------------------------------
-def looking_ahead(feeds: list[dict[str, Any]], told: list[dict[str, Any]], *, sync_mode: bool):
-    """Return a script that trains on ``feeds``, and says that they would be those ``told``."""
-
-    def run(role: Any) -> list[bytes]:
-        main, startup, _, fetch = build("sgd")
-        exe, program = begin(role, 1, 1, main, startup, sync_mode=sync_mode)
-        losses = [
-            exe.run(program, feed=feed, fetch_list=fetch[:1])[0].tobytes()
-            for feed, _ in zip(feeds, fluid.rows_ahead(told))
-        ]
-        exe.close()
-        return losses
-
-    return run
-
-
-def apart(step: int) -> dict[str, Any]:
-    """Return a batch of ids that the batches beside it do not have."""
-    feed = batch(step)
-    return feed | {name: feed[name] // 100 * 10 + step % 2 for name in ("a", "b", "pair")}
-
-
-def local_losses(feeds: list[dict[str, Any]]) -> list[bytes]:
-    with alone():
-        main, startup, _, fetch = build("sgd")
-        exe = fluid.Executor(fluid.CPUPlace())
-        exe.run(startup)
-        return [exe.run(main, feed=f, fetch_list=fetch[:1])[0].tobytes() for f in feeds]
-
-
-def test_rows_ahead_are_those_of_one_step_before() -> None:
-    feeds = [apart(step) for step in range(STEPS)]
-    wanted = local_losses(feeds)
-    (got,) = values(run_job(1, 1, looking_ahead(feeds, feeds, sync_mode=False)))
-    assert got == wanted, "rows that no step between has moved"
-    feeds = [batch(step) for step in range(STEPS)]
-    wanted = local_losses(feeds)
-    (got,) = values(run_job(1, 1, looking_ahead(feeds, feeds, sync_mode=False)))
-    assert got[0] == wanted[0] and got[1:] != wanted[1:]
-
-
-def test_rows_ahead_that_are_not_wanted_are_not_used() -> None:
-    feeds = [batch(step) for step in range(STEPS)]
-    told = [batch(step + 70) for step in range(STEPS)]
-    wanted = local_losses(feeds)
-    (got,) = values(run_job(1, 1, looking_ahead(feeds, told, sync_mode=False)))
-    assert got == wanted
-
-
-def test_synchronous_trainers_do_not_look_ahead() -> None:
-    feeds = [batch(step) for step in range(STEPS)]
-    wanted = local_losses(feeds)
-    (got,) = values(run_job(1, 1, looking_ahead(feeds, feeds, sync_mode=True)))
-    assert got == wanted
 
 
 # -- what there is, and is not ---------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from random import Random
@@ -14,8 +13,15 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import torch.distributed as dist  # noqa: E402
 
 from hpcdist.errors import CommError  # noqa: E402
-from hpcdist.torch.in_memory import SLEPT  # noqa: E402
-from tests.torch.torch_ranks import Pair, filled, pairs, strided  # noqa: E402
+from tests.torch.torch_ranks import (  # noqa: E402
+    WITH_AND_WITHOUT_MEMORY,
+    Pair,
+    close,
+    filled,
+    of_all,
+    pairs,
+    strided,
+)
 
 pytestmark = pytest.mark.mpi
 
@@ -49,22 +55,9 @@ def drawn(count: int, **choices: Sequence[object]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(list(choices), cases)
 
 
-WITH_AND_WITHOUT_MEMORY = pytest.mark.parametrize("k", [0, 1])
-
-
-def of_all(k: int) -> Pair:
-    """Return the group of all ranks, with memory that they share (0) or without (1)."""
-    return [pair for pair in pairs() if pair.size == dist.get_world_size()][k]
-
-
 def pair_of(k: int) -> Pair:
     found = pairs()
     return found[k % len(found)]
-
-
-def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Two sums may differ by their order, more so with three ranks and more."""
-    torch.testing.assert_close(ours, theirs, rtol=2e-2 if ours.element_size() < 4 else 1e-5, atol=0)
 
 
 @drawn(30, shape=SHAPES, dtype=ALL, op=OPS, k=WHICH, apart=APART)
@@ -238,94 +231,6 @@ def test_all_to_all(rows, dtype, k):
 
 
 @WITH_AND_WITHOUT_MEMORY
-def test_messages_large_and_of_several_pieces(k):
-    pair = of_all(k)
-    own = torch.arange(900_001, dtype=torch.float32) + dist.get_rank()
-    rows = torch.empty(pair.size, 900_001)
-    dist.all_gather_into_tensor(rows, own, group=pair.ours)
-    expected = torch.stack([own - dist.get_rank() + rank for rank in range(pair.size)])
-    assert torch.equal(rows, expected)
-    got, turned = torch.empty(pair.size * 300_000), torch.empty(pair.size, 300_000)
-    given = expected[:, :300_000].contiguous() * (1 + dist.get_rank())
-    dist.all_to_all_single(turned, given, group=pair.ours)
-    for rank in range(pair.size):
-        assert torch.equal(turned[rank], expected[dist.get_rank(), :300_000] * (1 + rank))
-    got = torch.empty(300_000)
-    dist.reduce_scatter_tensor(got, given, group=pair.ours)
-    factor = sum(1 + rank for rank in range(pair.size))
-    close(got, expected[dist.get_rank(), :300_000] * factor)
-
-
-def test_many_at_once_and_in_different_orders_of_groups():
-    found = [pair for pair in pairs() if pair.here]
-    if dist.get_rank() % 2:
-        found = found[::-1]
-    works = []
-    for pair in found:
-        for k in range(5):
-            tensor = torch.full((1000,), float(k + 1))
-            work = dist.all_reduce(tensor, group=pair.ours, async_op=True)
-            works.append((work, tensor, (k + 1) * pair.size))
-    for work, tensor, expected in reversed(works):
-        work.wait()
-        assert (tensor == expected).all()
-        assert work.is_completed() and work.is_success()
-
-
-@WITH_AND_WITHOUT_MEMORY
-def test_futures_tell_their_results(k):
-    pair = of_all(k)
-    tensor = torch.ones(4)
-    future = dist.all_reduce(tensor, group=pair.ours, async_op=True).get_future()
-    doubled = future.then(lambda done: done.value()[0] * 2)
-    assert torch.equal(doubled.wait(), torch.full((4,), 2.0 * pair.size))
-
-
-def test_futures_tell_what_went_wrong():
-    pair = of_all(0)
-    if pair.size == 1:
-        return
-    group = dist.new_group(list(pair.ranks))  # it is broken after this
-    work = dist.all_reduce(torch.ones(1 + dist.get_rank()), group=group, async_op=True)
-    with pytest.raises(RuntimeError, match="ranks call different collectives as number 1"):
-        work.get_future().wait()
-
-
-@WITH_AND_WITHOUT_MEMORY
-def test_messages_with_tags_and_from_anyone(k):
-    pair = of_all(k)
-    me, size = dist.get_rank(), pair.size
-    right, left = (me + 1) % size, (me - 1) % size
-    if size == 1:
-        return
-    ops = [
-        dist.P2POp(dist.isend, torch.full((3,), float(me)), right, pair.ours),
-        dist.P2POp(dist.irecv, got := torch.empty(3), left, pair.ours),
-    ]
-    for work in dist.batch_isend_irecv(ops):
-        work.wait()
-    assert (got == left).all()
-    # A later tag first; then any source.
-    first, second = torch.empty(1), torch.empty(1)
-    sends = [dist.isend(torch.tensor([10.0 * me + t]), right, pair.ours, tag=t) for t in (1, 2)]
-    dist.recv(second, left, pair.ours, tag=2)
-    dist.recv(first, left, pair.ours, tag=1)
-    assert (first.item(), second.item()) == (10 * left + 1, 10 * left + 2)
-    for work in sends:
-        work.wait()
-    if me:
-        dist.send(torch.tensor([me]), 0, pair.ours, tag=7)
-        return
-    sources = set()
-    for _ in range(size - 1):
-        got = torch.zeros(1, dtype=torch.int64)
-        source = dist.recv(got, None, pair.ours, tag=7)
-        assert got.item() == source
-        sources.add(source)
-    assert sources == set(range(1, size))
-
-
-@WITH_AND_WITHOUT_MEMORY
 def test_objects_and_sparse_tensors(k):
     pair = of_all(k)
     me, size = dist.get_rank(), pair.size
@@ -372,86 +277,3 @@ def test_groups_take_single_tensors_roots_and_operations_as_gloos_do(k):
         pair.ours.allreduce([own, own])
     with pytest.raises(CommError, match=f"root {pair.size}: expected a rank of the group, 0 to"):
         pair.ours.broadcast(own, pair.size)
-
-
-def test_tensors_that_do_not_fit_are_refused():
-    pair = of_all(0)
-    own, longer = torch.ones(2), [torch.ones(3) for _ in range(pair.size)]
-    doubles = [torch.ones(2, dtype=torch.float64) for _ in range(pair.size)]
-    for wrong in (longer, doubles, longer[1:]):
-        with pytest.raises(CommError, match="all_gather"):
-            pair.ours.allgather([wrong], [own])
-        with pytest.raises(CommError, match="reduce_scatter"):
-            pair.ours.reduce_scatter([own], [wrong])
-        with pytest.raises(CommError, match="all_to_all"):
-            pair.ours.alltoall([own] * pair.size, wrong)
-        with pytest.raises(CommError, match="gather"):
-            pair.ours.gather([wrong], [own], dist.get_rank())
-        with pytest.raises(CommError, match="scatter"):
-            pair.ours.scatter([own], [wrong], dist.get_rank())
-
-
-@WITH_AND_WITHOUT_MEMORY
-def test_coalesced_forms(k):
-    pair = of_all(k)
-    tensors = [torch.full((n,), float(n)) for n in (3, 1, 5)]
-    with dist._coalescing_manager(pair.ours):
-        for tensor in tensors:
-            dist.all_reduce(tensor, group=pair.ours)
-    for n, tensor in zip((3, 1, 5), tensors):
-        assert (tensor == n * pair.size).all()
-
-
-def test_without_memory_other_calls_are_told_at_the_debug_level():
-    pair = of_all(1)
-    if pair.size == 1:
-        return
-    group = dist.new_group(list(pair.ranks))  # it is broken after this
-    group.queue.memory, group.queue.checks = None, True  # as with TORCH_DISTRIBUTED_DEBUG=DETAIL
-    pattern = r"barrier of uint8\[0\] on rank 0, all_reduce SUM of float32\[2\] on rank 1"
-    with pytest.raises(CommError, match=pattern):
-        dist.all_reduce(torch.ones(2), group=group) if dist.get_rank() else dist.barrier(group)
-
-
-def test_without_memory_another_length_is_an_error():
-    if of_all(1).size == 1:
-        return
-    group = dist.new_group([0, 1])  # it is broken after this
-    if dist.get_rank() == 0:
-        group.queue.memory = None
-        dist.broadcast(torch.ones(2), 0, group=group)
-    elif dist.get_rank() == 1:
-        group.queue.memory = None
-        with pytest.raises(CommError, match="rank 0 of the group sent 8 bytes, expected 12"):
-            dist.broadcast(torch.ones(3), 0, group=group)
-
-
-def test_ranks_that_call_different_things_are_told():
-    pair = of_all(0)
-    if pair.size == 1:
-        return
-    group = dist.new_group(list(pair.ranks))  # it is broken after this
-    tensor = torch.ones(3 if dist.get_rank() else 4)
-    pattern = r"different collectives as number 1 .*all_reduce SUM of float32\[4\] on rank 0, all_r"
-    with pytest.raises(CommError, match=pattern):
-        dist.all_reduce(tensor, group=group)
-    with pytest.raises(CommError, match="an earlier operation failed"):
-        dist.barrier(group=group)
-
-
-def test_a_rank_that_sleeps_is_woken_by_the_one_it_waits_for():
-    memory = of_all(0).ours.queue.memory
-    if memory is None:
-        pytest.skip("one rank waits for nobody")
-    begin = time.monotonic()
-    if memory.rank == 0:
-        while any(head[SLEPT] <= memory.count for head in memory.others):
-            time.sleep(1e-3)
-        meeting = memory.meet()
-    else:
-        meeting = memory.meet()
-        while not meeting.ended():
-            assert meeting.sleep(60)
-    while not meeting.ended():
-        meeting.sleep(60)
-    assert time.monotonic() - begin < 30

@@ -14,6 +14,8 @@ import torch.distributed as dist  # noqa: E402
 
 import hpcdist.torch  # noqa: E402, F401
 
+WITH_AND_WITHOUT_MEMORY = pytest.mark.parametrize("k", [0, 1])
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -73,3 +75,13 @@ def strided(tensor: torch.Tensor) -> torch.Tensor:
     room = tensor.new_zeros((*tensor.shape, 2))
     room[..., 1] = tensor
     return room[..., 1]
+
+
+def of_all(k: int) -> Pair:
+    """Return the group of all ranks, with memory that they share (0) or without (1)."""
+    return [pair for pair in pairs() if pair.size == dist.get_world_size()][k]
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Two sums may differ by their order, more so with three ranks and more."""
+    torch.testing.assert_close(ours, theirs, rtol=2e-2 if ours.element_size() < 4 else 1e-5, atol=0)

@@ -11,7 +11,7 @@ from hpcdist.comm import loopback
 from hpcdist.comm.cluster import PSERVER
 from hpcdist.comm.loopback import LoopbackTransport
 from hpcdist.errors import RankFailure
-from tests.ps_cases import Served, Trained, cluster_of, gradient
+from tests.ps_model import Served, Trained, cluster_of, gradient
 from tests.threads import run_threads
 
 STEPS = 4

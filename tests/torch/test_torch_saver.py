@@ -1,0 +1,71 @@
+"""Savers of torch: what a process alone saves is what it goes on with."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
+
+import torch
+from torch import nn
+
+import hpcdist.torch as ours
+from hpcdist.comm.world import mpi_world
+from hpcdist.errors import CheckpointError
+from hpcdist.torch import tables
+
+
+@pytest.fixture(autouse=True)
+def no_tables_yet():
+    tables.tables.cache_clear()
+    yield
+    tables.tables.cache_clear()
+
+
+class Learner:
+    """A model with a table, and all that a checkpoint of it holds."""
+
+    def __init__(self, seed):
+        tables.tables.cache_clear()
+        torch.manual_seed(seed)
+        self.words = ours.Embedding(None, 4, name="words")
+        self.top = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.3))
+        model = nn.Sequential(self.words, self.top)
+        self.objects = {
+            "model": model,
+            "tables": ours.TableOptimizer(model, "Adagrad", lr=0.1),
+            "dense": torch.optim.Adam(self.top.parameters()),
+        }
+        self.objects["rates"] = torch.optim.lr_scheduler.StepLR(self.objects["tables"], 1, 0.5)
+
+    def step(self):
+        loss = self.objects["model"](torch.arange(6)).square().mean()
+        for name in ("tables", "dense"):
+            self.objects[name].zero_grad()
+        loss.backward()
+        for name in ("tables", "dense", "rates"):
+            self.objects[name].step()
+        return loss.item()
+
+
+def test_a_saver_restores_all_of_a_process_alone(tmp_path):
+    if mpi_world().size > 1:
+        pytest.skip("several ranks save together under the launcher only")
+    learner = Learner(1)
+    with ours.Saver(tmp_path, learner.objects) as saver:
+        assert saver.restore() is None
+        for _ in range(3):
+            learner.step()
+            saver.after_step()
+        saver.save({"seen": 7})
+    expected = [learner.step() for _ in range(3)]
+    other = Learner(2)
+    saver = ours.Saver(tmp_path, other.objects)
+    found = saver.restore()
+    assert (found.step, found.extra, saver.step) == (3, {"seen": 7}, 3)
+    assert other.objects["tables"].param_groups[0]["lr"] == 0.1 * 0.5**3
+    assert [other.step() for _ in range(3)] == expected
+    with pytest.raises(CheckpointError, match="'words' is in none of the modules"):
+        ours.Saver(tmp_path, {"dense": other.objects["dense"]})
+    with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, wanted model"):
+        ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()
