@@ -12,7 +12,9 @@ from torch import nn
 import hpcdist.torch as ours
 from hpcdist.comm.world import mpi_world
 from hpcdist.errors import CheckpointError
-from hpcdist.torch import tables
+from hpcdist.torch import saver, tables
+
+WEIGHT = {"tensor": "model/weight", "shape": [2, 3], "dtype": "float32"}
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +71,47 @@ def test_a_saver_restores_all_of_a_process_alone(tmp_path):
         ours.Saver(tmp_path, {"dense": other.objects["dense"]})
     with pytest.raises(CheckpointError, match="holds dense, model, rates, tables, wanted model"):
         ours.Saver(tmp_path, {"model": other.objects["model"]}).restore()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        7,
+        {},
+        {"plain": [1]},
+        {"pairs": [["weight", WEIGHT, 1]]},
+        {"pairs": [[["weight"], WEIGHT]]},
+        {"pairs": [["weight", {**WEIGHT, "shape": [1 << 40, 1 << 40]}]]},
+        {"pairs": [["weight", {**WEIGHT, "shape": [3, 2]}]]},
+        {"pairs": [["weight", {**WEIGHT, "dtype": "load"}]]},
+        {"pairs": [["weight", {**WEIGHT, "tensor": "nowhere"}]]},
+        {"pairs": [["weight", {**WEIGHT, "tensor": saver.SAID}]]},
+        {"pairs": [["other", WEIGHT]]},
+    ],
+    ids=range(11),
+)
+def test_forged_states_are_refused(tmp_path, monkeypatch, said):
+    if mpi_world().size > 1:
+        pytest.skip("several ranks save together under the launcher only")
+    objects = {"model": nn.Linear(3, 2, bias=False)}
+    as_bytes = saver._as_bytes
+    forged = lambda plain: as_bytes({**plain, "objects": {"model": said}})  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "_as_bytes", forged)
+        ours.Saver(tmp_path, objects).save()
+    with pytest.raises(CheckpointError, match=r"step-000000: (malformed|'model' does not take)"):
+        ours.Saver(tmp_path, objects).restore()
+
+
+@pytest.mark.parametrize("random", ["", "AAAA", "A", 5])
+def test_forged_random_numbers_are_refused(tmp_path, monkeypatch, random):
+    if mpi_world().size > 1:
+        pytest.skip("several ranks save together under the launcher only")
+    objects = {"model": nn.Linear(3, 2)}
+    as_bytes = saver._as_bytes
+    forged = lambda plain: as_bytes({**plain, "trainers": [{"plain": {}, "random": random}]})  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "_as_bytes", forged)
+        ours.Saver(tmp_path, objects).save()
+    with pytest.raises(CheckpointError, match="malformed states of objects"):
+        ours.Saver(tmp_path, objects).restore()

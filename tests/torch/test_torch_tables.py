@@ -15,7 +15,7 @@ from torch import nn
 
 import hpcdist.torch as ours
 from hpcdist.errors import CheckpointError, CommError, TableError
-from hpcdist.torch import saver, states, tables
+from hpcdist.torch import states, tables
 from hpcdist.torch.facts import DenseFacts, Facts, Initial, OptimizerFacts, TableFacts, TrainingMode
 from tests.torch.torch_ranks import pairs
 
@@ -309,53 +309,6 @@ def test_states_travel():
         assert states.kept_as(tensors[name]) == (array.shape, array.dtype.name)
     again = states.put_together(described, lambda of: states.as_tensor(arrays[of.name], of))
     torch.testing.assert_close(again, state, rtol=0, atol=0)
-
-
-WEIGHT = {"tensor": "model/weight", "shape": [2, 3], "dtype": "float32"}
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        7,
-        {},
-        {"plain": [1]},
-        {"pairs": [["weight", WEIGHT, 1]]},
-        {"pairs": [[["weight"], WEIGHT]]},
-        {"pairs": [["weight", {**WEIGHT, "shape": [1 << 40, 1 << 40]}]]},
-        {"pairs": [["weight", {**WEIGHT, "shape": [3, 2]}]]},
-        {"pairs": [["weight", {**WEIGHT, "dtype": "load"}]]},
-        {"pairs": [["weight", {**WEIGHT, "tensor": "nowhere"}]]},
-        {"pairs": [["weight", {**WEIGHT, "tensor": saver.SAID}]]},
-        {"pairs": [["other", WEIGHT]]},
-    ],
-    ids=range(11),
-)
-def test_forged_states_are_refused(tmp_path, monkeypatch, said):
-    if mpi_world().size > 1:
-        pytest.skip("several ranks save together under the launcher only")
-    objects = {"model": nn.Linear(3, 2, bias=False)}
-    as_bytes = saver._as_bytes
-    forged = lambda plain: as_bytes({**plain, "objects": {"model": said}})  # noqa: E731
-    with monkeypatch.context() as patch:
-        patch.setattr(saver, "_as_bytes", forged)
-        ours.Saver(tmp_path, objects).save()
-    with pytest.raises(CheckpointError, match=r"step-000000: (malformed|'model' does not take)"):
-        ours.Saver(tmp_path, objects).restore()
-
-
-@pytest.mark.parametrize("random", ["", "AAAA", "A", 5])
-def test_forged_random_numbers_are_refused(tmp_path, monkeypatch, random):
-    if mpi_world().size > 1:
-        pytest.skip("several ranks save together under the launcher only")
-    objects = {"model": nn.Linear(3, 2)}
-    as_bytes = saver._as_bytes
-    forged = lambda plain: as_bytes({**plain, "trainers": [{"plain": {}, "random": random}]})  # noqa: E731
-    with monkeypatch.context() as patch:
-        patch.setattr(saver, "_as_bytes", forged)
-        ours.Saver(tmp_path, objects).save()
-    with pytest.raises(CheckpointError, match="malformed states of objects"):
-        ours.Saver(tmp_path, objects).restore()
 
 
 def test_a_state_that_cannot_be_kept_is_named():
