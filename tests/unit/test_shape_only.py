@@ -49,9 +49,9 @@ SEQUENCES = {
     "gru_grad": ([*GRU, IN, (4, 18), IN, IN], GRU, [ROWS]),
     "gru_unit_grad": ([(4, 18), IN, *GRU[2:], (4, 18), IN, IN], [(4, 18), IN, *GRU[2:]], []),
     "linear_chain_crf_grad": ([*CRF, (4, 1), None, IN, IN, (8, 6), (2, 1)], CRF, [ROWS]),
-    "lstm_grad": ([*LSTM, IN, IN, (4, 24), IN, IN], LSTM, [ROWS]),
+    "lstm_grad": ([*LSTM, IN, IN, (4, 24), IN, IN, IN], LSTM, [ROWS]),
     "lstmp_grad": (
-        [*LSTM[:4], (6, 6), LSTM[4], *[IN] * 3, (4, 24), *[IN] * 2],
+        [*LSTM[:4], (6, 6), LSTM[4], *[IN] * 3, (4, 24), *[IN] * 3],
         [*LSTM[:4], (6, 6), LSTM[4]],
         [ROWS],
     ),
