@@ -18,6 +18,7 @@ setup(
     packages=find_packages(include=["hpcdist", "hpcdist.*"]),
     package_data={
         "hpcdist.compat": ["fluid_names.txt"],
+        "hpcdist.layers": ["element_types.txt"],
         "hpcdist.launch": ["job_report.html", "job_report.js"],
     },
     # Has an editable install put the checkout on sys.path: from the folder above, Python then finds

@@ -58,8 +58,9 @@ from hpcdist.graph import names as unique_name
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.io import load, load_program_state, save, set_program_state
 from hpcdist.launch.progress import progress
-from hpcdist.layers.embedding import embedding_v2 as embedding
-from hpcdist.layers.embedding import one_hot_v2 as one_hot
+from hpcdist.layers.checks import checked as _checked
+from hpcdist.layers.embedding import embedding_v2 as _embedding
+from hpcdist.layers.embedding import one_hot_v2 as _one_hot
 from hpcdist.layers.io import data_v2 as data
 from hpcdist.layers.param_attr import ParamAttr, WeightNormParamAttr
 from hpcdist.lod_tensor import (
@@ -88,6 +89,8 @@ for name in ("Images", "Vocabulary", "packed", "read"):
 del name
 __version__ = "0.1.0"
 modules.install()
+
+embedding, one_hot = _checked("embedding_v2", _embedding), _checked("one_hot_v2", _one_hot)
 
 __all__ = [
     "BuildStrategy",

@@ -1,13 +1,18 @@
-"""What layers are given: an argument that must be a Variable is one, or there is a TypeError."""
+"""What layers are given: Variables where they want some, of element types that they take.
+
+Element types are those that Fluid's layers take (``element_types.txt``, which
+``tests/fluid_1_8/element_types.py`` made with the original). Anything else is a TypeError.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any
 
-from hpcdist.errors import GraphTypeError
+from hpcdist.errors import GraphAssertionError, GraphTypeError
 from hpcdist.graph.variable import Variable
 
 _ONE = ("Variable", "Variable | None")
@@ -15,11 +20,15 @@ _SEVERAL = ("Sequence[Variable]", "Variable | Sequence[Variable]")
 
 
 def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the layer with a look at those of its arguments that are annotated as Variables."""
+    """Return the layer with a look at those of its arguments that are Variables.
+
+    They are annotated as such, or have element types in the table.
+    """
     parameters = inspect.signature(layer).parameters
     order = list(parameters)
     wanted = {p.name: p.annotation for p in parameters.values() if p.annotation in _ONE + _SEVERAL}
-    if not wanted:
+    types = _element_types().get(name, {})
+    if not (wanted or types):
         return layer
 
     @functools.wraps(layer)
@@ -28,9 +37,27 @@ def checked(name: str, layer: Callable[..., Any]) -> Callable[..., Any]:
             if key in wanted and not _fits(value, wanted[key], parameters[key].default):
                 what = "a Variable" if wanted[key] in _ONE else "Variables"
                 raise GraphTypeError(f"layers.{name}: {key} must be {what}, got {value!r}")
+            if key in types:
+                _check_types(name, key, value, types[key])
         return layer(*args, **kwargs)
 
     return call
+
+
+def check_shape(layer: str, x: Variable, shape: Any) -> None:
+    """Raise what Fluid raises for a new shape: TypeError if it is no list, AssertionError."""
+    if isinstance(shape, Variable):
+        return
+    if not isinstance(shape, (list, tuple)):
+        raise GraphTypeError(f"layers.{layer}: shape must be a list or a Variable, got {shape!r}")
+    extents = {place: d for place, d in enumerate(shape) if not isinstance(d, Variable)}
+    unknown = sum(extent == -1 for extent in extents.values())
+    beyond = any(extent == 0 and place >= len(x.shape) for place, extent in extents.items())
+    if unknown > 1 or beyond or any(extent < -1 for extent in extents.values()):
+        raise GraphAssertionError(
+            f"layers.{layer}: {x.name!r} of {x.shape} cannot have shape {shape}: one extent may be "
+            "-1, and 0 keeps an extent that is there"
+        )
 
 
 def _fits(value: Any, annotation: str, default: Any) -> bool:
@@ -38,3 +65,27 @@ def _fits(value: Any, annotation: str, default: Any) -> bool:
         return True
     several = annotation in _SEVERAL and isinstance(value, (list, tuple))
     return several and all(isinstance(v, Variable) for v in value)
+
+
+def _check_types(layer: str, argument: str, value: Any, types: tuple[str, ...]) -> None:
+    for var in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(var, Variable) and var.dtype not in types:
+            raise GraphTypeError(
+                f"layers.{layer}: {argument} must be of {' or '.join(types)}, got {var.name!r} of "
+                f"{var.dtype}; convert it with layers.cast"
+            )
+
+
+@functools.cache
+def _element_types() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return what each layer takes, by argument."""
+    text = (resources.files(__package__) / "element_types.txt").read_text("utf-8")
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    types: tuple[str, ...] = ()
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            types = tuple(line.split())
+            continue
+        for layer, _, argument in (word.partition(".") for word in line.split()):
+            found.setdefault(layer, {})[argument] = types
+    return found

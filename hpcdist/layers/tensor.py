@@ -14,6 +14,7 @@ from hpcdist.graph import names
 from hpcdist.graph.dtypes import canonical
 from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.initializer import ConstantInitializer
+from hpcdist.layers.checks import check_shape
 from hpcdist.layers.extents import extents
 from hpcdist.layers.helper import LayerHelper, refuse_variables
 from hpcdist.layers.param_attr import ParamAttr
@@ -244,14 +245,14 @@ def reshape(
     shape: Variable | Sequence[int | Variable],
     actual_shape: Variable | None = None,
     act: str | None = None,
-    inplace: bool = False,
+    inplace: bool = False,  # memory is shared whenever possible
     name: str | None = None,
 ) -> Variable:
     """Give x another shape: 0 keeps the extent at its place, one -1 is what is left.
 
-    There may be Variables in the shape; ``actual_shape`` is one that wins over it. Memory is shared
-    whenever possible, so ``inplace`` changes nothing.
+    There may be Variables in the shape; ``actual_shape`` is one that wins over it.
     """
+    check_shape("reshape", x, shape)
     helper = LayerHelper("reshape2", name)
     inputs, numbers = extents(helper, shape, "Shape", "ShapeTensor")
     if actual_shape is not None:

@@ -179,9 +179,9 @@ def test_scores_and_boxes_are_of_the_same_images() -> None:
 
 def test_classes_must_be_counted() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
-        x = fluid.data("x", [None, 4])
+        x, classes = fluid.data("x", [None, 4]), fluid.data("classes", [None, 1], "int32")
         with pytest.raises(GraphError, match="generate_proposal_labels: class_nums must be given"):
-            fluid.layers.generate_proposal_labels(x, x, x, x, x)
+            fluid.layers.generate_proposal_labels(x, classes, classes, x, x)
 
 
 # -- a detector of two stages, in one process and in jobs ------------------------------------------

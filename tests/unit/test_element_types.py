@@ -1,0 +1,70 @@
+"""Layers refuse what Fluid's refuse: other things than Variables, and other element types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcdist as fluid
+from hpcdist import layers
+
+
+def data(dtype: str, *shape: int) -> Any:
+    return layers.data(f"{dtype}_{len(shape)}", list(shape), False, dtype)
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "relu of int32": lambda: layers.relu(data("int32", 12, 10)),
+    "softmax of int32": lambda: layers.softmax(data("int32", 12, 10)),
+    "dropout of int32": lambda: layers.dropout(data("int32", 3, 4), 0.5),
+    "dropout of an array": lambda: layers.dropout(np.ones((3, 4), "float32"), 0.5),
+    "mul of int32": lambda: layers.mul(data("int32", 4), data("int32", 4)),
+    "matmul of int32": lambda: layers.matmul(data("int32", 4, 4), data("int32", 4, 4)),
+    "cast of int16": lambda: layers.cast(data("int16", 4), "int32"),
+    "reshape of uint8": lambda: layers.reshape(data("uint8", 2, 25), [2, 5, 5]),
+    "reshape to a number": lambda: layers.reshape(data("float32", 2, 25), 50),
+    "concat of uint8": lambda: layers.concat([data("uint8", 4), data("uint8", 4)]),
+    "concat of arrays": lambda: layers.concat([np.ones(2), np.ones(2)]),
+    "mean of int32": lambda: layers.mean(data("int32", 4)),
+    "conv2d of int32": lambda: layers.conv2d(data("int32", 2, 3, 8, 8), 2, 3),
+    "batch_norm of int32": lambda: layers.batch_norm(data("int32", 2, 3, 8, 8)),
+    "accuracy of int32": lambda: layers.accuracy(data("int32", 2, 3), data("int64", 2, 1)),
+    "embedding of float32": lambda: layers.embedding(data("float32", 4, 1), [10, 6]),
+    "the other embedding of float32": lambda: fluid.embedding(data("float32", 4, 6), [10, 6]),
+    "one_hot of float32": lambda: layers.one_hot(data("float32", 4, 1), 3),
+    "logical_and of float32": lambda: layers.logical_and(data("float32", 4), data("float32", 4)),
+    "cross_entropy of int32": lambda: layers.cross_entropy(
+        data("int32", 3, 4), data("int64", 3, 1)
+    ),
+    "dynamic_lstm of int32": lambda: layers.dynamic_lstm(data("int32", 4, 8), 8),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_fluid_takes_for_a_wrong_type_is_one(what):
+    with fluid.program_guard(fluid.Program(), fluid.Program()), pytest.raises(TypeError):
+        REFUSED[what]()
+
+
+def test_the_message_says_what_is_expected():
+    x = data("int32", 12, 10)
+    with pytest.raises(
+        TypeError,
+        match=r"layers.relu: x must be of float16 or float32 or float64, got 'int32_2' of int32",
+    ):
+        layers.relu(x)
+
+
+@pytest.mark.parametrize("shape", [[-1, -1, 5], [2, 5, 5, 0], [-1, -2, 5]])
+def test_a_shape_that_cannot_be_is_refused_as_fluid_does(shape):
+    x = data("float32", 2, 25)
+    with pytest.raises(AssertionError, match="cannot have shape"):
+        layers.reshape(x, shape)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_both_floats_are_taken_where_fluid_takes_one(dtype):
+    assert layers.clip_by_norm(data(dtype, 4), 1.0).dtype == dtype
