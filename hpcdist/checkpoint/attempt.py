@@ -43,6 +43,11 @@ def fingerprint(program: Program) -> str:
 
 
 def new_target(directory: Path, manifest: str, keep: int | None) -> list[Any]:
+    """Make the directory of a step; return the fields of an `AttemptTarget` that nobody wrote to.
+
+    One process calls it, for all writers. CheckpointError if ``keep`` is below 1, or the directory
+    cannot be made.
+    """
     if keep is not None and keep < 1:
         raise CheckpointError(f"keep: expected at least 1 checkpoint, got {keep}")
     try:

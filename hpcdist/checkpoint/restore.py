@@ -212,6 +212,7 @@ def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:
 
 
 def is_table(scope: Scope, name: str) -> bool:
+    """Tell whether a variable is, in this scope, a table of rows that are found by id."""
     variable = scope.find_var(name)
     return variable is not None and isinstance(variable.value, SparseTable)
 

@@ -62,10 +62,7 @@ def inference_runs(table: SparseTable) -> Iterator[tuple[TablePart, Any]]:
     path = f"{path_of(table.name)}/0"
     yield (
         TablePart(table.name, path, table.dim, 0, tuple(begins), (), facts),
-        (
-            ids,
-            _RowsOf(table, ids),
-        ),
+        (ids, _RowsOf(table, ids)),
     )
 
 
@@ -81,9 +78,11 @@ class _RowsOf:
 
     @property
     def size(self) -> int:
+        """The number of elements, as of an array."""
         return self.shape[0] * self.shape[1]
 
     def elements(self, first: int, count: int) -> np.ndarray:
+        """Read the rows with these elements; return them as float32 [count]."""
         dim = self._table.dim
         begin, end = first // dim, -(-(first + count) // dim)
         rows = np.empty((end - begin, dim), np.float32)

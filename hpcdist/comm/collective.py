@@ -22,10 +22,12 @@ class RankGroup:
 
     @property
     def rank(self) -> int:
+        """This rank's number in the transport."""
         return self.transport.rank
 
     @property
     def size(self) -> int:
+        """The number of ranks of the transport."""
         return self.transport.size
 
     def lacking(

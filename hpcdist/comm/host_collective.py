@@ -180,7 +180,7 @@ def shared_sum(
     return [memory.meeting(what, partial(add_in_all, rows, begin, end)), memory.meeting(what)]
 
 
-class TransportReduction:
+class TransportReduction(Reduction):
     """A sum by the transport itself, in whatever order it finds fastest."""
 
     def __init__(self, group: RankGroup, array: Array, what: Callable[[], str]) -> None:
@@ -201,7 +201,7 @@ class TransportReduction:
         self._wait()
 
 
-class AloneReduction:
+class AloneReduction(Reduction):
     """The sum over one rank."""
 
     def start(self) -> None:
@@ -215,6 +215,7 @@ class AloneReduction:
 
 
 def sum_of(array: Array) -> str:
+    """Return how errors call a sum of arrays like this one."""
     return f"the sum of {array.dtype}{list(array.shape)}"
 
 

@@ -308,6 +308,7 @@ class _Awaited:
         return f"rank {self.transport.rank} waiting for {self.what}"
 
     def missing_ranks(self) -> tuple[int, ...]:
+        """Return all other ranks: any of them may be what is waited for."""
         return self.transport.others_in_world()
 
 

@@ -198,7 +198,7 @@ class NcclCollective:
             raise CommError(f"rank {self.rank}: no rank {root} in a group of {self.size}")
 
 
-class NcclReduction:
+class NcclReduction(Reduction):
     """Work of a communicator on its stream, while kernels run on theirs.
 
     Kernels wait for it, the host does not: it is asked for before the next one, and before a value

@@ -18,7 +18,7 @@ from hpcdist.comm.collective import RankGroup, Reduction
 Action = Callable[[], object]
 
 
-class Chain:
+class Chain(Reduction):
     """Phases one after another, as one reduction."""
 
     def __init__(self, phases: Sequence[Reduction]) -> None:
@@ -47,7 +47,7 @@ class Chain:
             self._phases[self._at].start()
 
 
-class Exchange:
+class Exchange(Reduction):
     """Every rank sends and receives arrays; when all have come, ``then`` is called."""
 
     def __init__(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcdist.comm.base import Array, SharedRows
-from hpcdist.comm.collective import RankGroup
+from hpcdist.comm.collective import RankGroup, Reduction
 from hpcdist.comm.reduction_phases import Action
 
 LINE = 64  # bytes: a flag has a cache line of its own
@@ -83,7 +83,7 @@ class SharedMemory:
         self._flags_used = 0
 
 
-class HostBarrier:
+class HostBarrier(Reduction):
     """All ranks of a host come here; then each calls ``then``."""
 
     def __init__(

@@ -61,7 +61,7 @@ def split_allgather(group: RankGroup, nbytes: int, what: Callable[[], str]) -> S
     return _SummedAllgather(group, nbytes, what)
 
 
-class _SharedAllgather:
+class _SharedAllgather(SplitAllgather):
     """In memory that all ranks share. A note may be read until the next but one is written.
 
     Who writes that has ended the round between, so everyone had begun it, and read the one before.
@@ -124,7 +124,7 @@ class _SharedAllgather:
         return [peer for peer, count in enumerate(rounds) if count < self._count]
 
 
-class _SummedAllgather:
+class _SummedAllgather(SplitAllgather):
     """By one sum of integers, to which every rank gives its own row, the others zeros."""
 
     def __init__(self, group: RankGroup, nbytes: int, what: Callable[[], str]) -> None:

@@ -41,10 +41,13 @@ __all__ = [
 
 
 def apply(type: str, x: Variable, name: str | None, **attrs: Any) -> Variable:
+    """Append an operator from X to an Out of the same shape and element type; return that."""
     return LayerHelper(type, name).apply(type, {"X": x}, attrs, dtype=x.dtype)
 
 
 def plain(type: str) -> Callable[..., Variable]:
+    """Return the layer of an operator without attributes: ``layer(x, name=None)``."""
+
     def layer(x: Variable, name: str | None = None) -> Variable:
         return apply(type, x, name)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcdist.errors import CommError
-from hpcdist.ps.shards import DuePacket
+from hpcdist.ps.shards import DuePacket, Shards
 
 
-class AsyncShards:
+class AsyncShards(Shards):
     """Asynchronous mode: a gradient is applied on arrival, by itself, and answered.
 
     With ``max_staleness`` s the mode is stale-synchronous: a trainer that is s steps ahead of the
@@ -19,8 +19,9 @@ class AsyncShards:
     what it sent, for the packet that arrived last.
     """
 
+    step: int = -1
+
     def __init__(self, trainers: int, packets: int, max_staleness: int | None = None) -> None:
-        self.step = -1
         self.staleness = [0] * trainers
         self._trainers = trainers
         self._packets = packets

@@ -82,7 +82,7 @@ class Shards(Protocol):
         ...
 
 
-class SyncShards:
+class SyncShards(Shards):
     """Synchronous mode: a packet is applied once every trainer that takes part in its step sent it.
 
     A trainer takes part in the steps before it closed; the divisor is the number of contributors.
