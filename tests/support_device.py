@@ -311,6 +311,15 @@ class DeviceArray(NDArrayOperatorsMixin):
         return _method("prod", self, (axis, dtype), out, keepdims=keepdims)
 
 
+def _added_as_threads_come(view: np.ndarray, index: Any, values: Any) -> None:
+    """Add at places that repeat, as CuPy does: atomically, in no order."""
+    places = np.arange(view.size).reshape(view.shape)[index].reshape(-1)
+    values = np.broadcast_to(values, view[index].shape).reshape(-1)
+    order = list(range(len(places)))
+    MACHINE.random.shuffle(order)
+    np.add.at(view, np.unravel_index(places[order], view.shape), values[order])
+
+
 # -- launching ---------------------------------------------------------------------------------
 def _owner(array: np.ndarray) -> np.ndarray:
     """Return the array whose memory this one shows."""
@@ -484,7 +493,7 @@ class Ufunc:
     def at(self, array: DeviceArray, index: Any, values: Any) -> None:
         if self._ufunc is not np.add:
             raise NotImplementedError(f"`{self._ufunc.__name__}.at` is not supported here")
-        _computed(np.add.at, (array, index, values), array)
+        _computed(_added_as_threads_come, (array, index, values), array)
 
     def reduce(
         self, array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False

@@ -19,6 +19,7 @@ from hpcdist.graph.rows import (
     off_rows,
 )
 from hpcdist.ops.common import define_with_grad, put_along, resolve_axis
+from hpcdist.ops.run_kernels import add_at
 
 
 def _never(op: Applied) -> bool:
@@ -60,7 +61,7 @@ def _gather_nd(xp, x, index, out) -> None:
 
 def _gather_nd_grad(xp, x, index, dout, dx) -> None:
     dx.fill(0)
-    xp.add.at(dx, _places(xp, index, x.shape, "gather_nd") or (...,), dout)
+    add_at(xp, dx, _places(xp, index, x.shape, "gather_nd"), dout)
 
 
 define_with_grad(
@@ -86,7 +87,7 @@ def _scatter_nd_add_infer(x: Meta, index: Meta, updates: Meta) -> Meta:
 def _scatter_nd_add(xp, x, index, updates, out) -> None:
     if out is not x:
         out[...] = x
-    xp.add.at(out, _places(xp, index, x.shape, "scatter_nd_add") or (...,), updates)
+    add_at(xp, out, _places(xp, index, x.shape, "scatter_nd_add"), updates)
 
 
 def _scatter_nd_add_grad(xp, index, updates, dout, dx, dupdates) -> None:
@@ -125,7 +126,7 @@ def _scatter(xp, x, ids, updates, out, overwrite: bool) -> None:
         out[rows] = updates
     else:
         out[rows] = 0
-        xp.add.at(out, rows, updates)
+        add_at(xp, out, (rows,), updates)
 
 
 def _scatter_grad(xp, ids, updates, dout, dx, dupdates, overwrite: bool) -> None:
@@ -164,7 +165,7 @@ def _index_select(xp, x, index, out, dim: int) -> None:
 
 def _index_select_grad(xp, x, index, dout, dx, dim: int) -> None:
     dx.fill(0)
-    xp.add.at(xp.moveaxis(dx, dim, 0), index, xp.moveaxis(dout, dim, 0))
+    add_at(xp, xp.moveaxis(dx, dim, 0), (index,), xp.moveaxis(dout, dim, 0))
 
 
 def _index_select_rows(op: Applied) -> OfRows:
@@ -191,7 +192,7 @@ def _index_sample(xp, x, index, out) -> None:
 
 def _index_sample_grad(xp, x, index, dout, dx) -> None:
     dx.fill(0)
-    xp.add.at(dx, (xp.arange(len(x)).reshape(-1, 1), index), dout)
+    add_at(xp, dx, (xp.arange(len(x)).reshape(-1, 1), index), dout)
 
 
 def _index_sample_infer(x: Meta, index: Meta) -> Meta:

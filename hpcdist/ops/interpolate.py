@@ -15,6 +15,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.run_kernels import add_at
 
 _ATTRS = {
     "data_layout": "NCHW",
@@ -128,7 +129,7 @@ def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Any:
         starts = np.flatnonzero(np.diff(places, prepend=-1))
         summed[places[starts]] = np.add.reduceat(moved, starts, axis=0)
     else:
-        xp.add.at(summed, xp.asarray(places), moved)
+        add_at(xp, summed, (xp.asarray(places),), moved)
     return xp.moveaxis(summed, 0, axis)
 
 

@@ -17,6 +17,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
 from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
+from hpcdist.ops.run_kernels import add_at
 
 Function = Callable[..., Any]  # (xp, x, shapes of the other inputs, **attrs) -> what x becomes
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -71,7 +72,7 @@ def _move(
             if once:
                 taken[where] = dout.reshape(-1)
             else:
-                xp.add.at(taken, where, dout.reshape(-1))
+                add_at(xp, taken, (where,), dout.reshape(-1))
             dx.reshape(-1)[...] = taken[1:]
 
         return run

@@ -19,6 +19,7 @@ from hpcdist.graph.rows import (
 )
 from hpcdist.ops.activation import sigmoid
 from hpcdist.ops.common import define_with_grad, put_along, same
+from hpcdist.ops.run_kernels import add_at
 
 
 def _sigmoid(xp, x) -> Any:
@@ -141,8 +142,8 @@ def _center_loss(
     if need_update:
         moves = xp.zeros_like(centers)
         counts = xp.ones((len(centers), 1), centers.dtype)
-        xp.add.at(moves, classes, difference)
-        xp.add.at(counts, classes, 1)
+        add_at(xp, moves, (classes,), difference)
+        xp.add.at(counts, classes, 1)  # whole numbers: in any order
         centers_out += rate.reshape(()) * moves / counts
 
 

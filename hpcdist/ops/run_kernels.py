@@ -1,4 +1,4 @@
-"""Sums over runs of equal ids on a GPU: one kernel, which adds in order, and no wait of the host.
+"""Sums of what has equal ids: on a GPU one kernel, which adds in order, and no wait of the host.
 
 Atomic additions would give other bits in every run; a launch for every repeat takes thousands.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,32 @@ from hpcdist.errors import HpcdistError
 
 BLOCK = 128  # threads
 MOST = 2**32 - BLOCK  # elements: a kernel counts its threads in 32 bits
+
+
+def add_at(xp, target, places, values) -> None:
+    """Add ``values`` to ``target[places]``, in their order where places repeat, as `numpy.add.at`.
+
+    ``places`` are arrays of integers, one for each of the first dimensions of ``target``.
+    """
+    if xp is np or not places:
+        xp.add.at(target, places or (...,), values)
+        return
+    if not values.size:
+        return
+    rows: Any = 0
+    for extent, ids in zip(target.shape, places):
+        ids = ids.astype("int64")
+        rows = rows * extent + xp.where(ids < 0, ids + extent, ids)
+    rows = rows.reshape(-1)
+    order = xp.argsort(rows)  # cupy's is stable
+    rows = xp.take(rows, order)
+    width = math.prod(target.shape[len(places) :])
+    total = xp.empty((len(rows), width), target.dtype)
+    add_runs(xp, rows, order, values.reshape(len(rows), width), total, spread=True)
+    flat = target.reshape(-1, width)
+    flat[rows] += total  # equal rows get equal values
+    if not target.flags.c_contiguous:  # then that was a copy
+        target[...] = flat.reshape(target.shape)
 
 
 def add_runs(xp, rows, order, value, total, spread: bool) -> None:
@@ -28,8 +55,8 @@ def add_runs(xp, rows, order, value, total, spread: bool) -> None:
     threads = count * width
     if threads > MOST:
         raise HpcdistError(
-            f"a sparse gradient of {count} rows of {width} has {threads} elements, expected at "
-            f"most {MOST}: look up fewer rows in a step"
+            f"{count} rows of {width} to be added by their ids have {threads} elements, expected "
+            f"at most {MOST}: take fewer rows in a step"
         )
     if threads:
         args = (rows, order, value, total, *map(np.int64, (count, width, spread)))

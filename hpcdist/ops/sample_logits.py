@@ -13,6 +13,7 @@ from hpcdist.graph.rows import Applied, OfRows, each_row
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
+from hpcdist.ops.run_kernels import add_at
 from hpcdist.ops.sampled import FAR, LOG_UNIFORM, chance, log_uniform
 
 _SL_ATTRS = {
@@ -100,7 +101,7 @@ def _sl_bind(
 
 def _sl_grad(xp, logits, samples, dsampled, dlogits, **_) -> None:
     dlogits.fill(0)
-    xp.add.at(dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
+    add_at(xp, dlogits, (xp.arange(len(logits)).reshape(-1, 1), samples), dsampled)
 
 
 def _sl_rows(op: Applied) -> OfRows:

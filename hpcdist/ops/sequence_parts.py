@@ -14,6 +14,7 @@ from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.labels import Call
+from hpcdist.ops.run_kernels import add_at
 from hpcdist.ops.sequence import Lods, sequences_of
 
 
@@ -118,7 +119,7 @@ def _scatter_bind(xp, x, ids, updates, out, lods: Lods) -> Call:
 
     def run() -> None:
         out[...] = x
-        xp.add.at(out, _places(xp, ids, lod, x.shape[1]), updates.reshape(-1))
+        add_at(xp, out, _places(xp, ids, lod, x.shape[1]), updates.reshape(-1))
 
     return run
 

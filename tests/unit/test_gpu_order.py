@@ -6,6 +6,7 @@ import ctypes
 import gc
 import importlib.metadata
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,9 +21,9 @@ from hpcdist.errors import FeedError, HpcdistError
 from hpcdist.executor.backend import CupyBackend
 from hpcdist.executor.memory import adjacent, lay_contiguous
 from hpcdist.graph.registry import Meta
-from hpcdist.ops import labels
+from hpcdist.ops import labels, run_kernels
 from hpcdist.ops.by_torch import tensor_on
-from hpcdist.ops.run_kernels import add_runs
+from hpcdist.ops.run_kernels import add_at, add_runs
 from hpcdist.ops.selected_rows import SelectedRows
 from tests import support_nccl
 from tests.support_device import JIT, MODULE, DeviceArray, asarray, install
@@ -283,9 +284,50 @@ def test_repeats_take_one_kernel_and_no_wait_and_are_added_in_order():
     assert once.shape == values.shape and (once != 0).any(1).sum() == 3
 
 
+def draw_places(rng, *extents):
+    return [rng.integers(-extent, extent, (50, 3)) for extent in extents]
+
+
+@pytest.mark.parametrize(
+    ("shape", "deep", "turned"),
+    [((5,), 1, False), ((4, 6), 1, False), ((4, 6), 2, False), ((4, 6, 2), 1, True)],
+)
+def test_what_is_added_at_repeated_places_has_the_same_bits_in_every_order_of_threads(
+    shape, deep, turned
+):
+    rng = np.random.default_rng(0)
+    target = rng.standard_normal(shape, np.float32)
+    places = draw_places(rng, *(target.T if turned else target).shape[:deep])
+    seen = target.T if turned else target
+    values = rng.standard_normal((50, 3, *seen.shape[deep:]), np.float32)
+    values *= (10.0 ** rng.integers(-3, 4, values.shape)).astype(np.float32)  # sums that round
+    found = set()
+    for seed in range(4):
+        MACHINE.restart(seed)
+        device = asarray(target)
+        on_device = tuple(asarray(ids) for ids in places)
+        add_at(MODULE, device.T if turned else device, on_device, asarray(values))
+        found.add(device.get().tobytes())
+    (only,) = found
+    np.add.at(seen, tuple(places), values)
+    got = np.frombuffer(only, np.float32).reshape(shape)
+    np.testing.assert_allclose(got, target, rtol=1e-4, atol=1e-2)
+
+
+def test_operators_add_at_repeated_places_in_order():
+    """CuPy's ``add.at`` adds as threads come, which other bits in every run show."""
+    ops = Path(run_kernels.__file__).parent
+    lines = [line for path in ops.rglob("*.py") for line in path.read_text().splitlines()]
+    atomic = [line.strip() for line in lines if ".add.at(" in line]
+    assert sorted(atomic) == [
+        "xp.add.at(counts, classes, 1)  # whole numbers: in any order",
+        "xp.add.at(target, places or (...,), values)",
+    ]
+
+
 def test_more_elements_than_a_kernel_has_threads_are_refused():
     rows, total = range(2**26), SimpleNamespace(shape=(2**26, 64))
-    with pytest.raises(HpcdistError, match=r"67108864 rows of 64 has 4294967296 elements"):
+    with pytest.raises(HpcdistError, match=r"67108864 rows of 64 .* have 4294967296 elements"):
         add_runs(MODULE, rows, None, None, total, False)
 
 
