@@ -77,7 +77,8 @@ class TracedSegment:
 
     def try_out(self) -> None:
         """Have kernels compiled now, and computed on copies; CannotCompileError if that fails."""
-        copies = [tensor.clone() for tensor in self._arguments]
+        zeros = self._torch.zeros_like  # integers that nobody has written yet may be no places
+        copies = [t.clone() if t.is_floating_point() else zeros(t) for t in self._arguments]
         try:
             with self._torch.no_grad():
                 self._run(*copies)

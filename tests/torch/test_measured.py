@@ -118,6 +118,34 @@ def test_where_inductor_fails_fused_kernels_stay_and_every_step_is_made_once(
     assert losses == alone(training(clock))[0]
 
 
+def test_what_is_tried_out_has_no_places_that_nobody_has_written(clock, monkeypatch):
+    tried = []
+
+    def compile(graph, **_):
+        runs = []
+
+        def call(*tensors):
+            if not runs:
+                whole = [tensor for tensor in tensors if not tensor.is_floating_point()]
+                tried.append(len(whole) > 0 and not any(tensor.any() for tensor in whole))
+            runs.append(graph(*tensors))
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile)
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+        score = fluid.layers.fc(fluid.data("x", [None, 3]), 5)
+        cost = fluid.layers.softmax_with_cross_entropy(score, fluid.data("y", [None, 1], "int64"))
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(cost))
+    exe, scope = fluid.Executor(), fluid.Scope()
+    exe.run(startup, scope=scope)
+    feed = {"x": np.ones((4, 3), np.float32), "y": np.full((4, 1), 4)}
+    for _ in range(STEPS + 1):
+        exe.run(main, feed, [], scope=scope)
+    assert tried == [True]
+
+
 def test_shapes_that_come_too_seldom_are_not_timed(clock, caplog):
     _, used, _ = alone(training(clock, None, (2.0, 1.0), rows=(1, 2, 3, 4, 5)))
     assert used[-3:] == ["fused"] * 3
