@@ -83,7 +83,7 @@ def complete(
     awaited: Sequence[Path],
     deadline_s: float,
     states: Sequence[Any],
-    extra: Any,
+    extra: object,
     program: str = "",
 ) -> None:
     """Wait for all parts, then write the manifest; ``program`` is for one without parts."""

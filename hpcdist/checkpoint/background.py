@@ -34,7 +34,7 @@ class Background:
         self,
         work: Callable[[], None],
         give_up: Callable[[], None] = lambda: None,
-        job: Any = None,
+        job: object = None,
     ) -> None:
         """Wait for the work before, raise its error, and start this one of a job.
 

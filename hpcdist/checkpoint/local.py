@@ -131,7 +131,7 @@ def _finite(array: Any) -> bool:
     )
 
 
-def _on_host(array: Any) -> np.ndarray:
+def _on_host(array: object) -> np.ndarray:
     return np.ascontiguousarray(on_host(array))
 
 

@@ -20,7 +20,7 @@ from hpcdist.hdf5 import h5py
 
 
 def joined(
-    parts: Sequence[tuple[PartFile, Part]], trainers: Sequence[Any] = (), extra: Any = None
+    parts: Sequence[tuple[PartFile, Part]], trainers: Sequence[Any] = (), extra: object = None
 ) -> Manifest:
     """Return the manifest of parts; CheckpointError if they are not of one checkpoint."""
     first = parts[0][1]
@@ -87,7 +87,7 @@ def _add_variable(file: Any, manifest: Manifest, saved: Saved) -> None:
     dataset.attrs.update(variable_attrs(saved.name, saved.role, dtype, manifest))
 
 
-def _source(file: str, path: str, shape: tuple[int, ...], dtype: Any) -> Any:
+def _source(file: str, path: str, shape: tuple[int, ...], dtype: object) -> Any:
     """Return the dataset of a part; in such names HDF5 takes % for the beginning of a pattern."""
     return h5py.VirtualSource(file.replace("%", "%%"), path.replace("%", "%%"), shape, dtype)
 

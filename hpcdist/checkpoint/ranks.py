@@ -54,7 +54,7 @@ class OnlyTrainer:
         """Nobody announces anything."""
         return None
 
-    def ask(self, what: Any) -> list[Any]:
+    def ask(self, what: object) -> list[Any]:
         """Nobody is asked."""
         return []
 

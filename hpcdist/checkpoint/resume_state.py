@@ -27,7 +27,7 @@ class Reading(Protocol):
     def check(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Raise CheckpointError if these, of all trainers, are no positions of such a reader."""
 
-    def resume(self, state: Mapping[str, Any], current: Any) -> None:
+    def resume(self, state: Mapping[str, Any], current: object) -> None:
         """Go on from a position; ``current`` is the random state when it was saved."""
 
 
@@ -100,7 +100,7 @@ class Resumable:
             self.epoch, self.position = self.epoch + 1, 0
 
 
-def _count(said: Any) -> int:
+def _count(said: object) -> int:
     if type(said) is not int or not 0 <= said < 1 << 62:
         raise ValueError(f"position {said!r:.80}")
     return said
@@ -136,7 +136,7 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     np.random.set_state((name, keys, position, has_gauss, cached))
 
 
-def _within(value: Any, last: int) -> bool:
+def _within(value: object, last: int) -> bool:
     return type(value) is int and 0 <= value <= last
 
 

@@ -44,7 +44,7 @@ def save(
     main_program: Program | None = None,
     *,
     reader: Reading | None = None,
-    extra: Any = None,
+    extra: object = None,
     keep: int | None = None,
     compression: str | None = None,
     asynchronous: bool = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hpcdist.checkpoint.attempt import AttemptTarget, complete, fingerprint, new_target, request
 from hpcdist.checkpoint.local import Content, Label
@@ -27,7 +26,7 @@ def save_alone(
     program: str,
     *,
     tables: Sequence[SparseTable] = (),
-    extra: Any = None,
+    extra: object = None,
     compression: str | None = None,
 ) -> None:
     """Save variables of this process, with no other rank taking part."""

@@ -113,7 +113,7 @@ class Saver:
         self._looked = self._saved = (resumed.step, now)
         return replace(resumed, extra=resumed.extra["extra"]) if best else resumed
 
-    def after_step(self, extra: Any = None) -> None:
+    def after_step(self, extra: object = None) -> None:
         """Count a step; save if it is time, and stop if all have been warned.
 
         ``extra``: plain data of trainer 0, given back by `restore`. Raises SystemExit(75) after the
@@ -127,11 +127,11 @@ class Saver:
         if due or (self._every is not None and self.step % self._every == 0):
             self._save(self._dirname, self._keep, extra, asynchronous=True)
 
-    def save(self, extra: Any = None) -> None:
+    def save(self, extra: object = None) -> None:
         """Save now, and return when the checkpoint is on disk. Every trainer calls this."""
         self._save(self._dirname, self._keep, extra, asynchronous=False)
 
-    def save_best(self, metric: float, extra: Any = None) -> bool:
+    def save_best(self, metric: float, extra: object = None) -> bool:
         """Save, apart from the others, if trainer 0's ``metric`` is the best; tell whether it was.
 
         Every trainer calls this. What is best is known again after `restore`.
@@ -145,13 +145,13 @@ class Saver:
         self._best = self._sign * value
         return True
 
-    def close(self, extra: Any = None) -> None:
+    def close(self, extra: object = None) -> None:
         """Save what has been trained since the last save; wait until all is on disk."""
         if self.step > self._saved[0]:
             self.save(extra)
         wait()
 
-    def _save(self, directory: Path, keep: int, extra: Any, *, asynchronous: bool) -> bool:
+    def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         """Save; tell whether that was done: NaN and infinity are not saved."""
         try:
             save(

@@ -128,10 +128,10 @@ class StagedCollective:
             return summed
         what = describe or (lambda: f"{array.dtype}{list(array.shape)}")
 
-        def down(stream: Any) -> None:
+        def down(stream: object) -> None:
             array.get(stream=stream, out=staging, blocking=False)
 
-        def up(stream: Any) -> None:
+        def up(stream: object) -> None:
             array.set(staging, stream=stream)
 
         copied = CopyPhase(self.group, self._stream.job(down), what)

@@ -305,7 +305,9 @@ class LoopbackTransport(Transport):
         if lost:
             raise RankFailure(f"rank {self.rank}", tuple(sorted(dead)), tuple(ended))
 
-    def _everyones(self, value: Any, what: str, deadline_s: float | None = DEADLINE_S) -> list[Any]:
+    def _everyones(
+        self, value: object, what: str, deadline_s: float | None = DEADLINE_S
+    ) -> list[Any]:
         number, self._round = self._round, self._round + 1
         with self._world.changed:
             values = self._world.rounds[number]

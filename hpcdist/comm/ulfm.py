@@ -147,5 +147,5 @@ class UlfmTransport(MpiTransport):
         ranks = self._translated(failed, self._mpi.COMM_WORLD.Get_group())
         return RankFailure(what, tuple(ranks), ended)
 
-    def _translated(self, ranks: Any, group: Any) -> list[int]:
+    def _translated(self, ranks: object, group: object) -> list[int]:
         return sorted(self._mpi.Group.Translate_ranks(ranks, None, group))

@@ -12,7 +12,7 @@ from hpcdist.graph.variable import Variable
 from hpcdist.lod_tensor import LoDTensor
 
 
-def as_numpy(tensor: Any) -> Any:
+def as_numpy(tensor: object) -> Any:
     """Return a tensor as an array, a list of tensors as a list of arrays; None if it holds none.
 
     Rows of sequences are refused, as an array does not say where each begins.

@@ -92,7 +92,7 @@ class _Chain:
 
 
 def join_chains(
-    xp: Any, steps: Sequence[Step], ops: Sequence[Operator]
+    xp: object, steps: Sequence[Step], ops: Sequence[Operator]
 ) -> tuple[list[Step], list[Operator]]:
     """Return steps with chains as one step each, and the operators that errors are told of.
 
@@ -157,7 +157,7 @@ def _copy(xp: Any, target: Any, source: Any, where: Any = None) -> _Call | None:
     return _checked(xp.where, (where, source, target), target)
 
 
-def _itself(value: Any) -> Any:
+def _itself(value: object) -> Any:
     return value
 
 
@@ -183,7 +183,7 @@ def _number(value: Any, dtype: Any) -> Any:
     return dtype.type(value) if dtype.kind in kinds else None
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     return hasattr(value, "strides") and not isinstance(value, np.generic)
 
 
@@ -198,7 +198,7 @@ def _place(array: Any) -> Any:
     return array.data.ptr, array.shape, array.strides, array.dtype
 
 
-def _meet(a: Any, b: Any) -> bool:
+def _meet(a: object, b: object) -> bool:
     """Tell whether the memory of two arrays may overlap."""
     (begin, end), (other, other_end) = _span(a), _span(b)
     return bool(begin < other_end and other < end)

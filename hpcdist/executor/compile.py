@@ -256,7 +256,7 @@ class Compiler:
         return lay_out(ops, needed, program_of(self.block).memory_saving if free else None)
 
     def _allocate(
-        self, memory: Any, layout: Layout, metas: Mapping[str, Meta]
+        self, memory: object, layout: Layout, metas: Mapping[str, Meta]
     ) -> dict[str, PoolPlace]:
         """Make the arrays of temporaries, and return where each lies in the memory."""
         places = {}

@@ -79,7 +79,7 @@ class CompiledProgram:
         build_strategy: BuildStrategy | None = None,
         exec_strategy: ExecutionStrategy | None = None,
         share_vars_from: CompiledProgram | None = None,
-        places: Any = None,
+        places: object = None,
     ) -> CompiledProgram:
         """Run on several devices: ``places``, or CPU_NUM of a CPU (1), or one GPU. Returns itself.
 
@@ -304,7 +304,7 @@ def _begin_alike(scope: Scope, first: str, others: Sequence[str]) -> None:
 
 
 # -- feeding -----------------------------------------------------------------------------------
-def only_feed(feed: Any) -> Mapping[str, Any]:
+def only_feed(feed: object) -> Mapping[str, Any]:
     """Return the feed of the only device. An empty list is none, as `even_batches` gives it."""
     if isinstance(feed, (list, tuple)):
         if not feed:
@@ -315,13 +315,13 @@ def only_feed(feed: Any) -> Mapping[str, Any]:
     return _mapping(feed)
 
 
-def _mapping(feed: Any) -> Mapping[str, Any]:
+def _mapping(feed: object) -> Mapping[str, Any]:
     if feed is not None and not isinstance(feed, Mapping):
         raise FleetTypeError(f"feed: expected a dict, got {type(feed).__name__}")
     return feed or {}
 
 
-def _divided(feed: Any, made: DataParallel, program: Program) -> dict[str, Any]:
+def _divided(feed: object, made: DataParallel, program: Program) -> dict[str, Any]:
     """Return what all devices are fed, by the names of their variables."""
     devices = made.devices
     if isinstance(feed, (list, tuple)):

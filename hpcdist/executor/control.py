@@ -80,7 +80,7 @@ class Peers(Protocol):
     def hear(self, what: str) -> bytes | None:
         """Return what trainer 0 announces next; None if it has died. ``what`` is waited for."""
 
-    def ask(self, what: Any) -> list[Any]:
+    def ask(self, what: object) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
 
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:

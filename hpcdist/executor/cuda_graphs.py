@@ -78,7 +78,7 @@ class Replayed:
 
 
 def join_replays(
-    cupy: Any, steps: Sequence[Step], ops: Sequence[Operator], metas: Mapping[str, Meta]
+    cupy: object, steps: Sequence[Step], ops: Sequence[Operator], metas: Mapping[str, Meta]
 ) -> tuple[list[Step], list[Operator]]:
     """Return steps with those that can be replayed together as one step each."""
 

@@ -66,7 +66,7 @@ def run_dataset(
     fetch_info: Sequence[str] | None,
     print_period: int,
     debug: bool,
-    fetch_handler: Any,
+    fetch_handler: object,
 ) -> None:
     """Call ``run(program, feed, fetches)`` for each batch; print values every ``print_period``.
 

@@ -96,7 +96,7 @@ class Executor:
     def run(
         self,
         program: Program | CompiledProgram | None = None,
-        feed: Any = None,
+        feed: object = None,
         fetch_list: Sequence[Any] | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
@@ -316,7 +316,7 @@ class Executor:
 
     def _fitted(
         self,
-        key: Any,
+        key: object,
         entry: _Entry,
         program: Program,
         values: Mapping[str, np.ndarray],

@@ -31,14 +31,14 @@ def declared(program: Program, feed: Mapping[str, Any], stacklevel: int = 4) -> 
     return {name: value for name, value in feed.items() if name in known}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return the array of a LoDTensor that has rows and no sequences; anything else as it is."""
     if type(value) is LoDTensor and value.sequences is None and value.value is not None:
         return value.value if value.value.size else value
     return value
 
 
-def as_host(name: str, value: Any, program: Program) -> np.ndarray:
+def as_host(name: str, value: object, program: Program) -> np.ndarray:
     """Turn a list, a number or a tensor into an array of the variable's dtype."""
     var = program.global_block().vars.get(name)
     if isinstance(value, (bool, int, float, np.generic)):

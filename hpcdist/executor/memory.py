@@ -102,7 +102,7 @@ def new_value(meta: Meta, backend: Backend) -> Any:
     return carve(backend.bytes(nbytes_of(meta)), 0, meta)
 
 
-def adopted(value: Any, backend: Backend) -> Any:
+def adopted(value: object, backend: Backend) -> Any:
     """Return a value in a backend's memory: itself, unless it is in another's."""
     if not isinstance(value, SelectedRows):
         return backend.adopt(value)

@@ -97,7 +97,7 @@ def _where() -> str:
     return f"step {here.step}" if rank is None else f"rank {rank}, step {here.step}"
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     """Return the numbers of a ragged value or a sparse gradient."""
     return value.value if isinstance(value, (LoDTensor, SelectedRows)) else value
 

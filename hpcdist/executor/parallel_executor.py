@@ -63,8 +63,8 @@ class ParallelExecutor:
     def run(
         self,
         fetch_list: Sequence[Any],
-        feed: Any = None,
-        feed_dict: Any = None,
+        feed: object = None,
+        feed_dict: object = None,
         return_numpy: bool = True,
     ) -> list[Any]:
         """Run a step; ``feed`` is a dict, divided among the devices, or a list of one dict each.

@@ -13,7 +13,7 @@ from hpcdist.graph.roles import Role
 from hpcdist.graph.variable import Variable
 
 
-def asked_for(fetch_list: Any) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
+def asked_for(fetch_list: object) -> tuple[tuple[str, ...], tuple[Operator, ...]]:
     """Return the names of the values and the updates that a ``fetch_list`` asks for.
 
     Updates are operators, lists of them, or pairs (operators, anything), as ``minimize`` returns.

@@ -39,7 +39,7 @@ def with_read(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:
     return feed
 
 
-def parts_read(program: Program, feed: Any, devices: int) -> Any:
+def parts_read(program: Program, feed: object, devices: int) -> Any:
     """Return what is fed to a Program on several devices: each gets a batch of every reader.
 
     At the end there may be fewer, if no reader leaves them out (``drop_last``).

@@ -61,7 +61,7 @@ class ScopeVariable:
 
         self.elsewhere = refuse
 
-    def hold(self, value: Any) -> None:
+    def hold(self, value: object) -> None:
         """Take another array: compiled programs must bind anew."""
         self.value = value
         self.laid, self.elsewhere = False, None
@@ -74,7 +74,7 @@ class ScopeTensor:
     def __init__(self, variable: ScopeVariable) -> None:
         self._variable = variable
 
-    def set(self, array: Any, place: Any = None) -> None:
+    def set(self, array: object, place: object = None) -> None:
         """Set the value; the same shape and dtype are written in place.
 
         A job looks at it before its next step: other ranks must have it, too.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from hpcdist.checks import Fields
 from hpcdist.errors import GraphError
@@ -72,7 +71,7 @@ class ExecutionStrategy(Fields):
     use_experimental_executor: bool = True
     use_thread_barrier: bool = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name == "num_iteration_per_run" and value != 1:
             raise GraphError(
                 f"num_iteration_per_run: each Executor.run is one step here, got {value!r}"

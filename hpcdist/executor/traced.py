@@ -47,7 +47,9 @@ class CannotCompileError(Exception):
 class TracedSegment:
     """A segment bound to arrays: what computes it, and what tells the host of wrong integers."""
 
-    def __init__(self, xp: Any, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]) -> None:
+    def __init__(
+        self, xp: object, segment: Segment, xs: Sequence[Any], outs: Sequence[Any]
+    ) -> None:
         self._torch = torch = torch_for(TYPE)
         self._on_host = xp is np
         inputs = [tensor_on(torch, array) for array in xs]

@@ -125,7 +125,7 @@ class Operator:
         """Return a copy of all attributes, of blocks these themselves."""
         return {name: self.attr(name) for name in self.attrs}
 
-    def set_attr(self, name: str, value: Any) -> None:
+    def set_attr(self, name: str, value: object) -> None:
         """Set one attribute and tell the Program that it changed."""
         self.attrs[name] = value
         self.block.program.touch()

@@ -28,7 +28,7 @@ def role_text(role: Role) -> str:
     return "+".join(word for bit, word in _ROLE_WORDS.items() if role & bit)
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return an attribute's value, long lists shortened to their ends."""
     if hasattr(value, "shape") and not isinstance(value, (int, float)):
         return f"array{list(value.shape)}"
@@ -112,7 +112,7 @@ def _kind_text(var: Variable, with_details: bool) -> str:
     return ", ".join(words)
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 

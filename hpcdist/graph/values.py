@@ -82,7 +82,7 @@ class RankTable:
         return rows_of(self.items(step), self.lod.offsets[self.level + 1 :])
 
 
-def rows_of(items: Any, levels: Sequence[Any]) -> tuple[Any, Lod | None]:
+def rows_of(items: object, levels: Sequence[Any]) -> tuple[Any, Lod | None]:
     """Return the rows of some sequences of the first of these levels, and how they group then."""
     lengths = []
     for offsets in levels:

@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -162,7 +161,7 @@ def plain(words: str, style: str = "") -> Text:
     return Text(shown, style=style)
 
 
-def _kind(optimizer: Any) -> str:
+def _kind(optimizer: object) -> str:
     return str(optimizer.get("kind", "")) if isinstance(optimizer, dict) else ""
 
 

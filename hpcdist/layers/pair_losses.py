@@ -167,5 +167,5 @@ def npair_loss(
     lengths = [reduce_mean(reduce_sum(square(v), 1)) for v in (anchor, positive)]
     penalty = (lengths[0] + lengths[1]) * (0.25 * l2_reg)
     scores = matmul(anchor, positive, transpose_y=True)
-    entropy = softmax_with_cross_entropy(scores, alike, soft_label=True)
+    entropy: Any = softmax_with_cross_entropy(scores, alike, soft_label=True)
     return penalty + reduce_mean(reduce_sum(alike * entropy, 0))

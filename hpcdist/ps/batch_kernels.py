@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.comm.base import Array
 from hpcdist.jit import jit
 from hpcdist.ps.raw_memory import copy_bytes, float32_at, prefetch
 
@@ -37,7 +38,7 @@ def unmix(x: Any) -> Any:
 
 
 @jit
-def to_mix(ids: Any) -> None:
+def to_mix(ids: Array) -> None:
     """Turn ids (uint64) into their mixes."""
     for i in range(len(ids)):
         ids[i] = mix(ids[i])
@@ -51,7 +52,7 @@ def from_mix(mixes: Any) -> None:
 
 
 @jit
-def find(wanted: Any, ids: Any, begins: Any, places: Any) -> None:
+def find(wanted: Array, ids: Array, begins: Array, places: Array) -> None:
     """Write where each wanted id stands in ``ids``, which are sorted by their mix; -1: nowhere.
 
     ``begins[b]`` is the first id whose mix has the upper ten bits b.
@@ -71,7 +72,7 @@ def find(wanted: Any, ids: Any, begins: Any, places: Any) -> None:
 
 
 @jit
-def owners(ids: Any, servers: Any, out: Any) -> None:
+def owners(ids: Array, servers: Array, out: Array) -> None:
     """Write the server of every id: the upper half of its mix, as a fraction of 2^32."""
     n = np.uint64(servers)
     for i in range(len(ids)):
@@ -79,7 +80,9 @@ def owners(ids: Any, servers: Any, out: Any) -> None:
 
 
 @jit
-def once_each(ids: Any, padding: Any, padded: Any, heads: Any, unique: Any, places: Any) -> Any:
+def once_each(
+    ids: Array, padding: int, padded: Array, heads: Array, unique: Array, places: Array
+) -> Any:
     """Write each id once, in the order of first occurrence; return how many there are.
 
     ``places[i]`` is where ids[i] stands in ``unique``, -1 for ``padding`` if ids are ``padded``.
@@ -114,7 +117,13 @@ def once_each(ids: Any, padding: Any, padded: Any, heads: Any, unique: Any, plac
 
 @jit
 def address(
-    unique: Any, owner: Any, width: Any, next_id: Any, next_row: Any, message: Any, where: Any
+    unique: Array,
+    owner: Array,
+    width: int,
+    next_id: Array,
+    next_row: Array,
+    message: Array,
+    where: Array,
 ) -> None:
     """Write ids behind their server's cursor; ``where[u]`` becomes the element its row begins at.
 
@@ -129,7 +138,9 @@ def address(
 
 
 @jit
-def take_rows(rows: Any, places: Any, where: Any, width: Any, starts: Any, outs: Any) -> None:
+def take_rows(
+    rows: Array, places: Array, where: Array, width: int, starts: Array, outs: Array
+) -> None:
     """Copy every id's row out of the batch's rows; padding gives zeros.
 
     Ids ``starts[k]:starts[k + 1]`` are look-up k, whose rows go to the address ``outs[k]``.
@@ -149,7 +160,9 @@ def take_rows(rows: Any, places: Any, where: Any, width: Any, starts: Any, outs:
 
 
 @jit
-def add_rows(rows: Any, places: Any, where: Any, width: Any, starts: Any, values: Any) -> None:
+def add_rows(
+    rows: Array, places: Array, where: Array, width: int, starts: Array, values: Array
+) -> None:
     """Add every id's value to its row of the batch, in the order of the ids; not padding's.
 
     The values of look-up k are at the address ``values[k]``, as in `take_rows`.
@@ -169,7 +182,7 @@ def add_rows(rows: Any, places: Any, where: Any, width: Any, starts: Any, values
 
 
 @jit
-def first_not_finite(rows: Any, where: Any, width: Any) -> Any:
+def first_not_finite(rows: Array, where: Array, width: int) -> Any:
     """Return the first id, as its place among the unique ones, whose row is not finite; or -1."""
     for u in range(len(where)):
         begin = where[u]

@@ -151,7 +151,7 @@ class PsClient(PacketExchange):
             raise CommError(f"{describe()}: {payload}")
         transport.wait_all(values, describe, self._deadline_s)
 
-    def ask(self, what: Any) -> list[Any]:
+    def ask(self, what: object) -> list[Any]:
         """Ask every server about checkpoints; return their answers, in the order of the servers.
 
         They answer between steps, however long that takes. Works before ``connect``. Raises
@@ -267,7 +267,7 @@ class PsClient(PacketExchange):
             if header.kind is not MessageKind.HELLO_OK:
                 raise CommError(str(payload))
 
-    def _post(self, endpoint: str, kind: MessageKind, payload: Any) -> list[Request]:
+    def _post(self, endpoint: str, kind: MessageKind, payload: object) -> list[Request]:
         server = self._cluster.rank_of_endpoint(endpoint)
         return post_message(
             self._transport, server, REQUEST_TAG, kind, self._trainer, self.step, payload

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import replace
-from typing import Any
 
 from hpcdist.errors import CommError
 from hpcdist.ps.messages import Hello, difference, parse_hello
@@ -32,7 +31,7 @@ class Greetings:
         """Whether trainers wait for others to come before the first step."""
         return bool(self._heard) and not self.answered
 
-    def take(self, trainer: int, payload: Any) -> None:
+    def take(self, trainer: int, payload: object) -> None:
         """Note a HELLO."""
         if trainer in self._heard:
             raise CommError(f"a second HELLO from trainer {trainer}")

@@ -68,7 +68,9 @@ class Header:
     length: int
 
 
-def encode(kind: MessageKind, trainer: int, step: int, payload: Any = None) -> tuple[Array, Array]:
+def encode(
+    kind: MessageKind, trainer: int, step: int, payload: object = None
+) -> tuple[Array, Array]:
     """Return (header, payload) as uint8 arrays; ``payload`` is anything JSON can say."""
     body = b"" if payload is None else json.dumps(payload, allow_nan=False).encode()
     return encode_header(kind, trainer, step, len(body)), np.frombuffer(body, np.uint8)

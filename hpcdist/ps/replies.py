@@ -38,11 +38,11 @@ class Answers:
         self._reads: list[tuple[int, int, Any]] = []  # (trainer, step, payload)
         self._checkpoints: list[tuple[int, int, Any]] = []
 
-    def read_asked(self, trainer: int, step: int, payload: Any) -> None:
+    def read_asked(self, trainer: int, step: int, payload: object) -> None:
         """Note that a trainer wants the values of variables."""
         self._reads.append((trainer, step, payload))
 
-    def checkpoint_asked(self, trainer: int, step: int, payload: Any) -> None:
+    def checkpoint_asked(self, trainer: int, step: int, payload: object) -> None:
         """Note that a trainer wants variables saved, or loaded."""
         self._checkpoints.append((trainer, step, payload))
 
@@ -72,7 +72,7 @@ class Answers:
         """Name a trainer."""
         return f"trainer {trainer} (rank {self._ranks[trainer]})"
 
-    def _answer_read(self, trainer: int, step: int, payload: Any) -> None:
+    def _answer_read(self, trainer: int, step: int, payload: object) -> None:
         specs = parse_specs(payload)
         refusal = next((r for r in map(self._unreadable, specs) if r), None)
         self.reply(trainer, MessageKind.REFUSED if refusal else MessageKind.VALUE, step, refusal)
@@ -90,7 +90,7 @@ class Answers:
             self._deadline_s,
         )
 
-    def _answer_checkpoint(self, trainer: int, step: int, payload: Any) -> None:
+    def _answer_checkpoint(self, trainer: int, step: int, payload: object) -> None:
         if self._on_checkpoint is None:
             self.reply(trainer, MessageKind.REFUSED, step, f"{self._name} keeps no checkpoints")
             return
@@ -111,7 +111,7 @@ class Answers:
         return None
 
     def reply(
-        self, trainer: int, kind: MessageKind, step: int, payload: Any, tag: int = REPLY_TAG
+        self, trainer: int, kind: MessageKind, step: int, payload: object, tag: int = REPLY_TAG
     ) -> None:
         """Send a message, and wait until it has been taken."""
         requests = post_message(

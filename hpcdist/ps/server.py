@@ -331,7 +331,7 @@ class PsServer:
         if refusal:
             raise CommError(refusal)
 
-    def _close(self, trainer: int, payload: Any) -> None:
+    def _close(self, trainer: int, payload: object) -> None:
         sent = payload or [0] * self._packets
         if not isinstance(sent, list) or not all(isinstance(n, int) for n in sent):
             raise CommError(f"malformed message: CLOSE payload of {self._who(trainer)}: {sent!r}")

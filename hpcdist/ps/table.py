@@ -299,7 +299,7 @@ def _plain(values: Array) -> Array:
     return np.require(values, requirements=["C", "A", "W"])
 
 
-def _described(values: Any) -> str:
+def _described(values: object) -> str:
     if isinstance(values, np.ndarray):
         return f"{values.dtype} {list(values.shape)}"
     return f"{type(values).__name__} {values!r:.60}"

@@ -25,7 +25,7 @@ def post_message(
     kind: MessageKind,
     trainer: int,
     step: int,
-    payload: Any,
+    payload: object,
 ) -> list[Request]:
     """Start sending a control message; return the requests to wait for."""
     parts = encode(kind, trainer, step, payload)

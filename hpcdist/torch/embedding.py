@@ -70,7 +70,7 @@ class TableModule(nn.Module):
         """Return the rows [n, embedding_dim] of ids [n]; gradients of theirs are kept."""
         return tables().look_up(self.name, ids, train=torch.is_grad_enabled())
 
-    def flat(self, input: Any) -> Array:
+    def flat(self, input: object) -> Array:
         """Return ids of any shape as int64 [n], a copy; TableError for what are none."""
         if not isinstance(input, torch.Tensor) or input.dtype not in (torch.int64, torch.int32):
             dtype = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
@@ -90,7 +90,7 @@ class TableModule(nn.Module):
         )
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *_: Any
+        self, state_dict: object, prefix: str, metadata: object, strict: bool, *_: Any
     ) -> None:
         """Take nothing: rows are restored by `hpcdist.torch.Saver`."""
 

@@ -206,7 +206,7 @@ def rate_name(number: int) -> str:
     return f"learning_rate_{number}"
 
 
-def optimizer_of(facts: OptimizerFacts, rate: Any) -> optimizer.Optimizer:
+def optimizer_of(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:
     """Return the optimizer; PlanError for one that is not there, or takes other arguments."""
     if facts.kind not in KINDS:
         raise PlanError(

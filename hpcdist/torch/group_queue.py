@@ -60,7 +60,7 @@ class GroupQueue:
         messages: ByMessages,
         then: Callable[[], None],
         result: Sequence[Any],
-        opts: Any,
+        opts: object,
     ) -> MpiWork:
         """Put a collective at the end; it begins at once if it is the first.
 
@@ -73,7 +73,9 @@ class GroupQueue:
         work = MpiWork(self.mover, self._lane, result)
         return self.go(work, steps, lambda: f"{call} (number {number})", opts)
 
-    def go(self, work: MpiWork, steps: Steps, what: Callable[[], str], opts: Any = None) -> MpiWork:
+    def go(
+        self, work: MpiWork, steps: Steps, what: Callable[[], str], opts: object = None
+    ) -> MpiWork:
         """Put an operation at the end of its handle's lane, and move it on as far as it goes."""
         timeout = getattr(opts, "timeout", default_pg_timeout)
         given = timeout >= timedelta(0) and timeout != default_pg_timeout  # torch: -1 ms is unset

@@ -40,7 +40,7 @@ class KeptOptimizer(torch.optim.Optimizer):
         return loss
 
 
-def check(facts: OptimizerFacts, lr: Any, mode: TrainingMode, modes: Sequence[str]) -> None:
+def check(facts: OptimizerFacts, lr: object, mode: TrainingMode, modes: Sequence[str]) -> None:
     """Refuse an optimizer that cannot be. TableError, or PlanError."""
     if not (isinstance(lr, (int, float)) and math.isfinite(lr) and lr >= 0):
         raise TableError(f"lr: expected a number that is not negative, got {lr!r}")

@@ -144,7 +144,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return _last([self._reduce_scatter(*pair, given) for pair in pairs], outputs)
 
     def reduce_scatter_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+        self, output: torch.Tensor, input: torch.Tensor, opts: object = None
     ) -> MpiWork:
         self._fits("reduce_scatter", part=output, whole=input)
         checked([input])
@@ -153,7 +153,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+        self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> MpiWork:
         pairs = list(zip(outputs, inputs, strict=True))
         return _last([self.reduce_scatter_single(*pair, opts) for pair in pairs], outputs)
@@ -184,7 +184,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return _last([self._all_gather(own, list(into), given) for into, own in pairs], outputs)
 
     def all_gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+        self, output: torch.Tensor, input: torch.Tensor, opts: object = None
     ) -> MpiWork:
         self._fits("all_gather", part=input, whole=output)
         checked([output])
@@ -194,7 +194,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     _allgather_base = all_gather_single
 
     def allgather_into_tensor_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+        self, outputs: Tensors, inputs: Tensors, opts: object = None
     ) -> MpiWork:
         pairs = list(zip(outputs, inputs, strict=True))
         return _last([self.all_gather_single(*pair, opts) for pair in pairs], outputs)
@@ -202,7 +202,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def allgather_coalesced(
-        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None
     ) -> MpiWork:
         """``outputs[r][k]`` becomes rank r's ``inputs[k]``."""
         return self.allgather([[row[k] for row in outputs] for k in range(len(inputs))], inputs)
@@ -350,7 +350,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         self,
         own: torch.Tensor,
         outputs: Tensors,
-        opts: Any,
+        opts: object,
         whole: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> MpiWork:
         """``whole`` is the vector that ``outputs`` are parts of, and the tensor it belongs to."""

@@ -106,7 +106,7 @@ class Saver(checkpoint.Saver):
         tables().restored()
         return restored
 
-    def _save(self, directory: Path, keep: int, extra: Any, *, asynchronous: bool) -> bool:
+    def _save(self, directory: Path, keep: int, extra: object, *, asynchronous: bool) -> bool:
         tables().pause()
         tensors: dict[str, torch.Tensor] = {}
         objects, plain = {}, {}
@@ -241,5 +241,5 @@ def _load(held: Any, state: Any, what: str) -> None:
         raise CheckpointError(f"{what} does not take its state: {error!r}") from error
 
 
-def _as_bytes(said: Any) -> np.ndarray:
+def _as_bytes(said: object) -> np.ndarray:
     return np.frombuffer(bytearray(json.dumps(said).encode()), np.uint8)

@@ -47,7 +47,7 @@ def tables_in(objects: Mapping[str, Any]) -> set[str]:
     return {module.name for module in modules if isinstance(module, TableModule)}
 
 
-def taken_apart(name: str, state: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def taken_apart(name: str, state: object, tensors: dict[str, torch.Tensor]) -> Any:
     """Return a state as plain data that names its tensors, which are added to ``tensors``.
 
     CheckpointError, with the place in it, for what is neither.
@@ -73,7 +73,7 @@ def taken_apart(name: str, state: Any, tensors: dict[str, torch.Tensor]) -> Any:
     return {"plain": state}
 
 
-def state_from(said: Any, tensors: dict[str, SavedTensor]) -> Any:
+def state_from(said: object, tensors: dict[str, SavedTensor]) -> Any:
     """Return the state that JSON from anybody describes, with SavedTensors in place of tensors.
 
     Those that have elements are added to ``tensors``. ValueError if it describes no state.
@@ -98,7 +98,7 @@ def state_from(said: Any, tensors: dict[str, SavedTensor]) -> Any:
     raise ValueError(f"{said!r:.80} is no state")
 
 
-def put_together(state: Any, tensor_of: Callable[[SavedTensor], torch.Tensor]) -> Any:
+def put_together(state: object, tensor_of: Callable[[SavedTensor], torch.Tensor]) -> Any:
     """Return the state that `taken_apart` was given, from what `state_from` has returned."""
     if isinstance(state, SavedTensor):
         if 0 in state.shape:
@@ -134,7 +134,7 @@ def as_tensor(array: np.ndarray, of: SavedTensor) -> torch.Tensor:
     return tensor.reshape(of.shape)
 
 
-def _check_plain(name: str, value: Any) -> None:
+def _check_plain(name: str, value: object) -> None:
     if not _is_plain(value):
         raise CheckpointError(
             f"{name}: a checkpoint keeps tensors, numbers, text, and lists and dictionaries of "
@@ -142,11 +142,11 @@ def _check_plain(name: str, value: Any) -> None:
         )
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def _plain(said: Any) -> Any:
+def _plain(said: object) -> Any:
     if not _is_plain(said):
         raise ValueError(f"expected a number or text, got {said!r:.80}")
     return said

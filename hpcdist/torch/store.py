@@ -212,7 +212,7 @@ class MpiStore(dist.Store):
         return find
 
 
-def _note(answer: list[Any], kind: str, value: Any) -> None:
+def _note(answer: list[Any], kind: str, value: object) -> None:
     answer[:] = kind, value
 
 

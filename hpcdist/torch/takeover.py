@@ -43,7 +43,7 @@ def stand_in() -> None:
     make = distributed_c10d._new_process_group_helper
 
     def make_ours(
-        group_size: int, group_rank: int, ranks: Any, backend: Any, *more: Any, **named: Any
+        group_size: int, group_rank: int, ranks: object, backend: object, *more: Any, **named: Any
     ) -> Any:
         asked = NAME if _is_ours_to_replace(str(backend)) else backend
         found = make(group_size, group_rank, ranks, asked, *more, **named)

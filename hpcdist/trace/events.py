@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import Enum, IntEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -86,6 +86,6 @@ def waits_for_cause(cause: Cause) -> Callable[[F], F]:
     return mark
 
 
-def cause_of(describe: Any) -> Cause:
+def cause_of(describe: object) -> Cause:
     """Return what the wait is for that a function or object describes."""
     return getattr(describe, "cause", Cause.OTHER)

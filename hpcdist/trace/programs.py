@@ -72,7 +72,7 @@ class ProgramFacts:
         return asdict(self)
 
 
-def from_plain(found: Any) -> ProgramFacts:
+def from_plain(found: object) -> ProgramFacts:
     """Return a Program from JSON of a file; ValueError or KeyError if it is none."""
     facts: ProgramFacts = made(ProgramFacts, found)
     if facts.kind not in (TRAINS, SERVES, STARTS, RUNS):

@@ -38,7 +38,7 @@ def pserver_participants(
     )
 
 
-def split_endpoints(argument: str, text: Any) -> tuple[str, ...]:
+def split_endpoints(argument: str, text: object) -> tuple[str, ...]:
     """Split ``"ps0:6174,ps1:6174"``; refuse empty and repeated endpoints."""
     if not isinstance(text, str):
         raise PlanTypeError(
@@ -187,7 +187,7 @@ def collective_group(
     return Group(mode, endpoints, trainer_id, current_endpoint, rings)
 
 
-def _check_rank(trainer_id: Any, endpoints: tuple[str, ...], current_endpoint: str) -> None:
+def _check_rank(trainer_id: object, endpoints: tuple[str, ...], current_endpoint: str) -> None:
     integer("trainer_id", trainer_id, 0, len(endpoints))
     if current_endpoint not in endpoints:
         raise PlanError(

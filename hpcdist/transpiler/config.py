@@ -58,7 +58,7 @@ class DistributeTranspilerConfig(Fields):
     hierarchical_allreduce_inter_nranks: int = 0
     collective_mode: str | None = None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         rivals = {"sync_mode": "runtime_split_send_recv", "runtime_split_send_recv": "sync_mode"}
         if name in rivals:
             if value is None:
@@ -93,7 +93,7 @@ def sums_dense(config: DistributeTranspilerConfig) -> bool:
     return (config.dense or settings.DENSE.read()) == "collective"
 
 
-def check_config(config: Any) -> None:
+def check_config(config: object) -> None:
     """Refuse settings that no mode can use."""
     if not isinstance(config, DistributeTranspilerConfig):
         raise PlanTypeError(

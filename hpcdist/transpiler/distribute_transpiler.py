@@ -263,14 +263,14 @@ def _with_older_arguments(
     return config
 
 
-def _program(argument: str, given: Any, default: Program) -> Program:
+def _program(argument: str, given: object, default: Program) -> Program:
     if given is not None and not isinstance(given, Program):
         raise PlanTypeError(f"{argument}: expected a Program, got {type(given).__name__}")
     return default if given is None else given
 
 
 def _group(
-    config: DistributeTranspilerConfig, trainer_id: Any, trainers: Any, current_endpoint: str
+    config: DistributeTranspilerConfig, trainer_id: object, trainers: object, current_endpoint: str
 ) -> Group:
     if config.mode == "nccl2":
         in_job = settings.RANK.is_set()

@@ -42,7 +42,7 @@ def release_memory(input_program: Program, skip_opt_set: Collection[Any] | None 
     _ask("release_memory", input_program, skip_opt_set, True, False)
 
 
-def _ask(function: str, program: Any, own: Any, move_updates: bool, print_log: bool) -> None:
+def _ask(function: str, program: object, own: object, move_updates: bool, print_log: bool) -> None:
     """Add to what was asked for before."""
     if not isinstance(program, Program):
         raise PlanTypeError(f"{function}: expected a Program, got {type(program).__name__}")

@@ -46,7 +46,7 @@ def record_of(feed: Mapping[str, Any], rows: int) -> Array:
     return record
 
 
-def _digest(value: Any, seed: int) -> int:
+def _digest(value: object, seed: int) -> int:
     lod = value.lod() if isinstance(value, LoDTensor) else []
     array = np.asarray(value.value if isinstance(value, LoDTensor) else value)
     head = xxh3_64_intdigest(f"{array.dtype.str}{array.shape}{lod}".encode(), seed)

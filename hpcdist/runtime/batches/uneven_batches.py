@@ -76,7 +76,7 @@ class _Spare:
         self._kept: list[Any] = []
         self._seen = 0
 
-    def keep(self, batch: Any) -> None:
+    def keep(self, batch: object) -> None:
         """See one more batch."""
         self._seen += 1
         if len(self._kept) < KEPT:

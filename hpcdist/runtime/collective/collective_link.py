@@ -239,7 +239,7 @@ class CollectiveLink(Link):
                 self._broadcast(value, 0)
         here.doing = ""
 
-    def _broadcast(self, array: Any, root: int) -> None:
+    def _broadcast(self, array: object, root: int) -> None:
         if isinstance(array, np.ndarray) and array.flags.c_contiguous:
             self._host.broadcast(array, root)
             return

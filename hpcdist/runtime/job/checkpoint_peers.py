@@ -104,7 +104,7 @@ class JobPeers:
             return None
         return said.tobytes().rstrip(b"\0")
 
-    def ask(self, what: Any) -> list[Any]:
+    def ask(self, what: object) -> list[Any]:
         """Ask every server; return their answers in order. They answer between steps."""
         return [] if self.client is None else self.client().ask(what)
 

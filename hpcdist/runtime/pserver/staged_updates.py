@@ -50,7 +50,7 @@ class StagedUpdates:
         self._arrived: dict[str, tuple[int, ...]] = {}
 
     def add_dense(
-        self, block: Block, gradient: str, ops: Sequence[Operator], merged: Any, mean: Merge
+        self, block: Block, gradient: str, ops: Sequence[Operator], merged: object, mean: Merge
     ) -> Update:
         """Take the operators of a block of rows; ``mean`` writes its gradient into ``merged``."""
         stages = self._compiled(block, ops, {gradient: merged})
