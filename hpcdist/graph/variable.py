@@ -159,10 +159,21 @@ class Parameter(Variable):
         is_distributed: bool = False,
         **rest: Any,
     ) -> None:
-        super().__init__(block, name, persistable=True, stop_gradient=not trainable, **rest)
-        self.trainable = trainable
+        super().__init__(block, name, persistable=True, **rest)
+        self.train_as(trainable, optimize_attr, regularizer, gradient_clip_attr, do_model_average)
+        self.is_distributed = is_distributed
+
+    def train_as(
+        self,
+        trainable: bool,
+        optimize_attr: dict[str, Any] | None,
+        regularizer: Any,
+        gradient_clip_attr: Any,
+        do_model_average: bool | None,
+    ) -> None:
+        """Set how optimizers treat it."""
+        self.trainable, self.stop_gradient = trainable, not trainable
         self.optimize_attr = optimize_attr or {"learning_rate": 1.0}
         self.regularizer = regularizer
         self.gradient_clip_attr = gradient_clip_attr
         self.do_model_average = do_model_average
-        self.is_distributed = is_distributed

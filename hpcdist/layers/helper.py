@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.errors import GraphError, GraphTypeError
 from hpcdist.graph import names
 from hpcdist.graph.program import Program, default_main_program, default_startup_program
-from hpcdist.graph.variable import Variable
+from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.layers.param_attr import ParamAttr
 
 # By type of ParamAttr: what makes a parameter that is itself computed by layers. It is called
@@ -95,8 +95,9 @@ class LayerHelper:
     ) -> Any:
         """Create a parameter, with its initializer in the startup program; None if attr is False.
 
-        A parameter of that name that is there already is shared; its shape must be the same. The
-        number of rows of one that ``is_distributed`` may be -1: any number.
+        A parameter of that name that is there already is shared; its shape must be the same. As in
+        Fluid it begins as the first ``attr`` says, and is trained as the last one says. The number
+        of rows of one that ``is_distributed`` may be -1: any number.
         """
         from hpcdist.initializer import Constant, Xavier  # initializers append ops, as layers do
 
@@ -113,21 +114,21 @@ class LayerHelper:
         name = given.name or names.generate(f"{self.name}.{'b' if is_bias else 'w'}")
         if make := MAKERS.get(type(given)):
             return make(self, given, name, given.initializer or default_initializer, shape, dtype)
-        known = self.main_program.global_block().vars.get(name)
-        if known is not None:
-            if known.shape != shape:
-                raise GraphError(f"parameter {name!r} is {known.shape}, cannot share it as {shape}")
-            return known
-        facts: dict[str, Any] = {
-            "shape": shape,
-            "dtype": dtype,
+        training = {
             "trainable": given.trainable,
             "optimize_attr": {"learning_rate": given.learning_rate},
             "regularizer": given.regularizer,
             "gradient_clip_attr": given.gradient_clip,
             "do_model_average": given.do_model_average,
-            "is_distributed": is_distributed,
         }
+        known = self.main_program.global_block().vars.get(name)
+        if known is not None:
+            if known.shape != shape:
+                raise GraphError(f"parameter {name!r} is {known.shape}, cannot share it as {shape}")
+            if isinstance(known, Parameter):
+                known.train_as(**training)
+            return known
+        facts = {"shape": shape, "dtype": dtype, "is_distributed": is_distributed, **training}
         initializer = given.initializer or default_initializer
         if initializer is None:
             initializer = Constant(0.0) if is_bias else Xavier()

@@ -9,11 +9,12 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.executor.backend import CPUPlace
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
-from hpcdist.initializer import NumpyArrayInitializer
+from hpcdist.initializer import Constant, NumpyArrayInitializer
 from hpcdist.layers.embedding import embedding_v2, one_hot_v2
 from hpcdist.layers.io import data_v2
 from hpcdist.layers.param_attr import ParamAttr
 from hpcdist.optimizer import SGD
+from hpcdist.regularizer import L2Decay
 
 
 def ops(program):
@@ -315,3 +316,18 @@ def test_a_classifier_of_words_learns(programs, is_sparse):
     feed["words"][5, 1] = 20
     with pytest.raises(FeedError, match=r"lookup_table: id 20 \(element 16 of 192\)"):
         exe.run(main, feed, [loss], scope=scope)
+
+
+def test_a_shared_parameter_is_trained_as_the_last_one_to_name_it_says(programs):
+    x, decay = layers.data("x", [4]), L2Decay(0.1)
+    first = ParamAttr(name="w", learning_rate=0.2, initializer=Constant(0.0))
+    layers.fc(x, 3, param_attr=first, bias_attr=False)
+    second = ParamAttr(name="w", learning_rate=0.5, regularizer=decay)
+    layers.fc(x, 3, param_attr=second, bias_attr=False)
+    shared = programs[0].global_block().var("w")
+    assert (shared.optimize_attr, shared.regularizer) == ({"learning_rate": 0.5}, decay)
+    assert [op.type for op in programs[1].global_block().ops] == ["fill_constant"]
+    layers.create_parameter([4, 3], "float32", name="w")
+    assert (shared.optimize_attr, shared.regularizer) == ({"learning_rate": 1.0}, None)
+    layers.fc(x, 3, param_attr=ParamAttr(name="w", trainable=False), bias_attr=False)
+    assert (shared.trainable, shared.stop_gradient) == (False, True)
