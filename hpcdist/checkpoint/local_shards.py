@@ -89,6 +89,9 @@ def roles_of(program: Program) -> dict[str, str]:
                         roles.update(dict.fromkeys(names, OPTIMIZER))
             roles.update(dict.fromkeys(op.input("LearningRate"), RATE))
             roles.update(dict.fromkeys(op.input("Param"), PARAMETER))
+    # Where the loss is scaled, sums of gradients may overflow: no update comes of these.
+    if not any(op.type == "check_finite_and_unscale" for op in program.global_block().ops):
+        roles.update(dict.fromkeys(merged_gradients(program), OPTIMIZER))
     for var in program.list_vars():
         if isinstance(var, Parameter):
             roles[var.name] = PARAMETER

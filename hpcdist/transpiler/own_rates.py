@@ -64,9 +64,10 @@ def _leading_to_rates(block: Block) -> set[int]:
     indices = {i for i in indices if _repeatable(ops[i])}
     if any(MERGED_STEPS in op.attrs for op in ops):
         return set()
-    used: list[set[str]] = [set()]  # by updates in front of each operator
-    for op, names in zip(ops, read):
-        used.append(used[-1] | names if _on_servers(op) else used[-1])
+    first_update: dict[str, int] = {}  # by what it reads: its position
+    for i, op in enumerate(ops):
+        for name in read[i] if _on_servers(op) else ():
+            first_update.setdefault(name, i)
     while indices:
         others = {i for i in range(len(ops)) if i not in indices} - scheduled
         moved = {name for i in others for name in written[i]}
@@ -75,7 +76,8 @@ def _leading_to_rates(block: Block) -> set[int]:
         bad = {
             i
             for i in indices
-            if written[i] & (moved | seen | used[i])
+            if written[i] & (moved | seen)
+            or any(first_update.get(name, i) < i for name in written[i])
             or any(name in moved or not (name in made or _kept(block, name)) for name in read[i])
         }
         if not bad:

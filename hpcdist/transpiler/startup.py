@@ -39,10 +39,10 @@ def trainer_startup(startup: Program, program: Program, plan: Plan) -> Program:
     """
     new = startup.clone()
     block = new.global_block()
-    for name in optimizer_vars(program, program_roles(program)):
-        block.ops = [op for op in block.ops if name not in op.output_arg_names]
-        if block.has_var(name):
-            block.remove_var(name)
+    on_servers = set(optimizer_vars(program, program_roles(program)))
+    block.ops = [op for op in block.ops if on_servers.isdisjoint(op.output_arg_names)]
+    for name in on_servers & block.vars.keys():
+        block.remove_var(name)
     receive_parameters(block, plan, control_names_used(plan))
     for route in plan.routes:
         if route.remote:

@@ -189,3 +189,27 @@ def test_the_last_finite_checkpoint_stays(folder, caplog, trainers, servers, asy
     for path in checkpoint.latest(folder), checkpoint.latest(f"{folder}/best"):
         with checkpoint.Checkpoint(path) as saved:
             assert all(np.isfinite(saved.read(name)).all() for name in saved.variables)
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize(("trainers", "servers"), [(1, 0), (2, 0), (1, 1)])
+def test_merged_gradients_that_are_not_finite_are_not_saved(folder, trainers, servers):
+    """Parameters are finite as yet: the next update would read these."""
+
+    def script(role):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            loss = layers.mean(layers.fc(layers.data("x", [4]), 3))
+            sgd = fluid.optimizer.SGD(0.1)
+            fluid.optimizer.GradientMergeOptimizer(sgd, k_steps=2).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(startup)
+        saver = checkpoint.Saver(exe, folder, every=1, keep=1, main_program=main)
+        for step in range(1, 4):
+            value = np.nan if step == 3 else step
+            exe.run(main, feed={"x": np.full((4, 4), value, np.float32)}, fetch_list=[loss])
+            saver.after_step()
+        saver.close()
+        return [step for step, _ in steps(folder)]
+
+    assert values(run_job(trainers, servers, script)) == [[2]] * trainers

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdist import initializer, layers, optimizer
+from hpcdist.graph.operator import Operator
 from hpcdist.transpiler import (
     DistributedMode,
     DistributeTranspiler,
@@ -45,6 +46,35 @@ def momentum():
 
 
 WIDE = {"width": 100, "hidden": 300}  # fc_0.w_0 is cut in two
+
+
+# -- how long it takes ------------------------------------------------------------------------------
+def test_twice_the_parameters_take_twice_the_looks_at_operators(monkeypatch):
+    looked = {"output_arg_names": 0, "input_arg_names": 0}
+    for name in looked:
+        of = getattr(Operator, name).fget
+
+        def counted(op, name=name, of=of):
+            looked[name] += 1
+            return of(op)
+
+        monkeypatch.setattr(Operator, name, property(counted))
+
+    def looks(parameters):
+        looked.update(dict.fromkeys(looked, 0))
+
+        def chain():
+            x = layers.data("x", [4])
+            for _ in range(parameters // 2):
+                x = layers.fc(x, 4)
+            optimizer.Adam(0.1).minimize(layers.mean(x))
+
+        programs = built(chain)
+        begun = dict(looked)
+        transpile(programs).get_trainer_program()
+        return sum(looked.values()) - sum(begun.values())
+
+    assert looks(80) < 2.3 * looks(40)
 
 
 # -- purity ------------------------------------------------------------------------------------
