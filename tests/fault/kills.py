@@ -329,14 +329,15 @@ def check(kill: Kill, ended: Ended, directory: Path) -> str:
     late = {d.rank for d in all_deaths} - {d.rank for d in early}  # who died at the end may be told
     assert len(ended.messages) == len(told), f"too many words: {ended}"
     assert {d.rank for d in named} <= told <= {d.rank for d in named} | late, f"wrong: {ended}"
-    if any(d.moment not in LATE for d in early) and len(dead) == 1:
+    killed = {d.rank for d in all_deaths}
+    if any(d.moment not in LATE for d in early) and len(killed) == 1:
         left = kill.trainers - 1
         words = "1 trainer" if left == 1 else f"{left} trainers"
         assert ended.messages[0].endswith(f"the job goes on with {words}"), ended.err
-    assert all(n == STEPS for k, n in enumerate(acked) if k not in dead), f"unfinished: {acked}"
-    if kill.mode in ("plain", "geo") or len(dead) > 1:
+    assert all(n == STEPS for k, n in enumerate(acked) if k not in killed), f"unfinished: {acked}"
+    if kill.mode in ("plain", "geo") or len(killed) > 1:
         return "us"
-    (victim,) = dead
+    (victim,) = killed
     for server in range(kill.trainers, kill.trainers + kill.servers):
         applied = np.load(directory / f"applied.{server}.npy").tolist()
         assert applied[:victim] + applied[victim + 1 :] == [STEPS] * (kill.trainers - 1), applied

@@ -48,7 +48,7 @@ def momentum():
 WIDE = {"width": 100, "hidden": 300}  # fc_0.w_0 is cut in two
 
 
-# -- how long it takes ------------------------------------------------------------------------------
+# -- how long it takes -----------------------------------------------------------------------------
 def test_twice_the_parameters_take_twice_the_looks_at_operators(monkeypatch):
     looked = {"output_arg_names": 0, "input_arg_names": 0}
     for name in looked:
