@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -61,6 +61,9 @@ class OnlyTrainer:
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:
         """There is nobody to read from."""
         raise CheckpointError(f"there is no server {server}: this process is alone")
+
+    def complete(self, names: Sequence[str], scope: Scope) -> None:
+        """Everything is here."""
 
     def settle(self, program: Program) -> dict[str, int]:
         """Nothing is under way, and nothing is counted."""

@@ -189,7 +189,10 @@ def take_up_state(
     try:
         set_random_state(state["random"])
         here.step = int(state["step"])
-        executor.states.take_up(state["streams"], here.step)
+        streams: dict[str, Any] = {}  # stages of a pipeline know their own operators only
+        for known in (*states, state):
+            streams.update(known["streams"])
+        executor.states.take_up(streams, here.step)
         counted = {str(what): int(number) for what, number in state.get("counted", {}).items()}
         if reader is not None and state["reader"] is not None:
             reader.resume(state["reader"], state["random"])

@@ -10,13 +10,13 @@ import numpy as np
 from hpcdist.checkpoint.layout import path_of
 from hpcdist.checkpoint.local_shards import LocalPiece, individual, individually, whole_variables
 from hpcdist.checkpoint.manifest import check_names
-from hpcdist.checkpoint.metadata import OPTIMIZER, Piece
+from hpcdist.checkpoint.metadata import OPTIMIZER, PARAMETER, Piece
 from hpcdist.checkpoint.plan import shares
 from hpcdist.errors import CheckpointError
 from hpcdist.executor.control import Peers
 from hpcdist.executor.scope import Scope, holds_averages
 from hpcdist.graph.program import Program
-from hpcdist.graph.variable import Variable
+from hpcdist.graph.variable import Parameter, Variable
 from hpcdist.transpiler.cluster import group_of
 from hpcdist.transpiler.sharded_updates import owners_of
 
@@ -36,8 +36,8 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
     """Return what each trainer writes: what all have alike once, and what each has of its own.
 
     With servers trainer 0 writes what all have alike, without them each a share. Of what each has
-    of its own trainer 0's stands under the plain name, unless that is the servers'. State of an
-    optimizer that trainers divide is written by those who hold it.
+    of its own trainer 0's stands under the plain name, unless that is the servers'. What trainers
+    divide (state of an optimizer, stages of a pipeline) is written by those who hold it.
     """
     refuse_averages(peers, program, scope)
     every = whole_variables(program, scope)
@@ -75,8 +75,9 @@ def refuse_averages(peers: Peers, program: Program, scope: Scope) -> None:
 
 
 def _declared(var: Variable) -> LocalPiece:
-    """Return a variable of optimizer state, which may be another trainer's, as all know it."""
-    piece = Piece(var.name, OPTIMIZER, var.dtype, var.shape, 0, var.shape[0], path_of(var.name))
+    """Return a variable that one trainer holds, which may be another one, as all know it."""
+    role = PARAMETER if isinstance(var, Parameter) else OPTIMIZER
+    piece = Piece(var.name, role, var.dtype, var.shape, 0, var.shape[0], path_of(var.name))
     return LocalPiece(var.name, piece)
 
 

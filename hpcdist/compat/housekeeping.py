@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from hpcdist.compat.core import CUDAPinnedPlace, cuda_places, is_compiled_with_cuda
 from hpcdist.compat.version import full_version
 from hpcdist.errors import GraphAssertionError, GraphError, GraphTypeError, LaunchError
+from hpcdist.graph.program import default_main_program
 
 __all__ = ["cuda_pinned_places", "device_guard", "in_dygraph_mode", "name_scope", "require_version"]
 
 _VERSION = re.compile(r"\d+(\.\d+){0,3}")
+_DEVICE = re.compile(r"(cpu|gpu(:\d+)?)?")
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
@@ -55,14 +57,22 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def device_guard(device: str | None = None) -> Iterator[None]:
-    """Accept where Fluid would run the operators inside; here a Program runs at its place."""
-    if device not in ("cpu", "gpu", "", None):
-        raise GraphError(f"device_guard: expected 'cpu', 'gpu' or None, got {device!r}")
+    """Mark the operators inside: those of ``"gpu:0"``, ``"gpu:1"``, ... may form pipeline stages.
+
+    Otherwise nothing follows: a Program runs at its executor's place.
+    """
+    if device is not None and not (isinstance(device, str) and _DEVICE.fullmatch(device)):
+        raise GraphError(f"device_guard: expected 'cpu', 'gpu', 'gpu:0' or None, got {device!r}")
     if device == "gpu" and not is_compiled_with_cuda():
         warnings.warn(
             "device_guard('gpu'): there is no GPU, the executor's place decides", stacklevel=3
         )
-    yield
+    program = default_main_program()
+    before, program.current_device = program.current_device, device or ""
+    try:
+        yield
+    finally:
+        program.current_device = before
 
 
 def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:

@@ -86,6 +86,9 @@ class Peers(Protocol):
     def read(self, server: int, arrays: Mapping[str, Any]) -> None:
         """Overwrite each array with the server's present value of the variable of that name."""
 
+    def complete(self, names: Sequence[str], scope: Scope) -> None:
+        """Hold the values of these variables that other trainers keep. Collective."""
+
     def settle(self, program: Program) -> dict[str, int]:
         """Let all that this trainer has sent arrive; return what is counted for a Program."""
 

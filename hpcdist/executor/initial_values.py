@@ -68,8 +68,8 @@ def _initialized(block: Block, scope: Scope, name: str) -> Any:
     if value is None and name in not_here(program):
         owner = owners_of(program)[name]
         raise GraphError(
-            f"variable {name!r} is optimizer state that trainers divide (sharding): trainer "
-            f"{owner} holds it, so fetch it there; checkpoint.save saves all of it"
+            f"variable {name!r} is held by trainer {owner} alone (sharding, or a stage of a "
+            "pipeline), so fetch it there; checkpoint.save saves all of it"
         )
     if value is None:
         raise GraphError(

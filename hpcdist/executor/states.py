@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.pipeline import MICRO
 
 
 class State(Protocol):
@@ -26,16 +27,19 @@ class OperatorStates:
         self._taken_up: dict[str, int] = {}
 
     def of(self, op: Operator, make: Callable[[str], State]) -> State:
-        """Return the state of an operator; ``make(name)`` returns that of a new one."""
+        """Return the state of an operator; ``make(name)`` returns that of a new one.
+
+        Micro-batches of a pipeline draw apart, each what belongs to its rows.
+        """
         name = _name(op)
         if name not in self._held:
-            self._held[name] = make(name)
-            self._held[name].count = self._taken_up.get(name, 0)
+            self._held[name] = make(_of_all(name))
+            self._held[name].count = self._taken_up.get(_of_all(name), 0)
         return self._held[name]
 
     def positions(self) -> dict[str, int]:
         """Return how far every operator is, as plain data."""
-        return self._taken_up | {name: state.count for name, state in self._held.items()}
+        return self._taken_up | {_of_all(name): held.count for name, held in self._held.items()}
 
     def take_up(self, positions: Mapping[str, Any], step: int) -> None:
         """Let every operator go on from where it was when ``positions`` were written down.
@@ -51,8 +55,13 @@ class OperatorStates:
             states[str(name)] = count
         self._taken_up = states
         for name, state in self._held.items():
-            state.count = states.get(name, state.count)
+            state.count = states.get(_of_all(name), state.count)
 
 
 def _name(op: Operator) -> str:
     return f"{op.type}:{op.output_arg_names[0]}"
+
+
+def _of_all(name: str) -> str:
+    """Return the name of an operator without the number of its micro-batch."""
+    return name.partition(MICRO)[0]

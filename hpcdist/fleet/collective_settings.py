@@ -36,6 +36,7 @@ class CollectiveSettings:
     ``k_steps`` and ``begin_step`` say in which steps local SGD averages, as in `Group`.
     With ``adaptive`` the loss decides, and ``k_steps`` is where it begins.
     ``sharded`` divides the state of the optimizer among workers.
+    With ``pipelined`` the optimizer has said where the program is cut into stages.
     ``exchanged`` returns the optimizer that takes the place of the given one.
     """
 
@@ -52,6 +53,7 @@ class CollectiveSettings:
     begin_step: int = 1
     adaptive: bool = False
     sharded: bool = False
+    pipelined: bool = False
 
 
 def plan_collective(
@@ -62,6 +64,8 @@ def plan_collective(
     A worker alone trains alone.
     """
     main = program_of(loss)
+    if settings.pipelined:
+        return main  # as that of a plain script: the job gives each rank its stage
     if who.worker_num() > 1:
         config = _config(_on_one_node(settings, who))
         if settings.build_strategy.sync_batch_norm and settings.mode != "nccl2":

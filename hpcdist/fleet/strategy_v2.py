@@ -21,6 +21,7 @@ from hpcdist.optimizer import (
     LambOptimizer,
     LarsMomentumOptimizer,
     MomentumOptimizer,
+    PipelineOptimizer,
 )
 from hpcdist.optimizer.mixed_precision import AutoMixedPrecisionLists, decorate, decorate_bf16
 
@@ -53,6 +54,8 @@ _COLLECTIVE: dict[str, Any] = {
     "dgc_configs": {"rampup_begin_step": 0, "rampup_step": 1, "sparsity": [0.999]},
     "sharding": False,
     "sharding_configs": {"fuse_broadcast_MB": 32.0},
+    "pipeline": False,
+    "pipeline_configs": {"micro_batch": 1, "accumulate_steps": 1},
     "lars": False,
     "lars_configs": {
         "lars_coeff": 0.001,
@@ -83,7 +86,6 @@ _REFUSED = {
     "auto": "set what you want",
     "elastic": "start the job again with other ranks, from a checkpoint",
     "fp16_allreduce": "gradients are summed in their own type",
-    "pipeline": "every worker computes the whole network",
     "use_dist_fc": "every worker keeps all parameters",
 }
 _AMP: dict[str, Any] = {
@@ -230,6 +232,8 @@ class DistributedStrategy:
                 "sharding and local SGD exclude each other: workers that update by themselves need "
                 "all of the optimizer's state"
             )
+        if self.pipeline:
+            self._refuse_beside_pipeline(mode)
         build = self.build_strategy or BuildStrategy()
         build = replace(build, sync_batch_norm=self.sync_batch_norm or build.sync_batch_norm)
         return CollectiveSettings(
@@ -244,8 +248,23 @@ class DistributedStrategy:
             self.wrapped,
             adaptive=adaptive,
             sharded=self.sharding,
+            pipelined=self.pipeline,
             **often,
         )
+
+    def _refuse_beside_pipeline(self, mode: str) -> None:
+        """Raise FleetError for what a pipeline cannot be combined with."""
+        beside = {
+            "local SGD": mode == "local_sgd",
+            "sharding": self.sharding,
+            "amp": self.amp or self.use_amp,
+            "recompute": self.recompute or self.forward_recompute,
+            "gradient_merge": self.gradient_merge,
+            "dgc": self.dgc,
+        }
+        for name, asked in beside.items():
+            if asked:
+                raise FleetError(f"pipeline cannot be combined with {name}: leave one of them out")
 
     def wrapped(self, optimizer: AnyOptimizer) -> AnyOptimizer:
         """Return what takes the place of the given optimizer, or holds it, as is asked for."""
@@ -264,6 +283,8 @@ class DistributedStrategy:
             optimizer = decorate(optimizer, init_loss_scaling=self.amp_loss_scaling)
         if self.gradient_merge:
             optimizer = GradientMergeOptimizer(optimizer, **self.gradient_merge_configs)
+        if self.pipeline:
+            optimizer = _pipeline(optimizer, self.pipeline_configs)
         return optimizer
 
 
@@ -284,6 +305,23 @@ def _checked(name: str, value: Any) -> Any:
             raise FleetError(f"{name} has no key {unknown[0]!r}; its keys are {sorted(default)}")
         return {**default, **value}
     return value
+
+
+def _pipeline(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
+    numbers = {
+        n: integer(f"pipeline_configs[{n!r}]", settings[n], 1, errors=FLEET) for n in settings
+    }
+    different = {number for number in numbers.values() if number > 1}
+    if len(different) > 1:
+        raise FleetError(
+            f"pipeline_configs: micro_batch and accumulate_steps both say into how many parts a "
+            f"worker cuts its rows: set one of them, got {numbers}"
+        )
+    if isinstance(optimizer, PipelineOptimizer):
+        raise FleetError(
+            "pipeline: the optimizer is a PipelineOptimizer already: leave strategy.pipeline out"
+        )
+    return PipelineOptimizer(optimizer, num_microbatches=max(numbers.values()))
 
 
 def _lars(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:

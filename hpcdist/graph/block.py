@@ -11,7 +11,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.owner import OwningProgram
 from hpcdist.graph.printing import block_text
 from hpcdist.graph.registry import infer_outputs, lookup
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR
+from hpcdist.graph.roles import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR
 from hpcdist.graph.variable import Parameter, Variable
 
 
@@ -171,6 +171,8 @@ class Block:
         merged.setdefault(ROLE_ATTR, int(self.program.current_role))
         if ROLE_VAR_ATTR not in merged and self.program.current_role_var:
             merged[ROLE_VAR_ATTR] = list(self.program.current_role_var)
+        if self.program.current_device:
+            merged.setdefault(DEVICE_ATTR, self.program.current_device)
         op = Operator(self, type, inputs or {}, outputs or {}, merged)
         self.ops.insert(index, op)
         try:

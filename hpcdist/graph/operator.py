@@ -8,11 +8,11 @@ from typing import Any
 
 from hpcdist.errors import MissingNameError
 from hpcdist.graph.owner import OwningBlock
-from hpcdist.graph.roles import ROLE_ATTR, ROLE_VAR_ATTR, Role
+from hpcdist.graph.roles import DEVICE_ATTR, ROLE_ATTR, ROLE_VAR_ATTR, Role
 
 Slots = dict[str, list[str]]
 NAMESCOPE = "op_namescope"  # an attribute of all of Fluid's operators
-_EVERYONES: dict[str, Any] = {ROLE_VAR_ATTR: [], "op_device": ""}  # of Fluid's, where not set
+_EVERYONES: dict[str, Any] = {ROLE_VAR_ATTR: [], DEVICE_ATTR: ""}  # of Fluid's, where not set
 BLOCKS = "optimize_blocks"  # the attribute that is a list of blocks, kept as their indices
 
 

@@ -17,6 +17,7 @@ class OwningProgram(Protocol):
     random_seed: int
     current_role: Role
     current_role_var: tuple[str, ...]
+    current_device: str
 
     def block(self, index: int) -> Any:
         """Return a block by index."""

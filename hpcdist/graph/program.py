@@ -12,6 +12,7 @@ from hpcdist.errors import GraphTypeError
 from hpcdist.graph.block import Block
 from hpcdist.graph.distribution import NOT_DISTRIBUTED, Distribution, FluidField, VarsDistributed
 from hpcdist.graph.operator import Operator, as_names
+from hpcdist.graph.pipeline import PipelineCut
 from hpcdist.graph.printing import program_text
 from hpcdist.graph.pruning import Target, prune
 from hpcdist.graph.roles import Role
@@ -59,6 +60,7 @@ class Program:
         self.random_seed = Program._seed_of_all
         self.current_role = Role.FORWARD
         self.current_role_var: tuple[str, ...] = ()
+        self.current_device = ""  # as `device_guard` says
         self.version = 0  # grows with every change: compiled forms check it
         self._startup: Program | None = None
         self.main: Program | None = None  # the Program that this one, a startup, initializes
@@ -70,6 +72,7 @@ class Program:
         # What it was before it was transpiled in place, and the version that this made of it.
         self._origin: tuple[Program, int] | None = None
         self.distribution: Distribution = NOT_DISTRIBUTED
+        self.pipeline: PipelineCut | None = None  # where it is cut into stages
 
     @property
     def startup(self) -> Program | None:
@@ -180,6 +183,7 @@ class Program:
         new.random_seed = self.random_seed
         new.memory_saving = self.memory_saving
         new.distribution = self.distribution
+        new.pipeline = None if for_test else self.pipeline
         new._startup = None if for_test else self._startup
         new.blocks = [Block(new, b.idx, b.parent_idx) for b in self.blocks]
         dropped = Role.BACKWARD | Role.OPTIMIZE | Role.RPC | Role.DIST | Role.LR_SCHED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntFlag
 
 ROLE_ATTR = "op_role"
+DEVICE_ATTR = "op_device"  # as `device_guard` says: operators of one device may form a stage
 WITHOUT_SERVERS = "without_servers"  # what moves parameters where servers do not know of it
 AFTER_UPDATES = "after_updates"  # what keeps averages of parameters: once these have moved
 # Where gradients of several steps are merged: on the operator that begins to count them anew, how

@@ -65,7 +65,8 @@ def save_vars(
     In HDF5: ``dirname/manifest.h5``, or ``dirname/filename``, with the data beside it. With
     ``format="fluid"``, the default under ``--as-paddle``, as Fluid does: a file for each variable,
     or all in ``filename``. Of a job, trainer 0 saves, and takes from servers what only they have;
-    other trainers that call this return when the files are there.
+    other trainers that call this return when the files are there. All ranks of a pipeline must call
+    it, for each keeps a stage only.
     """
     program = given_program("main_program", main_program)
     names = [v.name for v in chosen_variables(program, vars, predicate)]
@@ -84,6 +85,8 @@ def save_vars(
             f"the trainers of this job divide the state of the optimizer, such as {divided[0]}: "
             "checkpoint.save has each write its part; fluid.io.save_params saves the parameters"
         )
+
+    peers.complete(names, global_scope())
 
     def save() -> None:
         remote = _on_servers(peers, program)

@@ -53,6 +53,7 @@ from hpcdist.ops import (  # noqa: F401
     pair_losses,
     parts,
     patches,
+    pipeline,
     pool,
     prior_boxes,
     private,

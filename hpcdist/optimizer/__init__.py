@@ -21,6 +21,7 @@ from hpcdist.optimizer.kinds import (
     RMSPropOptimizer,
     SGDOptimizer,
 )
+from hpcdist.optimizer.pipeline import PipelineOptimizer
 from hpcdist.optimizer.private import DpsgdOptimizer
 from hpcdist.optimizer.recompute import RecomputeOptimizer
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
@@ -69,6 +70,7 @@ __all__ = [
     "MomentumOptimizer",
     "Optimizer",
     "OptimizerWrapper",
+    "PipelineOptimizer",
     "RMSProp",
     "RMSPropOptimizer",
     "RecomputeOptimizer",

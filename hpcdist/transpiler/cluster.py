@@ -93,6 +93,11 @@ class Group(Distribution):
             "_hierarchical_allreduce_inter_nranks": self.per_node,
         }
 
+    @property
+    def holder(self) -> int:
+        """What ``owners`` calls this rank."""
+        return self.trainer_id
+
     def averages(self, step: int) -> bool:
         """Tell whether local SGD averages parameters in a step, counted from 1."""
         return step <= self.begin_step or (step - self.begin_step) % self.k_steps == 0

@@ -39,17 +39,21 @@ def sharded(program: Program, group: Group) -> Program:
 
 
 def owners_of(program: Program) -> Mapping[str, int]:
-    """Return which trainer holds a variable of optimizer state, if trainers divide it."""
+    """Return which trainer holds a variable, if trainers divide them.
+
+    Of optimizer state with sharding; of all that stages keep in a pipeline, whose stage k is
+    trainer k, and others if there are several of each.
+    """
     group = group_of(program)
-    if group is None or not group.sharded:
-        return {}
-    return group.owners or shards_of(program, len(group.endpoints)).state
+    if group is None or group.owners or not group.sharded:
+        return {} if group is None else group.owners
+    return shards_of(program, len(group.endpoints)).state
 
 
 def not_here(program: Program) -> set[str]:
-    """Return the variables of optimizer state that other trainers hold."""
+    """Return the variables that other trainers hold, not this one."""
     group = group_of(program)
-    me = -1 if group is None else group.trainer_id
+    me = -1 if group is None else group.holder
     return {name for name, owner in owners_of(program).items() if owner != me}
 
 

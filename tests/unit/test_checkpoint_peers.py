@@ -16,7 +16,7 @@ def unused(*_):
 
 def test_a_trainer_that_does_not_come_to_a_checkpoint_is_not_waited_for_without_end():
     def body(transport):
-        rest = {"program": unused, "settle": unused, "catch_up": unused, "resume": unused}
+        rest = dict.fromkeys(("program", "settle", "catch_up", "resume", "complete"), unused)
         peers = JobPeers(set(), Cluster((0, 1), ()), transport, None, 60.0, trained=(), **rest)
         assert len(peers.gather(b"first")) == 2
         if transport.rank == 0:

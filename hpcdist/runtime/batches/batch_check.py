@@ -89,7 +89,9 @@ class BatchCheck:
     ``ranks`` are those of the trainers in the job, for messages.
     """
 
-    def __init__(self, trainer: int, ranks: Sequence[int]) -> None:
+    def __init__(self, trainer: int, ranks: Sequence[int], ahead: int = 0) -> None:
+        """``ahead``: 1 where batches are compared before their step begins."""
+        self._ahead = ahead
         self._trainer = trainer
         self._ranks = ranks
         self._feed: Mapping[str, Any] = {}
@@ -133,23 +135,26 @@ class BatchCheck:
         if mine[1] != np.frombuffer(record, np.uint64)[1]:
             names = ", ".join(map(repr, self._set)) or "nothing"
             raise FeedError(
-                f"step {here.step}: before this step {self.name(self._trainer)} has set {names} by "
-                f"hand, and {self.name(trainer)} other values or other variables: all trainers "
-                "must begin a step with the same values; give random numbers a seed"
+                f"{self._step()}: before this step {self.name(self._trainer)} has "
+                f"set {names} by hand, and {self.name(trainer)} other values or other variables: "
+                "all trainers must begin a step with the same values; give random numbers a seed"
             )
         if found := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
             raise FeedError(
-                f"step {here.step}: {self.name(trainer)} {found} than "
+                f"{self._step()}: {self.name(trainer)} {found} than "
                 f"{self.name(self._trainer)}: {CAUSES}"
             )
 
     def refuse_ended(self, trainer: int) -> None:
         """Raise FeedError: another trainer's script has ended before this step."""
         raise FeedError(
-            f"step {here.step}: {self.name(self._trainer)} feeds a batch, but the script of "
+            f"{self._step()}: {self.name(self._trainer)} feeds a batch, but the script of "
             f"{self.name(trainer)} has ended: trainers share every batch, so all must feed the "
             "same number of batches; fluid.even_batches(reader, 'cut') makes the numbers equal"
         )
+
+    def _step(self) -> str:
+        return f"step {here.step + self._ahead}"
 
     def name(self, trainer: int) -> str:
         """Return what messages call a trainer."""

@@ -15,7 +15,7 @@ from hpcdist.comm.base import Transport
 from hpcdist.comm.collective import RankGroup
 from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.device import on_host
-from hpcdist.errors import FeedError
+from hpcdist.errors import FeedError, PlanError
 from hpcdist.executor.control import Binding, Feed, Fetched
 from hpcdist.executor.fed import as_host
 from hpcdist.executor.position import here
@@ -102,6 +102,14 @@ class Batches:
         new = of_whole_batch(program, rows, trainers)
         shared.draws_rows = ROWS in new.global_block().vars
         return new
+
+    def refuse_pipeline(self) -> None:
+        """Raise PlanError where ranks of a pipeline could not all be fed the same batches."""
+        if self._local or self.joins or self._membership.settles:
+            raise PlanError(
+                "every rank of a pipeline is fed whole batches, and none can be missing: leave out "
+                "--feed local, even_batches(how='join') and --on-failure continue"
+            )
 
     def begin_rounds(self, program: Program, substitute: Program) -> None:
         """Before trainers first run ``substitute`` in place of a shared Program. Collective."""

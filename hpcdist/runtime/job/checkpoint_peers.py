@@ -39,6 +39,7 @@ class JobPeers:
     catch_up: Callable[[Program], None]
     resume: Callable[[Program, Mapping[str, int], Scope], None]
     trained: Collection[Scope]  # the scopes in which Programs train
+    complete: Callable[[Sequence[str], Scope], None]
 
     @property
     def living(self) -> tuple[int, ...]:

@@ -33,6 +33,8 @@ from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
 from hpcdist.runtime.job.set_values import SetValues
+from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
+from hpcdist.runtime.pipeline.start import refuse_transpiled, start_pipeline
 from hpcdist.runtime.pserver.connection import Connection
 from hpcdist.runtime.pserver.server import Server
 from hpcdist.runtime.pserver.trainer_link import Adopted, TrainerLink
@@ -120,6 +122,8 @@ class Job(Control):
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         substitute = self._substitute_of(program)
+        if isinstance(self._link, PipelineLink):
+            return self._link.step(program, feed, scope, fetches, self._set)
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
             on_servers = self._server_side.fed(program, substitute, feed)
@@ -205,6 +209,7 @@ class Job(Control):
         if isinstance(program.distribution, Group):
             check_group(program.distribution, self.cluster, self.role, self.transport.rank)
         if program.distribution != NOT_DISTRIBUTED:
+            refuse_transpiled(program)
             self._note_explicit()
             return self._link.substitute(program)
         main = program if program.trains else program.main
@@ -216,6 +221,14 @@ class Job(Control):
         return self._substitute_of(program)
 
     def _transpile(self, main: Program, startup: Program) -> None:
+        if main.pipeline is not None and len(self.cluster.trainers) + len(self.cluster.servers) > 1:
+            others = any(program.trains for program in self._substitutes)
+            self._batches.refuse_pipeline()
+            args = self._trainers, self.cluster, self._deadline_s, main, startup
+            self._link = start_pipeline(self._link, others, *args)
+            self._substitutes.put(main, self._link.main)
+            self._substitutes.put(startup, self._link.startup)
+            return
         servers = len(self.cluster.servers)
         mains = [main]
         if self._sums_dense():
@@ -270,6 +283,8 @@ class Job(Control):
         Learning rates the servers are asked for. Raises FeedError for names of other values that
         trainers do not have, or that cannot be joined.
         """
+        if isinstance(self._link, PipelineLink):
+            return self._link.fetch(program, names)
         if self.cluster.servers:
             scheduled = self._link.scheduled(self._substitute_of(program))
             local = None if scheduled is None else scheduled.local(names)
@@ -350,6 +365,7 @@ class Job(Control):
             catch_up=link.catch_up,
             resume=link.resume,
             trained=self._trained,
+            complete=link.complete,
         )
 
     def table_statistics(self) -> list[TableStatistics]:

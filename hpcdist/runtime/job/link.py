@@ -54,6 +54,9 @@ class Link(NetworkOperators):
         """Return on how many hosts the trainers of a job without servers are. Collective."""
         return 1
 
+    def complete(self, names: Sequence[str], scope: Scope) -> None:
+        """Hold the values of these variables that other trainers keep. Collective."""
+
     def settle(self, program: Program) -> dict[str, int]:
         """Let all that was sent arrive; return what is counted for a Program."""
         return {}

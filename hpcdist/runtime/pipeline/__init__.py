@@ -1,0 +1,1 @@
+"""Stages of a Program on ranks of their own: what they exchange in a step."""

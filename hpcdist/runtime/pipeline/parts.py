@@ -1,0 +1,117 @@
+"""A batch cut into the micro-batches of all replicas: what is fed, and how values are joined. Pure.
+
+With P micro-batches in all, one with n of N rows counts n / N of the loss, so that the gradients
+added over all of them are those of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcdist.errors import FeedError, PlanError
+from hpcdist.executor.analysis import concrete_metas
+from hpcdist.executor.fed import fed_metas
+from hpcdist.graph.program import Program
+from hpcdist.graph.registry import Meta
+from hpcdist.graph.rows import SAME, How, OfRows
+from hpcdist.runtime.batches.gather_batch import pack, unpack
+from hpcdist.runtime.batches.scatter_batch import WEIGHT, Division, cut_feed, weighted
+from hpcdist.runtime.batches.shared_program import SharedProgram, draws_by_rows, loss_weight
+from hpcdist.runtime.batches.whole_batch import ROWS, rows_here
+from hpcdist.transpiler.pipeline_cut import Phase
+from hpcdist.transpiler.pipeline_plan import PipelinePlan
+
+
+@dataclass(frozen=True)
+class Part:
+    """One micro-batch of one replica: its feed, and the division that it belongs to."""
+
+    feed: Mapping[str, Any]
+    division: Division | None
+
+
+class Parts:
+    """How batches of one Program are cut into ``count`` parts."""
+
+    def __init__(self, program: Program, count: int) -> None:
+        self.count = count
+        self.rows = SharedProgram(program, count)
+        if self.rows.whole:
+            raise PlanError(
+                f"pipeline: batches cannot be divided into {count} micro-batches: "
+                f"{self.rows.whole}; with one replica and one micro-batch "
+                "(num_microbatches=1) a step is that of one process, without a speedup"
+            )
+        self.program = weighted(program)
+        block = self.program.global_block()
+        for op in block.ops:
+            if draws_by_rows(op) and self.rows.has_rows(op.output_arg_names[0]):
+                if ROWS not in block.vars:
+                    facts: dict[str, Any] = {"shape": (2,), "dtype": "int64", "is_data": True}
+                    block.create_var(ROWS, stop_gradient=True, **facts)
+                op.inputs["Rows"] = [ROWS]
+        self._draws = ROWS in block.vars
+
+    def cut(self, feed: Mapping[str, np.ndarray]) -> list[Part]:
+        """Return all parts of a batch. FeedError if it cannot be divided by rows."""
+        return [self._part(feed, number) for number in range(self.count)]
+
+    def _part(self, feed: Mapping[str, np.ndarray], number: int) -> Part:
+        rows = self.rows
+        facts = rows.batched, number, self.count, rows.counted, rows.alike_in(feed)
+        cut, division = cut_feed(feed, *facts)
+        weight = 1.0
+        if division is not None:
+            if division.whole and self.count > 1:
+                raise FeedError(
+                    f"pipeline: cannot divide a batch into {self.count} micro-batches: "
+                    f"{division.whole}"
+                )
+            loss = rows.loss
+            weight = loss_weight(loss, division.counts[loss.sequences], number)
+            weight = weight if division.share.weight else 0.0
+        told = {WEIGHT: np.array([weight / self.count], np.float32)}
+        if self._draws:
+            told[ROWS] = rows_here(None if division is None else division.share)
+        return Part({**cut, **told}, division)
+
+    def metas(self, plan: PipelinePlan, feed: Mapping[str, Any]) -> dict[str, Meta]:
+        """Return the shapes of all values of a micro-batch."""
+        block = self.program.global_block()
+        known = {name: var.meta for name, var in block.vars.items() if var.persistable}
+        ops = [op for op, (phase, _) in zip(block.ops, plan.ops) if phase is not Phase.UPDATE]
+        return concrete_metas(block, ops, {**known, **fed_metas(self.program, dict(feed), {})})
+
+    def of_rows(self, name: str) -> OfRows:
+        """Tell how micro-batches' values of ``name`` are joined; FeedError if they cannot be."""
+        if self.count == 1:
+            return SAME
+        if why := self.rows.whole_for([name]):
+            raise FeedError(
+                f"cannot fetch {name!r} from micro-batches: {why}; fetch what it is computed from"
+            )
+        return self.rows.of_rows(name)
+
+
+def packed(value: np.ndarray, of: OfRows, part: Part) -> bytes:
+    """Return what a stage tells of its value in one micro-batch."""
+    if of.how is How.SAME or part.division is None:
+        return np.ascontiguousarray(value).tobytes()
+    return pack([value], [of], part.division.share)
+
+
+def joined(told: Sequence[bytes], of: OfRows, parts: Sequence[Part], meta: Meta) -> np.ndarray:
+    """Return a value of the whole batch from what `packed` gave of all parts, in their order.
+
+    ``meta`` is that of the first part's.
+    """
+    division = parts[0].division
+    if of.how is How.SAME or division is None:
+        return np.frombuffer(told[0], meta.dtype).reshape(meta.shape).copy()
+    like = np.empty(meta.shape, meta.dtype)
+    (value,) = unpack(told, [like], [of], division)
+    return np.asarray(value)

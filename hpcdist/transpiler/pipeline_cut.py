@@ -1,0 +1,133 @@
+"""Which stages the forward pass of a Program is cut into, and which Programs cannot be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from hpcdist.errors import PlanError
+from hpcdist.graph.block import Block
+from hpcdist.graph.dtypes import VarType
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.roles import DEVICE_ATTR, MERGED_STEPS, Role
+from hpcdist.graph.variable import Parameter
+from hpcdist.recompute import AGAIN
+
+
+class Phase(Enum):
+    """When an operator runs: once before a step's micro-batches, for each of them, or after."""
+
+    SCHEDULE = "schedule"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+def phase_of(op: Operator) -> Phase:
+    """Return when an operator runs."""
+    if op.role & Role.OPTIMIZE:
+        return Phase.UPDATE
+    if op.role & Role.LR_SCHED:
+        return Phase.SCHEDULE
+    return Phase.BACKWARD if op.role & Role.BACKWARD else Phase.FORWARD
+
+
+# -- what cannot be cut --------------------------------------------------------------------------
+def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool) -> None:
+    """Raise PlanError for what stages cannot compute, or not from divided batches."""
+    for op, phase in zip(block.ops, phases):
+        if op.role & (Role.RPC | Role.DIST):
+            raise PlanError(f"pipeline: {op.place} {op} was transpiled: do one of both")
+        for marks, what in (
+            (MERGED_STEPS in op.attrs, "gradient merge: more micro-batches do the same"),
+            (op.type == "check_finite_and_unscale", "mixed precision"),
+            (op.type.startswith("dgc"), "deep gradient compression"),
+            (any(n.endswith(AGAIN) for n in op.output_arg_names), "recompute"),
+        ):
+            if marks:
+                raise PlanError(f"pipeline: it cannot be combined with {what}")
+        if phase not in (Phase.FORWARD, Phase.BACKWARD):
+            continue
+        if "sub_block" in op.attrs:
+            raise PlanError(
+                f"pipeline: {op.place} {op} is a loop or a branch, which micro-batches would take "
+                "differently: leave it out, or train without the pipeline"
+            )
+        for name in (*op.input_arg_names, *op.output_arg_names):
+            value = block.find_var(name)
+            if value is not None and value.lod_level:
+                raise PlanError(
+                    f"pipeline: {name!r} has sequences (lod_level={value.lod_level}), and messages "
+                    "between stages have none: pad them, or train without the pipeline"
+                )
+            if value is not None and (
+                value.type != VarType.LOD_TENSOR
+                or (isinstance(value, Parameter) and value.is_distributed)
+            ):
+                raise PlanError(
+                    f"pipeline: {name!r} is no array ({op.type}): tables with is_sparse=True or "
+                    "is_distributed=True, and arrays of arrays, cannot be cut into stages; use "
+                    "embedding(is_sparse=False)"
+                )
+        kept = [n for n in op.output_arg_names if is_kept(block, n)]
+        if kept and several_parts:
+            raise PlanError(
+                f"pipeline: {op.place} {op.type} changes {kept[0]!r} in the forward pass, by what "
+                "it sees of a micro-batch: the values would not be those of one process; leave it "
+                "out of the program that trains (batch_norm: use layer_norm or group_norm), or "
+                "train without the pipeline"
+            )
+
+
+def is_kept(block: Block, name: str) -> bool:
+    """Tell whether a value outlives steps."""
+    var = block.find_var(name)
+    return var is not None and var.persistable
+
+
+# -- the forward pass ----------------------------------------------------------------------------
+def stages_by_cuts(forward: Sequence[Operator], cuts: Sequence[Sequence[str]]) -> dict[int, int]:
+    """Return the stage of each operator (its id): stage k is what ``cuts[k]`` needs more."""
+    found: dict[int, int] = {}
+    for stage, names in enumerate(cuts):
+        needed = set(names)
+        computed = {name for op in forward for name in op.output_arg_names}
+        if unknown := sorted(needed - computed):
+            raise PlanError(
+                f"pipeline: cut_list names {unknown[0]!r}, which the forward pass does not compute"
+            )
+        for op in reversed(forward):
+            if id(op) not in found and needed.intersection(op.output_arg_names):
+                found[id(op)] = stage
+                needed.update(op.input_arg_names)
+    return {id(op): found.get(id(op), len(cuts)) for op in forward}
+
+
+def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, dict[int, int]]:
+    """Return how many devices `device_guard` named, and the stage of each operator (its id).
+
+    Operators of no device belong to the last stage that they read of.
+    """
+    devices: list[str] = []
+    found: dict[int, int] = {}
+    made: dict[str, int] = {}
+    for op in forward:
+        device = op.attrs.get(DEVICE_ATTR, "")
+        if device and device not in devices:
+            devices.append(device)
+        least = max((made.get(name, 0) for name in op.input_arg_names), default=0)
+        stage = devices.index(device) if device else least
+        if stage < least:
+            raise PlanError(
+                f"pipeline: {op.place} {op} is on {device!r}, stage {stage}, but reads what stage "
+                f"{least} computes: values of the forward pass go from a stage to later ones only"
+            )
+        found[id(op)] = stage
+        made.update(dict.fromkeys(op.output_arg_names, stage))
+    if len(devices) < 2:
+        raise PlanError(
+            f"pipeline: expected operators of 2 devices or more, got {devices}: give "
+            "PipelineOptimizer a cut_list, or build stages within fluid.device_guard('gpu:0'), "
+            "fluid.device_guard('gpu:1'), ..."
+        )
+    return len(devices), found
