@@ -3,10 +3,11 @@
     python benchmarks/strategies.py [gradient_merge ...]
 
 Both programs train in one job, several rounds in turn, so that other work on the machine slows
-both; with servers, which serve one program, in three pairs of jobs in turn. Told are the medians
-over rounds, or pairs, of the ratios of time, and of memory for temporaries. Ratios below 1 are
-gains. The network is an MLP of 4 layers of 512, 16 rows on each rank; for recompute of
-16 layers, 256 rows.
+both; with servers, which serve one program, and in a pipeline, in three pairs of jobs in turn. Told
+are the medians over rounds, or pairs, of the ratios of time, of memory for temporaries, and of the
+bytes that rank 0 keeps (parameters and optimizer state). Ratios below 1 are gains. The network is
+an MLP of 4 layers of 512, 16 rows on each rank; for recompute and the pipeline of 16 layers, 256
+rows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from hpcdist import layers
 from hpcdist.fleet import DistributedStrategy, Fleet
 
 WIDTH, DEPTH, ROWS, STEPS, ROUNDS = 512, 4, 16, 8, 7
+KEYS = ("time", "memory", "kept")
 ALONE = [sys.executable]
 RANKS = ["mpirun", "-n", "2", sys.executable, "-m", "hpcdist", "--quiet"]
 SERVER = ["mpirun", "-n", "3", sys.executable, "-m", "hpcdist", "--quiet", "--pservers", "1"]
@@ -46,6 +48,7 @@ class Strategy:
     plain: Callable[[Any, list[Any]], Any] = lambda loss, _: momentum().minimize(loss)
     depth: int = DEPTH
     rows: int = ROWS
+    apart: bool = False  # a job trains one program only
 
 
 def momentum() -> Any:
@@ -87,6 +90,12 @@ def by_fleet(loss: Any, optimizer: Any, **strategy: Any) -> None:
     fleet.distributed_optimizer(optimizer, given).minimize(loss)
 
 
+def in_stages(loss: Any, outputs: list[Any]) -> None:
+    cuts = [[outputs[len(outputs) // 2 - 1]], [loss]]
+    optimizer = fluid.optimizer.PipelineOptimizer(momentum(), cuts, num_microbatches=8)
+    optimizer.minimize(loss)
+
+
 STRATEGIES = {
     "amp": Strategy("mixed precision", mixed, {"alone": ALONE, "2 trainers": RANKS}),
     "dgc": Strategy(
@@ -99,6 +108,9 @@ STRATEGIES = {
         "gradients of 4 steps merged",
         merged,
         {"alone": ALONE, "2 trainers": RANKS, "2 trainers, 1 server": SERVER},
+    ),
+    "pipeline": Strategy(
+        "2 stages, 8 micro-batches", in_stages, {"2 ranks": RANKS}, depth=16, rows=256, apart=True
     ),
     "recompute": Strategy(
         "16 layers, 3 checkpoints",
@@ -135,24 +147,24 @@ def main() -> None:
         if os.environ.get("PADDLE_TRAINER_ID", "0") == "0":
             print(json.dumps(told), flush=True)
         return
-    print("| | | time of a step | temporaries |")
-    print("|---|---|---|---|")
+    print("| | | time of a step | temporaries | kept |")
+    print("|---|---|---|---|---|")
     for name in options.names or STRATEGIES:
         for where, launch in STRATEGIES[name].launches.items():
             told = run_children(launch, name)
-            ratios = f"{told['time']:.2f} | {told['memory']:.2f}"
+            ratios = " | ".join(f"{told[key]:.2f}" for key in KEYS)
             print(f"| {STRATEGIES[name].title} | {where} | {ratios} |", flush=True)
 
 
 def run_children(launch: list[str], name: str) -> dict[str, float]:
-    """Run both in one job, or in jobs in turn where servers train one program; return ratios."""
-    if "--pservers" not in launch:
+    """Run both in one job, or in jobs in turn where these train one program; return ratios."""
+    if "--pservers" not in launch and not STRATEGIES[name].apart:
         (told,) = run_child(launch, name)
         return told
     jobs = [[run_child(launch, name, "--only", str(k)) for k in (0, 1)] for _ in range(3)]
     return {
         key: statistics.median(after[key] / before[key] for (before,), (after,) in jobs)
-        for key in ("time", "memory")
+        for key in KEYS
     }
 
 
@@ -207,10 +219,18 @@ def measure(strategy: Strategy, ways: list[Any]) -> dict[str, float]:
         seconds(*contender)
     rounds = [[seconds(*c) for c in contenders] for _ in range(ROUNDS)]
     pools = [max(e.compiled.pool_bytes for e in c[0].forms()) for c in contenders]
+    kept = [kept_bytes(program, scope) for _, program, _, scope in contenders]
     if len(ways) == 1:
-        return {"time": statistics.median(took for (took,) in rounds), "memory": pools[0]}
+        took = statistics.median(took for (took,) in rounds)
+        return {"time": took, "memory": pools[0], "kept": kept[0]}
     times = statistics.median(after / before for before, after in rounds)
-    return {"time": times, "memory": pools[1] / max(pools[0], 1)}
+    return {"time": times, "memory": pools[1] / max(pools[0], 1), "kept": kept[1] / kept[0]}
+
+
+def kept_bytes(program: Any, scope: Any) -> int:
+    """Return the bytes of all variables of a Program that outlive a step and are here."""
+    found = [scope.find_var(v.name) for v in program.list_vars() if v.persistable]
+    return sum(v.value.nbytes for v in found if v is not None and v.value is not None)
 
 
 if __name__ == "__main__":
