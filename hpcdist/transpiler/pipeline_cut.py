@@ -11,6 +11,7 @@ from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.roles import DEVICE_ATTR, MERGED_STEPS, Role
 from hpcdist.graph.variable import Parameter
+from hpcdist.ops.mixed_precision import ROUNDINGS
 from hpcdist.recompute import AGAIN
 
 
@@ -40,7 +41,7 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
             raise PlanError(f"pipeline: {op.place} {op} was transpiled: do one of both")
         for marks, what in (
             (MERGED_STEPS in op.attrs, "gradient merge: more micro-batches do the same"),
-            (op.type == "check_finite_and_unscale", "mixed precision"),
+            (op.type == "check_finite_and_unscale" or op.type in ROUNDINGS, "mixed precision"),
             (op.type.startswith("dgc"), "deep gradient compression"),
             (any(n.endswith(AGAIN) for n in op.output_arg_names), "recompute"),
         ):

@@ -126,6 +126,12 @@ REFUSED = {
         ["first"],
         "cannot be combined with mixed precision",
     ),
+    "bfloat16": (
+        None,
+        lambda: fluid.contrib.mixed_precision.bf16.decorate_bf16(fluid.optimizer.SGD(0.1)),
+        ["first"],
+        "cannot be combined with mixed precision",
+    ),
 }
 
 

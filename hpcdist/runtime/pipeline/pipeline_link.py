@@ -178,14 +178,19 @@ class PipelineLink(Link):
         return made, fed
 
     def _arrays(self, feed: Feed) -> dict[str, np.ndarray]:
-        """Return what is fed as arrays; without what no operator reads."""
+        """Return what is fed as arrays; without sequences that no operator reads."""
         block = self._main.global_block()
-        feed = {name: value for name, value in feed.items() if name in self._used}
-        for name, value in feed.items():
-            if isinstance(value, LoDTensor) and value.sequences is not None:
-                raise FeedError(
-                    f"feed {name!r} has sequences, which a pipeline cannot divide: pad them"
-                )
+        ragged = {
+            name
+            for name, value in feed.items()
+            if isinstance(value, LoDTensor) and value.sequences is not None
+        }
+        if found := sorted(ragged & self._used):
+            raise FeedError(
+                f"feed {found[0]!r} has sequences, which a pipeline cannot divide: pad them"
+            )
+        feed = {name: value for name, value in feed.items() if name not in ragged}
+        for name in feed:
             var = block.vars[name]
             if not var.is_data and not var.persistable:
                 raise FeedError(
