@@ -87,9 +87,14 @@ def torch_for(type: str) -> Any:
 
 @functools.cache
 def _set_rounding(torch) -> None:
-    """Have float32 computed in float32, unless TF32 is wished."""
-    torch.backends.cudnn.allow_tf32 = settings.TF32.read()
-    torch.backends.cuda.matmul.allow_tf32 = settings.TF32.read()
+    """Have float32 computed in float32, unless TF32 is wished, and products of 16 bits added so.
+
+    By itself torch lets cuBLAS add parts of such products in 16 bits.
+    """
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = settings.TF32.read()
+    matmul.allow_fp16_reduced_precision_reduction = False
+    matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def define_by_torch(

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 import hpcdist as fluid  # noqa: E402
 from hpcdist.errors import FeedError, GraphError, HpcdistError  # noqa: E402
 from hpcdist.executor.segments import TYPE  # noqa: E402
+from hpcdist.ops import by_torch  # noqa: E402
 from tests.random_programs import build  # noqa: E402
 
 KERNELS = ("own", "fused")
@@ -101,6 +102,25 @@ def test_images_and_their_moving_averages(monkeypatch, optimizer):
     also = ["batch_norm_0.w_1", "batch_norm_1.w_2", "conv2d_0.w_0"]
     runs = [trained(monkeypatch, k, images, optimizer, also)[0] for k in KERNELS]
     assert_alike(runs[0], runs[1], 10 * IN_HALF.get(optimizer, 2e-5))
+
+
+@pytest.mark.parametrize("wished", [False, True])
+def test_a_gpu_adds_products_in_float32_and_rounds_to_tf32_only_if_that_is_wished(
+    monkeypatch, wished
+):
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    places = [(matmul, f"allow_{half}_reduced_precision_reduction") for half in ("fp16", "bf16")]
+    places += [(matmul, "allow_tf32"), (cudnn, "allow_tf32")]
+    before = [getattr(*place) for place in places]
+    monkeypatch.setenv("HPCDIST_TF32", str(int(wished)))
+    try:
+        for place, value in zip(places, (True, True, not wished, not wished)):
+            setattr(*place, value)
+        by_torch._set_rounding.__wrapped__(torch)
+        assert [getattr(*place) for place in places] == [False, False, wished, wished]
+    finally:
+        for place, value in zip(places, before):
+            setattr(*place, value)
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
