@@ -306,10 +306,17 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
             f"--warning {asked.warning} can come {asked.warning + EARLIER_S} s before the end: a "
             f"job of --time {asked.time} would be stopped as soon as it starts"
         )
+    name = asked.job_name or Path(asked.script).stem
+    lines = {"job-name": name, "partition": asked.partition, "account": asked.account}
+    for option, value in (lines | {"env": asked.env}).items():
+        if not value.isprintable():
+            parser.error(f"--{option}: expected text of one line, got {value!r}")
+    if found := re.search(r'[$`"\\}]', asked.env):
+        parser.error(f"--env {asked.env!r}: a shell would not take {found[0]} as it is: rename it")
     if asked.env and not os.access(asked.env, os.R_OK):
         parser.error(f"cannot read --env {asked.env!r} in {os.getcwd()}")
     wanted = Wanted(
-        name=asked.job_name or Path(asked.script).stem,
+        name=name,
         nodes=asked.nodes,
         ranks_per_node=asked.ranks_per_node,
         cpus_per_rank=asked.cpus_per_rank,
