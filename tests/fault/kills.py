@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
-import sys
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import numpy as np
-import pytest
 
 from hpcdist.launch.abort import ALONE_S
+from tests.fault.campaign import campaign
 from tests.jobs import Ended, Job, can_be_tolerant, kills_survivors
 
 STEPS = 300
@@ -391,39 +385,6 @@ def check_counts(kill: Kill, acked: list[int], counted: list[float]) -> None:
                 break
         else:
             raise AssertionError(f"trainer {k}: {got} updates, {acked} acknowledged, {kill}")
-
-
-class Drawn(Protocol):
-    """A job of a campaign."""
-
-    deaths: tuple[Death, ...]
-
-
-Some = TypeVar("Some", bound=Drawn)
-
-
-def campaign(draw: Callable[[int], Some], run: Callable[[Some, Path], str]) -> None:
-    """Run as many jobs as the first argument says, from the seed in the second on.
-
-    Exits with 1 if any went wrong.
-    """
-    count, first = int(sys.argv[1]), int((sys.argv[2:] or ["0"])[0])
-    wrong: Counter[str] = Counter()
-    deaths = 0
-    for seed in range(first, first + count):
-        kill, directory = draw(seed), Path(tempfile.mkdtemp(prefix=f"kill-{seed}-"))
-        begin = time.monotonic()
-        try:
-            words = f"ok, told by {run(kill, directory)}"
-            shutil.rmtree(directory)
-        except (Exception, pytest.fail.Exception) as error:
-            kind = "hang" if "has not ended within" in str(error) else str(error).split(":")[0]
-            wrong[kind] += 1
-            words = f"WRONG in {directory}: {type(error).__name__}: {error}"
-        deaths += len(kill.deaths)
-        print(f"{seed} ({time.monotonic() - begin:.1f} s) {kill}: {words}", flush=True)
-    print(f"{count - wrong.total()} of {count} as promised, {deaths} deaths; wrong: {dict(wrong)}")
-    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

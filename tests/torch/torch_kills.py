@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.fault.kills import DIES, LATE, Death, campaign, survived, told_by_mpirun
+from tests.fault.campaign import campaign
+from tests.fault.kills import DIES, LATE, Death, survived, told_by_mpirun
 from tests.jobs import Job
 
 STEPS = 12
