@@ -165,7 +165,8 @@ unary("tanh_shrink", _tanh_shrink, "X", _tanh_shrink_grad)
 
 
 # -- prelu: a slope for all elements, for each channel, or for each element of a sample ------------
-def _slopes(x, alpha, mode: str) -> Any:
+def slopes_of(x, alpha, mode: str) -> Any:
+    """View the slopes of prelu as they belong to the elements of x."""
     if mode == "all":
         return alpha.reshape((1,) * x.ndim)
     if mode == "channel":
@@ -185,11 +186,11 @@ def _prelu_infer(x: Meta, alpha: Meta, mode: str) -> Meta:
 
 
 def _prelu(xp, x, alpha, out, mode: str) -> None:
-    out[...] = xp.where(x > 0, x, x * _slopes(x, alpha, mode))
+    out[...] = xp.where(x > 0, x, x * slopes_of(x, alpha, mode))
 
 
 def _prelu_grad(xp, x, alpha, dout, dx, dalpha, mode: str) -> None:
-    slopes = _slopes(x, alpha, mode)
+    slopes = slopes_of(x, alpha, mode)
     if dx is not None:
         dx[...] = xp.where(x > 0, dout, dout * slopes)
     if dalpha is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hpcdist.ops.activation_curves import slopes_of
 from hpcdist.ops.torch_forms import by_autograd, expressions, form
 
 
@@ -196,17 +197,9 @@ expressions(
 
 
 # -- prelu, maxout ---------------------------------------------------------------------------------
-def _slopes(x, alpha, mode):
-    if mode == "all":
-        return alpha.reshape((1,) * x.ndim)
-    if mode == "channel":
-        return alpha.reshape((1, -1) + (1,) * (x.ndim - 2))
-    return alpha.reshape((1, *x.shape[1:]))
-
-
 @form("prelu")
 def prelu(torch, x, alpha, mode):
-    return torch.where(x > 0, x, x * _slopes(x, alpha, mode))
+    return torch.where(x > 0, x, x * slopes_of(x, alpha, mode))
 
 
 @form("maxout")
