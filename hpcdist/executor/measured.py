@@ -69,8 +69,7 @@ class MeasuredKernels:
             others = {Kernels.FUSED, Kernels.COMPILED} - {trial.chosen}
             self._forget(program, *others)
             return trial.chosen
-        trial.steps += 1
-        return Kernels.FUSED if trial.steps <= STEPS else Kernels.COMPILED
+        return Kernels.FUSED if trial.steps < STEPS else Kernels.COMPILED
 
     def compiled(
         self, program: Program, kernels: Kernels, make: Callable[[Kernels], Compiled]
@@ -90,6 +89,7 @@ class MeasuredKernels:
         if trial is None or trial.chosen is not None:
             step()
             return
+        trial.steps += 1  # here: a step whose feed is refused is none
         trial.runs[form] += 1
         begin = self._backend.mark()
         step()

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install .[torch]")
 
 import hpcdist as fluid  # noqa: E402
-from hpcdist.errors import HpcdistError  # noqa: E402
+from hpcdist.errors import FeedError, HpcdistError  # noqa: E402
 from hpcdist.executor.backend import NumpyBackend  # noqa: E402
 from hpcdist.executor.measured import STEPS  # noqa: E402
 from hpcdist.executor.traced import TracedSegment  # noqa: E402
@@ -141,8 +141,12 @@ def test_what_is_tried_out_has_no_places_that_nobody_has_written(clock, monkeypa
     exe, scope = fluid.Executor(), fluid.Scope()
     exe.run(startup, scope=scope)
     feed = {"x": np.ones((4, 3), np.float32), "y": np.full((4, 1), 4)}
-    for _ in range(STEPS + 1):
+    for _ in range(STEPS):
+        with pytest.raises(FeedError):  # that is no step
+            exe.run(main, {**feed, "x": np.ones((4, 2), np.float32)}, [], scope=scope)
         exe.run(main, feed, [], scope=scope)
+    assert tried == []
+    exe.run(main, feed, [], scope=scope)
     assert tried == [True]
 
 
