@@ -53,11 +53,19 @@ def losses(training):
 
 
 def mixed():
+    return in_half(fluid.contrib.mixed_precision.decorate)
+
+
+def in_bfloat16():
+    return in_half(fluid.contrib.mixed_precision.decorate_bf16)
+
+
+def in_half(decorate):
     """A perceptron in mixed precision: Lamb takes memory while it computes."""
     x, label = fluid.data("x", [None, 6]), fluid.data("label", [None, 1], "int64")
     score = fluid.layers.fc(fluid.layers.fc(x, 8, act="relu"), 3)
     loss = fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(score, label))
-    fluid.contrib.mixed_precision.decorate(fluid.optimizer.Lamb(0.01)).minimize(loss)
+    decorate(fluid.optimizer.Lamb(0.01)).minimize(loss)
     return loss, lambda rng: {
         "x": rng.standard_normal((4, 6), np.float32),
         "label": rng.integers(0, 3, (4, 1)),
@@ -79,7 +87,12 @@ def residual():
 
 
 # Kernels by themselves, and replays, of a step: a limit is what one takes today.
-LIMITS = {mlp: (0, 1), mixed: (0, 1), residual: (0, 1), wide_and_deep: (52, 2), word2vec: (33, 7)}
+LIMITS = {
+    **dict.fromkeys((mlp, mixed, in_bfloat16, residual), (0, 1)),
+    wide_and_deep: (52, 2),
+    word2vec: (33, 7),
+}
+NEAR = {mixed: 5e-3, in_bfloat16: 4e-2}
 
 
 @pytest.mark.parametrize(
@@ -88,8 +101,8 @@ LIMITS = {mlp: (0, 1), mixed: (0, 1), residual: (0, 1), wide_and_deep: (52, 2), 
 def test_replayed_steps_give_what_single_operators_give(build, monkeypatch):
     got = losses(Training(build, fluid.CUDAPlace(0)))
     monkeypatch.setenv("HPCDIST_KERNELS", "own")
-    near = 5e-3 if build is mixed else 1e-5
-    np.testing.assert_allclose(got, losses(Training(build, fluid.CPUPlace())), rtol=near)
+    wanted = losses(Training(build, fluid.CPUPlace()))
+    np.testing.assert_allclose(got, wanted, rtol=NEAR.get(build, 1e-5))
 
 
 @pytest.mark.parametrize("build", LIMITS, ids=lambda build: build.__name__)
