@@ -9,6 +9,7 @@ from hpcdist.errors import PlanError
 from hpcdist.graph.block import Block
 from hpcdist.graph.dtypes import VarType
 from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import lookup
 from hpcdist.graph.roles import DEVICE_ATTR, MERGED_STEPS, Role
 from hpcdist.graph.variable import Parameter
 from hpcdist.ops.mixed_precision import ROUNDINGS
@@ -53,6 +54,11 @@ def refuse_uncuttable(block: Block, phases: Sequence[Phase], several_parts: bool
             raise PlanError(
                 f"pipeline: {op.place} {op} is a loop or a branch, which micro-batches would take "
                 "differently: leave it out, or train without the pipeline"
+            )
+        if lookup(op.type).values is not None:
+            raise PlanError(
+                f"pipeline: {op.place} {op} gives a shape that only the step knows; stages must "
+                "know before it what they receive: leave it out, or train without the pipeline"
             )
         for name in (*op.input_arg_names, *op.output_arg_names):
             value = block.find_var(name)
