@@ -16,9 +16,12 @@ import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.clip import ClipByGlobalNorm, ClipByNorm, ClipByValue
 from hpcdist.errors import GraphError, HpcdistError
+from hpcdist.executor.executor import Executor
 from hpcdist.graph import Program, Variable
 from hpcdist.lod_tensor import create_lod_tensor
 from tests.random_steps import CLASSES, STEPS, WORDS, Builder, Value, fc, total
+
+NEAR = 1e-5
 
 
 @dataclass
@@ -143,3 +146,22 @@ def build(seed: int, ragged: bool = True) -> RandomProgram:
         )
     ops = [op.type for op in main.global_block().ops]
     return RandomProgram(main, startup, test, [loss, *fetched], dense, feeds, not wild, ops)
+
+
+def train(program: RandomProgram) -> list[list[np.ndarray]]:
+    """The plain script: return what was fetched in every step, and from the test program after."""
+    exe = Executor()
+    exe.run(program.startup)
+    runs = [(program.main, feed, program.fetch) for feed in program.feeds]
+    runs.append((program.test, program.feeds[0], [*program.fetch, *program.parameters]))
+    return [
+        [np.asarray(v) for v in exe.run(main, feed=feed, fetch_list=fetch)]
+        for main, feed, fetch in runs
+    ]
+
+
+def assert_near(got: Any, wanted: Any, where: str) -> None:
+    """Compare two arrays to the rounding of sums; ``where`` is told if they differ."""
+    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), where
+    scale = max(1.0, float(np.abs(wanted).max(initial=0)))
+    np.testing.assert_allclose(got, wanted, rtol=NEAR, atol=NEAR * scale, err_msg=where)

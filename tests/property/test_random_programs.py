@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from hpcdist.errors import FeedError, GraphError, PlanError
-from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope, scope_guard
-from tests.random_programs import RandomProgram, build
+from tests.random_programs import assert_near, build, train
 from tests.thread_jobs import ranks_as_threads
 
-NEAR = 1e-5
 SHAPES = [(2, 0), (3, 0), (2, 1), (3, 2)]  # trainers, servers
 GROUP = 10  # programs in one test
 
@@ -26,18 +24,6 @@ GROUP = 10  # programs in one test
 def _seeds() -> range:
     first, colon, last = os.environ.get("HPCDIST_TEST_PROGRAMS", "20").rpartition(":")
     return range(int(first) if colon else 0, int(last))
-
-
-def train(program: RandomProgram) -> list[list[np.ndarray]]:
-    """The plain script: return what was fetched in every step, and from the test program after."""
-    exe = Executor()
-    exe.run(program.startup)
-    runs = [(program.main, feed, program.fetch) for feed in program.feeds]
-    runs.append((program.test, program.feeds[0], [*program.fetch, *program.parameters]))
-    return [
-        [np.asarray(v) for v in exe.run(main, feed=feed, fetch_list=fetch)]
-        for main, feed, fetch in runs
-    ]
 
 
 def check(seed: int) -> str:
@@ -68,15 +54,9 @@ def check(seed: int) -> str:
                     names = [v.name for v in programs[0].fetch + programs[0].parameters]
                     names = names[: len(wanted)]
                     for name, one, other in zip(names, got, wanted, strict=True):
-                        _assert_near(one, other, f"{where}: {name} in step {step}")
+                        assert_near(one, other, f"{where}: {name} in step {step}")
     assert len(outcomes) == 1, f"seed {seed}: refused in some jobs, not in others"
     return outcomes.pop()
-
-
-def _assert_near(got: Any, wanted: Any, where: str) -> None:
-    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), where
-    scale = max(1.0, float(np.abs(wanted).max(initial=0)))
-    np.testing.assert_allclose(got, wanted, rtol=NEAR, atol=NEAR * scale, err_msg=where)
 
 
 @pytest.fixture(autouse=True)
