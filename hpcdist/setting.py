@@ -31,7 +31,7 @@ class ValueKind(Generic[T_co]):
         except ValueError:
             value = None
         if value is None:
-            raise ValueError(f"expected {self.expected}, got {text!r}")
+            raise ValueError(f"expected {self.expected}, got {text!r:.80}")
         return value
 
     def text(self, value: Any) -> str:

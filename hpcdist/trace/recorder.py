@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdist import settings
+from hpcdist.errors import SettingError
 from hpcdist.trace.events import EVENT, RECORD, Count, EventKind
 from hpcdist.trace.programs import MOST_PROGRAMS, ProgramFacts
 
@@ -71,9 +72,19 @@ class Recorder:
         self._started = nbytes > 0
 
     def start(self) -> None:
-        """Begin as HPCDIST_RECORD_MIB says, unless it has begun already."""
-        if not self._started:
-            self.begin(settings.RECORD_MIB.read() * MIB)
+        """Begin as HPCDIST_RECORD_MIB says, unless it has begun already.
+
+        SettingError if there is not so much memory.
+        """
+        if self._started:
+            return
+        mib = settings.RECORD_MIB.read()
+        try:
+            self.begin(mib * MIB)
+        except (MemoryError, ValueError):  # or more than an array may have
+            raise SettingError(
+                f"{settings.RECORD_MIB.name}: there is no memory of {mib} MiB: give a smaller one"
+            ) from None
 
     def begin(self, nbytes: int, *, always: bool = False) -> None:
         """Begin anew with a ring of so many bytes; 0: note nothing.

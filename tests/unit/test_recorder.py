@@ -15,7 +15,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.comm import progress
 from hpcdist.comm.progress import CROWDED, waiter
-from hpcdist.errors import CommError, TraceError
+from hpcdist.errors import CommError, SettingError, TraceError
 from hpcdist.launch.recording import RankRecorder
 from hpcdist.ps.batch import LookupBatch, TableSpec
 from hpcdist.ps.messages import Hello
@@ -163,6 +163,12 @@ def test_setting_the_memory_to_0_turns_it_off(monkeypatch):
     assert module.recorder.on
     assert module.recorder._ring.nbytes <= 2**20
     module.recorder.begin(0)
+
+
+def test_more_memory_than_there_is_is_refused_by_the_settings_name(monkeypatch):
+    monkeypatch.setenv("HPCDIST_RECORD_MIB", "9" * 20)
+    with pytest.raises(SettingError, match="HPCDIST_RECORD_MIB: there is no memory of 999"):
+        Recorder().start()
 
 
 def test_a_wait_is_noted_with_its_cause_unless_there_was_nothing_to_wait_for(recorder):

@@ -48,6 +48,9 @@ def test_what_is_in_the_environment_counts(monkeypatch):
     monkeypatch.setenv(GROUPS, "many")
     with pytest.raises(ValueError, match=f"{GROUPS}: expected an integer >= 1, got 'many'"):
         get_flags(GROUPS)
+    monkeypatch.setenv(GROUPS, "9" * 5000 + "x")
+    with pytest.raises(ValueError, match=r"got '9{79}$"):
+        get_flags(GROUPS)
 
 
 @pytest.mark.parametrize(
