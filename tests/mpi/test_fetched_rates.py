@@ -260,3 +260,24 @@ def test_the_scope_has_rates_that_servers_compute(name, by_hand):
     with alone():
         wanted = script()
     np.testing.assert_allclose(values(run_job(1, 1, script))[0], wanted, rtol=1e-6)
+
+
+def test_the_scope_has_the_rows_of_a_sparse_table():
+    def script(role: Any = None) -> list[Any]:
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 3
+        with fluid.unique_name.guard(), fluid.program_guard(main, startup):
+            loss = embedded()[0]
+            fluid.optimizer.SGD(0.1).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(startup)
+        found = []
+        for step in range(3):
+            feed = {n: v for n, v in batch(step, 6).items() if main.global_block().has_var(n)}
+            exe.run(main, feed=feed)
+            found.append(np.array(fluid.global_scope().find_var("table").get_tensor()))
+        return found
+
+    with alone():
+        wanted = script()
+    np.testing.assert_allclose(values(run_job(1, 1, script))[0], wanted, rtol=1e-5)

@@ -14,7 +14,7 @@ from hpcdist.executor.merging import merge_counter
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
 from hpcdist.ps.client import PsClient
-from hpcdist.transpiler.plan import Plan
+from hpcdist.transpiler.plan import Plan, Route
 from hpcdist.transpiler.scheduled import ScheduledValue
 
 
@@ -104,6 +104,23 @@ def lay_in_first_values(plan: Plan, scope: Scope) -> None:
             variable.refuse_reading(
                 f"{name!r} is not computed before the first step, and then on the servers"
             )
+
+
+def lay_in_tables(plan: Plan, scope: Scope, client: Callable[[], PsClient]) -> None:
+    """Let whoever reads a sparse table of ``scope`` get its rows from the servers.
+
+    They have those of this step until this trainer sends again: in lockstep only.
+    """
+
+    def read(route: Route) -> np.ndarray:
+        pieces = [np.empty(piece.shape, route.dtype) for piece in route.slices]
+        for piece, endpoint, rows in zip(route.slices, route.endpoints, pieces):
+            client().read(endpoint, {piece.name: rows})
+        return np.concatenate(pieces)
+
+    for route in plan.routes if plan.mode.lockstep else ():
+        if route.remote:
+            scope.var_or_new(route.parameter).elsewhere = functools.partial(read, route)
 
 
 def _why_not(program: Program, plan: Plan) -> str:

@@ -27,7 +27,11 @@ from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
 from hpcdist.runtime.pserver.connection import Connection, StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
-from hpcdist.runtime.pserver.scheduled_fetch import ScheduledFetch, lay_in_first_values
+from hpcdist.runtime.pserver.scheduled_fetch import (
+    ScheduledFetch,
+    lay_in_first_values,
+    lay_in_tables,
+)
 from hpcdist.runtime.pserver.startup import bind_startup
 from hpcdist.runtime.pserver.synchronous import Synchronous
 from hpcdist.runtime.pserver.transpiled_for import PlainScript, trainer_programs
@@ -107,6 +111,7 @@ class TrainerLink(Link):
         if plan.startup:
             calls = bind_startup(ops, plan, self._connection, binding)
             lay_in_first_values(plan, binding.scope)
+            lay_in_tables(plan, binding.scope, self.current_client)
         elif _trains(ops, plan):
             self.scheduled(program_of(ops[0])).lay_in(binding.scope)
             calls = self._protocol_of(plan).bind(ops, binding)
