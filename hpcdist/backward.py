@@ -61,6 +61,8 @@ def append_backward(
     begin = len(block.ops)
     gradient_of = _append(block, {loss.name}, (), stopped, [start], callbacks or ())
     if checkpoints is not None:
+        # Copies of values that are overwritten may stand in front by now.
+        begin += [bool(op.role & Role.BACKWARD) for op in block.ops[begin:]].index(True)
         recompute(block, begin, checkpoints)
 
     chosen = program.all_parameters() if parameter_list is None else parameter_list

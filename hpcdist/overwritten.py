@@ -75,6 +75,8 @@ class Overwritten:
         if not later:
             return name
         kept = f"{name}@BEFORE_{later[0]}"
+        while self._block.has_var(kept):  # of an earlier backward pass, when places were others
+            kept += "_"
         return self._kept.setdefault((later[0], name), kept)
 
     def check(self, op: Operator, reached: Collection[str]) -> None:

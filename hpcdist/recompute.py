@@ -113,7 +113,7 @@ def _can_run_again(block: Block, op: Operator, writers: Counter[str]) -> bool:
             return False
     for name in op.input_arg_names:
         var = block.find_var(name)
-        if var is not None and writers[name] > (0 if var.persistable else 1):
+        if var is not None and writers[name] > (0 if var.persistable or var.is_data else 1):
             return False
     return not ({"seed", "sub_block"} & op.attrs.keys())
 

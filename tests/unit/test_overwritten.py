@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdist import layers
-from hpcdist.backward import gradients
+from hpcdist.backward import append_backward, gradients
 from hpcdist.errors import GraphError
 from hpcdist.executor.executor import Executor
 from hpcdist.executor.scope import Scope
@@ -18,6 +18,7 @@ from hpcdist.graph.program import (
     default_startup_program,
 )
 from hpcdist.graph.variable import Variable
+from hpcdist.initializer import ConstantInitializer
 from hpcdist.layers.control_flow import ConditionalBlock
 
 pytestmark = pytest.mark.usefixtures("programs")
@@ -121,6 +122,32 @@ SLOPES = {
 @pytest.mark.parametrize("build", SLOPES)
 def test_gradients_read_values_as_they_were_before(build):
     assert slopes(build) == SLOPES[build]
+
+
+def test_two_backward_passes_keep_copies_of_their_own():
+    x = layers.data("x", [1], append_batch_size=False)
+    x.stop_gradient = False
+    value = layers.scale(x, 1.0)
+    for _ in range(3):
+        default_main_program().global_block().append_op("square", {"X": [value]}, {"Out": [value]})
+    found = [gradients([target], [x])[0] for target in (value + 0.0, value * value)]
+    got = Executor().run(feed={"x": np.float32([2])}, fetch_list=found, scope=Scope())
+    assert [float(one[0]) for one in got] == [8 * 2**7, 16 * 2**15]
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_data_that_is_overwritten_is_not_read_to_compute_again(checkpoints):
+    x = layers.data("x", [1], append_batch_size=False)
+    weight = layers.create_parameter([1], "float32", default_initializer=ConstantInitializer(2.0))
+    inner = layers.exp(x)
+    first = inner * inner * weight
+    layers.assign(eleven(), x)
+    loss = first * first
+    (pair,) = append_backward(loss, checkpoints=[first, loss] if checkpoints else None)
+    exe, scope = Executor(), Scope()
+    exe.run(default_startup_program(), scope=scope)
+    (slope,) = exe.run(feed={"x": np.float32([0])}, fetch_list=[pair[1]], scope=scope)
+    assert slope == [4.0]
 
 
 def test_what_no_gradient_reads_is_not_copied():
