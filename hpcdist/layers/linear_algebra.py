@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpcdist.errors import GraphTypeError
+from hpcdist.graph.dtypes import is_float
 from hpcdist.graph.variable import Variable
 from hpcdist.layers.helper import LayerHelper
 from hpcdist.layers.math import elementwise_add, elementwise_mul, reduce_sum, scale
@@ -165,6 +167,11 @@ def log_softmax(
     if dtype is not None:
         facts = {"in_dtype": input.dtype, "out_dtype": str(dtype)}
         input = helper.apply("cast", {"X": input}, facts, dtype=dtype)
+    elif not is_float(input.dtype):
+        raise GraphTypeError(
+            f"layers.log_softmax: input must be of floats, got {input.name!r} of {input.dtype}; "
+            "give a dtype"
+        )
     attrs = {"axis": -1 if axis is None else axis}
     probability = helper.apply("softmax", {"X": input}, attrs, dtype=input.dtype)
     return helper.apply("log", {"X": probability}, dtype=input.dtype)

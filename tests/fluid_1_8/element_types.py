@@ -20,7 +20,11 @@ FLOATS, INTS = {"float32", "float64"}, {"int32", "int64"}
 ACTIVATIONS = ops.__activations_noattr__
 NOT_OF_INTS = ["float16", "float32", "float64"]
 NUMBERS = [*NOT_OF_INTS, "int32", "int64"]
-TAKEN_ANYWAY = {"sequence_unpad.length"}  # also whole numbers in floats, as sums of a mask are
+TAKEN_ANYWAY = {
+    "sequence_unpad.length",  # also whole numbers in floats, as sums of a mask are
+    "log_softmax.input",  # Fluid looks at it only without `dtype`: the layer does it
+    "stack.x",  # Fluid looks at arrays only
+}
 MADE = {
     "_elementwise_op": "add sub mul div max min pow mod floordiv",
     "_logical_op": "and or xor not",

@@ -23,6 +23,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "dropout of an array": lambda: layers.dropout(np.ones((3, 4), "float32"), 0.5),
     "mul of int32": lambda: layers.mul(data("int32", 4), data("int32", 4)),
     "matmul of int32": lambda: layers.matmul(data("int32", 4, 4), data("int32", 4, 4)),
+    "log_softmax of int32": lambda: layers.log_softmax(data("int32", 12, 10)),
     "cast of int16": lambda: layers.cast(data("int16", 4), "int32"),
     "reshape of uint8": lambda: layers.reshape(data("uint8", 2, 25), [2, 5, 5]),
     "reshape to a number": lambda: layers.reshape(data("float32", 2, 25), 50),
@@ -68,3 +69,8 @@ def test_a_shape_that_cannot_be_is_refused_as_fluid_does(shape):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_both_floats_are_taken_where_fluid_takes_one(dtype):
     assert layers.clip_by_norm(data(dtype, 4), 1.0).dtype == dtype
+
+
+def test_what_fluid_does_not_look_at_is_taken():
+    assert layers.log_softmax(data("int32", 3), dtype="float32").dtype == "float32"
+    assert layers.stack([data("bool", 3)] * 2).shape == (2, 3)
