@@ -189,9 +189,12 @@ def take_up_state(
     try:
         set_random_state(state["random"])
         here.step = int(state["step"])
-        streams: dict[str, Any] = {}  # stages of a pipeline know their own operators only
+        # Stages of a pipeline know how far their own operators are only: others', which a test
+        # has there, have not drawn.
+        streams: dict[str, Any] = {}
         for known in (*states, state):
-            streams.update(known["streams"])
+            drawn = {n: p for n, p in known["streams"].items() if p or n not in streams}
+            streams.update(drawn)
         executor.states.take_up(streams, here.step)
         counted = {str(what): int(number) for what, number in state.get("counted", {}).items()}
         if reader is not None and state["reader"] is not None:

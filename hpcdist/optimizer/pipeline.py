@@ -14,6 +14,8 @@ from hpcdist.graph.variable import Variable
 from hpcdist.optimizer.base import ParamGrads
 from hpcdist.optimizer.wrapper import AnyOptimizer, OptimizerWrapper
 
+_CUTS = "PipelineOptimizer: cut_list: expected lists of Variables, the last one [loss]"
+
 
 class PipelineOptimizer(OptimizerWrapper):
     """Notes where the Program is cut; a process alone trains as by the optimizer within.
@@ -42,11 +44,8 @@ class PipelineOptimizer(OptimizerWrapper):
         self._cuts: tuple[tuple[str, ...], ...] | None = None
         if cut_list is not None:
             if not isinstance(cut_list, (list, tuple)) or not cut_list:
-                raise GraphError(
-                    f"PipelineOptimizer: cut_list: expected lists of Variables, the last one "
-                    f"[loss], got {cut_list!r}"
-                )
-            self._cuts = tuple(tuple(as_names(entry)) for entry in cut_list)
+                raise GraphError(f"{_CUTS}, got {cut_list!r}")
+            self._cuts = tuple(_names(entry) for entry in cut_list)
         for name, given in (("place_list", place_list), ("concurrency_list", concurrency_list)):
             sections = 2 * len(self._cuts or ()) - 1
             if given is not None and self._cuts is not None and len(given) != sections:
@@ -73,3 +72,11 @@ class PipelineOptimizer(OptimizerWrapper):
             cuts = None if self._cuts is None else self._cuts[:-1]
             program.pipeline = PipelineCut(cuts, self._micro_batches)
         return super()._backward(loss, *how)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    """Return the names in one entry of cut_list: a list of Variables or names, or one of them."""
+    several = entry if isinstance(entry, (list, tuple)) else [entry]
+    if wrong := [value for value in several if not isinstance(value, (Variable, str))]:
+        raise GraphError(f"{_CUTS}, got {wrong[0]!r} in an entry")
+    return tuple(as_names(entry))

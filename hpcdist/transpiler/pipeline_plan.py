@@ -112,6 +112,7 @@ class _Planner:
         self._keep_what_is_read(micro)
         for op in micro:
             self._transfer_inputs(op)
+        self._refuse_idle_stages()
         for op in self._ops(Phase.SCHEDULE):
             self._refuse_read(op, self._computed.keys())
             self._of_op[id(op)] = ALL
@@ -197,6 +198,15 @@ class _Planner:
                     f"{source}: gradients go from a stage to earlier ones only"
                 )
             self._transfer(Transfer(name, source, target, once=False))
+
+    def _refuse_idle_stages(self) -> None:
+        needed = {t.source for t in self._transfers if t.source < t.target}
+        for stage in range(self._stages - 1):
+            if stage not in needed:
+                raise PlanError(
+                    f"pipeline: stage {stage} of {self._stages} computes nothing that later ones "
+                    "read: cut the network where it goes on to the loss"
+                )
 
     def _transfer(self, transfer: Transfer) -> None:
         writers = [op for op in self._block.ops if transfer.name in op.output_arg_names]

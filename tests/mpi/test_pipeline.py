@@ -10,7 +10,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist import layers
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import FeedError
+from hpcdist.errors import CommError, FeedError
 from hpcdist.fleet import DistributedStrategy, Fleet
 from hpcdist.launch import environment
 from tests.support_job import alone, run_job, values
@@ -98,6 +98,8 @@ class Script:
         seen = []
         for step in range(self.begin, self.end):
             feed = {n: v for n, v in batch(step).items() if n in main.global_block().vars}
+            if step > self.begin:
+                exe.run(test, feed=feed, fetch_list=fetched[:1])  # draws nothing
             seen.append(exe.run(main, feed=feed, fetch_list=fetched))
         scope = fluid.global_scope()
         kept = [var.name for var in main.list_vars() if var.persistable]
@@ -303,3 +305,29 @@ def test_ranks_that_are_fed_or_fetch_something_else_are_named():
     assert "trainer 1 feeds another 'y' than trainer 0" in first[0]
     assert "rank 1 fetches other values than" in first[1]
     assert "rank 0 fetches other values than" in second[1]
+
+
+def test_ranks_that_do_something_else_are_named(mpi_tmp_path):
+    def script(role: Any) -> Any:
+        main, startup, _, fetched = Script(mlp).build()
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {n: v for n, v in batch(0).items() if n != "ids"}
+        exe.run(main, feed=feed, fetch_list=fetched)
+        errors = []
+        for alone_does in (
+            lambda: fluid.io.save_params(exe, str(mpi_tmp_path / "alone"), main),
+            lambda: exe.run(startup),
+        ):
+            with pytest.raises(CommError) as error:
+                if role.index == 1:
+                    alone_does()
+                exe.run(main, feed=feed, fetch_list=fetched)
+            errors.append(str(error.value))
+        return errors
+
+    first, second = values(run_job(2, 0, script))
+    assert "rank 0 trains, but rank 1 does something else" in first[0]
+    assert "rank 1 asks for the other stages" in second[0]
+    assert "runs of the startup program until step 2: 1 by rank 0, 2 by rank 1" in first[1]
+    assert "runs of the startup program until step 2: 2 by rank 1, 1 by rank 0" in second[1]

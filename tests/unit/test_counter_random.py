@@ -6,6 +6,7 @@ import pytest
 import hpcdist as fluid
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
+from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.ops import counter_random
 from hpcdist.ops.counter_random import (
     BatchPart,
@@ -173,6 +174,14 @@ def test_positions_are_taken_up_by_name():
     assert other.positions() == {"dropout:out": 5}
     other.take_up({"dropout:out": 2}, step=9)
     assert other.of(op, Draws).count == 2
+
+
+def test_a_test_program_does_not_hide_how_far_micro_batches_are():
+    states, micro = OperatorStates(), _Op()
+    micro.output_arg_names = (of_micro_batch("out", 0),)
+    states.of(micro, Draws).count = 5
+    states.of(_Op(), Draws)
+    assert states.positions() == {"dropout:out": 5}
 
 
 def test_positions_of_earlier_versions_go_on_from_the_step():

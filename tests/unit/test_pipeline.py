@@ -176,10 +176,23 @@ def test_a_device_reads_of_earlier_ones_only():
         plan_of(main)
 
 
+def test_a_stage_off_the_path_to_the_loss_is_refused():
+    main = fluid.Program()
+    with fluid.program_guard(main, fluid.Program()):
+        x = fluid.data("x", [None, 3])
+        aside, loss = layers.fc(x, 3), layers.mean(layers.fc(x, 1))
+        made = fluid.optimizer.PipelineOptimizer(fluid.optimizer.SGD(0.1), [[aside], [loss]])
+        made.minimize(loss)
+    with pytest.raises(PlanError, match="stage 0 of 2 computes nothing that later ones read"):
+        plan_of(main)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"cut_list": []}, "cut_list: expected lists"),
+        ({"cut_list": [3, ["b"]]}, "cut_list: expected lists of Variables.*, got 3 in an entry"),
+        ({"cut_list": [[["a"]], ["b"]]}, "cut_list: expected lists of Variables.*, got .'a'. in"),
         ({"cut_list": [["a"], ["b"]], "place_list": [1, 2]}, "place_list: expected 3 entries"),
         ({"queue_size": 0}, "queue_size"),
         ({"num_microbatches": 0}, "num_microbatches"),

@@ -15,7 +15,7 @@ from hpcdist.errors import CommError, FeedError, PlanError
 from hpcdist.executor.analysis import reads
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.control import Binding, Feed, Fetched
-from hpcdist.executor.fed import as_host
+from hpcdist.executor.fed import as_host, fed_metas
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
@@ -26,11 +26,11 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import SAME
 from hpcdist.lod_tensor import LoDTensor
 from hpcdist.ops.pipeline import PIPELINE_OPS
-from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
 from hpcdist.runtime.batches.scatter_batch import batched_names, samples_of
 from hpcdist.runtime.collective.collective_link import CollectiveLink
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.job.set_values import SetValues
+from hpcdist.runtime.pipeline.meeting import Meeting
 from hpcdist.runtime.pipeline.parts import Part, Parts, joined, packed
 from hpcdist.runtime.pipeline.transfers import Transfers
 from hpcdist.transpiler.cluster import PLAIN
@@ -68,8 +68,8 @@ class PipelineLink(Link):
         self._main = main
         self._used = {name for op in main.global_block().ops for name in reads(op)}
         size, rank = trainers.size, trainers.rank
-        self._check = BatchCheck(rank, (), ahead=1)
-        self._agree(exact_text(main) + str(main.pipeline), "the other ranks' programs")
+        self._meeting = Meeting(trainers, deadline_s)
+        self._meeting.agree(exact_text(main) + str(main.pipeline), "the other ranks' programs")
         stages = make_pipeline_plan(main, main.pipeline, several_parts=False).stages
         replicas = size // stages
         if size % stages:
@@ -106,17 +106,6 @@ class PipelineLink(Link):
         self._layouts: WeakKeyDictionary[Scope, int] = WeakKeyDictionary()  # of the last step
         self._completed: set[tuple[int, str]] = set()  # by scope: held here until the next step
 
-    def _agree(self, text: str, what: str) -> None:
-        """Refuse to go on if ranks have built different Programs. Collective."""
-        digest = hashlib.sha256(text.encode()).digest()
-        told = self._trainers.allgather_bytes(digest, self._deadline_s, what)
-        different = [rank for rank, other in enumerate(told) if other != digest]
-        if different:
-            raise CommError(
-                f"rank {self._trainers.rank}: the program built here differs from that of ranks "
-                f"{different}: all ranks must build the same network, with equal settings"
-            )
-
     # -- which Program -----------------------------------------------------------------------
     def substitute(self, program: Program) -> Program:
         if program.trains or program.main is not None:
@@ -134,6 +123,7 @@ class PipelineLink(Link):
         """Return what this rank runs now, and its part of what is fed. Collective."""
         if program is not self._main:
             if program.main is not None:
+                self._meeting.startups += 1
                 return self.startup, feed
             used = {n for block in program.blocks for op in block.ops for n in reads(op)}
             self.complete([*used, *fetches], scope)
@@ -142,16 +132,20 @@ class PipelineLink(Link):
             self._check_fetched(name, feed)
         if by_hand.some:
             told, _ = by_hand.take(scope)
-            self._check.note_set({v.name: on_host(v.value) for v in told if v.value is not None})
+            self._meeting.check.note_set(
+                {v.name: on_host(v.value) for v in told if v.value is not None}
+            )
         self._forget(scope)
         arrays = self._arrays(feed)
-        self._meet(arrays, fetches)
+        rows = samples_of(arrays, self._parts.rows.batched)
+        self._meeting.begin_step(arrays, rows, fetches)
         parts = self._parts.cut(arrays)
         mine = parts[self._replica * self._micro_batches :][: self._micro_batches]
         key = tuple(
             (name, value.shape, value.dtype) for part in parts for name, value in part.feed.items()
         )
         if key not in self._programs:
+            fed_metas(self._main, arrays, {})  # what is wrong is said of the whole batch
             known: dict[Any, dict[str, Meta]] = {}
             metas = []
             for part in parts:
@@ -198,21 +192,6 @@ class PipelineLink(Link):
                     f"and the program computes {name!r}"
                 )
         return {name: as_host(name, value, self._main) for name, value in feed.items()}
-
-    def _meet(self, arrays: Mapping[str, np.ndarray], fetches: Sequence[str]) -> None:
-        """Compare what is fed, and asked for, with all other ranks. Collective."""
-        self._check.begin(arrays, samples_of(arrays, self._parts.rows.batched))
-        asked = hashlib.sha256("\n".join(fetches).encode()).digest()[:8]
-        what = f"the other ranks' batch of step {here.step + 1}"
-        told = self._trainers.allgather_bytes(self._check.record() + asked, self._deadline_s, what)
-        for rank, data in enumerate(told):
-            self._check.compare(rank, data[:RECORD_BYTES])
-            if data[RECORD_BYTES:] != asked:
-                raise FeedError(
-                    f"step {here.step + 1}: rank {rank} fetches other values than "
-                    f"{', '.join(fetches) or 'none'}, as rank {self._trainers.rank} does: all "
-                    "ranks of a pipeline must fetch the same; only printing may be left to one"
-                )
 
     # -- what is fetched ---------------------------------------------------------------------
     def _check_fetched(self, name: str, feed: Feed) -> None:
@@ -307,16 +286,14 @@ class PipelineLink(Link):
         arrays = {n: on_host(_value(scope, n)) for n in own}
         body = b"".join(np.ascontiguousarray(arrays[n]).tobytes() for n in own)
         what = f"the other stages' {', '.join(wanted[:3])}"
-        digest = hashlib.sha256("\n".join(wanted).encode()).digest()
-        told = self._trainers.allgather_bytes(digest + body, self._deadline_s, what)
-        for rank, data in enumerate(told):
-            if data[: len(digest)] != digest:
-                raise CommError(
-                    f"rank {self._trainers.rank} asks the other stages for {what}, but rank "
-                    f"{rank} does something else: all ranks of a pipeline must run the same "
-                    "programs, and save together"
-                )
-        starts = dict.fromkeys(range(self.plan.stages), len(digest))
+        doing = f"asks for {what}"
+        told = self._meeting.exchange("\n".join(["keep", *wanted]), body + b".", what, doing)
+        if b"" in told:
+            raise CommError(
+                f"rank {self._trainers.rank} {doing}, but the script of rank {told.index(b'')} "
+                "has ended: all ranks of a pipeline must run the same programs, and save together"
+            )
+        starts = dict.fromkeys(range(self.plan.stages), 0)
         for name in wanted:
             stage, var = self.plan.keeper[name], block.var(name)
             size = int(np.prod(var.shape, dtype=np.int64))

@@ -1,0 +1,77 @@
+"""What all ranks of a pipeline compare, so that none goes on where others do something else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hpcdist.comm.base import Transport
+from hpcdist.errors import CommError, FeedError
+from hpcdist.executor.position import here
+from hpcdist.runtime.batches.batch_check import RECORD_BYTES, BatchCheck
+
+
+class Meeting:
+    """Compares what the script of this rank does with the scripts of all ranks, ``trainers``."""
+
+    def __init__(self, trainers: Transport, deadline_s: float) -> None:
+        self._trainers = trainers
+        self._deadline_s = deadline_s
+        self.check = BatchCheck(trainers.rank, (), ahead=1)
+        self.startups = 0  # how often the startup program has run
+
+    def agree(self, text: str, what: str) -> None:
+        """Refuse to go on if ranks have built different Programs (CommError). Collective."""
+        digest = hashlib.sha256(text.encode()).digest()
+        told = self._trainers.allgather_bytes(digest, self._deadline_s, what)
+        different = [rank for rank, other in enumerate(told) if other != digest]
+        if different:
+            raise CommError(
+                f"rank {self._trainers.rank}: the program built here differs from that of ranks "
+                f"{different}: all ranks must build the same network, with equal settings"
+            )
+
+    def begin_step(
+        self, arrays: Mapping[str, np.ndarray], rows: int, fetches: Sequence[str]
+    ) -> None:
+        """Compare what is fed, and asked for, with all other ranks. Collective.
+
+        Raises FeedError or CommError where another rank does something else.
+        """
+        self.check.begin(arrays, rows)
+        asked = hashlib.sha256("\n".join(fetches).encode()).digest()[:8]
+        own = asked + self.startups.to_bytes(8, "little")
+        what = f"the other ranks' batch of step {here.step + 1}"
+        told = self.exchange("a step", self.check.record() + own, what, "trains")
+        for rank, data in enumerate(told):
+            self.check.compare(rank, data[:RECORD_BYTES])
+            if data[RECORD_BYTES:][: len(asked)] != asked:
+                raise FeedError(
+                    f"step {here.step + 1}: rank {rank} fetches other values than "
+                    f"{', '.join(fetches) or 'none'}, as rank {self._trainers.rank} does: all "
+                    "ranks of a pipeline must fetch the same; only printing may be left to one"
+                )
+            if data[RECORD_BYTES:] != own:
+                raise CommError(
+                    f"runs of the startup program until step {here.step + 1}: {self.startups} by "
+                    f"rank {self._trainers.rank}, {int.from_bytes(data[-8:], 'little')} by rank "
+                    f"{rank}: all ranks of a pipeline must run the same programs"
+                )
+
+    def exchange(self, purpose: str, body: bytes, what: str, doing: str) -> list[bytes]:
+        """Return what all ranks tell for the same ``purpose``, b"" of one that has ended.
+
+        Collective. ``doing`` and ``what`` are for messages. Raises CommError if a rank tells
+        something for another purpose.
+        """
+        head = hashlib.sha256(purpose.encode()).digest()
+        told = self._trainers.allgather_bytes(head + body, self._deadline_s, what)
+        for rank, data in enumerate(told):
+            if data and data[: len(head)] != head:
+                raise CommError(
+                    f"rank {self._trainers.rank} {doing}, but rank {rank} does something else: all "
+                    "ranks of a pipeline must run the same programs, and save together"
+                )
+        return [data[len(head) :] for data in told]
