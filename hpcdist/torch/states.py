@@ -58,6 +58,8 @@ def taken_apart(name: str, state: object, tensors: dict[str, torch.Tensor]) -> A
                 f"{name}: a {type(state).__name__} is in parts on several ranks: save such models "
                 "with torch.distributed.checkpoint"
             )
+        if name in tensors:  # as of {1: ..., "1": ...}
+            raise CheckpointError(f"{name}: two tensors would have this name; rename a key")
         if state.numel():
             tensors[name] = state.detach()
         return {"tensor": name, "shape": list(state.shape), "dtype": str(state.dtype)[6:]}

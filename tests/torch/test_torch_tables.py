@@ -314,6 +314,8 @@ def test_states_travel():
 def test_a_state_that_cannot_be_kept_is_named():
     with pytest.raises(CheckpointError, match="sampler/seen: a checkpoint keeps.* got a set"):
         states.taken_apart("sampler", {"seen": {1}}, {})
+    with pytest.raises(CheckpointError, match="thing/1: two tensors would have this name"):
+        states.taken_apart("thing", {1: torch.ones(2), "1": torch.ones(2)}, {})
     with pytest.raises(CheckpointError, match="has no state_dict"):
         states.state_of("thing", object())
 
