@@ -265,7 +265,7 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
     trainers = [op for op in block.ops if not op.role & served]
     moved = {name for op in nested(trainers) for name in op.output_arg_names}
     schedule = [op for op in block.ops if op.role in _SCHEDULE_ROLES]
-    to_come = {name for op in nested(schedule) for name in op.output_arg_names}
+    changing = moved.union(*(op.output_arg_names for op in nested(schedule)))
     scheduled: set[str] = set()
     found: dict[str, int] = {}
     kept: set[str] = set()
@@ -277,7 +277,7 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
         if any(written[n] > 1 or persistable(block, n) for n in op.output_arg_names):
             continue
         held = [
-            n in scheduled or (persistable(block, n) and n not in moved | to_come)
+            n in scheduled or (persistable(block, n) and n not in changing)
             for n in op.input_arg_names
         ]
         if all(at or n in found for at, n in zip(held, op.input_arg_names)):
