@@ -11,6 +11,10 @@ from hpcdist.jit import jit
 MULTIPLIER, MODULUS = np.int64(48271), np.int64(2147483647)
 ONE, TWO = np.float32(1), np.float32(2)
 RANGE = np.float32(2147483646)
+BLOCK = 1024  # numbers that stay in the cache from one loop to the next
+LN_2 = math.log(2.0)
+MANTISSA = np.int64(2**52 - 1)  # the bits of a float64 below its exponent
+SQRT_HALF = np.float64(math.sqrt(0.5)).view(np.int64)
 
 
 @jit
@@ -35,16 +39,52 @@ def uniform_of(words, low, high):
 def normal_of(words, others, mean, std, bound):
     """Return normal values of two words each (Box and Muller, 1958), or within +-bound of one."""
     out = np.empty(len(words), np.float32)
-    for i in range(len(words)):
-        if bound < np.inf:  # u within the distribution's values at the bounds
-            low = 0.5 * (1 + math.erf(-bound / math.sqrt(2.0)))
+    if bound < np.inf:  # u within the distribution's values at the bounds
+        low = 0.5 * (1 + math.erf(-bound / math.sqrt(2.0)))
+        for i in range(len(words)):
             u = low + (1 - 2 * low) * (words[i] + 0.5) * 2.0**-32
-            value = math.sqrt(2.0) * float(inverse_erf(np.float32(2 * u - 1)))
-        else:
-            radius = math.sqrt(-2 * math.log((words[i] + 1.0) * 2.0**-32))
-            value = radius * math.cos(2 * math.pi * others[i] * 2.0**-32)
-        out[i] = value * std + mean
+            out[i] = math.sqrt(2.0) * float(inverse_erf(np.float32(2 * u - 1))) * std + mean
+        return out
+    block = np.empty(BLOCK)
+    for begin in range(0, len(words), BLOCK):
+        part = slice(begin, min(begin + BLOCK, len(words)))
+        logs = block[: part.stop - begin]
+        _logs_of(words[part], logs)
+        _normal_of_logs(logs, others[part], mean, std, out[part])
     return out
+
+
+@jit
+def _logs_of(words, logs):
+    """Write the natural logarithms of u = (word + 1) / 2^32."""
+    # u = 2^e m with m from sqrt(1/2) to sqrt(2), s = (m - 1) / (m + 1):
+    # ln u = e ln 2 + 2 (s + s^3/3 + s^5/5 + ... + s^15/15), the rest below 1e-14
+    for i in range(len(words)):
+        logs[i] = (np.float64(words[i]) + 1.0) * 2.0**-32
+    bits = logs.view(np.int64)
+    for i in range(len(words)):
+        shift = bits[i] - SQRT_HALF
+        exponent = np.float64(shift >> 52)
+        bits[i] = (shift & MANTISSA) + SQRT_HALF
+        s = (logs[i] - 1.0) / (logs[i] + 1.0)
+        s2 = s * s
+        series = 1 / 9 + s2 * (1 / 11 + s2 * (1 / 13 + s2 * (1 / 15)))
+        series = s * (1 + s2 * (1 / 3 + s2 * (1 / 5 + s2 * (1 / 7 + s2 * series))))
+        logs[i] = exponent * LN_2 + 2 * series
+
+
+@jit
+def _normal_of_logs(logs, others, mean, std, out):
+    """Write std sqrt(-2 ln u) cos(2 pi v) + mean, for v = word / 2^32."""
+    # cos(2 pi v) = -sin(x) with x = 2 pi (1/4 - |v - 1/2|), from -pi/2 to pi/2:
+    # sin(x) = x - x^3/3! + x^5/5! - ... + x^17/17!, the rest below 1e-13
+    for i in range(len(logs)):
+        x = 2 * math.pi * (0.25 - abs(np.float64(others[i]) * 2.0**-32 - 0.5))
+        x2 = x * x
+        series = 1 - x2 / 156 * (1 - x2 / 210 * (1 - x2 / 272))
+        series = 1 - x2 / 42 * (1 - x2 / 72 * (1 - x2 / 110 * series))
+        sine = x * (1 - x2 / 6 * (1 - x2 / 20 * series))
+        out[i] = -math.sqrt(-2 * logs[i]) * sine * std + mean
 
 
 @jit

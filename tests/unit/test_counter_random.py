@@ -7,7 +7,7 @@ import hpcdist as fluid
 from hpcdist.executor.states import OperatorStates
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.pipeline import of_micro_batch
-from hpcdist.ops import counter_random
+from hpcdist.ops import counter_random, random_kernels
 from hpcdist.ops.counter_random import (
     BatchPart,
     Draws,
@@ -199,3 +199,15 @@ def test_positions_that_cannot_be_are_refused(position):
 class _Op:
     type = "dropout"
     output_arg_names = ("out", "mask")
+
+
+def test_normal_values_are_those_of_box_and_muller():
+    random = np.random.default_rng(0)
+    words, others = (random.integers(0, 2**32, 3000, dtype=np.uint32) for _ in range(2))
+    edges = np.array([0, 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 2, 2**32 - 1], np.uint32)
+    words[: len(edges)], others[-len(edges) :] = edges, edges
+    drawn = random_kernels.normal_of(words, others, 3.0, 2.0, np.inf)
+    radius = np.sqrt(-2 * np.log((words + 1.0) * 2.0**-32))
+    wanted = radius * np.cos(2 * np.pi * others * 2.0**-32) * 2 + 3
+    np.testing.assert_allclose(drawn, wanted, rtol=2e-7, atol=2e-7)
+    assert len(random_kernels.normal_of(words[:0], others[:0], 3.0, 2.0, np.inf)) == 0
