@@ -22,6 +22,7 @@ from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, Slot, define, parse_signature
 from hpcdist.graph.rows import Treatment
 from hpcdist.ops.common import grad_by, like_inputs
+from hpcdist.ops.second import Rule
 
 Function = Callable[..., Any]
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -107,10 +108,12 @@ def define_by_torch(
     wrt: Sequence[str] = (),
     infer: Callable[..., Any] | None = None,
     lods: Sequence[str] = (),
+    second: Rule | None = None,
 ) -> None:
     """Enter an operator and its gradient by the inputs ``wrt``; ``function(torch, *inputs)``.
 
-    ``infer``: its shape rule, where shapes alone do not tell what it does.
+    ``infer``: its shape rule, where shapes alone do not tell what it does. ``second``: the rule
+    of its gradient's gradient.
     """
     inputs, outputs = parse_signature(signature)
     held = attrs or {}
@@ -180,6 +183,7 @@ def define_by_torch(
             attrs=held,
             infer=like_inputs(grad_signature),
             bind=grad_bind,
+            grad=second,
             **sequences,
         )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.errors import GraphError
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.names import EMPTY, grad_name
+from hpcdist.graph.operator import Operator
+from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
-from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.common import Wanted, define_with_grad, same
 
 
 def _normed_rows(op: Applied) -> dict[str, OfRows]:
@@ -126,6 +128,44 @@ def _instance_norm_grad(xp, x, scale, dy, dx, dscale, dbias, epsilon: float) -> 
         dx[...] = _back(slope * scale.reshape(1, -1, 1), normed, inverse).reshape(x.shape)
 
 
+def _instance_norm_grad_grad(
+    xp, x, scale, dy, ddx, ddscale, ddbias, dx, dscale, ddy, epsilon: float
+) -> None:
+    """What gradients of dX, dScale and dBias lead to; one that is not there is None."""
+    # n: x normalized, r: 1 / deviation, P(v) = v - mean(v) - n mean(v n), so that
+    # dX = s r P(dY), dScale = sum(dY n), dBias = sum(dY). With their gradients g, h and k:
+    # of dY: s r P(g) + h n + k; of s: sum(g r P(dY));
+    # of x: h r P(dY) - s r (n mean(g r P(dY)) + mean(dY n) r P(g) + mean(g n) r P(dY))
+    _, _, inverse, normed = _moments(xp, x.reshape(*x.shape[:2], -1), epsilon)
+    slope, each = dy.reshape(normed.shape), (1, -1, 1)
+    g = xp.zeros_like(normed) if ddx is None else ddx.reshape(normed.shape)
+    h, k = (0 if given is None else given.reshape(each) for given in (ddscale, ddbias))
+    s = scale.reshape(each)
+    back_of_slope, back_of_g = _back(slope, normed, inverse), _back(g, normed, inverse)
+    if ddy is not None:
+        ddy[...] = (s * back_of_g + h * normed + k).reshape(x.shape)
+    if dscale is not None:
+        dscale[...] = (g * back_of_slope).sum((0, 2))
+    if dx is not None:
+        means = [(a * b).mean(-1, keepdims=True) for a, b in ((g, back_of_slope), (slope, normed))]
+        curved = normed * means[0] + back_of_g * means[1]
+        curved += back_of_slope * (g * normed).mean(-1, keepdims=True)
+        dx[...] = (h * back_of_slope - s * inverse * curved).reshape(x.shape)
+
+
+def _instance_second(op: Operator, wanted: Wanted) -> list[GradOp]:
+    """The gradient of instance_norm's gradient, an operator of its own."""
+    slots, inputs, outputs = ("X", "Scale", "Bias"), dict(op.inputs), {}
+    for slot in slots:
+        made = [name for name in op.output(f"{slot}@GRAD") if name != EMPTY]
+        inputs |= {f"DD{slot}": [grad_name(name)] for name in made}
+    for to, slot in (("DX", "X"), ("DScale", "Scale"), ("DDY", "Y@GRAD")):
+        (name,) = op.input(slot)
+        if wanted(name):
+            outputs[to] = [grad_name(name)]
+    return [GradOp("instance_norm_grad_grad", inputs, outputs, dict(op.attrs))]
+
+
 define_with_grad(
     "instance_norm",
     "X, Scale, Bias -> Y, SavedMean, SavedVariance",
@@ -135,7 +175,17 @@ define_with_grad(
     infer=_instance_infer,
     kernel=_instance_norm,
     grad_kernel=_instance_norm_grad,
+    grad_grad=_instance_second,
     grad_infer=lambda x, scale, dy, epsilon: (same(x), same(scale), same(scale)),
+)
+
+
+define(
+    "instance_norm_grad_grad",
+    "X, Scale, Y@GRAD, DDX?, DDScale?, DDBias? -> DX?, DScale?, DDY?",
+    attrs={"epsilon": 1e-5},
+    infer=lambda x, scale, dy, *_, epsilon: (same(x), same(scale), same(x)),
+    kernel=_instance_norm_grad_grad,
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from hpcdist.errors import GraphError
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
 from hpcdist.ops.by_torch import define_by_torch
+from hpcdist.ops.second import bilinear
 
 Pairs = list[tuple[int, int]]
 
@@ -118,6 +119,7 @@ for _type, _function, _more in _CONVOLUTIONS:
         rows=by_row("Input"),
         attrs={**_CONV, **_more},
         wrt=("Input", "Filter"),
+        second=bilinear(_type, "Input", "Filter", "Output"),
     )
 
 

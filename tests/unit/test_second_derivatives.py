@@ -32,6 +32,10 @@ def image(x: Any, height: int = 4) -> Any:
     return layers.reshape(x, [1, 1, height, -1])
 
 
+def volume(x: Any) -> Any:
+    return layers.reshape(x, [1, 1, 3, 2, 2])
+
+
 def number(n: int) -> Any:
     return layers.fill_constant([1], "int32", n)
 
@@ -41,6 +45,7 @@ def known(x: Any) -> Any:
     return layers.reduce_sum(layers.reshape(x, [3, 4, -1]), dim=2)
 
 
+SCALES = fluid.ParamAttr("scales", fluid.initializer.Constant(1.7))
 # Functions of x and y, from -1 to 1 curved, so that what they lead to is not constant.
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "square": lambda x, y: layers.square(x),
@@ -89,12 +94,21 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "conv2d_transpose": lambda x, y: cube(
         layers.conv2d_transpose(image(x), 2, filter_size=3, stride=2, bias_attr=False)
     ),
+    "conv3d": lambda x, y: cube(layers.conv3d(volume(x), 2, 2, padding=1, bias_attr=False)),
+    "conv3d_transpose": lambda x, y: cube(
+        layers.conv3d_transpose(volume(x), 2, filter_size=2, stride=2, bias_attr=False)
+    ),
+    "instance_norm": lambda x, y: cube(
+        layers.instance_norm(image(x, 3), param_attr=SCALES) * image(y, 3)
+    ),
     "fc": lambda x, y: layers.tanh(layers.fc(x, 3)),
 }
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_second_derivatives_are_those_of_first_ones(name):
+    if name.startswith("conv3d"):
+        pytest.importorskip("torch")
     x, y = (layers.data(n, [3, 4], append_batch_size=False) for n in "xy")
     x.stop_gradient = y.stop_gradient = False
     out = FUNCTIONS[name](x, y)
@@ -181,3 +195,30 @@ def test_parameters_learn_from_a_penalty_on_gradients():
         wanted = (sides[0] - sides[1]) / (2 * STEP)
         np.testing.assert_allclose(gradient[place], wanted, atol=5e-3, err_msg=name)
     assert set(names) == {"w1", "b1", "w2"}
+
+
+def test_gradients_of_scales_and_biases_have_gradients():
+    x = layers.data("x", [3, 4], append_batch_size=False)
+    x.stop_gradient = False
+    images = layers.reshape(x, [1, 1, 3, 4])
+    out = cube(layers.instance_norm(images, param_attr=SCALES, bias_attr="biases"))
+    block = fluid.default_main_program().global_block()
+    both = [block.var(name) for name in ("scales", "biases")]
+    firsts = gradients(out, both)
+    total = layers.reduce_sum(layers.square(firsts[0])) + layers.square(firsts[1] - 1.0)
+    seconds = gradients(total, [x, *both])
+    exe, scope = fluid.Executor(), fluid.Scope()
+    exe.run(fluid.default_startup_program(), scope=scope)
+
+    def run(fetches: list[Any], moved: np.ndarray, scale: float = 1.7) -> list[np.ndarray]:
+        scope.find_var("scales").get_tensor().set(np.float32([scale]), fluid.CPUPlace())
+        return exe.run(feed={"x": moved}, fetch_list=fetches, scope=scope)
+
+    got = run(seconds, X)
+    for place in np.ndindex(X.shape):
+        step = np.zeros_like(X)
+        step[place] = STEP
+        sides = [float(run([total], X + sign * step)[0][0]) for sign in (1, -1)]
+        assert got[0][place] == pytest.approx((sides[0] - sides[1]) / (2 * STEP), rel=0.02, abs=0.5)
+    sides = [float(run([total], X, 1.7 + sign * STEP)[0][0]) for sign in (1, -1)]
+    assert got[1][0] == pytest.approx((sides[0] - sides[1]) / (2 * STEP), rel=0.02)
