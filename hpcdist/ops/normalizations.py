@@ -147,22 +147,20 @@ def _instance_norm_grad_grad(
     if dscale is not None:
         dscale[...] = (g * back_of_slope).sum((0, 2))
     if dx is not None:
-        means = [(a * b).mean(-1, keepdims=True) for a, b in ((g, back_of_slope), (slope, normed))]
-        curved = normed * means[0] + back_of_g * means[1]
-        curved += back_of_slope * (g * normed).mean(-1, keepdims=True)
+        pairs = ((g, back_of_slope), (slope, normed), (g, normed))
+        means = [(a * b).mean(-1, keepdims=True) for a, b in pairs]
+        curved = normed * means[0] + back_of_g * means[1] + back_of_slope * means[2]
         dx[...] = (h * back_of_slope - s * inverse * curved).reshape(x.shape)
 
 
 def _instance_second(op: Operator, wanted: Wanted) -> list[GradOp]:
     """The gradient of instance_norm's gradient, an operator of its own."""
-    slots, inputs, outputs = ("X", "Scale", "Bias"), dict(op.inputs), {}
-    for slot in slots:
+    inputs = dict(op.inputs)
+    for slot in ("X", "Scale", "Bias"):
         made = [name for name in op.output(f"{slot}@GRAD") if name != EMPTY]
         inputs |= {f"DD{slot}": [grad_name(name)] for name in made}
-    for to, slot in (("DX", "X"), ("DScale", "Scale"), ("DDY", "Y@GRAD")):
-        (name,) = op.input(slot)
-        if wanted(name):
-            outputs[to] = [grad_name(name)]
+    given = {"DX": op.input("X"), "DScale": op.input("Scale"), "DDY": op.input("Y@GRAD")}
+    outputs = {slot: [grad_name(name)] for slot, (name,) in given.items() if wanted(name)}
     return [GradOp("instance_norm_grad_grad", inputs, outputs, dict(op.attrs))]
 
 
@@ -178,8 +176,6 @@ define_with_grad(
     grad_grad=_instance_second,
     grad_infer=lambda x, scale, dy, epsilon: (same(x), same(scale), same(scale)),
 )
-
-
 define(
     "instance_norm_grad_grad",
     "X, Scale, Y@GRAD, DDX?, DDScale?, DDBias? -> DX?, DScale?, DDY?",
