@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -331,3 +332,26 @@ def test_ranks_that_do_something_else_are_named(mpi_tmp_path):
     assert "rank 1 asks for the other stages" in second[0]
     assert "runs of the startup program until step 2: 1 by rank 0, 2 by rank 1" in first[1]
     assert "runs of the startup program until step 2: 2 by rank 1, 1 by rank 0" in second[1]
+
+
+def test_a_test_that_draws_random_numbers_is_named(caplog):
+    caplog.set_level(logging.WARNING, "hpcdist")
+
+    def told(role: Any) -> list[str]:
+        main, startup, test, _ = Script(mlp, momentum).build()
+        noisy = fluid.Program()
+        with fluid.program_guard(noisy, fluid.Program()):
+            noise = layers.gaussian_random([2, 3])
+        exe = fluid.Executor()
+        exe.run(startup)
+        feed = {n: v for n, v in batch(0).items() if n != "ids"}
+        exe.run(main, feed=feed)
+        exe.run(test, feed=feed)
+        for _ in range(2):
+            exe.run(noisy, fetch_list=[noise])
+        return [text for text in caplog.messages if "draws random numbers" in text]
+
+    first, second = values(run_job(2, 0, told))
+    (text,) = first
+    assert "(gaussian_random)" in text
+    assert second == []

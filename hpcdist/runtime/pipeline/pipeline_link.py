@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -22,9 +23,10 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.pipeline import of_micro_batch
 from hpcdist.graph.printing import exact_text
 from hpcdist.graph.program import Program, program_of
-from hpcdist.graph.registry import Meta
+from hpcdist.graph.registry import Meta, lookup
 from hpcdist.graph.rows import SAME
 from hpcdist.lod_tensor import LoDTensor
+from hpcdist.ops.counter_random import Draws
 from hpcdist.ops.pipeline import PIPELINE_OPS
 from hpcdist.runtime.batches.scatter_batch import batched_names, samples_of
 from hpcdist.runtime.collective.collective_link import CollectiveLink
@@ -37,6 +39,7 @@ from hpcdist.transpiler.cluster import PLAIN
 from hpcdist.transpiler.pipeline_plan import ALL, make_pipeline_plan
 from hpcdist.transpiler.pipeline_program import Stage, stage_program, stage_startup
 
+logger = logging.getLogger("hpcdist")
 Call = Callable[[], Any]
 CACHE_SIZE = 64  # programs kept: one for each shape of a batch
 ANOTHER = (
@@ -103,6 +106,7 @@ class PipelineLink(Link):
         self.startup = stage_startup(startup, self.plan, self.group)
         self._programs: dict[Any, tuple[Program, list[dict[str, Meta]]]] = {}  # by shapes fed
         self._step: tuple[list[Part], list[dict[str, Meta]], Feed] = [], [], {}
+        self._tested: WeakSet[Program] = WeakSet()  # looked through for random numbers
         self._layouts: WeakKeyDictionary[Scope, int] = WeakKeyDictionary()  # of the last step
         self._completed: set[tuple[int, str]] = set()  # by scope: held here until the next step
 
@@ -127,6 +131,7 @@ class PipelineLink(Link):
                 return self.startup, feed
             used = {n for block in program.blocks for op in block.ops for n in reads(op)}
             self.complete([*used, *fetches], scope)
+            self._tell_of_draws(program)
             return program, feed
         for name in fetches:
             self._check_fetched(name, feed)
@@ -170,6 +175,20 @@ class PipelineLink(Link):
         }
         fed.update({n: v for n, v in arrays.items() if n not in self._parts.rows.batched})
         return made, fed
+
+    def _tell_of_draws(self, program: Program) -> None:
+        """Warn once of a test that draws random numbers: micro-batches have moved its positions."""
+        if program in self._tested or self._trainers.rank != 0:
+            return
+        self._tested.add(program)
+        ops = [op for block in program.blocks for op in block.ops if not op.attrs.get("is_test")]
+        drawing = sorted({op.type for op in ops if lookup(op.type).state is Draws})
+        if drawing:
+            logger.warning(
+                "a Program that runs whole beside a pipeline draws random numbers (%s): others "
+                "than in one process, and so may a job that goes on from a checkpoint behind it",
+                ", ".join(drawing),
+            )
 
     def _arrays(self, feed: Feed) -> dict[str, np.ndarray]:
         """Return what is fed as arrays; without sequences that no operator reads."""
