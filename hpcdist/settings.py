@@ -42,8 +42,8 @@ CPU_NUM = _fluid(
     "CPU_NUM",
     Integer(1),
     1,
-    "devices of a ParallelExecutor or CompiledProgram on the CPU; threads of a trainer, in the "
-    "defaults of the communicator",
+    "number of devices of a ParallelExecutor or CompiledProgram on the CPU; also the default of "
+    "three settings of the communicator",
 )
 RPC_DEADLINE = _fluid(
     "FLAGS_rpc_deadline",
@@ -56,34 +56,33 @@ WORKER_UPDATE_INTERVAL = _fluid(
     "FLAGS_worker_update_interval_secs",
     Number(0),
     900.0,
-    "a trainer that sends nothing for so long is reported; the job goes on",
+    "a trainer that sends nothing for this long is reported; the job goes on",
     "s",
 )
 SELECTED_GPUS = _fluid(
     "FLAGS_selected_gpus",
     Integers(),
     (),
-    "GPUs of this rank, among those that CUDA_VISIBLE_DEVICES shows; the launcher sets it on "
-    "trainers",
+    "GPUs of this rank, numbered within CUDA_VISIBLE_DEVICES; the launcher sets it on trainers",
 )
 CPU_DETERMINISTIC = _fluid(
     "FLAGS_cpu_deterministic",
     OnOff(),
     False,
-    "sums of gradients run in rank order",
+    "gradients are summed in rank order, so that runs are reproducible",
 )
 CHECK_NAN_INF = _fluid(
     "FLAGS_check_nan_inf",
     OnOff(),
     False,
-    "whether an operator that writes NaN or infinity ends the job, naming rank, step, operator and "
-    "variable; read when a program is first run",
+    "the first operator that writes NaN or infinity ends the job, with an error that names rank, "
+    "step, operator and variable; read when a program is first run",
 )
 CUDNN_DETERMINISTIC = _fluid(
     "FLAGS_cudnn_deterministic",
     OnOff(),
     False,
-    "the same as FLAGS_cpu_deterministic",
+    "same as FLAGS_cpu_deterministic",
 )
 FUSE_MEMORY = _fluid(
     "FLAGS_fuse_parameter_memory_size",
@@ -96,50 +95,51 @@ FUSE_GROUPS = _fluid(
     "FLAGS_fuse_parameter_groups_size",
     Integer(1),
     1,
-    "most gradients of a bucket, if above 1 and FLAGS_fuse_parameter_memory_size is above 0",
+    "if above 1, a bucket with more gradients than this is full, too; only with "
+    "FLAGS_fuse_parameter_memory_size above 0",
 )
 COMMUNICATOR_MERGE = _fluid(
     "FLAGS_communicator_max_merge_var_num",
     Integer(1),
     CPU_NUM,
-    "gradients of a variable that are merged into one before they are sent",
+    "how many gradients of a variable are merged into one before it is sent",
 )
 COMMUNICATOR_QUEUE = _fluid(
     "FLAGS_communicator_send_queue_size",
     Integer(1),
     CPU_NUM,
-    "gradients of a variable that may be queued or unanswered before a step waits",
+    "how many gradients of a variable may be queued or without a reply before a step waits",
 )
 COMMUNICATOR_RECV_AFTER = _fluid(
     "FLAGS_communicator_min_send_grad_num_before_recv",
     Integer(0),
     CPU_NUM,
-    "gradients that are sent before parameters are received again",
+    "how many gradients are sent before parameters are received again",
 )
 COMMUNICATOR_THREADS = _fluid(
     "FLAGS_communicator_thread_pool_size",
     Integer(1),
     5,
-    "checked only: a rank sends from one thread",
+    "checked, but without effect: a rank sends from one thread",
 )
 COMMUNICATOR_EAGER = _fluid(
     "FLAGS_communicator_independent_recv_thread",
     OnOff(),
     True,
-    "parameters are taken over as soon as they arrive, not only when the queue is full",
+    "parameters are updated as soon as they arrive; false: only when the queue is full",
 )
 COMMUNICATOR_WAIT = _fluid(
     "FLAGS_communicator_send_wait_times",
     Integer(0),
     5,
-    "longest wait for further gradients to merge",
+    "longest wait for more gradients to merge",
     "10 ms",
 )
 COMMUNICATOR_SUM = _fluid(
     "FLAGS_communicator_is_sgd_optimizer",
     OnOff(),
     True,
-    "merged gradients are added up; false: averaged",
+    "merged gradients are summed; false: averaged",
 )
 
 
@@ -176,132 +176,137 @@ _IGNORED = {
 
 # -- hpcdist's -------------------------------------------------------------------------------------
 PSERVERS: Setting[int | None] = Setting(
-    "HPCDIST_PSERVERS", Integer(0), None, "number of parameter servers, as `--pservers`"
+    "HPCDIST_PSERVERS", Integer(0), None, "number of parameter servers; same as `--pservers`"
 )
 PSERVERS_PER_NODE: Setting[int | None] = Setting(
     "HPCDIST_PSERVERS_PER_NODE",
     Integer(1),
     None,
-    "number of parameter servers on each node, as `--pservers-per-node`",
+    "number of parameter servers on each node; same as `--pservers-per-node`",
 )
 ROLE_MAP: Setting[str | None] = Setting(
-    "HPCDIST_ROLE_MAP", Text(), None, "which ranks are servers, as `--role-map`"
+    "HPCDIST_ROLE_MAP", Text(), None, "which ranks are servers; same as `--role-map`"
 )
 UMASK: Setting[int | None] = Setting(
-    "HPCDIST_UMASK", Mask(), None, "the permissions that no file of the job gets, as `--umask`"
+    "HPCDIST_UMASK",
+    Mask(),
+    None,
+    "permissions to remove from all files that the job creates; same as `--umask`",
 )
 ON_FAILURE: Setting[str | None] = Setting(
     "HPCDIST_ON_FAILURE",
     Word(*ON_FAILURE_WORDS),
     None,
-    "what happens when a trainer dies, as `--on-failure`",
+    "whether the job ends or goes on when a trainer dies; same as `--on-failure`",
 )
 ON_NAN = Setting(
     "HPCDIST_ON_NAN",
     Word("warn", "end"),
     "warn",
-    "what the first NaN in a fetched value, in a gradient that a server applies, or in parameters "
-    "to be saved, does, as `--on-nan`",
+    "what to do at the first NaN in a fetched value, in a gradient that a server applies, or in "
+    "parameters to be saved; same as `--on-nan`",
 )
 FEED = Setting(
     "HPCDIST_FEED",
     Word("whole", "local"),
     "whole",
-    "what each trainer of a plain script feeds, as `--feed`: the whole batch, or rows of its own",
+    "what each trainer of a plain script feeds: the whole batch, or its own rows (local); same as "
+    "`--feed`",
 )
 DENSE = Setting(
     "HPCDIST_DENSE",
     Word("pserver", "collective"),
     "pserver",
-    "where parameters live that are no distributed tables, in a job with servers, as `--dense`: on "
-    "these, or on the trainers, which sum their gradients",
+    "in a job with servers, where all parameters other than distributed tables are kept: on the "
+    "servers, or on the trainers, which sum their gradients (collective); same as `--dense`",
 )
 ALLREDUCE = Setting(
-    "HPCDIST_ALLREDUCE", Word(*CARRIERS), "nccl", "what sums gradients between GPUs"
+    "HPCDIST_ALLREDUCE", Word(*CARRIERS), "nccl", "which library sums gradients of GPUs"
 )
 SPARSE_ROWS = Setting(
     "HPCDIST_SPARSE_ROWS",
     Word("fluid", "exact"),
     "fluid",
-    "exact: momentum and rmsprop see every row of an unsorted sparse gradient; fluid: as Fluid "
-    "1.8.5, whose search misses some",
+    "exact: momentum and rmsprop use every row of an unsorted sparse gradient; fluid: as Fluid "
+    "1.8.5, which misses some rows",
 )
-DATA_HOME = Setting("HPCDIST_DATA_HOME", Text(), "", "directory in which data sets are looked for")
+DATA_HOME = Setting("HPCDIST_DATA_HOME", Text(), "", "first directory to look for data sets")
 CERTIFICATE = Setting(
     "HPCDIST_CERTIFICATE",
     Text(),
     "",
-    "directory into which `data.read` writes which rows each step used; empty: nowhere",
+    "directory where `data.read` records which rows each step used; empty: not recorded",
 )
 SEED = Setting(
     "HPCDIST_SEED",
     Integer(0),
     0,
-    "seed of operators that have none; the launcher sets it from `--seed`",
+    "seed of random operators without a seed of their own; the launcher sets it from `--seed`",
 )
 BATCH_NORM = Setting(
     "HPCDIST_BATCH_NORM",
     Word("batch", "local"),
     "batch",
-    "whose mean and variance batch_norm takes on trainers that share batches: the whole batch's, "
-    "or each trainer's own rows'",
+    "which rows batch_norm uses for mean and variance on trainers that share batches: the whole "
+    "batch, or each trainer's own rows (local)",
 )
 KERNELS = Setting(
     "HPCDIST_KERNELS",
     Word("auto", "own", "torch", "fused", "compiled", "measured"),
     "auto",
-    "whose kernels compute: hpcdist's own; PyTorch's for convolutions and gelu (`torch`), for all "
-    "runs of operators that it can compute as one (`fused`), or these compiled by inductor "
-    "(`compiled`); or the faster of these two, found out in the first steps of each Program "
-    "(`measured`). `auto` is `fused` on a GPU, if PyTorch with CUDA is installed, else `own`. The "
-    "same on all ranks of a job",
+    "which kernels compute. `own`: hpcdist's. `torch`: PyTorch's for convolutions and gelu. "
+    "`fused`: PyTorch's for every run of operators that it can compute as one function. "
+    "`compiled`: the same, compiled by inductor. `measured`: the faster of fused and compiled, "
+    "measured in the first steps of each Program. `auto`: fused on a GPU if PyTorch with CUDA is "
+    "installed, else own. Must be the same on all ranks",
 )
 TF32 = Setting(
     "HPCDIST_TF32",
     OnOff(),
     False,
-    "whether matrix products and convolutions of float32 on a GPU round their operands to TF32",
+    "float32 matrix products and convolutions on a GPU round their operands to TF32",
 )
 RECORD_MIB = Setting(
     "HPCDIST_RECORD_MIB",
     Integer(0),
     16,
-    "memory in which a rank keeps its latest events, for traces and reports; 0: it notes nothing",
+    "memory for a rank's latest events, for traces and reports; 0: nothing is recorded",
     "MiB",
 )
 METRICS: Setting[str | None] = Setting(
     "HPCDIST_METRICS",
     Text(),
     None,
-    "directory into which ranks write how far they are, and their metrics, as `--metrics`",
+    "directory where ranks write their progress and metrics; same as `--metrics`",
 )
 METRICS_ALSO: Setting[tuple[str, ...]] = Setting(
     "HPCDIST_METRICS_ALSO",
     Words("csv", "tensorboard"),
     (),
-    "in what other forms than JSON lines metrics are written, as `--metrics-also`",
+    "formats of metrics in addition to JSON lines; same as `--metrics-also`",
 )
 METRICS_EVERY = Setting(
     "HPCDIST_METRICS_EVERY",
     Number(0),
     2.0,
-    "how often a rank writes; in jobs of more than 100 ranks less often, 50 files a second in all",
+    "time between two writes of a rank's metrics; longer in jobs of more than 100 ranks, so that "
+    "all ranks together write 50 files a second",
     "s",
 )
 PROMETHEUS: Setting[str | None] = Setting(
     "HPCDIST_PROMETHEUS",
     Text(),
     None,
-    "directory of a node's Prometheus textfile collector, as `--prometheus`",
+    "directory of a node's Prometheus textfile collector; same as `--prometheus`",
 )
 RANK: Setting[int | None] = Setting(
-    "HPCDIST_RANK", Integer(0), None, "rank of this process; the launcher sets it, in a job"
+    "HPCDIST_RANK", Integer(0), None, "rank of this process; set by the launcher in a job"
 )
 RUN: Setting[str] = Setting(
-    "HPCDIST_RUN", Text(), "", "what names this run of a job; the launcher sets it, in a job"
+    "HPCDIST_RUN", Text(), "", "name of this run of a job; set by the launcher in a job"
 )
 SITE_FILE = Setting(
-    "HPCDIST_ENV", Text(), "", "file that the batch scripts source first; read by them only"
+    "HPCDIST_ENV", Text(), "", "file that the batch scripts source first; read only by them"
 )
 
 
@@ -311,12 +316,10 @@ def _role(name: str, kind: ValueKind[T], default: Any, meaning: str) -> Setting[
 
 
 PADDLE_ROLE = _role("PADDLE_TRAINING_ROLE", Text(), "", "TRAINER or PSERVER")
-TRAINING_ROLE = _role("TRAINING_ROLE", Text(), "", "the same, as PaddleCloudRoleMaker reads it")
+TRAINING_ROLE = _role("TRAINING_ROLE", Text(), "", "same, for PaddleCloudRoleMaker")
 TRAINER_ID = _role("PADDLE_TRAINER_ID", Integer(0), 0, "number of this trainer")
 TRAINERS = _role("PADDLE_TRAINERS", Integer(1), 1, "number of trainers")
-TRAINERS_NUM = _role(
-    "PADDLE_TRAINERS_NUM", Integer(1), TRAINERS, "the same, as PaddleCloudRoleMaker reads it"
-)
+TRAINERS_NUM = _role("PADDLE_TRAINERS_NUM", Integer(1), TRAINERS, "same, for PaddleCloudRoleMaker")
 PSERVER_IPS = _role("PADDLE_PSERVER_IPS", Text(), "", "hosts of the servers, separated by commas")
 PSERVER_PORT = _role("PADDLE_PSERVER_PORT", Text(), "", "port of all servers")
 PSERVER_ENDPOINTS = _role(
@@ -327,8 +330,8 @@ TRAINER_ENDPOINTS = _role(
 )
 CURRENT_ENDPOINT = _role("PADDLE_CURRENT_ENDPOINT", Text(), "", "this process as host:port")
 CURRENT_IP = _role("PADDLE_CURRENT_IP", Text(), "", "host of this process")
-POD_IP = _role("POD_IP", Text(), "", "the same, as PaddleCloudRoleMaker reads it")
-PORT = _role("PADDLE_PORT", Text(), "", "port of this process, to POD_IP")
+POD_IP = _role("POD_IP", Text(), "", "same, for PaddleCloudRoleMaker")
+PORT = _role("PADDLE_PORT", Text(), "", "port of this process, on POD_IP")
 
 
 # -- other software's ------------------------------------------------------------------------------
@@ -336,22 +339,23 @@ NCCL_SHARED_GPU = Setting(
     "NCCL_MULTI_RANK_GPU_ENABLE",
     Text(),
     "",
-    "1: NCCL lets several ranks use one GPU; other NCCL_ variables of rank 0 are passed on to all",
+    "1: NCCL lets several ranks use one GPU; all NCCL_ variables of rank 0 are passed on to the "
+    "other ranks",
     group=Section.OTHER,
 )
 VISIBLE_GPUS: Setting[str | None] = Setting(
     "CUDA_VISIBLE_DEVICES",
     Text(),
     None,
-    "GPUs that are shared out to the trainers of a host; `--gpus` chooses among them",
+    "GPUs to divide among the trainers of a host; `--gpus` chooses among them",
     group=Section.OTHER,
 )
 TORCH_MASTER = Setting(
     "MASTER_ADDR",
     Text(),
     "",
-    "if it and `RANK` are set, and not by `--as-torchrun`, torch's rendezvous at env:// is left "
-    "to torch",
+    "if it and `RANK` are set, but not by `--as-torchrun`, torch itself handles its env:// "
+    "rendezvous",
     group=Section.OTHER,
 )
 TORCH_RANK = Setting("RANK", Text(), "", "see `MASTER_ADDR`", group=Section.OTHER)
@@ -378,52 +382,53 @@ ALL: dict[str, Setting[Any]] = {
     )
 }
 FLAGS = {name: setting for name, setting in ALL.items() if name.startswith("FLAGS_")}
-# Wrong values of the others are refused where they are used, with what is around them.
+# Wrong values of other settings are refused where they are used: the error then has more context.
 _CHECKED_AT_START = (Section.FLUID, Section.HPCDIST)
 
 
 # -- all of them -----------------------------------------------------------------------------------
 def check(environ: Mapping[str, str] | None = None) -> None:
-    """Raise SettingError for a setting that is set and cannot be read."""
+    """Raise SettingError if the value of a setting cannot be read."""
     for setting in ALL.values():
         if setting.group in _CHECKED_AT_START:
             setting.read(environ)
 
 
 def role_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return those env of a process's role that are set, as text."""
+    """Return the variables of a process's role that are set, as text."""
     env = environment(environ)
     return {s.name: env[s.name] for s in ALL.values() if s.group is Section.ROLE and s.is_set(env)}
 
 
-def find_in_children(folder: str, found: bool) -> None:
-    """Let Python processes that this one starts find the modules of a folder first, or no more."""
+def put_on_childrens_path(folder: str, present: bool) -> None:
+    """Put a folder first in PYTHONPATH, for processes that this one starts; or take it out."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     others = [other for other in folders if other not in ("", folder)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * found + others)
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder] * present + others)
 
 
 def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return a warning for each HPCDIST_ variable that does not exist.
 
-    Of Fluid's flags there are many that hpcdist does not have: those are told that are nearly one.
+    Fluid has many flags that hpcdist does not: for these only names that look like a misspelling
+    give a warning.
     """
-    found = []
+    warnings = []
     for name in sorted(set(environment(environ)) - set(ALL)):
         ours = name.startswith("HPCDIST_")
         if ours or name.startswith("FLAGS_"):
             near = difflib.get_close_matches(name, ALL, n=1, cutoff=0.6 if ours else 0.9)
             meant = f": did you mean {near[0]}?" if near else "; `python -m hpcdist settings`"
             if ours or near:
-                found.append(f"hpcdist does not read the environment variable {name}{meant}")
-    return found
+                warnings.append(f"hpcdist does not read the environment variable {name}{meant}")
+    return warnings
 
 
 def set_flags(flags: Mapping[str, Any]) -> None:
-    """Set flags (FLAGS_*) by name, for what begins later in this process; on every rank alike.
+    """Set flags (FLAGS_*) by name, for this process from now on; call it on every rank.
 
-    SettingError (a ValueError) for a name that is not known or a value out of bounds,
-    SettingTypeError (a TypeError) for a value of another type; nothing is set then.
+    SettingError (a ValueError) for an unknown name or a value out of bounds, SettingTypeError (a
+    TypeError) for a value of another type; nothing is set then.
     """
     if not isinstance(flags, dict):
         raise SettingTypeError(f"set_flags: expected a dict of flags, got {flags!r}")
@@ -445,6 +450,6 @@ def flag(name: str) -> Setting[Any]:
 
 
 def tell_cupy() -> None:
-    """Have cupy, which is about to be imported, round to TF32 if that is wished."""
+    """Set cupy's own variable for TF32; call it before cupy is imported."""
     if TF32.read():
-        os.environ["CUPY_TF32"] = "1"  # its own variable, read at its first product
+        os.environ["CUPY_TF32"] = "1"  # cupy reads it at its first product

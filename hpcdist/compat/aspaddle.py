@@ -144,7 +144,7 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
     # Found by the finder, the module would take the place of the layer that has its name.
     sys.modules[f"{FLUID}.layers.rnn"] = sys.modules["hpcdist.layers.rnn"]
-    settings.find_in_children(CHILDREN, True)
+    settings.put_on_childrens_path(CHILDREN, True)
     selection.save_as("fluid")  # scripts look for the file of a variable before they load it
 
 
@@ -153,7 +153,7 @@ def uninstall() -> None:
     sys.meta_path[:] = [
         finder for finder in sys.meta_path if not isinstance(finder, (_Finder, _Teller))
     ]
-    settings.find_in_children(CHILDREN, False)
+    settings.put_on_childrens_path(CHILDREN, False)
     selection.save_as("hdf5")
     for name in [n for n in sys.modules if n == ROOT or n.startswith(ROOT + ".")]:
         del sys.modules[name]

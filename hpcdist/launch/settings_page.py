@@ -10,17 +10,17 @@ from hpcdist.settings import ALL
 _HEAD = """\
 # Settings
 
-Every environment variable that hpcdist reads. `python -m hpcdist settings` prints this page from
-`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks Fluid's and
-hpcdist's settings before the script starts, and warns of names that do not exist. In a script,
-`fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set those that begin
+All environment variables that hpcdist reads. `python -m hpcdist settings` prints this page from
+`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks the variables of Fluid
+and hpcdist before the script starts, and warns about names that do not exist. In a script,
+`fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set variables that begin
 with `FLAGS_`.
 """
 _ABOUT = {
-    Section.IGNORED: "They tune Fluid's memory, threads and kernels; `get_flags` and `set_flags`"
-    " know them.",
-    Section.ROLE: "The launcher sets them on every rank; see [launch.md](launch.md). Those that are"
-    " set before it starts are kept.",
+    Section.IGNORED: "In Fluid they tune memory, threads and kernels. `get_flags` and `set_flags`"
+    " accept them.",
+    Section.ROLE: "The launcher sets these on every rank, unless they are already set; see"
+    " [launch.md](launch.md).",
 }
 
 
