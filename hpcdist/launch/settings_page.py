@@ -11,10 +11,10 @@ _HEAD = """\
 # Settings
 
 All environment variables that hpcdist reads. `python -m hpcdist settings` prints this page from
-`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks the variables of Fluid
-and hpcdist before the script starts, and warns about names that do not exist. In a script,
-`fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set variables that begin
-with `FLAGS_`.
+`hpcdist/settings.py`. An empty variable counts as not set. The launcher checks the variables of
+Fluid and hpcdist before the script starts, and warns about names that do not exist. In a script,
+`fluid.get_flags("FLAGS_rpc_deadline")` and `fluid.set_flags({...})` read and set variables that
+begin with `FLAGS_`.
 """
 _ABOUT = {
     Section.IGNORED: "In Fluid they tune memory, threads and kernels. `get_flags` and `set_flags`"
