@@ -18,7 +18,8 @@ from hpcdist.graph.registry import Meta
 
 Feed = Mapping[str, Any]
 Fetched = Sequence[tuple[str, Any]]  # names with host arrays, in the order of the fetch list
-
+Join = Callable[[Fetched], list[Any]]  # returns the job's values of what was asked for
+SharedFetch = tuple[tuple[str, ...], Join | None]  # what to fetch here; None: it needs no joining
 
 ANNOUNCED = 4096  # bytes that a trainer may tell all others at once
 
@@ -132,13 +133,8 @@ class Control(NetworkOperators):
     def begin(self, program: Program, scope: Scope) -> None:
         """Before a Program trains for the first time: agree with other trainers. Collective."""
 
-    def shared_fetch(
-        self, program: Program, names: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], Callable[[Fetched], list[Any]] | None]:
-        """Return what to fetch here, and what turns that into the job's values of ``names``.
-
-        None: what is fetched here needs no turning.
-        """
+    def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
+        """Return what to fetch here, and what turns that into the job's values of ``names``."""
         return names, None
 
     def note_set(self, variable: ScopeVariable) -> None:

@@ -125,6 +125,9 @@ class CollectiveLink(Link):
         """Return on how many hosts the trainers are. Collective."""
         return len(find_nodes(self._host.group, 0)[0].members)
 
+    def refuse_uneven(self) -> None:
+        """Refuse nothing: sums count rows."""
+
     # -- before a step -----------------------------------------------------------------------
     def substitute(self, program: Program) -> Program:
         return in_group(program)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import Cluster
-from hpcdist.errors import GraphError, PlanError
+from hpcdist.errors import GraphError, HpcdistError, PlanError
 from hpcdist.executor.control import Binding
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
@@ -73,6 +73,14 @@ class HybridLink(CollectiveLink):
         self._served = ServedTables(self._connection, len(cluster.servers))
         self._script = PlainScript(cluster, me)
         super().__init__(trainers, cluster.trainer_endpoints, deadline_s, self._served)
+
+    sums_dense = True
+
+    def refuse_uneven(self) -> None:
+        raise HpcdistError(
+            "even_batches(how='join'): a trainer without rows would look none up in the tables "
+            "of the servers: use 'pad' or 'cut'"
+        )
 
     # -- before a step -----------------------------------------------------------------------
     def substitute(self, program: Program) -> Program:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
-from hpcdist import settings
 from hpcdist.checkpoint.serving import ASSIGN
 from hpcdist.comm.base import Transport
 from hpcdist.comm.cluster import PSERVER, Cluster
 from hpcdist.errors import HpcdistError, PlanError
 from hpcdist.executor.backend import Backend
-from hpcdist.executor.control import Binding, Control, Feed, Fetched
+from hpcdist.executor.control import Binding, Control, Feed, SharedFetch
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.distribution import NOT_DISTRIBUTED
 from hpcdist.graph.operator import Operator
@@ -24,20 +23,14 @@ from hpcdist.ps.client import PsClient
 from hpcdist.ps.table import TableStatistics
 from hpcdist.runtime.batches.global_moments import bind_moments, is_synchronized
 from hpcdist.runtime.batches.shared_batches import Batches
-from hpcdist.runtime.collective.collective_link import CollectiveLink
-from hpcdist.runtime.collective.hybrid_link import HybridLink
 from hpcdist.runtime.job.checkpoint_peers import JobPeers
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.group_check import check_group
-from hpcdist.runtime.job.link import Link
+from hpcdist.runtime.job.links import Links, refuse_transpiled
 from hpcdist.runtime.job.membership import Membership
 from hpcdist.runtime.job.server_side import NOTHING_ON_SERVERS, ServerSide, fed_rates
 from hpcdist.runtime.job.set_values import SetValues
-from hpcdist.runtime.pipeline.pipeline_link import PipelineLink
-from hpcdist.runtime.pipeline.start import refuse_transpiled, start_pipeline
-from hpcdist.runtime.pserver.connection import Connection
-from hpcdist.runtime.pserver.server import Server
-from hpcdist.runtime.pserver.trainer_link import Adopted, TrainerLink
+from hpcdist.runtime.pserver.connection import Adopted, Connection
 from hpcdist.runtime.tables.pull_push import bind_make
 from hpcdist.transpiler.cluster import Group
 from hpcdist.transpiler.hybrid import HybridGroup
@@ -73,10 +66,10 @@ class Job(Control):
         self._serves = self.role.kind == PSERVER
         alike = transport.split(int(self._serves), self.role.index)  # all trainers, or all servers
         self._trainers = alike
-        self._link = self._link_of(alike)
-        settle = None
-        if isinstance(self._link, TrainerLink) and self.failure_policy.goes_on_always:
-            settle = self._link.agree_on_deaths
+        policy = self.failure_policy
+        self._links = Links(transport, cluster, self.role, alike, deadline_s, policy)
+        self._link = self._links.first()
+        settle = self._link.agree_on_deaths if policy.goes_on_always else None
         membership = Membership(self._trainers, settle, deadline_s, cluster.trainers)
         if local_feed and membership.settles:
             raise PlanError(
@@ -96,34 +89,15 @@ class Job(Control):
         self._trained: WeakSet[Scope] = WeakSet()  # the scopes in which Programs train
         self.closed = False
 
-    def _link_of(self, alike: Transport) -> Link:
-        index, deadline_s = self.role.index, self._deadline_s
-        policy = self.failure_policy
-        if self._serves:
-            return Server(self.transport, self.cluster, index, deadline_s, policy, alike)
-        if self.cluster.servers:
-            return TrainerLink(self.transport, self.cluster, index, deadline_s, policy.learn)
-        return CollectiveLink(alike, self.cluster.trainer_endpoints, deadline_s)
-
-    def _sums_dense(self) -> bool:
-        """Tell whether trainers of a plain script sum dense gradients, though there are servers."""
-        return bool(self.cluster.servers) and settings.DENSE.read() == "collective"
-
-    def _sum_dense(self) -> None:
-        """From now on, be a trainer that sums dense gradients. Collective among the trainers."""
-        if not self._serves and not isinstance(self._link, HybridLink):
-            alike, deadline_s = self._trainers, self._deadline_s
-            learn = self.failure_policy.learn
-            self._link = HybridLink(self.transport, self.cluster, alike, deadline_s, learn)
-
     # -- which Program -----------------------------------------------------------------------
     def substitute(
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str]
     ) -> tuple[Program, Feed]:
         """Return the Program that this rank runs in place of ``program``, and what it feeds."""
         substitute = self._substitute_of(program)
-        if isinstance(self._link, PipelineLink):
-            return self._link.step(program, feed, scope, fetches, self._set)
+        divided = self._link.divided(program, feed, scope, fetches, self._set)
+        if divided is not None:
+            return divided
         on_servers: list[str] = []
         if self.cluster.servers and not self._serves:
             on_servers = self._server_side.fed(program, substitute, feed)
@@ -213,7 +187,7 @@ class Job(Control):
             self._note_explicit()
             return self._link.substitute(program)
         main = program if program.trains else program.main
-        if main is not None and not program.trains and self._sums_dense():
+        if main is not None and not program.trains and self._links.sums_dense:
             main = next(filter(tables_looked_up, program.mains), main)
         if self._explicit or main is None or not main.trains or main.startup is None:
             return self._link.substitute(program)
@@ -224,14 +198,13 @@ class Job(Control):
         if main.pipeline is not None and len(self.cluster.trainers) + len(self.cluster.servers) > 1:
             others = any(program.trains for program in self._substitutes)
             self._batches.refuse_pipeline()
-            args = self._trainers, self.cluster, self._deadline_s, main, startup
-            self._link = start_pipeline(self._link, others, *args)
-            self._substitutes.put(main, self._link.main)
-            self._substitutes.put(startup, self._link.startup)
+            self._link = pipeline = self._links.pipeline(self._link, others, main, startup)
+            self._substitutes.put(main, pipeline.main)
+            self._substitutes.put(startup, pipeline.startup)
             return
         servers = len(self.cluster.servers)
         mains = [main]
-        if self._sums_dense():
+        if self._links.sums_dense:
             self._sum_dense()
         elif servers:
             mains = in_turns(main, startup, servers)
@@ -243,6 +216,11 @@ class Job(Control):
             self._substitutes.put(origin, self._link.substitute(transpiled))
         for one in () if self._serves else mains:
             self._batches.begin_rounds(one, self._substitute_of(one))
+
+    def _sum_dense(self) -> None:
+        """From now on, be a trainer that sums dense gradients. Collective among the trainers."""
+        if not self._serves and not self._link.sums_dense:
+            self._link = self._links.hybrid()
 
     def _note_explicit(self) -> None:
         """A script that transpiles by itself also cuts its data itself: give trainers own luck."""
@@ -262,29 +240,26 @@ class Job(Control):
 
         As torch's do; it is told when checkpoints are made, and when the job ends.
         """
-        link = self._link
-        if not isinstance(link, TrainerLink):
+        if self._serves or not self.cluster.servers:
             raise HpcdistError(f"rank {self.transport.rank} has no servers to connect to")
         self._explicit = True  # though random numbers stay the script's own
-        self._substitutes.put(program, link.substitute(program))
-        return link.adopt(program, protocol)
+        self._substitutes.put(program, self._link.substitute(program))
+        return self._link.adopt(program, protocol)
 
     def current_client(self) -> PsClient:
         """Return what talks to the servers now, on a trainer that has some."""
-        assert isinstance(self._link, (TrainerLink, HybridLink)), "there are servers"
         return self._link.current_client()
 
     # -- batches -----------------------------------------------------------------------------
-    def shared_fetch(
-        self, program: Program, names: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], Callable[[Fetched], list[Any]] | None]:
+    def shared_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
         """Return what to fetch here, and what joins it, for a Program that is shared.
 
         Learning rates the servers are asked for. Raises FeedError for names of other values that
         trainers do not have, or that cannot be joined.
         """
-        if isinstance(self._link, PipelineLink):
-            return self._link.fetch(program, names)
+        divided = self._link.divided_fetch(program, names)
+        if divided is not None:
+            return divided
         if self.cluster.servers:
             scheduled = self._link.scheduled(self._substitute_of(program))
             local = None if scheduled is None else scheduled.local(names)
@@ -296,16 +271,7 @@ class Job(Control):
 
     def join_uneven(self) -> None:
         """From now on, let every step of this job count the rows that each trainer has."""
-        if isinstance(self._link, HybridLink):
-            raise HpcdistError(
-                "even_batches(how='join'): a trainer without rows would look none up in the tables "
-                "of the servers: use 'pad' or 'cut'"
-            )
-        if self.cluster.servers:
-            raise HpcdistError(
-                "even_batches(how='join') is for jobs without parameter servers: with servers, "
-                "trainers that have more batches continue by themselves"
-            )
+        self._link.refuse_uneven()
         self._batches.joins = True
 
     def node_count(self) -> int:
@@ -353,7 +319,7 @@ class Job(Control):
         link = self._link
         if self._serves:
             return None
-        client = link.current_client if isinstance(link, (TrainerLink, HybridLink)) else None
+        client = link.current_client if self.cluster.servers else None
         return JobPeers(
             self._gone,
             self.cluster,
@@ -370,8 +336,7 @@ class Job(Control):
 
     def table_statistics(self) -> list[TableStatistics]:
         """Return what the distributed tables of this server have done; none on a trainer."""
-        tables = self._link.tables if isinstance(self._link, Server) else ()
-        return [table.statistics() for table in tables]
+        return [table.statistics() for table in self._link.served_tables]
 
     @property
     def staleness(self) -> int:

@@ -12,10 +12,10 @@ import numpy as np
 
 from hpcdist.comm.base import Transport
 from hpcdist.device import on_host
-from hpcdist.errors import CommError, FeedError, PlanError
+from hpcdist.errors import CommError, FeedError, HpcdistError, PlanError
 from hpcdist.executor.analysis import reads
 from hpcdist.executor.backend import Backend
-from hpcdist.executor.control import Binding, Feed, Fetched
+from hpcdist.executor.control import Binding, Feed, SharedFetch
 from hpcdist.executor.fed import as_host, fed_metas
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope
@@ -121,7 +121,13 @@ class PipelineLink(Link):
     ) -> tuple[list[Program], Program]:
         raise PlanError(f"rank {self._trainers.rank}: {ANOTHER}")
 
-    def step(
+    def refuse_uneven(self) -> None:
+        raise HpcdistError(
+            "even_batches(how='join'): every rank of a pipeline is fed whole batches, and none can "
+            "be missing: use 'pad' or 'cut'"
+        )
+
+    def divided(
         self, program: Program, feed: Feed, scope: Scope, fetches: Sequence[str], by_hand: SetValues
     ) -> tuple[Program, Feed]:
         """Return what this rank runs now, and its part of what is fed. Collective."""
@@ -228,9 +234,7 @@ class PipelineLink(Link):
         known = (plan.updated, plan.keeper, plan.computed)
         return next((stages[name] for stages in known if name in stages), ALL)
 
-    def fetch(
-        self, program: Program, names: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], Callable[[Fetched], list[Any]] | None]:
+    def divided_fetch(self, program: Program, names: tuple[str, ...]) -> SharedFetch:
         """Return what to fetch here in a step, and what makes of it the values of ``names``."""
         if not names or program is not self._main:
             return names, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -146,3 +147,6 @@ class StepProtocol:
 
     def resume(self) -> None:
         """Note what the servers have loaded from a checkpoint."""
+
+
+Adopted = TypeVar("Adopted", bound=StepProtocol)

@@ -24,7 +24,6 @@ from hpcdist.graph.program import Program
 from hpcdist.ops.common import in_sequence
 from hpcdist.ps.messages import Hello
 from hpcdist.ps.server import PsServer
-from hpcdist.ps.table import SparseTable
 from hpcdist.runtime.job.failure_policy import FailurePolicy
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.exchange_plan import ServerExchange, server_exchange
@@ -74,7 +73,6 @@ class Server(Link):
         self._deadline_s = deadline_s
         self._failure_policy = failure_policy
         self._servers = servers
-        self.tables: Sequence[SparseTable] = ()  # of the Program that is served, or was
 
     def substitute(self, program: Program) -> Program:
         return on_server(program)
@@ -132,7 +130,7 @@ class Server(Link):
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
         exchange = server_exchange(plan.plan, plan.endpoint)
         blocks = [optimize_block(binding.program, held) for held in plan.blocks]
-        self.tables = [held_table(binding, held.table.parameter) for held in plan.tables]
+        self.served_tables = [held_table(binding, held.table.parameter) for held in plan.tables]
         serving = self._serving(plan, exchange, blocks, binding)
         store = ServerStore(
             binding.program,
@@ -195,7 +193,7 @@ class Server(Link):
             on_death=self._failure_policy.bury,
             on_silence=self._failure_policy.tell_silence if self._index == 0 else None,
             silence_s=settings.WORKER_UPDATE_INTERVAL.read(),
-            tables=self.tables,
+            tables=self.served_tables,
             on_checkpoint=store.answer,
             whole_steps=plan.sums is not None,
         )

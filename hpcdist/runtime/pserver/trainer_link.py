@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from hpcdist.ps.death_consensus import Witness
 from hpcdist.runtime.job.link import Link
 from hpcdist.runtime.pserver.asynchronous import Asynchronous
 from hpcdist.runtime.pserver.communicator_step import CommunicatorStep
-from hpcdist.runtime.pserver.connection import Connection, StepProtocol
+from hpcdist.runtime.pserver.connection import Adopted, Connection, StepProtocol
 from hpcdist.runtime.pserver.exchange_plan import STALENESS, refuse_unpushed
 from hpcdist.runtime.pserver.geo_exchange import GeoStep
 from hpcdist.runtime.pserver.scheduled_fetch import (
@@ -42,7 +42,6 @@ from hpcdist.transpiler.mode import Mode
 from hpcdist.transpiler.plan import Plan, trainer_plan
 from hpcdist.transpiler.substitute import on_trainer
 
-Adopted = TypeVar("Adopted", bound=StepProtocol)
 SENDS = ("send", "push_sparse")  # a Program with none of them only looks rows up
 
 
