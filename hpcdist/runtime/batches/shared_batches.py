@@ -5,27 +5,26 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hpcdist.comm.base import Transport
-from hpcdist.comm.collective import RankGroup
-from hpcdist.comm.split_allgather import SplitAllgather, split_allgather
 from hpcdist.device import on_host
 from hpcdist.errors import FeedError, PlanError
-from hpcdist.executor.control import Binding, Feed, Fetched
+from hpcdist.executor.control import Binding, Feed, Join
 from hpcdist.executor.fed import as_host
 from hpcdist.executor.position import here
 from hpcdist.executor.scope import Scope, ScopeVariable
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.lod_tensor import LoDTensor
-from hpcdist.runtime.batches.batch_check import ENDED, RECORD_BYTES, BatchCheck
+from hpcdist.runtime.batches.batch_check import BatchCheck
+from hpcdist.runtime.batches.batch_rounds import BatchRounds
 from hpcdist.runtime.batches.distributed_auc import CountsOfAll, DistributedAuc
-from hpcdist.runtime.batches.joined_fetch import NOTE_BYTES, JoinedFetch
+from hpcdist.runtime.batches.joined_fetch import JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
     Division,
     cut_feed,
@@ -39,9 +38,8 @@ from hpcdist.runtime.batches.shared_program import SharedProgram, loss_weight
 from hpcdist.runtime.batches.trainer_part import SharedFacts, TrainerPart, expect_divided, weights
 from hpcdist.runtime.batches.whole_batch import ROWS, of_whole_batch, rows_here
 from hpcdist.runtime.job.membership import Membership
-from hpcdist.runtime.staging import in_order
+from hpcdist.runtime.staging import Call, in_order
 
-Call = Callable[[], Any]
 logger = logging.getLogger("hpcdist")
 SENDING = ("send", "push_sparse", "c_allreduce_sum")
 
@@ -53,9 +51,7 @@ class Batches:
     rows of its own instead, which together are the batch. In a job that counts rows by
     `even_batches` (`meet`), a trainer may also have none.
 
-    In every step trainers exchange a key of what they are fed, and what is fetched. The operator
-    that sends the last gradients starts this; where a death may be survived, all join at the end of
-    the step instead, for who is left must agree on whose rows count.
+    In every step trainers exchange a key of what they are fed, and what is fetched (`BatchRounds`).
     """
 
     def __init__(
@@ -72,8 +68,10 @@ class Batches:
         self._membership = membership or Membership(trainers, None, deadline_s)
         self._deadline_s = deadline_s
         self._local = local
-        self._ranks = tuple(ranks) or tuple(range(trainers.size))
         self._check = BatchCheck(trainers.rank, ranks)
+        everyone = tuple(ranks) or tuple(range(trainers.size))
+        args = trainers, deadline_s, self._membership, self._check, everyone
+        self._rounds = BatchRounds(*args)
         self._shared: ProgramCache[SharedFacts] = ProgramCache()
         self._run_as: ProgramCache[SharedFacts] = ProgramCache()  # by what runs in their place
         self._numbers = itertools.count()
@@ -81,10 +79,6 @@ class Batches:
         self._area_counts: frozenset[str] = frozenset()  # of `auc`: each trainer's own
         self._counting: ProgramCache[CountsOfAll] = ProgramCache()
         self.joins = False  # whether every step counts the rows that each trainer has
-        self._division: Division | None = None  # of the last batch
-        self._scope: Scope | None = None  # where the last batch is computed
-        self._rounds: SplitAllgather | None = None  # what is exchanged in every step
-        self._started: JoinedFetch | None = None  # what this step's round has been started for
 
     def share(self, program: Program, trainers: int) -> Program:
         """Note that every trainer is fed the whole batches of a Program; return what it runs.
@@ -116,27 +110,16 @@ class Batches:
         shared = self._shared.get(program)
         assert shared is not None
         self._run_as.put(substitute, shared)
-        if self._rounds is not None or self._trainers.size == 1 or self._membership.settles:
-            return
-        what = "all trainers to begin a plain script"
-        told = self._trainers.allgather_bytes(b"begin", self._deadline_s, what)
-        for trainer, data in enumerate(told):
-            if not data:
-                self._check.refuse_ended(trainer)
-        group = RankGroup(self._trainers, self._ranks, self._deadline_s)
-        self._rounds = split_allgather(group, NOTE_BYTES, self._awaited)
+        self._rounds.connect()
 
     def leave(self) -> None:
         """Share no more: this trainer leaves the servers."""
-        if self._rounds is not None:
-            self._rounds.begin()
-            self._rounds.start(ENDED)
+        self._rounds.leave()
         self._membership.leave()
 
     def end(self) -> None:
         """When all trainers have left: end what is under way. Collective."""
-        if self._rounds is not None:
-            self._rounds.wait()
+        self._rounds.end()
 
     def exchange(self, data: bytes, what: str) -> Sequence[bytes | None]:
         """Return what those who share this batch give; of one that died None. Collective."""
@@ -167,7 +150,6 @@ class Batches:
             raise FeedError(f"trainers feed rows of their own, but {whole}: fetch it elsewhere")
         membership = self._membership
         among = membership.begin_batch() if membership.settles else membership.among
-        self._started = None
         batched = shared.rows.batched
         # Most batches have as many rows as the one before.
         part = shared.last
@@ -187,7 +169,7 @@ class Batches:
         else:
             assert part is not None
             self._check.begin(feed, part.total)
-        self._division, self._scope = part.division, scope
+        self._rounds.note_batch(part.division, scope)
         return rows
 
     def note_set(self, variables: Sequence[ScopeVariable]) -> None:
@@ -290,27 +272,17 @@ class Batches:
 
         When all have what it sends, they also have the keys and notes.
         """
-        shared, rounds = self._run_as.get(binding.program), self._rounds
+        shared = self._run_as.get(binding.program)
         sending = [i for i, op in enumerate(ops) if op.type in SENDING]
-        found = list(calls)
-        if shared is None or rounds is None or not sending:
-            return found
-        joined = self._joined_of(shared, binding.fetches)
-        write = joined.early(ops[sending[-1]], binding, rounds)
-        if write is not None:
-            begin = functools.partial(self._begin_round, joined, write)
-            found[sending[-1]] = in_order(begin, found[sending[-1]])
-        return found
-
-    def _begin_round(self, joined: JoinedFetch, write: Call) -> None:
-        assert self._rounds is not None
-        self._rounds.begin()
-        write()
-        self._rounds.start(joined.key ^ self._check.key())
-        self._started = joined
+        bound = list(calls)
+        if shared is not None and sending and self._rounds.connected:
+            last = sending[-1]
+            joined = self._joined_of(shared, binding.fetches)
+            bound[last] = in_order(self._rounds.starting(joined, ops[last], binding), bound[last])
+        return bound
 
     # -- after a step ------------------------------------------------------------------------
-    def join(self, program: Program, names: Sequence[str]) -> Callable[[Fetched], list[Any]] | None:
+    def join(self, program: Program, names: Sequence[str]) -> Join | None:
         """Return what joins the trainers' values of these names, for a Program that is shared.
 
         Raises FeedError if they cannot be joined.
@@ -322,7 +294,7 @@ class Batches:
             return None
         joins = shared.joins.get(names)
         if joins is None:
-            joins = functools.partial(self._join, self._joined_of(shared, names))
+            joins = functools.partial(self._rounds.join, self._joined_of(shared, names))
             shared.joins[names] = joins
         return joins
 
@@ -340,65 +312,3 @@ class Batches:
             )
             shared.joined[names] = joined
         return joined
-
-    def _join(self, joined: JoinedFetch, fetched: Fetched) -> list[Any]:
-        rounds, division = self._rounds, self._division
-        if rounds is None:
-            return self._join_living(joined, fetched)
-        if self._started is not joined:
-            values = [value for _, value in fetched]
-            self._begin_round(joined, functools.partial(joined.write, rounds, values))
-        if not rounds.wait():
-            self._tell_apart(joined, rounds.keys())
-        if division is None or not joined.joins:
-            return [value for _, value in fetched]
-        if joined.written:
-            return joined.read(rounds, fetched, division)
-        assert self._scope is not None
-        packed = joined.pack(fetched, division, self._scope)
-        told = self._membership.join(packed, self._values_of(joined))
-        return joined.unpack(told, fetched, division, self._scope)
-
-    def _join_living(self, joined: JoinedFetch, fetched: Fetched) -> list[Any]:
-        """Join the values of those who live, and compare their records."""
-        division, scope = self._division, self._scope
-        packed = b""
-        if division is not None and scope is not None and joined.joins:
-            packed = joined.pack(fetched, division, scope)
-        told = self._membership.join(self._check.record() + packed, self._values_of(joined))
-        for trainer, data in zip(self._membership.among, told):
-            if data is not None:
-                self._check.compare(trainer, data[:RECORD_BYTES])
-        if division is None or scope is None or not joined.joins:
-            return [value for _, value in fetched]
-        values = [None if data is None else data[RECORD_BYTES:] for data in told]
-        return joined.unpack(values, fetched, division, scope)
-
-    def _tell_apart(self, joined: JoinedFetch, keys: Sequence[int]) -> None:
-        """Raise FeedError that says how this step differs between trainers. Collective."""
-        for trainer, key in enumerate(keys):
-            if key == ENDED:
-                self._check.refuse_ended(trainer)
-        record = self._check.record()
-        asked = joined.key.to_bytes(8, "little")
-        what = f"what the other trainers feed in step {here.step}"
-        told = self._membership.join(asked + record, what)
-        for trainer, data in enumerate(told):
-            if data is not None and data[: len(asked)] != asked:
-                raise FeedError(
-                    f"step {here.step}: {self._check.name(trainer)} runs a different program from "
-                    f"{self._check.name(self._trainers.rank)}, or fetches different values from "
-                    f"{', '.join(joined.names) or 'none'}: fetched values are gathered from the "
-                    "rows of all trainers, so all must run the same program and fetch the same "
-                    "values; only printing may be left to one of them"
-                )
-            if data is not None:
-                self._check.compare(trainer, data[len(asked) :])
-        raise FeedError(f"step {here.step}: trainers feed different batches")
-
-    def _awaited(self) -> str:
-        return f"the other trainers' batch of step {here.step}"
-
-    @staticmethod
-    def _values_of(joined: JoinedFetch) -> str:
-        return f"the other trainers' {', '.join(joined.names) or 'batch'} of step {here.step}"

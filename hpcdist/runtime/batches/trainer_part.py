@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import PlanError
-from hpcdist.executor.control import Feed, Fetched
+from hpcdist.executor.control import Feed, Join
 from hpcdist.runtime.batches.distributed_auc import DistributedAuc
 from hpcdist.runtime.batches.joined_fetch import JoinedFetch
 from hpcdist.runtime.batches.scatter_batch import (
@@ -63,7 +63,7 @@ class SharedFacts:
     told_whole: bool = False  # whether the user knows that whole batches are computed
     parts: dict[Any, TrainerPart] = field(default_factory=dict)  # by rows, trainers, why whole
     joined: dict[Sequence[str], JoinedFetch] = field(default_factory=dict)  # by names
-    joins: dict[Sequence[str], Callable[[Fetched], list[Any]]] = field(default_factory=dict)
+    joins: dict[Sequence[str], Join] = field(default_factory=dict)
     last: TrainerPart | None = None  # of the last batch of arrays
 
 
