@@ -118,8 +118,8 @@ class Checkpoint:
         if not saved.copies:
             return self.jobs(name, 0, saved.shape[0], out)
         self._check_fit(saved, saved.shape, out)
-        found = copy_for(saved, self.facts.pieces, begin, end)
-        return [lambda: self._read_copies(saved.copies if found is None else (found,), out)]
+        copy = copy_for(saved, self.facts.pieces, begin, end)
+        return [lambda: self._read_copies(saved.copies if copy is None else (copy,), out)]
 
     def read(self, name: str) -> np.ndarray:
         """Return a whole variable."""
@@ -145,11 +145,11 @@ class Checkpoint:
             )
 
     def _read_copies(self, copies: Sequence[int], out: np.ndarray) -> None:
-        found = [np.empty_like(out) for _ in copies]
-        for i, copy in zip(copies, found):
+        arrays = [np.empty_like(out) for _ in copies]
+        for i, copy in zip(copies, arrays):
             for job in self._home(i).jobs(self.facts.pieces[i].path, 0, len(out), copy):
                 job()
-        np.copyto(out, np.minimum.reduce(found))
+        np.copyto(out, np.minimum.reduce(arrays))
 
     def _home(self, piece: int) -> StoredFile:
         return self.files[self.facts.homes[piece]]

@@ -33,15 +33,15 @@ def open_below(directory: Path, name: str) -> Any:
     if any(part in ("", ".", "..") or "\0" in part for part in (*folders, last)):
         raise CheckpointError(f"{directory}: {name!r} is not the name of a file in it")
     try:
-        held = os.open(directory, _FOLDER)
+        parent = os.open(directory, _FOLDER)
         try:
             for folder in folders:
-                inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=held)
-                os.close(held)
-                held = inner
-            descriptor = os.open(last, _FILE, dir_fd=held)
+                inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+                os.close(parent)
+                parent = inner
+            descriptor = os.open(last, _FILE, dir_fd=parent)
         finally:
-            os.close(held)
+            os.close(parent)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise CheckpointError(

@@ -44,15 +44,15 @@ class Content:
 
     def __init__(
         self,
-        held: Sequence[LocalPiece],
+        variables: Sequence[LocalPiece],
         scope: Scope,
         tables: Sequence[SparseTable] = (),
         runs: Runs = runs_of,
     ) -> None:
         """``runs`` says in which form the rows of tables are written."""
         self._runs_of = runs
-        self._pieces = [h.piece for h in held]
-        self._arrays = [_piece_array(h, scope) for h in held]
+        self._pieces = [h.piece for h in variables]
+        self._arrays = [_piece_array(h, scope) for h in variables]
         self._tables = tables
         self._runs: list[tuple[TablePart, Any]] | None = None
 
@@ -95,27 +95,27 @@ class Content:
         part = Part(label.writer, label.step, label.program, tuple(self._pieces))
         return lambda: replace(part, tables=tuple(parts)), self._entries(part, parts)
 
-    def _entries(self, part: Part, found: list[TablePart]) -> Iterator[Entry]:
+    def _entries(self, part: Part, tables: list[TablePart]) -> Iterator[Entry]:
         for piece, array in zip(self._pieces, self._arrays):
             yield Entry(piece.path, _on_host(array), part_entry_attrs(piece, part))
         runs: Any = self._runs
         if runs is None:
             runs = (run for table in self._tables for run in self._runs_of(table))
         for table, arrays in runs:
-            found.append(table)
+            tables.append(table)
             for (name, dtype, _), array in zip(table.datasets, arrays):
                 role = OPTIMIZER if name == "state" else PARAMETER
                 attrs = variable_attrs(table.name, role, dtype, part)
                 yield Entry(f"{table.path}/{name}", array, attrs)
 
 
-def _piece_array(held: LocalPiece, scope: Scope) -> Any:
-    array = array_of(scope, held.local)
+def _piece_array(variable: LocalPiece, scope: Scope) -> Any:
+    array = array_of(scope, variable.local)
     if array is None:
         raise CheckpointError(
-            f"variable {held.local!r} has no value to be saved: run the startup program first"
+            f"variable {variable.local!r} has no value to be saved: run the startup program first"
         )
-    piece = held.piece
+    piece = variable.piece
     if array.size == math.prod(piece.shape):
         return array.reshape(piece.shape)
     return array.reshape(piece.whole)[piece.begin : piece.end]  # this writer's share of the rows
@@ -146,14 +146,14 @@ def _copies(array: Any, out: np.ndarray) -> list[Job]:
 
 
 # -- taking up -------------------------------------------------------------------------------------
-def take_up(checkpoint: Source, held: Sequence[LocalPiece], scope: Scope) -> None:
+def take_up(checkpoint: Source, variables: Sequence[LocalPiece], scope: Scope) -> None:
     """Overwrite variables with their saved values, in place: nothing is held twice.
 
     Everything is compared first: CheckpointError, and nothing has changed, if a variable is missing
     or of another shape or dtype.
     """
     jobs, uploads = [], []
-    for h in held:
+    for h in variables:
         array = array_of(scope, h.local)
         ready = isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
         target = array if ready else np.empty(h.piece.shape, h.piece.dtype)
@@ -162,7 +162,7 @@ def take_up(checkpoint: Source, held: Sequence[LocalPiece], scope: Scope) -> Non
             uploads.append((h, target))
     run(jobs)
     for h, target in uploads:
-        shape = None if (found := array_of(scope, h.local)) is None else found.shape
+        shape = None if (present := array_of(scope, h.local)) is None else present.shape
         scope.var(h.local).take(target if shape is None else target.reshape(shape))
 
 
@@ -191,9 +191,9 @@ def _counted(checkpoint: Source, piece: Piece, base: str, out: np.ndarray) -> An
     return [lambda: out.fill(0)]
 
 
-def check_take_up(source: Source, held: Sequence[LocalPiece], *, data: bool) -> None:
+def check_take_up(source: Source, variables: Sequence[LocalPiece], *, data: bool) -> None:
     """Raise the error that `take_up` would; with ``data`` also that of data which is damaged."""
-    for h in held:
+    for h in variables:
         out = np.empty(h.piece.shape, h.piece.dtype)
         jobs = _jobs_for(source, h.piece, out)
         if data:
@@ -252,10 +252,10 @@ def _parts_of(source: Source, table: SparseTable) -> tuple[Checkpoint, list[tupl
 
 
 def _own_rows(
-    checkpoint: Checkpoint, found: Sequence[tuple[int, TablePart]], server: int, servers: int
+    checkpoint: Checkpoint, parts: Sequence[tuple[int, TablePart]], server: int, servers: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield (ids, rows, state) that belong to a server."""
-    for home, part in found:
+    for home, part in parts:
         begin, end = stretch(part.begins, server, servers)
         for first in range(begin, end, LOADED_ROWS):
             last = min(first + LOADED_ROWS, end)
@@ -269,5 +269,5 @@ def _own_rows(
                 jobs += file.jobs(f"{part.path}/state", first, last, state)
             run(jobs)
             check_order(part, first, ids, file.name)
-            own = owners_of(ids, servers) == server
-            yield ids[own], rows[own], state[own]
+            mine = owners_of(ids, servers) == server
+            yield ids[mine], rows[mine], state[mine]

@@ -129,18 +129,18 @@ def individual(program: Program) -> set[str]:
 
 def _follow(program: Program, names: set[str]) -> set[str]:
     """Return what is computed from these after the updates, as averages over steps are."""
-    found: set[str] = set()
+    computed: set[str] = set()
     for op in program.global_block().ops:
-        read = (names | found).intersection(op.input_arg_names)
+        read = (names | computed).intersection(op.input_arg_names)
         if read and op.role & Role.OPTIMIZE and not op.input("Grad"):
-            found.update(op.output_arg_names)
-    return found
+            computed.update(op.output_arg_names)
+    return computed
 
 
-def individually(held: LocalPiece, trainer: int) -> LocalPiece:
+def individually(variable: LocalPiece, trainer: int) -> LocalPiece:
     """Return a variable as this trainer's own; without a number it is what all begin with."""
-    name = f"{held.piece.name}@trainer_{trainer}"
-    return LocalPiece(held.local, replace(held.piece, name=name, path=path_of(name)))
+    name = f"{variable.piece.name}@trainer_{trainer}"
+    return LocalPiece(variable.local, replace(variable.piece, name=name, path=path_of(name)))
 
 
 def state_of_tables(program: Program) -> set[str]:
@@ -191,17 +191,17 @@ def server_variables(program: Program, scope: Scope) -> list[LocalPiece]:
                 record.slice.name, _piece_of(record, block, array)
             )
     if plan.index == 0 and not plan.mode.dense_summed:  # else trainers have the same
-        for held in alike_on_servers(program, scope):
-            pieces.setdefault(held.local, held)
+        for variable in alike_on_servers(program, scope):
+            pieces.setdefault(variable.local, variable)
     return list(pieces.values())
 
 
 def held_of_server(program: Program, scope: Scope) -> list[LocalPiece]:
     """Return all that a server holds, and has to restore."""
-    found = {held.local: held for held in server_variables(program, scope)}
-    for held in alike_on_servers(program, scope):
-        found.setdefault(held.local, held)
-    return list(found.values())
+    variables = {variable.local: variable for variable in server_variables(program, scope)}
+    for variable in alike_on_servers(program, scope):
+        variables.setdefault(variable.local, variable)
+    return list(variables.values())
 
 
 def alike_on_servers(program: Program, scope: Scope) -> list[LocalPiece]:
@@ -284,14 +284,14 @@ def _made_anew(program: Program, plan: ServerPlan) -> set[str]:
 
 def _blocks_by_state(program: Program, plan: ServerPlan) -> dict[str, ServerBlock]:
     """Return the parameter block that each accumulator belongs to."""
-    found = {}
-    for held in plan.blocks:
-        for op in program.block(held.block).ops:
-            if held.name in op.input("Param"):
+    blocks = {}
+    for block in plan.blocks:
+        for op in program.block(block.block).ops:
+            if block.name in op.input("Param"):
                 for slot, names in op.inputs.items():
                     if slot not in _NOT_STATE:
-                        found.update(dict.fromkeys(names, held))
-    return found
+                        blocks.update(dict.fromkeys(names, block))
+    return blocks
 
 
 def _piece_of(record: VarDistributed, block: ServerBlock | None, array: Any) -> Piece:

@@ -36,21 +36,21 @@ def variables_of(pieces: Sequence[Piece], file: str) -> dict[str, Saved]:
     by_name: dict[str, list[int]] = {}
     for i, piece in enumerate(pieces):
         by_name.setdefault(piece.name, []).append(i)
-    return {name: _joined(name, found, pieces, file) for name, found in by_name.items()}
+    return {name: _joined(name, numbers, pieces, file) for name, numbers in by_name.items()}
 
 
-def _joined(name: str, found: Sequence[int], pieces: Sequence[Piece], file: str) -> Saved:
-    first = pieces[found[0]]
+def _joined(name: str, numbers: Sequence[int], pieces: Sequence[Piece], file: str) -> Saved:
+    first = pieces[numbers[0]]
     facts = (first.role, first.dtype, first.whole, first.copy)
-    for i in found:
+    for i in numbers:
         other = pieces[i]
         if (other.role, other.dtype, other.whole, other.copy) != facts:
             raise CheckpointError(
                 f"{file}: the parts disagree on {name!r}: {_words(first)} and {_words(other)}"
             )
     if first.copy:
-        return Saved(name, *facts[:3], pieces=(found[0],), copies=tuple(found))
-    rows = sorted(found, key=lambda i: (pieces[i].begin, pieces[i].end))
+        return Saved(name, *facts[:3], pieces=(numbers[0],), copies=tuple(numbers))
+    rows = sorted(numbers, key=lambda i: (pieces[i].begin, pieces[i].end))
     reached = 0
     for i in rows:
         if pieces[i].begin != reached:

@@ -85,14 +85,14 @@ class StoredFile:
                 f"{self.name}: not the file that the manifest was written for: it was changed, "
                 "or comes from another checkpoint"
             )
-        found = from_json(facts, self.name)
-        extents = _extents(found, self.name, size)
+        part = from_json(facts, self.name)
+        extents = _extents(part, self.name, size)
         rest = size - HEAD_BYTES - sum(nbytes for _, nbytes in extents)
         if rest > MAX_REST + 64 * head.facts_bytes:  # more than HDF5 needs: a file with a hole?
             raise CheckpointError(f"{self.name}: {rest} bytes belong to no dataset that it lists")
         if rest_of(descriptor, size, extents) != head.rest:
             raise damaged(self.name, "its structure (the bytes around the data)")
-        return found
+        return part
 
     def _facts(self, head: Head) -> bytes:
         if head.facts_bytes > MAX_FACTS or head.facts_offset < HEAD_BYTES:

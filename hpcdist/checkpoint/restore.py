@@ -80,19 +80,21 @@ def restore(
     wait()
     program = peers.program(program_of_job(main_program))
     scope = scope if scope is not None else global_scope()
-    (found, *_) = together(peers, lambda: _chosen(Path(dirname)) if peers.trainer == 0 else None)
+    (directory, *_) = together(
+        peers, lambda: _chosen(Path(dirname)) if peers.trainer == 0 else None
+    )
     note(dirname)
-    if found is None:
+    if directory is None:
         return None
 
-    asked = {"path": str(Path(found).resolve())}
+    asked = {"path": str(Path(directory).resolve())}
     opened: list[tuple[Checkpoint, list[LocalPiece]]] = []
     tables = [] if peers.servers else tables_of(program, scope)
 
     def check() -> None:
         if peers.trainer == 0:
             peers.ask({"do": CHECK, "data": here.step > 0, **asked})
-        checkpoint = stack.enter_context(Checkpoint(found))
+        checkpoint = stack.enter_context(Checkpoint(directory))
         _check_merged(checkpoint, program, peers.trainers)
         _check_compressed(checkpoint, program, peers.trainers)
         pieces = wanted(checkpoint, persistables(program), scope, _kept_elsewhere(peers, program))
@@ -119,7 +121,7 @@ def restore(
         together(peers, check)  # on all ranks, before anything changes on one
         step, extra, counted = together(peers, load)[peers.trainer]
     together(peers, lambda: peers.resume(program, counted, scope))
-    return Restored(step, extra, Path(found))
+    return Restored(step, extra, Path(directory))
 
 
 def _check_merged(checkpoint: Checkpoint, program: Program, trainers: int) -> None:
@@ -188,15 +190,18 @@ def wanted(
 
 
 def _own(
-    checkpoint: Checkpoint, held: Iterable[LocalPiece], own: set[str], trainer: int
+    checkpoint: Checkpoint,
+    variables: Iterable[LocalPiece],
+    individually_kept: set[str],
+    trainer: int,
 ) -> list[LocalPiece]:
     """Let a trainer take up values of its own as it has saved them."""
-    found = []
-    for h in held:
+    chosen = []
+    for h in variables:
         as_saved = individually(h, trainer)
-        known = h.local in own and checkpoint.has(as_saved.piece.name)
-        found.append(as_saved if known else h)
-    return found
+        known = h.local in individually_kept and checkpoint.has(as_saved.piece.name)
+        chosen.append(as_saved if known else h)
+    return chosen
 
 
 def check_declared(checkpoint: Source, var: Variable, saved: Saved) -> None:

@@ -169,13 +169,13 @@ def _check_finite(peers: Peers, content: Content, target: AttemptTarget) -> None
     """Raise the same NotFiniteError on all trainers if parameters are not finite on some rank."""
 
     def look() -> list[Any]:
-        found = [(f"trainer {peers.trainer}", content.not_finite())]
+        culprits = [(f"trainer {peers.trainer}", content.not_finite())]
         if peers.trainer == 0:
             answers = peers.ask({"do": FINITE})
-            found += [(f"server {k}", name) for k, name in enumerate(answers)]
-        return [[who, name] for who, name in found if name is not None]
+            culprits += [(f"server {k}", name) for k, name in enumerate(answers)]
+        return [[who, name] for who, name in culprits if name is not None]
 
-    for who, name in (found for ranks in together(peers, look) for found in ranks):
+    for who, name in (culprits for ranks in together(peers, look) for culprits in ranks):
         if peers.trainer == 0:
             drop_unfinished(Path(target.directory))
         raise NotFiniteError(f"{who}: {name!r} holds NaN or infinity")

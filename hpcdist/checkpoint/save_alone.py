@@ -21,7 +21,7 @@ from hpcdist.ps.table import SparseTable
 def save_alone(
     directory: Path,
     manifest: str,
-    held: Sequence[LocalPiece],
+    variables: Sequence[LocalPiece],
     scope: Scope | None,
     program: str,
     *,
@@ -30,13 +30,13 @@ def save_alone(
     compression: str | None = None,
 ) -> None:
     """Save variables of this process, with no other rank taking part."""
-    check_names([h.piece.name for h in held])
+    check_names([h.piece.name for h in variables])
     target = AttemptTarget(*new_target(directory, manifest, None))
     contents = []
-    if held or tables:
+    if variables or tables:
         contents = [target.path("trainer", 0, 1)]
         label = Label("trainer 0", 0, program)
-        Content(held, scope or Scope(), tables).write(contents[0], label, compression)
+        Content(variables, scope or Scope(), tables).write(contents[0], label, compression)
     complete(target, contents, 0.0, (), extra, program)
 
 
@@ -62,7 +62,7 @@ def save_rows(
     peers: Peers,
     directory: Path,
     manifest: str,
-    held: Sequence[LocalPiece],
+    variables: Sequence[LocalPiece],
     scope: Scope,
     program: str,
     tables: Sequence[str],
@@ -71,13 +71,13 @@ def save_rows(
 
     Trainer 0 alone calls this. The rows are the servers', if there are any, else this process's.
     """
-    check_names([*(h.piece.name for h in held), *tables])
+    check_names([*(h.piece.name for h in variables), *tables])
     here = [] if peers.servers else [_table(name) for name in tables]
     target = AttemptTarget(*new_target(directory, manifest, None))
     label = Label("trainer 0", 0, program)
     peers.ask({**request(target, label, None), "rows_of": list(tables)})
     path = target.path("trainer", 0, 1)
-    Content(held, scope, here, inference_runs).write(path, label)
+    Content(variables, scope, here, inference_runs).write(path, label)
     awaited = [target.path("server", k, peers.servers) for k in range(peers.servers)]
     complete(target, [*awaited, path], peers.deadline_s, (), None)
 

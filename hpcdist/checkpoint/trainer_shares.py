@@ -41,10 +41,10 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
     """
     refuse_averages(peers, program, scope)
     every = whole_variables(program, scope)
-    held = own_variables(peers, program, scope)
+    variables = own_variables(peers, program, scope)
     own = individual(program)
     owners = owners_of(program)
-    alike = [h for h in held if h.local not in own and h.local not in owners]
+    alike = [h for h in variables if h.local not in own and h.local not in owners]
     pieces: list[list[LocalPiece]] = [[] for _ in range(peers.trainers)]
     for name, owner in owners.items():
         pieces[owner].append(_declared(program.global_block().var(name)))
@@ -56,7 +56,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
             for name, begin, end in rows:
                 piece = replace(by_name[name].piece, begin=begin, end=end, path=path_of(name))
                 pieces[k].append(LocalPiece(name, piece))
-    plain = {h.local for h in held}
+    plain = {h.local for h in variables}
     for k, share in enumerate(pieces):
         for h in every:
             if h.local in own:
@@ -81,7 +81,7 @@ def _declared(var: Variable) -> LocalPiece:
     return LocalPiece(var.name, piece)
 
 
-def _shares(held: Sequence[LocalPiece], writers: int) -> list[list[tuple[str, int, int]]]:
-    shapes = {h.piece.name: h.piece.whole for h in held}
-    sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in held}
+def _shares(variables: Sequence[LocalPiece], writers: int) -> list[list[tuple[str, int, int]]]:
+    shapes = {h.piece.name: h.piece.whole for h in variables}
+    sizes = {h.piece.name: np.dtype(h.piece.dtype).itemsize for h in variables}
     return shares(shapes, sizes, writers)

@@ -292,9 +292,9 @@ def stored_at(
 
     ``write`` is called with each chunk, while caches have it, and where it belongs.
     """
-    found = cut(array.shape, array.itemsize)
+    chunks = cut(array.shape, array.itemsize)
     begins, sizes, sums = [], [], []
-    for first, count in found.pieces(array.size):
+    for first, count in chunks.pieces(array.size):
         begin = first * array.itemsize
         data = _elements(array, first, count).view(np.uint8).data
         sums.append(xxhash.xxh3_64_hexdigest(data))
@@ -305,8 +305,8 @@ def stored_at(
     return Stored(
         shape=array.shape,
         dtype=array.dtype.name,
-        chunk=found.shape,
-        axis=found.axis,
+        chunk=chunks.shape,
+        axis=chunks.axis,
         packed=False,
         offsets=tuple(begins),
         sizes=tuple(sizes),
@@ -324,16 +324,16 @@ def _write_packed(
     disk: NewFile, file: Any, entry: Entry, compression: str | None, back: WriteBack
 ) -> Stored:
     """Let HDF5 compress an array, and read back what the chunks have become."""
-    array, found = entry.array, cut(entry.array.shape, entry.array.itemsize)
+    array, chunks = entry.array, cut(entry.array.shape, entry.array.itemsize)
     dataset = file.create_dataset(
         entry.path,
         shape=array.shape,
         dtype=array.dtype,
-        chunks=found.shape,
+        chunks=chunks.shape,
         **filters(str(compression)),
     )
     dataset.attrs.update(entry.attrs)
-    corners = [corner(array.shape, first) for first, _ in found.pieces(array.size)]
+    corners = [corner(array.shape, first) for first, _ in chunks.pieces(array.size)]
     dataset[...] = array
     file.flush()
     sums = []
@@ -345,8 +345,8 @@ def _write_packed(
     return Stored(
         shape=array.shape,
         dtype=array.dtype.name,
-        chunk=found.shape,
-        axis=found.axis,
+        chunk=chunks.shape,
+        axis=chunks.axis,
         packed=True,
         offsets=tuple(offset for offset, _ in places),
         sizes=tuple(size for _, size in places),
@@ -356,16 +356,16 @@ def _write_packed(
 
 def _places(dataset: Any, corners: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
     """Return (offset in the file, bytes) of the chunks at ``corners``."""
-    found = {}
+    place_of = {}
     # Before 1.14.4 HDF5 counts from after the user block.
     begin = HEAD_BYTES if h5py.version.hdf5_version_tuple < (1, 14, 4) else 0
 
     def note(chunk: Any) -> None:
-        found[chunk.chunk_offset] = begin + int(chunk.byte_offset), int(chunk.size)
+        place_of[chunk.chunk_offset] = begin + int(chunk.byte_offset), int(chunk.size)
 
     if hasattr(dataset.id, "chunk_iter"):  # HDF5 looks for a single one among all of them
         dataset.id.chunk_iter(note)
     else:  # not before 1.10.10
         for at in corners:
             note(dataset.id.get_chunk_info_by_coord(at))
-    return [found[at] for at in corners]
+    return [place_of[at] for at in corners]

@@ -77,8 +77,8 @@ def offset_from(rounds: Iterable[tuple[int, int, int]]) -> ClockOffset:
     least, most, at = -(2**62), 2**62, 0
     for asked, told, answered in rounds:
         least, most, at = max(least, told - answered), min(most, told - asked), answered
-    found = _narrowed(least, most)
-    return ClockOffset(found.offset_ns, found.error_ns, at)
+    offset = _narrowed(least, most)
+    return ClockOffset(offset.offset_ns, offset.error_ns, at)
 
 
 def _narrowed(least: int, most: int) -> ClockOffset:

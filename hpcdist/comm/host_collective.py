@@ -52,12 +52,12 @@ class HostCollective:
         They are shared among the ranks of the host if it has room; they live until ``close``.
         ``nbytes`` is the same on all ranks.
         """
-        own = None
+        memory = None
         if self.size > 1:
             if self.memory is None:
                 self.memory = SharedMemory(part_of(self.group, self.group.transport.on_host()))
-            own = self.memory.empty(nbytes)
-        return np.empty(nbytes, np.uint8) if own is None else own
+            memory = self.memory.empty(nbytes)
+        return np.empty(nbytes, np.uint8) if memory is None else memory
 
     def allreduce_init(
         self, array: Array, *, ordered: bool = False, describe: Callable[[], str] | None = None
@@ -85,11 +85,11 @@ class HostCollective:
         self.group.transport.broadcast(array, self._checked(root))
 
     def allgather(self, array: Array, out: Array) -> None:
-        own = contiguous(array)
-        if writable(out).dtype != own.dtype or out.size != own.size * self.size:
+        sent = contiguous(array)
+        if writable(out).dtype != sent.dtype or out.size != sent.size * self.size:
             raise CommError(
-                f"rank {self.rank}: gathering {self.size} arrays of {own.dtype}{list(own.shape)} "
-                f"needs room for {own.size * self.size} of {own.dtype}, got "
+                f"rank {self.rank}: gathering {self.size} arrays of {sent.dtype}{list(sent.shape)} "
+                f"needs room for {sent.size * self.size} of {sent.dtype}, got "
                 f"{out.dtype}{list(out.shape)}"
             )
         rows = out.reshape(self.size, -1)
@@ -97,8 +97,8 @@ class HostCollective:
         for peer in range(self.size):
             if peer != self.rank:
                 requests.append(self.group.transport.irecv(rows[peer], peer, 0))
-                requests.append(self.group.transport.isend(own, peer, 0))
-        rows[self.rank] = own.reshape(-1)
+                requests.append(self.group.transport.isend(sent, peer, 0))
+        rows[self.rank] = sent.reshape(-1)
         self._wait(requests, "the others' arrays")
 
     def reduce(self, array: Array, root: int = 0) -> None:
@@ -154,8 +154,8 @@ class HostCollective:
         """
         summable(array)
         place = self.memory.find(array) if self.memory is not None else None
-        own = [place.region, place.offset] if place else None
-        return place if agreed(self.group, array, ordered, own) else None
+        offered = [place.region, place.offset] if place else None
+        return place if agreed(self.group, array, ordered, offered) else None
 
     def _wait(self, requests: list[Request], what: str, peers: Sequence[int] | None = None) -> None:
         others = [peer for peer in range(self.size) if peer != self.rank]

@@ -136,7 +136,7 @@ class MpiTransport(Transport):
         request = self._comm.Iallgather(own_length, lengths)
         self._finish([request], what, deadline_s)
         payload = np.frombuffer(data, np.uint8)
-        found: list[list[bytes]] = [[] for _ in lengths]
+        received: list[list[bytes]] = [[] for _ in lengths]
         most = MOST_BYTES
         if lengths.sum() > MOST_BYTES:  # in rounds, each of no more than a count can tell
             most = min(MOST_BYTES // self.size, ROUND_BYTES)
@@ -148,9 +148,9 @@ class MpiTransport(Transport):
             )
             self._finish([request], what, deadline_s)
             ends = np.cumsum(counts)
-            for parts, b, e in zip(found, ends - counts, ends, strict=True):
+            for parts, b, e in zip(received, ends - counts, ends, strict=True):
                 parts.append(everyone[b:e].tobytes())
-        return [parts[0] if len(parts) == 1 else b"".join(parts) for parts in found]
+        return [parts[0] if len(parts) == 1 else b"".join(parts) for parts in received]
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         buffer = self._bytes(writable(array))

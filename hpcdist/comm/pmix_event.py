@@ -30,13 +30,13 @@ def report_death(rank: int) -> bool:
     library, me = _pmix(), pmix_process()
     if library is None or me is None:
         return False
-    job, own = me
+    job, process_rank = me
     info = ctypes.create_string_buffer(INFO_BYTES)
     library.PMIx_Info_construct(info)
     library.PMIx_Info_load(info, AFFECTED_PROC, _process(job, rank), ctypes.c_uint16(TYPE_PROC))
     status = library.PMIx_Notify_event(
         ctypes.c_int(PROC_TERM_WO_SYNC),
-        _process(job, own),
+        _process(job, process_rank),
         ctypes.c_uint8(RANGE_NAMESPACE),
         info,
         ctypes.c_size_t(1),

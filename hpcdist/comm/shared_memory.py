@@ -41,16 +41,16 @@ class SharedMemory:
         if region is None:
             return None
         self._regions.append(region)
-        own: Array = region.rows[self.group.rank, :nbytes]
-        return own
+        row: Array = region.rows[self.group.rank, :nbytes]
+        return row
 
     def find(self, array: Array) -> SharedAddress | None:
         """Return where an array lies, None if it is not in shared memory."""
         address = array.ctypes.data
         for index, region in enumerate(self._regions):
-            own = region.rows[self.group.rank]
-            offset = address - own.ctypes.data
-            if offset >= 0 and offset + array.nbytes <= own.size:
+            row = region.rows[self.group.rank]
+            offset = address - row.ctypes.data
+            if offset >= 0 and offset + array.nbytes <= row.size:
                 return SharedAddress(index, offset)
         return None
 

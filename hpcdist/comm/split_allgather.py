@@ -157,8 +157,8 @@ class _SummedAllgather(SplitAllgather):
         return bool((self._keys == self._keys[self._rank]).all())
 
     def keys(self) -> list[int]:
-        found: list[int] = self._keys.tolist()
-        return found
+        keys: list[int] = self._keys.tolist()
+        return keys
 
 
 def _up_to_lines(nbytes: int) -> int:

@@ -224,10 +224,10 @@ def changed_metas(
             for name, meta in zip(op.output(slot), metas_of_slot):
                 if name == EMPTY:
                     continue
-                held = new.get(name) or metas[name]
-                if meta.rows < 0 <= held.rows:  # written into SelectedRows that are there
-                    meta = replace(meta, type=held.type, rows=held.rows)
-                if name in new or _differs(meta, held):
+                before = new.get(name) or metas[name]
+                if meta.rows < 0 <= before.rows:  # written into SelectedRows that are there
+                    meta = replace(meta, type=before.type, rows=before.rows)
+                if name in new or _differs(meta, before):
                     new[name] = meta
     return new
 
@@ -334,12 +334,12 @@ def plan_storage(
     for index, op in enumerate(ops):
         for out_slot, in_slot in lookup(op.type).inplace.items():
             for out, source in zip(op.output(out_slot), op.input(in_slot)):
-                held = of.get(source)
+                buffer = of.get(source)
                 fresh = out not in of and out not in views and out not in alone and temporary(out)
-                if held and fresh and held.last == index and held.nbytes == nbytes(out):
-                    held.names.append(out)
-                    held.last = max(index, last.get(out, index))
-                    of[out] = held
+                if buffer and fresh and buffer.last == index and buffer.nbytes == nbytes(out):
+                    buffer.names.append(out)
+                    buffer.last = max(index, last.get(out, index))
+                    of[out] = buffer
         for name in writes(op):
             enter(name, index)
     return storages

@@ -79,9 +79,9 @@ def _moved(compiled: Compiled) -> tuple[Moved, ...]:
     for op in compiled.ops:
         by_type[op.type].append(_work_of(op, compiled.arrays))
     return tuple(
-        Moved(type_, len(found), sum(n for n, _ in known), _sum(f for _, f in known))
-        for type_, found in sorted(by_type.items())
-        if len(known := [work for work in found if work is not None]) == len(found)
+        Moved(type_, len(works), sum(n for n, _ in known), _sum(f for _, f in known))
+        for type_, works in sorted(by_type.items())
+        if len(known := [work for work in works if work is not None]) == len(works)
     )
 
 
@@ -111,5 +111,7 @@ def _work_of(op: Operator, arrays: Mapping[str, Any]) -> Work | None:
     if definition.flops is None:
         return nbytes, 0 if definition.inplace else None
     slots = (*definition.inputs, *definition.outputs)
-    held = {s: [arrays.get(n) for n in names] for s, names in {**op.inputs, **op.outputs}.items()}
-    return nbytes, definition.flops(*arguments(slots, held), **own_attrs(definition, op.attrs))
+    operands = {
+        s: [arrays.get(n) for n in names] for s, names in {**op.inputs, **op.outputs}.items()
+    }
+    return nbytes, definition.flops(*arguments(slots, operands), **own_attrs(definition, op.attrs))

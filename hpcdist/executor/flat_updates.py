@@ -84,12 +84,12 @@ def lay_flat(
         slots = [run.names(slot) for slot in run.slots]
         if not any(scope.var_or_new(name).laid for names in slots for name in names):
             lay_contiguous(slots, metas, scope, backend, lambda n, backend: backend.bytes(n))
-        held = ([scope.var_or_new(name).value for name in names] for names in slots)
-        if all(adjacent(arrays, backend) for arrays in held):
+        laid = ([scope.var_or_new(name).value for name in names] for names in slots)
+        if all(adjacent(arrays, backend) for arrays in laid):
             runs.append(run)
-    own = [name for run in runs if run.own for name in run.names("Grad")]
-    offsets, nbytes = aligned_offsets([metas[name] for name in own], backend.alignment)
-    return FlatUpdates(runs, dict(zip(own, offsets)), nbytes)
+    unplaced = [name for run in runs if run.own for name in run.names("Grad")]
+    offsets, nbytes = aligned_offsets([metas[name] for name in unplaced], backend.alignment)
+    return FlatUpdates(runs, dict(zip(unplaced, offsets)), nbytes)
 
 
 def _candidates(

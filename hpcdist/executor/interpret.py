@@ -184,7 +184,7 @@ class Interpreter:
         """Compute the results of an operator by slot; ``into`` has memory for some, by name."""
         definition = lookup(op.type)
         attrs = own_attrs(definition, op.attrs)
-        if any(isinstance(v, TensorArray) for held in ins.values() for v in held):
+        if any(isinstance(v, TensorArray) for operands in ins.values() for v in operands):
             if op.type == "sum":
                 return {"Out": [_summed(ins["X"])]}
             if op.type in ("assign", "fill_zeros_like"):
@@ -199,14 +199,15 @@ class Interpreter:
                 attrs["held"] = self.get(op.output("Out")[0])
             if op.type == "array_to_lod_tensor":
                 attrs["like"] = block_of(op)._var_recursive(op.output("Out")[0]).meta
-            found = definition.values(*arguments(definition.inputs, ins), **attrs)
-            per_slot = found if type(found) is tuple else (found,)
+            values = definition.values(*arguments(definition.inputs, ins), **attrs)
+            per_slot = values if type(values) is tuple else (values,)
             return {
                 slot.name: list(value) if slot.many else [value]
                 for slot, value in zip(definition.outputs, per_slot)
             }
         known = {
-            slot: [self._meta(definition, slot, v) for v in held] for slot, held in ins.items()
+            slot: [self._meta(definition, slot, v) for v in operands]
+            for slot, operands in ins.items()
         }
         inferred = infer_outputs(op.type, {s: m for s, m in known.items() if m}, op.attrs)
         outs: dict[str, list[Any]] = {}
@@ -226,8 +227,12 @@ class Interpreter:
                     copies.append((array, np.empty(meta.shape, meta.dtype)))
                     array = copies[-1][1]
                 outs[slot].append(Value(array, meta.lod))
-        arrays = {s: [None if v is None else v.array for v in held] for s, held in ins.items()}
-        results = {s: [None if v is None else v.array for v in held] for s, held in outs.items()}
+        arrays = {
+            s: [None if v is None else v.array for v in operands] for s, operands in ins.items()
+        }
+        results = {
+            s: [None if v is None else v.array for v in operands] for s, operands in outs.items()
+        }
         call = self._call(op, definition, attrs, known, arrays, results)
         call()
         for target, source in copies:
@@ -269,8 +274,8 @@ class Interpreter:
         self._local = set(inner) - kept
         records = op.attrs["sub_block"] in self._recorded
         for name in self._local & self._arrays.keys():
-            held = self.get(name)
-            self._values[name] = Value(held.array.copy(), held.lod)
+            value = self.get(name)
+            self._values[name] = Value(value.array.copy(), value.lod)
         names = list(dict.fromkeys([*op.input_arg_names, *outer_reads(op)]))
         if records:
             self._tape = Tape()
@@ -360,16 +365,16 @@ class Interpreter:
         for _, name in wanted:
             value = tape.before.get(name)
             flat += list(value) if isinstance(value, TensorArray) else [value]
-        found = tape.gradients(seeds, [v for v in flat if v is not None])
+        gradient_of = tape.gradients(seeds, [v for v in flat if v is not None])
         for gradient, name in wanted:
             value = tape.before.get(name)
             made: Any
             if value is None:
                 made = None
             elif isinstance(value, TensorArray):
-                made = TensorArray(v and found(v) for v in value)
+                made = TensorArray(v and gradient_of(v) for v in value)
             else:
-                made = found(value) or zeros_like(value)
+                made = gradient_of(value) or zeros_like(value)
             self._put(op, gradient, made)
 
 
@@ -378,8 +383,8 @@ def _summed(arrays: Sequence[Any]) -> TensorArray:
     for array in arrays:
         for k, value in enumerate(array):
             if value is not None:
-                held = made[k]
-                made[k] = value if held is None else Value(held.array + value.array, held.lod)
+                before = made[k]
+                made[k] = value if before is None else Value(before.array + value.array, before.lod)
     return made
 
 

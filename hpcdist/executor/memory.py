@@ -129,16 +129,16 @@ def lay_contiguous(
     ``memory_of(nbytes, backend)`` gives the memory for a group.
     """
     for group in groups:
-        held = [scope.var_or_new(n) for n in group]
-        if adjacent([h.value for h in held], backend):
-            for var in held:
+        variables = [scope.var_or_new(n) for n in group]
+        if adjacent([h.value for h in variables], backend):
+            for var in variables:
                 var.laid = True
             continue
         offsets, nbytes = aligned_offsets([metas[n] for n in group], backend.alignment)
         memory = memory_of(nbytes, backend)
         if backend.alignment > 1:
             memory.fill(0)  # what lies between values is summed with them
-        for name, var, offset in zip(group, held, offsets):
+        for name, var, offset in zip(group, variables, offsets):
             array = carve(memory, offset, metas[name])
             if var.value is not None:
                 array[...] = backend.adopt(var.value)

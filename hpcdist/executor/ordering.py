@@ -100,7 +100,7 @@ def free_first(
     ]
     left = Counter(name for names in touched for name in names)
     left.update(kept)
-    held = set(fed)
+    in_memory = set(fed)
     unmet = [len(before) for before in needs]
     after: dict[int, list[int]] = {}
     for index, before in enumerate(needs):
@@ -108,21 +108,21 @@ def free_first(
             after.setdefault(other, []).append(index)
 
     def growth(index: int) -> int:
-        taken = sum(nbytes[name] for name in touched[index] if name not in held)
+        taken = sum(nbytes[name] for name in touched[index] if name not in in_memory)
         return taken - sum(nbytes[name] for name in touched[index] if left[name] == 1)
 
     rank = {index: position for position, index in enumerate(order)}
     ready = {index for index, count in enumerate(unmet) if not count}
-    found = []
+    chosen_order = []
     while ready:
         cheapest = min(ready, key=lambda i: (growth(i), rank[i]))
         chosen = cheapest if growth(cheapest) <= 0 else min(ready, key=rank.__getitem__)
         ready.remove(chosen)
-        found.append(chosen)
+        chosen_order.append(chosen)
         left.subtract(touched[chosen])
-        held.update(touched[chosen])
+        in_memory.update(touched[chosen])
         for index in after.get(chosen, ()):
             unmet[index] -= 1
             if not unmet[index]:
                 ready.add(index)
-    return found
+    return chosen_order

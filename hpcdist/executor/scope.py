@@ -46,10 +46,10 @@ class ScopeVariable:
 
     def take(self, array: Any) -> None:
         """Take over the value of a host array; the same shape and dtype are written in place."""
-        held = self.value
+        present = self.value
         self.elsewhere = None
-        if held is not None and held.shape == array.shape and held.dtype == array.dtype:
-            assign(held, array)
+        if present is not None and present.shape == array.shape and present.dtype == array.dtype:
+            assign(present, array)
         else:
             self.hold(array.copy())
 

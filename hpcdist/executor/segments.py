@@ -111,8 +111,8 @@ def _rounded(ops: Sequence[Operator]) -> dict[str, str]:
 
 def inputs_of(op: Operator, values: Mapping[str, object]) -> list[object]:
     """Return what stands in an operator's input slots, in the order of its definition."""
-    held = {slot: [values.get(n) for n in names] for slot, names in op.inputs.items()}
-    return arguments(lookup(op.type).inputs, held)
+    operands = {slot: [values.get(n) for n in names] for slot, names in op.inputs.items()}
+    return arguments(lookup(op.type).inputs, operands)
 
 
 def _has_form(op: Operator, metas: Mapping[str, Meta]) -> bool:

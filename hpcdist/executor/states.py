@@ -39,11 +39,11 @@ class OperatorStates:
 
     def positions(self) -> dict[str, int]:
         """Return how far every operator is, as plain data."""
-        found = dict(self._taken_up)
-        for name, held in self._held.items():  # a test program's draws less than its micro-batches
+        positions = dict(self._taken_up)
+        for name, state in self._held.items():  # a test program's draws less than its micro-batches
             of_all = _of_all(name)
-            found[of_all] = max(held.count, found.get(of_all, 0))
-        return found
+            positions[of_all] = max(state.count, positions.get(of_all, 0))
+        return positions
 
     def take_up(self, positions: Mapping[str, Any], step: int) -> None:
         """Let every operator go on from where it was when ``positions`` were written down.

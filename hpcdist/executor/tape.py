@@ -55,20 +55,20 @@ class Tape:
         for entry in self.entries:
             if any(id(taken) in reached for taken in entry.inputs):
                 reached.update(map(id, entry.outputs))
-        found: dict[int, Value] = {}
+        gradients: dict[int, Value] = {}
 
         def add(value: Value, gradient: Value | None) -> None:
             if gradient is None or id(value) not in reached or value.array.dtype.kind != "f":
                 return
-            held = found.get(id(value))
-            if held is not None:
-                gradient = Value(held.array + gradient.array, held.lod)
-            found[id(value)] = gradient
+            before = gradients.get(id(value))
+            if before is not None:
+                gradient = Value(before.array + gradient.array, before.lod)
+            gradients[id(value)] = gradient
 
         for value, gradient in seeds:
             add(value, gradient)
         for entry in reversed(self.entries):
-            given = [found.get(id(value)) for value in entry.outputs]
+            given = [gradients.get(id(value)) for value in entry.outputs]
             if all(g is None for g in given):
                 continue
             flows = [id(v) in reached and v.array.dtype.kind == "f" for v in entry.inputs]
@@ -76,7 +76,7 @@ class Tape:
                 continue
             for taken, found_here in zip(entry.inputs, entry.back(given, flows)):
                 add(taken, found_here)
-        return lambda value: found.get(id(value))
+        return lambda value: gradients.get(id(value))
 
 
 class TapeRecorder:
@@ -92,7 +92,7 @@ class TapeRecorder:
         """Return the entry of an operator that was run; None if it has no gradient."""
         if lookup(op.type).grad is None or op.type in SAME_VALUE:
             return None
-        given = [v for held in (inputs, outputs) for values in held.values() for v in values]
+        given = [v for slots in (inputs, outputs) for values in slots.values() for v in values]
         key = id(op), tuple([v is None for v in given])
         if key not in self._known:
             self._known[key] = _Differentiated(op, inputs, outputs, self._execute)
@@ -130,24 +130,24 @@ class _Differentiated:
 
         def back(gradients: Gradients, flows: Sequence[bool]) -> Gradients:
             wanted = {name for (name, _, _), flow in zip(ins, flows) if flow} - self._stopped
-            held = dict(values)
+            named = dict(values)
             for (name, index, _), gradient in zip(outs, gradients):
                 if index is not None:
                     empty = TensorArray([None] * len(values[name]))
-                    held.setdefault(grad_name(name), empty)[index] = gradient
+                    named.setdefault(grad_name(name), empty)[index] = gradient
                 elif gradient is not None:
-                    held[grad_name(name)] = gradient
+                    named[grad_name(name)] = gradient
             for step in self._back(frozenset(wanted)):
                 for name in step.input_arg_names:
                     forward = name.removesuffix(GRAD_SUFFIX)
-                    if name not in held and isinstance(values.get(forward), Value):
-                        held[name] = zeros_like(values[forward])
-                self._execute(step, held)
-            found = []
+                    if name not in named and isinstance(values.get(forward), Value):
+                        named[name] = zeros_like(values[forward])
+                self._execute(step, named)
+            result = []
             for name, index, _ in ins:
-                gradient = held.get(grad_name(name)) if name in wanted else None
-                found.append(gradient if gradient is None or index is None else gradient[index])
-            return found
+                gradient = named.get(grad_name(name)) if name in wanted else None
+                result.append(gradient if gradient is None or index is None else gradient[index])
+            return result
 
         return TapeEntry([v for *_, v in ins], [v for *_, v in outs], back)
 
@@ -166,10 +166,10 @@ class _Differentiated:
         return self._steps[wanted]
 
 
-def _named(held: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
+def _named(slots: dict[str, list[Any]], side: str) -> dict[str, list[str]]:
     return {
         slot: [EMPTY if v is None else f"{side}_{slot}_{k}" for k, v in enumerate(values)]
-        for slot, values in held.items()
+        for slot, values in slots.items()
     }
 
 

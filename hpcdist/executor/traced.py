@@ -98,9 +98,9 @@ class TracedSegment:
 
     def look(self) -> None:
         """Raise FeedError if an integer was out of range, and forget it."""
-        found = [worst ^ _LOWEST for worst in self._worst.tolist()]
+        worst_ids = [worst ^ _LOWEST for worst in self._worst.tolist()]
         self._worst.fill_(_LOWEST)
-        for (type, count, of), worst in zip(self._checked, found):
+        for (type, count, of), worst in zip(self._checked, worst_ids):
             if not 0 <= worst < count:
                 late = "; it may be of an earlier step, and parameters were updated with it"
                 raise FeedError(
@@ -205,11 +205,11 @@ def _compute(
         given |= {n: given[n].contiguous(memory_format=last) for n in halves if given[n].dim() == 4}
     attrs = own_attrs(definition, op.attrs)
     inputs = inputs_of(op, given)
-    held = {
+    operands = {
         slot: [None if n == EMPTY else segment.metas.get(n) for n in names]
         for slot, names in op.outputs.items()
     }
-    outs = arguments(definition.outputs, held)
+    outs = arguments(definition.outputs, operands)
     wanted = [any(out) if isinstance(out, list) else out is not None for out in outs]
     for slot, made in zip(definition.outputs, form(torch, inputs, attrs, outs, wanted)):
         several = made if slot.many else [made]

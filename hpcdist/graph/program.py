@@ -151,8 +151,8 @@ class Program:
     def trains(self) -> bool:
         """Whether block 0 has operators of an optimizer."""
         if self._trains[0] != self.version:
-            found = any(op.role & Role.OPTIMIZE for op in self.global_block().ops)
-            self._trains = self.version, found
+            updates = any(op.role & Role.OPTIMIZE for op in self.global_block().ops)
+            self._trains = self.version, updates
         return self._trains[1]
 
     # -- what is being built -----------------------------------------------------------------

@@ -232,8 +232,8 @@ def arguments(slots: Sequence[Slot], values: Mapping[str, Sequence[Any]]) -> lis
     """Order slot contents as a kernel takes them: a list for ``X*``, None for an absent one."""
     out: list[Any] = []
     for slot in slots:
-        held = values.get(slot.name, ())
-        out.append(list(held) if slot.many else (held[0] if held else None))
+        operands = values.get(slot.name, ())
+        out.append(list(operands) if slot.many else (operands[0] if operands else None))
     return out
 
 

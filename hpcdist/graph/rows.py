@@ -87,7 +87,7 @@ class Applied:
     @property
     def operands(self) -> list[Operand]:
         """All that it reads."""
-        return [operand for held in self.inputs.values() for operand in held]
+        return [operand for operands in self.inputs.values() for operand in operands]
 
     @property
     def moving(self) -> list[Operand]:

@@ -118,7 +118,7 @@ def locate(
     mask = uint64(len(directory) - 1)
     hashes = np.empty(BLOCK, np.uint64)
     lines = np.empty(BLOCK, np.int64)
-    found = np.empty(BLOCK, np.int64)
+    addresses = np.empty(BLOCK, np.int64)
     turns = np.empty(BLOCK, np.int64)
     while at < stop:
         count = min(BLOCK, stop - at)
@@ -138,9 +138,9 @@ def locate(
                 tag = hashes[i] >> _32
                 row = _match(lines[i], tag) - 1
                 if row >= 0:
-                    found[i] = _record(row, chunks, shift, stride)
-                    prefetch(found[i])
-                    prefetch(found[i] + 4 * dim)
+                    addresses[i] = _record(row, chunks, shift, stride)
+                    prefetch(addresses[i])
+                    prefetch(addresses[i] + 4 * dim)
                 elif _is_full(lines[i]):
                     segment = directory[tag & mask]
                     lines[i] = _next_line(
@@ -150,10 +150,10 @@ def locate(
                     turns[again] = i
                     again += 1
                 else:
-                    found[i] = 0
+                    addresses[i] = 0
             waiting = again
         for i in range(count):
-            h, record = hashes[i], found[i]
+            h, record = hashes[i], addresses[i]
             if record == 0 or uint32_at(record)[0] != uint32(h):
                 segment = directory[(h >> _32) & mask]
                 # Where the look ended: an id before this one may have come into that line.
@@ -201,19 +201,19 @@ def pull(ids, at, create, out, book, directory, segments, chunks, layout, seed_k
     while at < len(ids):
         # A piece at a time: its records are still in the cache when they are read.
         part = ids[at : at + PIECE]
-        found = locate(
+        located = locate(
             part, 0, len(part), create, records,
             book, directory, segments, chunks, layout, seed_key, kind, initial,
         )  # fmt: skip
-        for i in range(found):
+        for i in range(located):
             target = out + 4 * dim * (at + i)
             if records[i]:
                 copy_bytes(target, records[i] + 4, 4 * dim)
             else:
                 h = mixed(part[i])
                 write_initial(target, dim, h, seed_key, kind, initial[0], initial[1])
-        at += found
-        if found < len(part):
+        at += located
+        if located < len(part):
             break
     return at
 

@@ -120,15 +120,15 @@ class PacketBuffer:
     def __init__(self, packet: Packet, arrays: Mapping[str, Array]) -> None:
         self.packet = packet
         self._pairs: tuple[tuple[Array, Array], ...] = ()
-        own = [_checked(spec, arrays) for spec in packet.variables]
-        place = _in_place(packet, own)
+        variables = [_checked(spec, arrays) for spec in packet.variables]
+        place = _in_place(packet, variables)
         self.bytes = aligned_bytes((packet.nbytes,)) if place is None else place
         self.in_place = place is not None
         if place is None:
             staged = packet.views(self.bytes)
             self._pairs = tuple(
                 (staged[spec.name], array)
-                for spec, array in zip(packet.variables, own, strict=True)
+                for spec, array in zip(packet.variables, variables, strict=True)
             )
 
     def gather(self) -> None:
@@ -167,18 +167,18 @@ def _checked(spec: VarSpec, arrays: Mapping[str, Array]) -> Array:
     return array
 
 
-def _in_place(packet: Packet, own: Sequence[Array]) -> Array | None:
+def _in_place(packet: Packet, variables: Sequence[Array]) -> Array | None:
     """Return the packet's bytes as a view of the arrays' memory, None if they lie otherwise."""
-    if len(own) == 1:
-        return own[0].reshape(-1).view(np.uint8)
-    start = own[0].ctypes.data - packet.offsets[0]
-    for array, begin in zip(own, packet.offsets, strict=True):
+    if len(variables) == 1:
+        return variables[0].reshape(-1).view(np.uint8)
+    start = variables[0].ctypes.data - packet.offsets[0]
+    for array, begin in zip(variables, packet.offsets, strict=True):
         if array.ctypes.data != start + begin:
             return None
-    for root in _bases(own[0]):
+    for root in _bases(variables[0]):
         skip = start - root.ctypes.data
         inside = root.flags.c_contiguous and 0 <= skip <= root.nbytes - packet.nbytes
-        if inside and all(any(root is base for base in _bases(array)) for array in own):
+        if inside and all(any(root is base for base in _bases(array)) for array in variables):
             return root.reshape(-1).view(np.uint8)[skip : skip + packet.nbytes]
     return None
 

@@ -73,8 +73,8 @@ class ShardedTables:
         for k in range(len(asked)):  # when all of this trainer's rows are made
             answer = batch.replies[k] if k == self._transport.rank else self._answers[k]
             _, end = rows_layout(self._specs, [len(i) for i in asked[k]])
-            held = answer[end : end + 8 * len(self._tables)].view(np.int64)
-            held[:] = [len(table) for table in self._tables]
+            row_counts = answer[end : end + 8 * len(self._tables)].view(np.int64)
+            row_counts[:] = [len(table) for table in self._tables]
         self._exchange(ROWS_TAG, sends, receives, _WHAT[0])
         check_room(batch, "trainer")
 

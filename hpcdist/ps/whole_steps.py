@@ -16,7 +16,7 @@ class WholeSteps:
     def add(self, update: DuePacket) -> list[DuePacket]:
         """Hold one more; return the updates of a step, by packet, once they are all here."""
         self._held[update.packet].append(update)
-        return [held.popleft() for held in self._held] if all(self._held) else []
+        return [queue.popleft() for queue in self._held] if all(self._held) else []
 
     def holds(self, packet: int) -> bool:
         """Tell whether an update of this packet is due, but not yet applied."""

@@ -180,14 +180,14 @@ class DistributeTranspiler:
         block = self._main.global_block()
         mapping: dict[str, dict[str, list[Variable]]] = {}
         for endpoint in plan.endpoints:
-            held: dict[str, list[Variable]] = {"params": [], "grads": []}
+            variables: dict[str, list[Variable]] = {"params": [], "grads": []}
             for route, piece in plan.blocks_on(endpoint):
                 facts: dict[str, Any] = {"shape": piece.shape, "dtype": route.dtype}
                 kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
                 gradient = plan.held(route)[route.slices.index(piece)]
-                held["params"].append(Variable(block, piece.name, persistable=True, **facts))
-                held["grads"].append(Variable(block, gradient, type=kind, **facts))
-            mapping[endpoint] = held
+                variables["params"].append(Variable(block, piece.name, persistable=True, **facts))
+                variables["grads"].append(Variable(block, gradient, type=kind, **facts))
+            mapping[endpoint] = variables
         return mapping
 
     @property

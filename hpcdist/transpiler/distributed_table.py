@@ -56,9 +56,9 @@ def fetch_rows(block: Block, plan: Plan) -> TableSteps:
 
     Return what they look up.
     """
-    found = [op for op in block.ops if is_distributed_lookup(op)]
+    look_ups = [op for op in block.ops if is_distributed_lookup(op)]
     lookups = {
-        table.parameter: [op for op in found if op.input("W")[0] == table.parameter]
+        table.parameter: [op for op in look_ups if op.input("W")[0] == table.parameter]
         for table in plan.tables
     }
     everything = [op for ops in lookups.values() for op in ops]

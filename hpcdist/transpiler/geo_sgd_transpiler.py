@@ -59,8 +59,8 @@ class GeoSgdTranspiler(DistributeTranspiler):
     @property
     def param_opt_ep_mapping(self) -> dict[str, dict[str, list[Variable]]]:
         """Blocks of parameters by endpoint."""
-        held = super().param_grad_ep_mapping
-        return {endpoint: {"params": at["params"]} for endpoint, at in held.items()}
+        mapping = super().param_grad_ep_mapping
+        return {endpoint: {"params": at["params"]} for endpoint, at in mapping.items()}
 
     @property
     def param_grad_ep_mapping(self) -> dict[str, dict[str, list[Variable]]]:

@@ -95,7 +95,7 @@ def is_kept(block: Block, name: str) -> bool:
 # -- the forward pass ----------------------------------------------------------------------------
 def stages_by_cuts(forward: Sequence[Operator], cuts: Sequence[Sequence[str]]) -> dict[int, int]:
     """Return the stage of each operator (its id): stage k is what ``cuts[k]`` needs more."""
-    found: dict[int, int] = {}
+    stage_of: dict[int, int] = {}
     for stage, names in enumerate(cuts):
         needed = set(names)
         computed = {name for op in forward for name in op.output_arg_names}
@@ -104,10 +104,10 @@ def stages_by_cuts(forward: Sequence[Operator], cuts: Sequence[Sequence[str]]) -
                 f"pipeline: cut_list names {unknown[0]!r}, which the forward pass does not compute"
             )
         for op in reversed(forward):
-            if id(op) not in found and needed.intersection(op.output_arg_names):
-                found[id(op)] = stage
+            if id(op) not in stage_of and needed.intersection(op.output_arg_names):
+                stage_of[id(op)] = stage
                 needed.update(op.input_arg_names)
-    return {id(op): found.get(id(op), len(cuts)) for op in forward}
+    return {id(op): stage_of.get(id(op), len(cuts)) for op in forward}
 
 
 def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, dict[int, int]]:
@@ -116,7 +116,7 @@ def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, d
     Operators of no device belong to the last stage that they read of.
     """
     devices: list[str] = []
-    found: dict[int, int] = {}
+    stage_of: dict[int, int] = {}
     made: dict[str, int] = {}
     for op in forward:
         device = op.attrs.get(DEVICE_ATTR, "")
@@ -129,7 +129,7 @@ def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, d
                 f"pipeline: {op.place} {op} is on {device!r}, stage {stage}, but reads what stage "
                 f"{least} computes: values of the forward pass go from a stage to later ones only"
             )
-        found[id(op)] = stage
+        stage_of[id(op)] = stage
         made.update(dict.fromkeys(op.output_arg_names, stage))
     if len(devices) < 2:
         raise PlanError(
@@ -137,4 +137,4 @@ def stages_by_devices(block: Block, forward: Sequence[Operator]) -> tuple[int, d
             "PipelineOptimizer a cut_list, or build stages within fluid.device_guard('gpu:0'), "
             "fluid.device_guard('gpu:1'), ..."
         )
-    return len(devices), found
+    return len(devices), stage_of

@@ -151,12 +151,12 @@ class _Planner:
         It reads values of it, or gradients of values of it.
         """
         inputs = [self._stage_of(name) for name in op.input_arg_names]
-        found = [stage for stage in inputs if stage is not None]
-        if not found:
-            found = [s for n in op.output_arg_names if (s := self._stage_of(n)) is not None]
-        if not found:
+        stages = [stage for stage in inputs if stage is not None]
+        if not stages:
+            stages = [s for n in op.output_arg_names if (s := self._stage_of(n)) is not None]
+        if not stages:
             raise PlanError(f"pipeline: {op.place} {op}: which stage it belongs to is not known")
-        return max(found)
+        return max(stages)
 
     def _stage_of(self, name: str) -> int | None:
         origin = name.split(GRAD_SUFFIX)[0]
@@ -294,13 +294,13 @@ class _Planner:
             names = list(op.attrs.get(ROLE_VAR_ATTR) or ())
             pairs.update(zip(names[1::2], names[::2]))
         read = {n for op in self._ops(Phase.UPDATE) for n in op.input_arg_names}
-        found = {name: pairs.get(name) for name in self._computed if name in read}
-        for name, parameter in found.items():
+        parameters = {name: pairs.get(name) for name in self._computed if name in read}
+        for name, parameter in parameters.items():
             if parameter is None:
                 raise PlanError(
                     f"pipeline: the update reads {name!r}, which is no gradient of a parameter"
                 )
-        return {name: parameter for name, parameter in found.items() if parameter is not None}
+        return {name: parameter for name, parameter in parameters.items() if parameter is not None}
 
 
 def _names(op: Operator) -> list[str]:

@@ -122,9 +122,13 @@ def program_roles(program: Program) -> ProgramRoles:
             gradients.setdefault(parameter, gradient)
     updates = tuple(
         ParameterUpdate(
-            p, gradients[p], _optimizer(ops, p, found), tuple(found), _copies(ops, found, copyable)
+            p,
+            gradients[p],
+            _optimizer(ops, p, update),
+            tuple(update),
+            _copies(ops, update, copyable),
         )
-        for p, found in by_parameter.items()
+        for p, update in by_parameter.items()
     )
     if not updates:
         raise PlanError(
@@ -235,7 +239,7 @@ def _refuse_what_trainers_have(op: Operator, made: set[str], moved: set[str]) ->
 def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
     """Refuse what follows the optimizer of a parameter and cannot be computed on a part of it."""
     shape, ops = block.var(update.parameter).shape, [block.ops[i] for i in update.on_server]
-    own = {update.parameter, update.gradient, *(n for op in ops for n in op.output_arg_names)}
+    moved = {update.parameter, update.gradient, *(n for op in ops for n in op.output_arg_names)}
     for i in update.on_server:
         op = block.ops[i]
         why = ""
@@ -245,7 +249,7 @@ def refuse_uncut(block: Block, update: ParameterUpdate) -> None:
             why = "fills as many rows as the whole has"
         for name in op.input_arg_names:
             var = block.find_var(name)
-            if name not in own and var is not None and var.shape == shape:
+            if name not in moved and var is not None and var.shape == shape:
                 why = f"reads {name!r}, which is not cut with it"
         if why:
             raise PlanError(
@@ -267,7 +271,7 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
     schedule = [op for op in block.ops if op.role in _SCHEDULE_ROLES]
     changing = moved.union(*(op.output_arg_names for op in nested(schedule)))
     scheduled: set[str] = set()
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     kept: set[str] = set()
     for i, op in enumerate(block.ops):
         if op.role in _SCHEDULE_ROLES:
@@ -276,23 +280,23 @@ def _copyable(block: Block) -> tuple[dict[str, int], set[str]]:
             continue
         if any(written[n] > 1 or persistable(block, n) for n in op.output_arg_names):
             continue
-        held = [
+        on_servers = [
             n in scheduled or (persistable(block, n) and n not in changing)
             for n in op.input_arg_names
         ]
-        if all(at or n in found for at, n in zip(held, op.input_arg_names)):
-            found.update(dict.fromkeys(op.output_arg_names, i))
-            if any(held) or not kept.isdisjoint(op.input_arg_names):
+        if all(at or n in positions for at, n in zip(on_servers, op.input_arg_names)):
+            positions.update(dict.fromkeys(op.output_arg_names, i))
+            if any(on_servers) or not kept.isdisjoint(op.input_arg_names):
                 kept.update(op.output_arg_names)
-    return found, kept
+    return positions, kept
 
 
 def _copies(
-    ops: Sequence[Operator], found: Sequence[int], copyable: dict[str, int]
+    ops: Sequence[Operator], update: Sequence[int], copyable: dict[str, int]
 ) -> tuple[int, ...]:
     """Return the forward operators that an update needs the results of, in order."""
     copies: set[int] = set()
-    wanted = [name for i in found for name in ops[i].input_arg_names]
+    wanted = [name for i in update for name in ops[i].input_arg_names]
     while wanted:
         i = copyable.get(wanted.pop())
         if i is not None and i not in copies:
@@ -331,7 +335,7 @@ def _clip_ops(program: Program, optimizing: list[int], kept: set[str]) -> list[i
 
 def _constants_behind(ops: Sequence[Operator], optimizing: list[int], clip: list[int]) -> set[int]:
     """Return operators that give constants to what servers run, not to what clips."""
-    found: set[int] = set()
+    behind: set[int] = set()
     constants: set[str] = set()
     for i in optimizing:
         op = ops[i]
@@ -341,9 +345,9 @@ def _constants_behind(ops: Sequence[Operator], optimizing: list[int], clip: list
         outputs = set(ops[i].output_arg_names)
         if outputs <= constants:
             readers = {j for j in optimizing if not outputs.isdisjoint(ops[j].input_arg_names)}
-            if readers and readers.isdisjoint(set(clip) - found):
-                found.add(i)
-    return found
+            if readers and readers.isdisjoint(set(clip) - behind):
+                behind.add(i)
+    return behind
 
 
 def persistable(block: Block, name: str) -> bool:
@@ -361,8 +365,8 @@ def _role_vars(op: Operator) -> tuple[str, str]:
     return role_vars[0], role_vars[1]
 
 
-def _optimizer(ops: list[Operator], parameter: str, found: list[int]) -> int:
-    optimizers = [i for i in found if ops[i].input("Param")]
+def _optimizer(ops: list[Operator], parameter: str, update: list[int]) -> int:
+    optimizers = [i for i in update if ops[i].input("Param")]
     if len(optimizers) != 1:
         raise PlanError(
             f"parameter {parameter!r} is updated by {len(optimizers)} optimizer operators: "

@@ -228,9 +228,10 @@ def _copy_nested(op: Operator, block: Block) -> None:
     copied = op.copied_to(block)
     block.add_op(copied)
     for name in op.input_arg_names + op.output_arg_names:
-        own = origin.idx and origin.has_var(name)
-        if own or block.find_var(name) is None:  # it may be of a block between this and block 0
-            _carry(origin, name, block if own else new.global_block())
+        in_block = origin.idx and origin.has_var(name)
+        # It may be of a block between this and block 0.
+        if in_block or block.find_var(name) is None:
+            _carry(origin, name, block if in_block else new.global_block())
     if "sub_block" in op.attrs:
         below = new.create_block(block.idx)
         for inner in origin.program.block(op.attrs["sub_block"]).ops:
@@ -340,7 +341,7 @@ def listen_op(
 
 def _gradient_blocks(server: ServerPlan) -> list[str]:
     """Return ``gradient:block`` of all updates."""
-    pairs = [(held.gradient, held.block) for held in server.blocks]
+    pairs = [(update.gradient, update.block) for update in server.blocks]
     pairs += [(table.gradient, table.update) for table in server.tables]
     return [f"{gradient}:{block}" for gradient, block in pairs]
 
@@ -348,13 +349,13 @@ def _gradient_blocks(server: ServerPlan) -> list[str]:
 def _sparse_pairs(program: Program, server: ServerPlan) -> list[str]:
     """Return ``gradient:parameter`` of the updates whose optimizer sees a sparse gradient."""
     pairs = []
-    for held in server.blocks:
-        block = program.block(held.block)
+    for update in server.blocks:
+        block = program.block(update.block)
         read = [name for op in block.ops for name in op.input("Grad")]
         if any(op.attrs.get(ON_SERVERS) for op in block.ops):
-            read = [held.gradient]  # the optimizer reads what is made of it here
+            read = [update.gradient]  # the optimizer reads what is made of it here
         for gradient in read:
             var = block.find_var(gradient)
             if var is not None and var.type == VarType.SELECTED_ROWS:
-                pairs.append(f"{gradient}:{held.name}")
+                pairs.append(f"{gradient}:{update.name}")
     return pairs

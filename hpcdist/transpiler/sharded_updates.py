@@ -66,9 +66,9 @@ def shards_of(program: Program, trainers: int) -> StateOwners:
     state: dict[str, set[str]] = {}
     for op in block.ops:
         if op.type in UPDATES and block.var(op.input("Grad")[0]).type != "SELECTED_ROWS":
-            held = {name for slot in UPDATES[op.type].state for name in op.input(slot)}
-            state.setdefault(op.input("Param")[0], set()).update(held)
-    sizes = {p: sum(_nbytes(block, name) for name in held) for p, held in state.items() if held}
+            names = {name for slot in UPDATES[op.type].state for name in op.input(slot)}
+            state.setdefault(op.input("Param")[0], set()).update(names)
+    sizes = {p: sum(_nbytes(block, name) for name in names) for p, names in state.items() if names}
     loads = [0] * trainers
     owners: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: -sizes[name]):

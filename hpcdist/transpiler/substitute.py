@@ -37,9 +37,9 @@ def on_server(program: Program) -> Program:
     if any(op.type == "listen_and_serv" for op in program.global_block().ops):
         return program
     plan = server_plan(program)
-    tables = [] if plan is None else [held.table for held in plan.tables]
-    held = tables or untrained_tables(program)
-    return lone_steps(program, held) if held else program
+    trained = [] if plan is None else [routed.table for routed in plan.tables]
+    tables = trained or untrained_tables(program)
+    return lone_steps(program, tables) if tables else program
 
 
 def in_group(program: Program, *, tables_here: bool = True) -> Program:

@@ -215,9 +215,9 @@ def with_startup(tables: Sequence[Table], startup: Program) -> tuple[Table, ...]
 def untrained_tables(startup: Program) -> tuple[Table, ...]:
     """Return the tables that a startup Program fills, for Programs that only look rows up."""
     filled = {name for op in startup.global_block().ops for name in op.output_arg_names}
-    found = [v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed]
-    tables = [Table(v.name, "", v.shape, v.dtype, "") for v in found if v.name in filled]
-    for var in found:
+    parameters = [v for v in startup.list_vars() if isinstance(v, Parameter) and v.is_distributed]
+    tables = [Table(v.name, "", v.shape, v.dtype, "") for v in parameters if v.name in filled]
+    for var in parameters:
         _check_dtype(var)
     return with_startup(sorted(tables, key=lambda table: table.parameter), startup)
 
@@ -263,9 +263,9 @@ def _of_update(op: Operator, gradient: str, padding: int | None) -> Table:
             f"table {var.name!r} has is_distributed=True: {op.type} cannot move its rows one by "
             f"one, expected one of {', '.join(OPTIMIZERS)}"
         )
-    held = [n for slot in lookup(op.type).inputs for n in op.input(slot.name)]
+    operands = [n for slot in lookup(op.type).inputs for n in op.input(slot.name)]
     block = block_of(op)
-    shaped = [n for n in held if block.var(n).shape == var.shape]
+    shaped = [n for n in operands if block.var(n).shape == var.shape]
     attrs = own_attrs(lookup(op.type), op.attrs)
     attrs |= {name: op.attrs[name] for name in DECAYS if name in op.attrs}
     return Table(

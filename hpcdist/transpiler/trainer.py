@@ -213,10 +213,10 @@ def _append_receives_as_sent(block: Block, plan: Plan, sent: Mapping[str, str]) 
 
 def _append_count(block: Block, plan: Plan, output: str) -> str:
     """Tell all servers that this trainer has made a step, for their schedules."""
-    own = plan.counters[plan.trainer_id]
-    names = [own] if plan.mode.runtime_split else []
+    counter = plan.counters[plan.trainer_id]
+    names = [counter] if plan.mode.runtime_split else []
     facts = {"merge_add": True, "use_send_handler": False, "send_varnames": names}
-    send = send_op(block, [own], plan.endpoints, [own, own], **facts)
+    send = send_op(block, [counter], plan.endpoints, [counter, counter], **facts)
     send.outputs = {"Out": [output]}
     block.create_var(output, dtype="bool")
     block.add_op(send)
@@ -277,13 +277,13 @@ def _look_up_remotely(block: Block, plan: Plan) -> bool:
                 f"padding_idx, got {sorted(paddings)} (-1: none); use one for all of them, or "
                 "is_sparse=False"
             )
-        found = at_once(block.ops, lookups)
-        if found is None:
+        moved = at_once(block.ops, lookups)
+        if moved is None:
             raise PlanError(
                 f"table {route.parameter!r}: its look-ups cannot be made at once, because ids of "
                 "one are computed from rows of another; use is_sparse=False for this table"
             )
-        block.ops, position = found
+        block.ops, position = moved
         attrs = {
             "table_names": [s.name for s in route.slices],
             "height_sections": [s.end - s.begin for s in route.slices],

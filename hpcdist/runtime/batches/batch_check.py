@@ -67,15 +67,15 @@ class _Keys:
             if type(value) is not np.ndarray:
                 key ^= _digest(value, xxh3_64_intdigest(name.encode()))
                 continue
-            found = known.get(name)
+            last = known.get(name)
             # Most batches are like the one before; comparing is faster than looking shapes up.
-            if found is None or found[0] is not value.dtype or found[1] != value.shape:
-                found = known[name] = value.dtype, value.shape, _seed(name, value)
+            if last is None or last[0] is not value.dtype or last[1] != value.shape:
+                last = known[name] = value.dtype, value.shape, _seed(name, value)
             data: Any = value
             try:
-                key ^= xxh3_64_intdigest(data, found[2])
+                key ^= xxh3_64_intdigest(data, last[2])
             except (ValueError, BufferError):  # not in one piece, or of no type that buffers have
-                key ^= _digest(value, found[2])
+                key ^= _digest(value, last[2])
         return key
 
 
@@ -139,9 +139,9 @@ class BatchCheck:
                 f"set {names} by hand, and {self.name(trainer)} other values or other variables: "
                 "all trainers must begin a step with the same values; give random numbers a seed"
             )
-        if found := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
+        if difference := _difference(mine, np.frombuffer(record, np.uint64), self._feed):
             raise FeedError(
-                f"{self._step()}: {self.name(trainer)} {found} than "
+                f"{self._step()}: {self.name(trainer)} {difference} than "
                 f"{self.name(self._trainer)}: {CAUSES}"
             )
 

@@ -103,10 +103,10 @@ class RowTreatment:
                 self._of |= dict.fromkeys(others, _OWN_STEPS)
 
     def _beside(self, name: str, of: OfRows) -> OfRows:
-        held = self._of.get(name, of)
-        if held == of or How.MIXED in (held.how, of.how):
-            return of if held == of or of.how is How.MIXED else held
-        both = f"{held.how.value} and {of.how.value}"
+        before = self._of.get(name, of)
+        if before == of or How.MIXED in (before.how, of.how):
+            return of if before == of or of.how is How.MIXED else before
+        both = f"{before.how.value} and {of.how.value}"
         return OfRows(How.MIXED, why=f"array {name!r} holds both {both}")
 
     def _after_loop(self, op: Operator) -> dict[str, OfRows]:
@@ -145,16 +145,16 @@ class RowTreatment:
         if treatment is None:
             return dict.fromkeys(names, OfRows(How.MIXED, why=_undeclared(op)))
         try:
-            found = treatment(self._applied(op))
+            results = treatment(self._applied(op))
         except MixesRows as error:
             why = f"operator {op.type!r} cannot be divided by rows: {error}"
             return dict.fromkeys(names, OfRows(How.MIXED, why=why))
-        by_slot = found if not isinstance(found, OfRows) else dict.fromkeys(op.outputs, found)
+        by_slot = results if not isinstance(results, OfRows) else dict.fromkeys(op.outputs, results)
         left_out = OfRows(How.MIXED, why=f"operator {op.type!r} mixes rows")
         return {
             name: self._checked(op, name, by_slot.get(slot, left_out))
-            for slot, held in op.outputs.items()
-            for name in held
+            for slot, slot_names in op.outputs.items()
+            for name in slot_names
         }
 
     def _asks_beyond_rows(self, op: Operator) -> bool:
@@ -252,8 +252,8 @@ class SharedProgram:
         self._alike = sorted(self._rows.alike)
         self.counted = sorted(self._rows.counted)
         of_losses = {name: self._rows.of(name) for name in losses(program)}
-        found = set(of_losses.values())
-        self.loss = found.pop() if len(found) == 1 else OfRows(How.MIXED)
+        of_all = set(of_losses.values())
+        self.loss = of_all.pop() if len(of_all) == 1 else OfRows(How.MIXED)
         self.counts_areas = any(op.type == "auc" for op in program.global_block().ops)
         self.whole = self._why_whole(of_losses) if trainers > 1 else ""
 

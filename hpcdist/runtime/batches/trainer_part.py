@@ -40,16 +40,16 @@ class TrainerPart:
         assert self.division is not None
         share = self.division.share
         total, of_trainer = share.total, slice(share.begin, share.end)
-        rows, found = dict(self.told), False
+        rows, batched_rows = dict(self.told), False
         for name, value in feed.items():
             if type(value) is not np.ndarray:
                 return None
             if name in batched:
                 if not value.ndim or len(value) != total:
                     return None
-                found, value = True, value[of_trainer]
+                batched_rows, value = True, value[of_trainer]
             rows[name] = value
-        return rows if found else None
+        return rows if batched_rows else None
 
 
 @dataclass

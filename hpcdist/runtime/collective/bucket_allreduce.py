@@ -36,24 +36,24 @@ class Bucket:
     def __init__(self, names: Sequence[str], arrays: Mapping[str, Any], backend: Backend) -> None:
         self.names = tuple(names)
         self._backend = backend
-        held = [arrays[name] for name in names]
-        self._addresses = self._addresses_of(held)
+        values = [arrays[name] for name in names]
+        self._addresses = self._addresses_of(values)
         self.pack: Call | None = None
         self.unpack: Call | None = None
-        if all(array.flags.c_contiguous for array in held) and adjacent(held, backend):
-            self.flat = backend.flat(held)
+        if all(array.flags.c_contiguous for array in values) and adjacent(values, backend):
+            self.flat = backend.flat(values)
             return
-        nbytes = sum(array.nbytes for array in held)
-        self.flat = backend.bytes(nbytes).view(held[0].dtype)
-        ends = np.cumsum([array.size for array in held])
-        parts = [self.flat[end - a.size : end].reshape(a.shape) for a, end in zip(held, ends)]
-        self.pack = functools.partial(_copy, parts, held)
-        self.unpack = functools.partial(_copy, held, parts)
+        nbytes = sum(array.nbytes for array in values)
+        self.flat = backend.bytes(nbytes).view(values[0].dtype)
+        ends = np.cumsum([array.size for array in values])
+        parts = [self.flat[end - a.size : end].reshape(a.shape) for a, end in zip(values, ends)]
+        self.pack = functools.partial(_copy, parts, values)
+        self.unpack = functools.partial(_copy, values, parts)
 
     def holds(self, names: Sequence[str], arrays: Mapping[str, Any]) -> bool:
         """Tell whether these are the very same values in the same memory."""
-        held = [arrays[name] for name in names]
-        return self.names == tuple(names) and self._addresses == self._addresses_of(held)
+        values = [arrays[name] for name in names]
+        return self.names == tuple(names) and self._addresses == self._addresses_of(values)
 
     def _addresses_of(self, arrays: Sequence[Any]) -> list[int]:
         return [self._backend.address(array) for array in arrays]
@@ -85,7 +85,7 @@ class Sums:
     def holds(self, names: Sequence[Sequence[str]], arrays: Mapping[str, Any]) -> bool:
         """Tell whether these sums are made of the same values in the same memory."""
         return len(names) == len(self._buckets) and all(
-            bucket.holds(held, arrays) for bucket, held in zip(self._buckets, names)
+            bucket.holds(values, arrays) for bucket, values in zip(self._buckets, names)
         )
 
     # -- binding: the operators of a Program, in order ----------------------------------------

@@ -101,11 +101,11 @@ class Membership:
             came[k] = self._left.get((self._joins, k))
         return [came[k] for k in self.among]
 
-    def _witness(self, found: frozenset[int]) -> Witness:
+    def _witness(self, failed: frozenset[int]) -> Witness:
         join, came = self._last
-        parts = [(k, came[k]) for k in sorted(found) if came]
+        parts = [(k, came[k]) for k in sorted(failed) if came]
         return Witness(
-            found,
+            failed,
             self.batch,
             tuple((join, k, base64.b64encode(d).decode()) for k, d in parts if d is not None),
         )

@@ -204,9 +204,9 @@ class PipelineLink(Link):
             for name, value in feed.items()
             if isinstance(value, LoDTensor) and value.sequences is not None
         }
-        if found := sorted(ragged & self._used):
+        if unusable := sorted(ragged & self._used):
             raise FeedError(
-                f"feed {found[0]!r} has sequences, which a pipeline cannot divide: pad them"
+                f"feed {unusable[0]!r} has sequences, which a pipeline cannot divide: pad them"
             )
         feed = {name: value for name, value in feed.items() if name not in ragged}
         for name in feed:
@@ -272,17 +272,18 @@ class PipelineLink(Link):
             if elsewhere
             else []
         )
-        found: dict[str, Any] = {}
+        gathered: dict[str, Any] = {}
         for place, name in enumerate(elsewhere):
             stage = self._stage_of(name)
             data = [one for rank in came[stage :: self.plan.stages] for one in rank[place]]
             if self._once(name):
                 var = self._main.global_block().var(name)
-                found[name] = np.frombuffer(data[0], var.dtype).reshape(var.shape).copy()
+                gathered[name] = np.frombuffer(data[0], var.dtype).reshape(var.shape).copy()
             else:
-                found[name] = joined(data, self._parts.of_rows(name), parts, metas[0][name])
+                gathered[name] = joined(data, self._parts.of_rows(name), parts, metas[0][name])
         return [
-            found[n] if n in found else np.array(fed[n]) if n in fed else values[n] for n in names
+            gathered[n] if n in gathered else np.array(fed[n]) if n in fed else values[n]
+            for n in names
         ]
 
     def _told(self, name: str, values: Mapping[str, Any], mine: Sequence[Part]) -> list[bytes]:

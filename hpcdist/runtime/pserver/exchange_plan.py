@@ -92,7 +92,7 @@ def _exchange(plan: Plan, endpoint: str, routes: Sequence[Route]) -> ServerExcha
     pushed: list[VarSpec] = []
     for route in routes:
         names = zip(route.slices, keys_of(plan, route), plan.held(route), route.endpoints)
-        for piece, key, held, home in names:
+        for piece, key, cut_gradient, home in names:
             if home != endpoint:
                 continue
             spec = VarSpec(key, piece.shape, route.dtype)
@@ -100,7 +100,7 @@ def _exchange(plan: Plan, endpoint: str, routes: Sequence[Route]) -> ServerExcha
                 pushed.append(spec)
                 continue
             specs.append(spec)
-            gradient = key if plan.mode.runtime_split else held
+            gradient = key if plan.mode.runtime_split else cut_gradient
             blocks.append(GradientBlock(gradient, key, piece.name))
     answers = {block.key: block.parameter for block in blocks}
     if not plan.mode.synchronous:

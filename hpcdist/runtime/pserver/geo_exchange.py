@@ -81,11 +81,11 @@ class GeoExchange:
         if self._steps:
             self._exchange()
 
-    def catch_up(self, held: Mapping[str, Array]) -> None:
+    def catch_up(self, on_servers: Mapping[str, Array]) -> None:
         """Take over what the servers hold: others have exchanged since this trainer has."""
         if self._down is not None:
             self._down()
-        for name, values in held.items():
+        for name, values in on_servers.items():
             # Where nothing has changed, adding a difference of 0 might still change a sign of 0.
             changed = np.flatnonzero(values != self._known[name])
             trained, known = self._trained[name].reshape(-1), self._known[name].reshape(-1)
@@ -94,12 +94,12 @@ class GeoExchange:
         if self._up is not None:
             self._up()
 
-    def restart(self, held: Mapping[str, Array]) -> None:
+    def restart(self, on_servers: Mapping[str, Array]) -> None:
         """Begin anew: the parameters were loaded, and the servers hold these."""
         self._steps = 0
         for touched in self._touched.values():
             touched[:] = False
-        for name, values in held.items():
+        for name, values in on_servers.items():
             np.copyto(self._known[name], values)
 
     # -- inside ------------------------------------------------------------------------------

@@ -43,17 +43,17 @@ class OptimizeBlock:
     backups: tuple[str, ...] = ()
 
 
-def optimize_block(program: Program, held: ServerBlock) -> OptimizeBlock:
+def optimize_block(program: Program, served: ServerBlock) -> OptimizeBlock:
     """Take the merge off an optimize block; what is left is clip, regularization, update.
 
     With GEO the block is one sum: what arrives is added to the parameter.
     """
-    block = program.block(held.block)
+    block = program.block(served.block)
     ops = list(block.ops)
-    if ops[0].type == "sum" and ops[0].output("Out") == [held.gradient]:
+    if ops[0].type == "sum" and ops[0].output("Out") == [served.gradient]:
         merge = 2 if ops[1].type == "scale" else 1
         ops = ops[merge:]
-    return OptimizeBlock(block, held.gradient, held.name, tuple(ops), held.backups)
+    return OptimizeBlock(block, served.gradient, served.name, tuple(ops), served.backups)
 
 
 def bind_dense(
@@ -188,10 +188,10 @@ def merge_rows(rows: Any, contributors: Sequence[int], out: Any) -> None:
 
 def bind_back_up(blocks: Sequence[OptimizeBlock], binding: Binding) -> Callable[[int], None]:
     """Return what notes, with DC-ASGD, that a trainer reads all parameters as they are now."""
-    held = [(array_of(binding, b.parameter), _backups(b, binding)) for b in blocks]
+    pairs = [(array_of(binding, b.parameter), _backups(b, binding)) for b in blocks]
 
     def back_up(trainer: int) -> None:
-        for param, backups in held:
+        for param, backups in pairs:
             if backups:
                 backups[trainer][...] = param
 

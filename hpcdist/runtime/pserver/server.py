@@ -129,8 +129,8 @@ class Server(Link):
     def _prepared(self, plan: ServerPlan, binding: Binding) -> ServerBinding:
         """Bind what arrives to the optimize blocks, as the startup Program has left them."""
         exchange = server_exchange(plan.plan, plan.endpoint)
-        blocks = [optimize_block(binding.program, held) for held in plan.blocks]
-        self.served_tables = [held_table(binding, held.table.parameter) for held in plan.tables]
+        blocks = [optimize_block(binding.program, block) for block in plan.blocks]
+        self.served_tables = [held_table(binding, kept.table.parameter) for kept in plan.tables]
         serving = self._serving(plan, exchange, blocks, binding)
         store = ServerStore(
             binding.program,
@@ -142,7 +142,7 @@ class Server(Link):
         server = self._ps_server(plan, exchange, serving, store, binding)
         staged = self._staged(plan, exchange, binding)
         updates = _bind_packets(plan, exchange, blocks, server, binding, staged)
-        parameters = {held.gradient: held.parameter for held in plan.blocks}
+        parameters = {block.gradient: block.parameter for block in plan.blocks}
         watch = UpdateWatch(self._index, exchange, server, parameters)
         serving.bind(server, updates, exchange.gradients, watch)
         return ServerBinding(plan, server, serving, store)
@@ -230,7 +230,7 @@ def _bind_packets(
     for spec in exchange.pushed:
         block, sent = by_gradient[spec.name], server.rows[spec.name]
         updates.append([bind_sparse(block, sent, binding, staged)])
-    rates = [array_of(binding, held.table.learning_rate).reshape(-1) for held in plan.tables]
+    rates = [array_of(binding, kept.table.learning_rate).reshape(-1) for kept in plan.tables]
     if plan.tables:
         mean = not plan.mode.dense_summed  # else trainers have divided their losses' gradients
 

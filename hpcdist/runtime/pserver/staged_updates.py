@@ -54,14 +54,14 @@ class StagedUpdates:
     ) -> Update:
         """Take the operators of a block of rows; ``mean`` writes its gradient into ``merged``."""
         stages = self._compiled(block, ops, {gradient: merged})
-        return self._added(gradient, mean, lambda found: stages)
+        return self._added(gradient, mean, lambda rows: stages)
 
     def add_sparse(
         self, block: Block, gradient: str, ops: Sequence[Operator], mean: Merge
     ) -> Update:
         """Take the operators of a table, compiled for every gradient: it has any number of rows."""
         return self._added(
-            gradient, mean, lambda found: self._compiled(block, ops, {gradient: found})
+            gradient, mean, lambda rows: self._compiled(block, ops, {gradient: rows})
         )
 
     def _added(self, gradient: str, mean: Merge, bound: Callable[[Any], Stages]) -> Update:

@@ -38,8 +38,8 @@ class UpdateWatch:
             for packet in exchange.gradients
         ]
         self._flat: list[Callable[[int], Sequence[Array]]] = [
-            _flat(packet.variables, rows, found)
-            for packet, rows, found in zip(exchange.gradients, server.packets, self._gradients)
+            _flat(packet.variables, rows, gradients)
+            for packet, rows, gradients in zip(exchange.gradients, server.packets, self._gradients)
         ]
         for spec in exchange.pushed:
             sent = server.rows[spec.name]

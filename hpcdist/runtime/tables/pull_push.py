@@ -189,12 +189,14 @@ def bind_held(
     return calls | bind_steps(steps, binding, specs, owners, lambda: exchange)
 
 
-def _check_moves(held: SparseTable, table: Table) -> None:
+def _check_moves(sparse_table: SparseTable, table: Table) -> None:
     """Refuse a table whose startup Program did not know what moves it, such as a copy of one."""
-    made, moved = (replace(o, initial_moment=0.0) for o in (held.optimizer, _optimizer(table)))
+    made, moved = (
+        replace(o, initial_moment=0.0) for o in (sparse_table.optimizer, _optimizer(table))
+    )
     if made != moved:
         raise GraphError(
-            f"table {held.name!r} was made for {made.kind}, but this program updates it by "
+            f"table {sparse_table.name!r} was made for {made.kind}, but this program updates it by "
             f"{moved.kind}, or with other hyperparameters: run the startup program that this one "
             "was built with, not a copy"
         )
@@ -263,18 +265,18 @@ class _LookUps:
         self.flat: list[Array] = []
         self.moves: list[tuple[int, Array, Array]] = []  # table, starts, addresses
         for number, table in enumerate(batch.tables):
-            found = by_table.get(table.name, [])
-            names = tuple(op.input("Ids")[i] for i in found)
+            look_ups = by_table.get(table.name, [])
+            names = tuple(op.input("Ids")[i] for i in look_ups)
             self._names.append(names)
             parts = [staging.host(name).reshape(-1) for name in names]
             if names not in made:
                 made[names] = self._joined(parts)
             self.flat.append(made[names])
-            if found:
+            if look_ups:
                 starts = np.cumsum([0, *map(len, parts)])
-                held = [contiguous(staging.host(values[i])) for i in found]
-                self._kept += held
-                addresses = np.array([array.ctypes.data for array in held], np.int64)
+                gradients = [contiguous(staging.host(values[i])) for i in look_ups]
+                self._kept += gradients
+                addresses = np.array([array.ctypes.data for array in gradients], np.int64)
                 self.moves.append((number, starts, addresses))
 
     def _joined(self, parts: list[Array]) -> Array:
