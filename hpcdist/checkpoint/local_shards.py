@@ -164,11 +164,11 @@ def whole_variables(program: Program, scope: Scope) -> list[LocalPiece]:
     for var in persistables(program):
         array = array_of(scope, var.name)
         if array is not None and var.name not in pieces:
-            pieces[var.name] = whole(var.name, roles.get(var.name, OTHER), array)
+            pieces[var.name] = unsliced(var.name, roles.get(var.name, OTHER), array)
     return list(pieces.values())
 
 
-def whole(name: str, role: str, array: Any) -> LocalPiece:
+def unsliced(name: str, role: str, array: Any) -> LocalPiece:
     """Return a variable that this process holds all of."""
     shape = tuple(array.shape) or (1,)
     piece = Piece(name, role, array.dtype.name, shape, 0, shape[0], path_of(name))
@@ -216,7 +216,7 @@ def alike_on_servers(program: Program, scope: Scope) -> list[LocalPiece]:
     roles = roles_of(program)
     arrays = {v.name: array_of(scope, v.name) for v in persistables(program)}
     return [
-        whole(name, roles.get(name, OTHER), array)
+        unsliced(name, roles.get(name, OTHER), array)
         for name, array in arrays.items()
         if array is not None and name not in left_out
     ]

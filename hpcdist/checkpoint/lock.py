@@ -121,7 +121,7 @@ def take(directory: Path) -> None:
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a directory for one save, or, if this job has it, as before."""
     path = directory.resolve() / NAME
     before = path in _held

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import xxhash
 
-from hpcdist.checkpoint.lock import held
+from hpcdist.checkpoint.lock import locked
 from hpcdist.errors import CheckpointError, HpcdistError, TrainersDied
 from hpcdist.executor import control
 from hpcdist.executor.control import ANNOUNCED, Peers
@@ -140,7 +140,7 @@ def saved_by_first(
     """
 
     def save_locked() -> None:
-        with held(directory):
+        with locked(directory):
             save()
 
     done_by_first(peers, "save", directory, name, save_locked, save_locked)

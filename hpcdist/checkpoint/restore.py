@@ -19,7 +19,7 @@ from hpcdist.checkpoint.local_shards import (
     persistables,
     program_of_job,
     tables_of,
-    whole,
+    unsliced,
 )
 from hpcdist.checkpoint.metadata import Piece
 from hpcdist.checkpoint.plan import Saved
@@ -179,7 +179,7 @@ def wanted(
             continue
         array = array_of(scope, var.name)
         if array is not None:
-            pieces[var.name] = whole(var.name, "", array)
+            pieces[var.name] = unsliced(var.name, "", array)
             continue
         saved = checkpoint.saved(var.name)
         shape, path = saved.shape, path_of(var.name)

@@ -303,20 +303,20 @@ def plan_storage(
     nbytes: Callable[[str], int],
     fed: Iterable[str],
     fetches: Iterable[str],
-    own: Collection[str] = (),
+    unshared: Collection[str] = (),
     used: Callable[[Operator], Iterable[str]] = reads,
 ) -> list[Storage]:
     """Give every temporary a storage; element-wise results go where a dying operand lies.
 
-    Those in ``own`` share theirs with nothing but their views. A value stays as long as operators
-    write it or it is among what they ``used``.
+    Those in ``unshared`` share theirs with nothing but their views. A value stays as long as
+    operators write it or it is among what they ``used``.
     """
     last = {name: i for i, op in enumerate(ops) for name in (*writes(op), *used(op))}
     last.update(dict.fromkeys(fetches, FOREVER))
     storages: list[Storage] = []
     of: dict[str, Storage] = {}
 
-    alone = {root_of(views, name) for name in own}
+    alone = {root_of(views, name) for name in unshared}
 
     def enter(name: str, index: int) -> None:
         base = root_of(views, name)

@@ -22,10 +22,10 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True)
 class FlatRun:
-    """Updates whose parameters are moved as one; ``own``: their gradients have no place so far."""
+    """Updates whose parameters are moved as one; ``unplaced``: gradients have no place yet."""
 
     ops: tuple[Operator, ...]
-    own: bool
+    unplaced: bool
 
     def names(self, slot: str) -> list[str]:
         """Return the variables in a slot of all of them."""
@@ -87,7 +87,7 @@ def lay_flat(
         laid = ([scope.var_or_new(name).value for name in names] for names in slots)
         if all(adjacent(arrays, backend) for arrays in laid):
             runs.append(run)
-    unplaced = [name for run in runs if run.own for name in run.names("Grad")]
+    unplaced = [name for run in runs if run.unplaced for name in run.names("Grad")]
     offsets, nbytes = aligned_offsets([metas[name] for name in unplaced], backend.alignment)
     return FlatUpdates(runs, dict(zip(unplaced, offsets)), nbytes)
 

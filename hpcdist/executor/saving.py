@@ -57,7 +57,7 @@ def _layout(ops: Sequence[Operator], needed: Needed, saving: MemorySaving | None
         needed.nbytes.__getitem__,
         needed.fed,
         needed.fetched,
-        saving.own if saving is not None else (),
+        saving.unshared if saving is not None else (),
         reads if saving is None else values_read,
     )
     offsets, total = assign_offsets([storage.lifetime for storage in storages])
@@ -69,7 +69,7 @@ def _orders(ops: Sequence[Operator], needed: Needed, saving: MemorySaving) -> li
     root = functools.partial(root_of, needed.views)
     needs = dependences(ops, root, saving.move_updates)
     early = update_at_once(ops, needs)
-    fed, kept = map(root, needed.fed), map(root, (*needed.fetched, *saving.own))
+    fed, kept = map(root, needed.fed), map(root, (*needed.fetched, *saving.unshared))
     freeing = free_first(ops, needs, early, root, needed.nbytes, fed, kept)
     return [[ops[i] for i in order] for order in (early, freeing)]
 

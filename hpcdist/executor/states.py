@@ -23,7 +23,7 @@ class OperatorStates:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, State] = {}
+        self._states: dict[str, State] = {}
         self._taken_up: dict[str, int] = {}
 
     def of(self, op: Operator, make: Callable[[str], State]) -> State:
@@ -32,15 +32,18 @@ class OperatorStates:
         Micro-batches of a pipeline draw apart, each what belongs to its rows.
         """
         name = _name(op)
-        if name not in self._held:
-            self._held[name] = make(_of_all(name))
-            self._held[name].count = self._taken_up.get(_of_all(name), 0)
-        return self._held[name]
+        if name not in self._states:
+            self._states[name] = make(_of_all(name))
+            self._states[name].count = self._taken_up.get(_of_all(name), 0)
+        return self._states[name]
 
     def positions(self) -> dict[str, int]:
         """Return how far every operator is, as plain data."""
         positions = dict(self._taken_up)
-        for name, state in self._held.items():  # a test program's draws less than its micro-batches
+        for (
+            name,
+            state,
+        ) in self._states.items():  # a test draws less than its micro-batches
             of_all = _of_all(name)
             positions[of_all] = max(state.count, positions.get(of_all, 0))
         return positions
@@ -58,7 +61,7 @@ class OperatorStates:
                 raise ValueError(f"{name} cannot have drawn {count} times")
             states[str(name)] = count
         self._taken_up = states
-        for name, state in self._held.items():
+        for name, state in self._states.items():
             state.count = states.get(_of_all(name), state.count)
 
 

@@ -25,11 +25,11 @@ T = TypeVar("T")
 class MemorySaving:
     """A wish that the executor orders a Program's operators for a low peak of memory.
 
-    ``own`` names variables that share their buffer with no other; without ``move_updates``
+    ``unshared`` names variables that share their buffer with no other; without ``move_updates``
     gradients live until the updates where these stand; ``print_log`` tells what was gained.
     """
 
-    own: frozenset[str] = frozenset()
+    unshared: frozenset[str] = frozenset()
     move_updates: bool = True
     print_log: bool = False
 

@@ -18,7 +18,7 @@ from hpcdist.checkpoint.local_shards import (
     persistables,
     roles_of,
     tables_of,
-    whole,
+    unsliced,
 )
 from hpcdist.checkpoint.metadata import OTHER, Piece
 from hpcdist.checkpoint.ranks import peers_here, saved_by_first
@@ -209,7 +209,7 @@ def _as_held(program: Program, arrays: Mapping[str, np.ndarray]) -> tuple[list[L
     scope, roles = Scope(), roles_of(program)
     for name, array in arrays.items():
         scope.var(name).value = array
-    return [whole(name, roles.get(name, OTHER), array) for name, array in arrays.items()], scope
+    return [unsliced(name, roles.get(name, OTHER), array) for name, array in arrays.items()], scope
 
 
 def _on_servers(peers: Peers, program: Program) -> dict[str, list[Remote]]:

@@ -30,7 +30,7 @@ class AsyncShards(Shards):
         self._versions = [0] * packets  # updates applied to p
         self._seen = [[0] * packets for _ in range(trainers)]  # the version k was answered with
         self._sent: dict[int, tuple[int, ...]] = {}  # of the trainers that have closed
-        self._held: list[tuple[int, int]] = []  # (packet, trainer) to be answered later
+        self._unanswered: list[tuple[int, int]] = []  # (packet, trainer) to be answered later
 
     @property
     def finished(self) -> bool:
@@ -46,7 +46,7 @@ class AsyncShards(Shards):
 
     @property
     def begun(self) -> bool:
-        return bool(self._held)
+        return bool(self._unanswered)
 
     def begins(self, trainer: int) -> None:
         """A trainer that has sent nothing yet reads its first values."""
@@ -66,7 +66,7 @@ class AsyncShards(Shards):
         self.staleness[trainer] = missed
         self._versions[packet] += 1
         self.step = max(self.step, step)
-        self._held.append((packet, trainer))
+        self._unanswered.append((packet, trainer))
         return DuePacket(packet, (trainer,), False, self._released())
 
     def closed(self, trainer: int, sent: Sequence[int]) -> list[DuePacket]:
@@ -82,7 +82,7 @@ class AsyncShards(Shards):
 
     def died(self, trainer: int) -> list[DuePacket]:
         self._sent[trainer] = tuple(self._counts[trainer])
-        self._held = [(packet, k) for packet, k in self._held if k != trainer]
+        self._unanswered = [(packet, k) for packet, k in self._unanswered if k != trainer]
         released = self._released()
         return [DuePacket(-1, (), False, released)] if released else []
 
@@ -93,25 +93,25 @@ class AsyncShards(Shards):
         return sum(self._counts[trainer])
 
     def waits(self, trainer: int) -> bool:
-        return any(k == trainer for _, k in self._held)
+        return any(k == trainer for _, k in self._unanswered)
 
     def settled(self, trainer: int) -> bool:
         return True
 
     def missing(self) -> tuple[int, int, tuple[int, ...]]:
         slowest = self._slowest()
-        packet = self._held[0][0] if self._held else 0
+        packet = self._unanswered[0][0] if self._unanswered else 0
         behind = [k for k in self._open() if min(self._counts[k]) <= slowest]
         return slowest, packet, tuple(behind)
 
     def _released(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Take the answers that may go out now from those held back."""
         if self._max_staleness is None:
-            due, self._held = self._held, []
+            due, self._unanswered = self._unanswered, []
         else:
             limit = self._slowest() + self._max_staleness
-            due = [(p, k) for p, k in self._held if self._counts[k][p] <= limit]
-            self._held = [held for held in self._held if held not in due]
+            due = [(p, k) for p, k in self._unanswered if self._counts[k][p] <= limit]
+            self._unanswered = [held for held in self._unanswered if held not in due]
         for packet, trainer in due:
             self._seen[trainer][packet] = self._versions[packet]
         return tuple((packet, (trainer,)) for packet, trainer in due)

@@ -103,8 +103,8 @@ class LookupBatch:
 
     ``index`` works them out; then ``messages[k]`` (int64) is what server k is told: the number of
     ids for every table, then the ids. ``replies[k]`` (uint8) is where its answer goes: ``rows[k]``,
-    each table's from a cache line on, then ``held[k]`` (int64), how many ids the server has of each
-    table. The memory is kept from batch to batch and grows when it must.
+    each table's from a cache line on, then ``row_counts[k]`` (int64), how many ids the server
+    has of each table. The memory is kept from batch to batch and grows when it must.
     """
 
     def __init__(self, tables: Sequence[TableSpec], servers: int) -> None:
@@ -116,7 +116,7 @@ class LookupBatch:
         self.messages: list[Array] = []
         self.replies: list[Array] = []
         self.rows: list[Array] = []
-        self.held: list[Array] = []
+        self.row_counts: list[Array] = []
         self._servers = servers
         self._ids = np.empty(0, np.int64)
         self._memory = np.empty(0, np.uint8)
@@ -151,7 +151,7 @@ class LookupBatch:
             self._memory = line_aligned(_roomy(end))
         self.rows = [self._memory[b:e] for b, e in spans]
         self.replies = [self._memory[b : e + 8 * count] for b, e in spans]
-        self.held = [self._memory[e : e + 8 * count].view(np.int64) for _, e in spans]
+        self.row_counts = [self._memory[e : e + 8 * count].view(np.int64) for _, e in spans]
         self._address(owners, starts[:-1] + count, begins)
 
     def parts(self, server: int) -> tuple[list[Array], list[Array]]:

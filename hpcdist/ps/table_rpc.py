@@ -262,7 +262,7 @@ def move(
 def check_room(batch: LookupBatch, holders: str) -> None:
     """Raise TableError if all that hold a table's rows together hold more ids than it may have."""
     for t, table in enumerate(batch.tables):
-        in_use = [int(counts[t]) for counts in batch.held]
+        in_use = [int(counts[t]) for counts in batch.row_counts]
         if table.dict_size is not None and sum(in_use) > table.dict_size:
             raise TableError(too_many(table.name, table.dict_size, in_use, holders))
 

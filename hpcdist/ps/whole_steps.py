@@ -11,13 +11,13 @@ class WholeSteps:
     """Holds updates of ``packets`` packets back; each step has one of every packet."""
 
     def __init__(self, packets: int) -> None:
-        self._held: list[deque[DuePacket]] = [deque() for _ in range(packets)]
+        self._incomplete: list[deque[DuePacket]] = [deque() for _ in range(packets)]
 
     def add(self, update: DuePacket) -> list[DuePacket]:
         """Hold one more; return the updates of a step, by packet, once they are all here."""
-        self._held[update.packet].append(update)
-        return [queue.popleft() for queue in self._held] if all(self._held) else []
+        self._incomplete[update.packet].append(update)
+        return [queue.popleft() for queue in self._incomplete] if all(self._incomplete) else []
 
     def holds(self, packet: int) -> bool:
         """Tell whether an update of this packet is due, but not yet applied."""
-        return bool(self._held[packet])
+        return bool(self._incomplete[packet])

@@ -76,7 +76,7 @@ class Served:
         return {
             name: _rows(self._gradients[route.parameter], piece)
             for route in self._plan.routes
-            for name, piece in zip(self._plan.held(route), route.slices, strict=True)
+            for name, piece in zip(self._plan.local_gradients(route), route.slices, strict=True)
         }
 
     def _give(self, job: Job, held: Mapping[str, Array]) -> None:

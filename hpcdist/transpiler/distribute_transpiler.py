@@ -184,7 +184,7 @@ class DistributeTranspiler:
             for route, piece in plan.blocks_on(endpoint):
                 facts: dict[str, Any] = {"shape": piece.shape, "dtype": route.dtype}
                 kind = VarType.SELECTED_ROWS if route.sparse else VarType.LOD_TENSOR
-                gradient = plan.held(route)[route.slices.index(piece)]
+                gradient = plan.local_gradients(route)[route.slices.index(piece)]
                 variables["params"].append(Variable(block, piece.name, persistable=True, **facts))
                 variables["grads"].append(Variable(block, gradient, type=kind, **facts))
             mapping[endpoint] = variables

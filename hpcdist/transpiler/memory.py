@@ -24,7 +24,7 @@ def memory_optimize(
 ) -> None:
     """Let the executor order operators so that fewer temporaries live at once; same results.
 
-    Variables (or names) in ``skip_opt_set`` keep a buffer of their own. ``skip_grads`` leaves
+    Variables (or names) in ``skip_opt_set`` keep a buffer of their unshared. ``skip_grads`` leaves
     updates, and so the lifetimes of gradients, where they are: for a trainer, before `transpile`.
     ``print_log`` tells what was gained whenever the executor compiles the Program.
     ``level`` 0 and 1 are one: buffers of any size share memory.
@@ -42,13 +42,13 @@ def release_memory(input_program: Program, skip_opt_set: Collection[Any] | None 
     _ask("release_memory", input_program, skip_opt_set, True, False)
 
 
-def _ask(function: str, program: object, own: object, move_updates: bool, print_log: bool) -> None:
+def _ask(function: str, program: object, skip: object, move_updates: bool, print_log: bool) -> None:
     """Add to what was asked for before."""
     if not isinstance(program, Program):
         raise PlanTypeError(f"{function}: expected a Program, got {type(program).__name__}")
     earlier = program.memory_saving or MemorySaving()
     program.memory_saving = MemorySaving(
-        earlier.own | _names(function, own),
+        earlier.unshared | _names(function, skip),
         earlier.move_updates and move_updates,
         earlier.print_log or print_log,
     )

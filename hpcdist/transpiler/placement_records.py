@@ -28,10 +28,10 @@ def vars_distributed(program: Program, plan: Plan) -> VarsDistributed:
                 origin.dtype,
                 origin.type,
                 origin.lod_level,
-                origin.persistable and piece.whole,
+                origin.persistable and piece.uncut,
             )
             kind = "RemotePrefetch" if route.remote else "Param"
-            cut = not piece.whole
+            cut = not piece.uncut
             records.append(
                 VarDistributed(origin, part, cut, piece.index, piece.offset, kind, endpoint)
             )
@@ -52,7 +52,7 @@ def _accumulators(program: Program, shard: Shard, endpoint: str) -> Iterator[Var
             origin = _facts(block.var(name))
             local = shard.local(name)
             shape = shard.local_shape(name, origin.shape)
-            cut = not piece.whole and shape == piece.shape
+            cut = not piece.uncut and shape == piece.shape
             facts = (origin.dtype, origin.type, origin.lod_level, origin.persistable)
             yield VarDistributed(
                 origin,

@@ -159,7 +159,7 @@ class Plan(Distribution):
         whose = self.trainer_id if self.merged else 0
         return [self.received(s.of(route.gradient))[whose] for s in route.slices]
 
-    def held(self, route: Route) -> list[str]:
+    def local_gradients(self, route: Route) -> list[str]:
         """Return what the blocks of a gradient are called in the trainer's program."""
         if self.mode.lockstep:
             return self.sent(route)
@@ -167,7 +167,7 @@ class Plan(Distribution):
 
     def role_gradient(self, route: Route) -> str:
         """Return the gradient that stands in op_role_var: renamed if it is sent in one piece."""
-        return route.gradient if route.cut else self.held(route)[0]
+        return route.gradient if route.cut else self.local_gradients(route)[0]
 
 
 def trainer_plan(program: Program) -> Plan | None:

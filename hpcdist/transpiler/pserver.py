@@ -107,17 +107,17 @@ class Shard:
     route: Route
     piece: Slice
     alone: bool  # no other block of this parameter is on the same server
-    own: frozenset[str]  # variables of this update: parameter, gradient, accumulators, decay
+    variables: frozenset[str]  # variables of this update: parameter, gradient, accumulators, decay
 
     def local(self, name: str) -> str:
         """Return what a variable of the original program is called on the server."""
         if name in (self.route.parameter, self.route.gradient):
             return self.piece.of(name)
-        return name if self.alone or name not in self.own else self.piece.of(name)
+        return name if self.alone or name not in self.variables else self.piece.of(name)
 
     def local_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return a variable's shape on the server: cut like the parameter if it is shaped so."""
-        return self.piece.shape if name in self.own and shape == self.route.shape else shape
+        return self.piece.shape if name in self.variables and shape == self.route.shape else shape
 
 
 def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) -> list[Shard]:
@@ -132,8 +132,8 @@ def shards_on(program: Program, plan: Plan, roles: ProgramRoles, endpoint: str) 
         pieces = route.on(endpoint)
         moved = [ops[i] for i in update.on_server if is_local(ops[i])]
         written = {name for op in moved for name in op.output_arg_names}
-        own = frozenset({route.parameter, route.gradient, *written})
-        shards += [Shard(update, route, piece, len(pieces) == 1, own) for piece in pieces]
+        variables = frozenset({route.parameter, route.gradient, *written})
+        shards += [Shard(update, route, piece, len(pieces) == 1, variables) for piece in pieces]
     return shards
 
 

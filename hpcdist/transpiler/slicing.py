@@ -33,11 +33,11 @@ class Slice:
     begin: int
     end: int
     shape: tuple[int, ...]  # of the rows
-    whole: bool  # the variable is not cut
+    uncut: bool  # whether this is all of the variable
 
     def of(self, name: str) -> str:
         """Return what the block of ``name``, cut in the same way, is called."""
-        return name if self.whole else f"{name}.block{self.index}"
+        return name if self.uncut else f"{name}.block{self.index}"
 
     @property
     def name(self) -> str:

@@ -93,7 +93,7 @@ def pserver_startup(
         home.add_var(var.copied_to(home))
     owners: dict[str, list[Shard]] = {}
     for shard in shards_on(program, plan, program_roles(program), endpoint):
-        for name in shard.own:
+        for name in shard.variables:
             owners.setdefault(name, []).append(shard)
     tables = {name: table for table in plan.tables for name in table.names}
     for op in startup.global_block().ops:
@@ -122,7 +122,7 @@ def _initialize(op: Operator, home: Block, owners: dict[str, list[Shard]]) -> No
                 continue
             copied = op.copied_to(home)
             copied.rename({name: local})
-            if shard is not None and not shard.piece.whole:
+            if shard is not None and not shard.piece.uncut:
                 _cut(copied, op, name, shard, home.var(local).shape)
             home.add_op(copied)
 

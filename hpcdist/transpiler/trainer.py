@@ -82,7 +82,7 @@ def _declare_blocks(block: Block, plan: Plan) -> None:
             declare_parts(block, route, [s.name for s in route.slices])
     new_names = {}
     for route in plan.routes:
-        names = plan.held(route)
+        names = plan.local_gradients(route)
         if route.cut:
             declare_parts(block, route, names, type=block.var(route.gradient).type)
         elif names[0] != route.gradient:
@@ -114,7 +114,7 @@ def _insert_sends(
     sends = {}
     last_writers = block.last_writers()
     for route in plan.dispatched:
-        names, gradient = plan.held(route), plan.role_gradient(route)
+        names, gradient = plan.local_gradients(route), plan.role_gradient(route)
         added = []
         facts: dict[str, Any] = {}
         if plan.mode.runtime_split:

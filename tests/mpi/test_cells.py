@@ -146,7 +146,7 @@ def test_a_job_computes_what_one_process_computes(name, trainers, servers):
 
 def test_which_batches_are_divided():
     whole = {
-        net.__name__: SharedProgram(build([net])[0], 2).whole
+        net.__name__: SharedProgram(build([net])[0], 2).why_whole
         for nets in NETS.values()
         for net in nets
     }

@@ -62,14 +62,14 @@ def test_a_living_job_on_this_machine_keeps_it(tmp_path):
 def test_a_dead_job_on_this_machine_is_replaced_at_once(tmp_path, facts, monkeypatch):
     monkeypatch.setattr(lock, "DEAD_S", 1e9)
     claim(tmp_path, **facts)
-    with lock.held(tmp_path):
+    with lock.locked(tmp_path):
         assert owner(tmp_path) == lock.job_name()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_silent_job_on_another_machine_is_replaced(tmp_path, caplog):
     claim(tmp_path, machine="elsewhere", host="node7")
-    with lock.held(tmp_path):
+    with lock.locked(tmp_path):
         assert owner(tmp_path) == lock.job_name()
     assert "on node7, which has died" in caplog.text
 
@@ -95,7 +95,7 @@ def test_a_job_on_another_machine_that_gives_signs_of_life_keeps_it(tmp_path):
 def test_signs_of_life_are_given(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "BEAT_S", 0.01)
     monkeypatch.setattr(lock, "_heart", None)
-    with lock.held(tmp_path):
+    with lock.locked(tmp_path):
         os.utime(tmp_path / lock.NAME, (1, 1))
         for _ in range(1000):
             if lock._sign_of_life(tmp_path / lock.NAME)[0] != 10**9:
@@ -110,14 +110,14 @@ def test_slurm_has_ended_the_same_job_before_it_starts_it_again(tmp_path, monkey
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     claim(tmp_path, machine="elsewhere", slurm=(17, 1))
-    with lock.held(tmp_path):
+    with lock.locked(tmp_path):
         assert owner(tmp_path) == lock.job_name()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"job": 3}', "x" * 9999])
 def test_a_lock_that_says_nothing_is_waited_for(tmp_path, text):
     (tmp_path / lock.NAME).write_text(text)
-    with lock.held(tmp_path):
+    with lock.locked(tmp_path):
         assert owner(tmp_path) == lock.job_name()
 
 
@@ -137,10 +137,10 @@ def test_who_was_silent_too_long_saves_no_more(tmp_path):
 
 
 def test_a_forked_process_is_of_the_same_job(tmp_path):
-    with lock.held(tmp_path):
+    with lock.locked(tmp_path):
         child = os.fork()
         if not child:
-            with contextlib.suppress(CheckpointError), lock.held(tmp_path):
+            with contextlib.suppress(CheckpointError), lock.locked(tmp_path):
                 os._exit(7)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
@@ -160,7 +160,7 @@ root, taken = Path({str(tmp_path)!r}), 0
 until = time.monotonic() + 60
 while taken < 8 and time.monotonic() < until:
     try:
-        with lock.held(root):
+        with lock.locked(root):
             os.close(os.open(root / "inside", os.O_CREAT | os.O_EXCL))
             os.unlink(root / "inside")
             taken += 1

@@ -133,7 +133,7 @@ def test_persistables_and_gradients():
         shared.of_rows("fc_0.tmp_0@GRAD")
     norm = layers.reduce_sum(fluid.default_main_program().global_block().var("fc_0.w_0@GRAD"))
     shared = SharedProgram(fluid.default_main_program(), 2)
-    assert not shared.whole_for([norm.name])
+    assert not shared.why_whole_for([norm.name])
     with pytest.raises(FeedError, match="reads a gradient of its own rows"):
         shared.of_rows(norm.name)
 
@@ -154,22 +154,22 @@ def test_a_loss_of_a_parameter_alone_is_the_same_everywhere():
 
 def test_batches_of_other_losses_are_not_divided():
     shared = minimized(layers.sqrt(layers.mean(layers.fc(layers.data("x", [4]), 1))))
-    assert re.search(r"'sqrt_0.tmp_0' is mixed .*'sqrt' cannot", shared.whole)
+    assert re.search(r"'sqrt_0.tmp_0' is mixed .*'sqrt' cannot", shared.why_whole)
     assert shared.of_rows("sqrt_0.tmp_0").how is MIXED  # the first trainer's is everyone's
-    assert not SharedProgram(fluid.default_main_program(), 1).whole
+    assert not SharedProgram(fluid.default_main_program(), 1).why_whole
 
 
 def test_a_batch_that_is_not_divided_is_everyones_and_counts_once():
     feed = {"x": np.arange(6.0).reshape(3, 2), "y": np.arange(5)}
     for trainer in range(2):
-        cut, division = cut_feed(feed, frozenset({"x"}), trainer, 2, ["z"], whole="rows mix")
+        cut, division = cut_feed(feed, frozenset({"x"}), trainer, 2, ["z"], why_whole="rows mix")
         assert cut["x"] is feed["x"]
         assert (division.share.begin, division.share.end) == (0, 3)
         assert division.counts == {"": [3, 0], "z": [3, 0]}
         assert bool(division.share.weight) is (trainer == 0)
-        assert division.whole == "rows mix"
+        assert division.why_whole == "rows mix"
     values, ofs = [np.arange(7), np.arange(3.0)], [OfRows(ROWS), OfRows(MIXED)]
-    divisions = [cut_feed(feed, frozenset({"x"}), k, 2, whole="rows mix")[1] for k in range(2)]
+    divisions = [cut_feed(feed, frozenset({"x"}), k, 2, why_whole="rows mix")[1] for k in range(2)]
     told = [pack(values, ofs, division.share) for division in divisions]
     assert told[1] == b""
     for mine, joined in zip(values, unpack(told, values, ofs, division)):
@@ -180,14 +180,14 @@ def test_an_operator_that_declares_nothing_is_named(monkeypatch):
     undeclared = replace(lookup("tanh"), rows=None)
     monkeypatch.setitem(registry._table, "tanh", undeclared)
     loss = layers.mean(layers.fc(layers.data("x", [4]), 1, act="tanh"))
-    assert "'tanh' does not declare how it treats rows" in minimized(loss).whole
+    assert "'tanh' does not declare how it treats rows" in minimized(loss).why_whole
 
 
 def test_a_loss_that_depends_on_rows_turned_round_is_not_divided():
     x = layers.data("x", [4])
     turned = layers.reverse(x, [0])
     shared = minimized(layers.mean(layers.fc(x, 4) * turned))
-    assert "'reverse' cannot be divided by rows: it works along" in shared.whole
+    assert "'reverse' cannot be divided by rows: it works along" in shared.why_whole
 
 
 def test_a_state_that_is_computed_from_rows_is_not_divided():
@@ -195,7 +195,7 @@ def test_a_state_that_is_computed_from_rows_is_not_divided():
     seen = layers.create_global_var([1], 0.0, "float32", persistable=True, name="seen")
     layers.assign(layers.reduce_max(x), seen)
     shared = minimized(layers.mean(layers.fc(x, 1)))
-    assert "different values of 'seen': it is a maximum" in shared.whole
+    assert "different values of 'seen': it is a maximum" in shared.why_whole
 
 
 def test_counts_of_the_last_step_are_counts_where_they_are_read():
@@ -328,8 +328,8 @@ def test_values_padded_to_each_trainers_own_longest_sequence_are_fetched_of_whol
     value = padded(x)
     fluid.optimizer.SGD(0.1).minimize(layers.mean(layers.fc(layers.sequence_pool(x, "sum"), 1)))
     shared = SharedProgram(fluid.default_main_program(), 2)
-    assert not shared.whole and not shared.whole_for(["mean_0.tmp_0"])
-    assert repr(value.name) in shared.whole_for(["mean_0.tmp_0", value.name])
+    assert not shared.why_whole and not shared.why_whole_for(["mean_0.tmp_0"])
+    assert repr(value.name) in shared.why_whole_for(["mean_0.tmp_0", value.name])
     assert shared.of_rows(value.name).how is MIXED
 
 
@@ -368,7 +368,9 @@ def test_a_batch_of_which_a_trainer_would_take_a_mean_over_no_rows_is_not_divide
     rows = create_lod_tensor(np.ones((3, 4), "float32"), [[3, 0]])
     for trainers, named in (2, "trainer 1"), (3, "trainer 2"):  # of three one has no samples
         cut, division = cut_feed({"x": rows}, frozenset({"x"}), 0, trainers, counted=["x"])
-        assert f"mean over the rows of 'x', but the samples of {named} have none" in division.whole
+        assert (
+            f"mean over the rows of 'x', but the samples of {named} have none" in division.why_whole
+        )
         assert len(cut["x"]) == 3
 
 
@@ -395,5 +397,5 @@ def test_values_computed_together_must_have_equally_many_rows_of_each_sample():
 def test_batches_of_different_numbers_of_sequences_are_not_divided():
     feed = {"x": create_lod_tensor(np.zeros((3, 1)), [[1, 2]]), "y": np.zeros((3, 1))}
     cut, division = cut_feed(feed, frozenset({"x", "y"}), 1, 2)
-    assert "equal numbers of rows, got {'x': 2, 'y': 3}" in division.whole
+    assert "equal numbers of rows, got {'x': 2, 'y': 3}" in division.why_whole
     assert cut == feed

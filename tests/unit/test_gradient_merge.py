@@ -263,7 +263,7 @@ def resumed(directory: Any, k_steps: int) -> None:
 
 def test_trainers_divide_its_batches() -> None:
     main, _, _ = build(lambda: fluid.optimizer.GradientMergeOptimizer(momentum(), 3))
-    assert not SharedProgram(main, 2).whole
+    assert not SharedProgram(main, 2).why_whole
 
 
 # -- refused ---------------------------------------------------------------------------------------

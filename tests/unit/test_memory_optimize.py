@@ -162,7 +162,7 @@ def test_a_variable_may_keep_its_own_buffer():
     facts = (temporary.__contains__, {}, size.__getitem__, [], [])
     shared = plan_storage(ops, *facts)
     assert any(set(names) <= set(storage.names) for storage in shared)
-    for storage in plan_storage(ops, *facts, own=names):
+    for storage in plan_storage(ops, *facts, unshared=names):
         if set(names) & set(storage.names):
             assert len(storage.names) == 1
             assert (storage.first, storage.last) == (-1, FOREVER)
@@ -181,7 +181,7 @@ def test_variables_are_as_good_as_names_and_add_up():
     main, _, loss = deep()
     fluid.memory_optimize(main, skip_opt_set=[loss])
     fluid.release_memory(main, skip_opt_set={"x"})
-    assert main.memory_saving.own == {loss.name, "x"}
+    assert main.memory_saving.unshared == {loss.name, "x"}
 
 
 @pytest.mark.parametrize("wrong", ["loss", 3, [3]])

@@ -166,7 +166,7 @@ def test_trainers_divide_its_batches_and_servers_refuse_it() -> None:
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup), fluid.unique_name.guard():
         mixed_precision.decorate(fluid.optimizer.SGD(0.1)).minimize(linear())
-    assert not SharedProgram(main, 2).whole
+    assert not SharedProgram(main, 2).why_whole
     with pytest.raises(PlanError, match="mixed precision looks at all gradients at once"):
         fluid.DistributeTranspiler().transpile(0, main, "a:1", 2, startup_program=startup)
 

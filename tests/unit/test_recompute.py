@@ -101,7 +101,7 @@ def test_it_saves_memory_and_computes_more() -> None:
         ops = loss.block.ops
     tanhs = [op for op in ops if op.type == "tanh"]
     assert len(tanhs) == 9 + 4  # two within each of the segments before a checkpoint
-    assert not SharedProgram(loss.block.program, 2).whole
+    assert not SharedProgram(loss.block.program, 2).why_whole
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -121,7 +121,7 @@ def test_trainers_divide_its_batches_as_without(mixed: bool) -> None:
         optimizer.minimize(loss)
     program = loss.block.program
     assert any(name.endswith("@RECOMPUTED") for name in program.global_block().vars)
-    assert bool(SharedProgram(program, 2).whole) == mixed
+    assert bool(SharedProgram(program, 2).why_whole) == mixed
 
 
 def test_it_can_be_asked_of_append_backward() -> None:

@@ -47,7 +47,7 @@ def test_values_without_a_batch_stay_whole():
 def test_rows_that_do_not_match_are_not_divided():
     feed = {"x": np.zeros(4), "y": np.zeros(3)}
     cut, division = cut_feed(feed, frozenset("xy"), 0, 2)
-    assert cut == feed and "'x': 4, 'y': 3" in division.whole
+    assert cut == feed and "'x': 4, 'y': 3" in division.why_whole
 
 
 def test_an_empty_batch_is_refused():

@@ -108,7 +108,7 @@ def test_extents_beyond_rows_leave_batches_divided(first):
         extent = layers.slice(layers.shape(image), axes=[0], starts=[first], ends=[first + 1])
         loss = layers.mean(layers.fc(rows * layers.cast(extent, "float32"), 1))
         fluid.optimizer.SGD(0.1).minimize(loss)
-    why = SharedProgram(main, 2).whole
+    why = SharedProgram(main, 2).why_whole
     assert ("'shape' cannot be divided" in why) == (first == 0) == bool(why)
 
 

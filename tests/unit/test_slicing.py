@@ -15,7 +15,7 @@ def cut(shape, servers, min_block_size=8192):
 
 def test_a_small_parameter_stays_whole_and_keeps_its_name():
     (only,) = cut((13, 1), 3)
-    assert only == Slice("w", 0, 0, 13, (13, 1), whole=True)
+    assert only == Slice("w", 0, 0, 13, (13, 1), uncut=True)
     assert only.name == "w"
     assert only.of("w@GRAD") == "w@GRAD"
 

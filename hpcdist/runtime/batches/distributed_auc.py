@@ -44,7 +44,7 @@ class DistributedAuc:
         arrays = [np.asarray(var.get_tensor()) for var in variables if var is not None]
         return np.stack([counted(array, *_sizes(op)) for array in arrays])
 
-    def whole(self, name: str, joined: Any, own: Value) -> Any:
+    def of_all(self, name: str, joined: Any, own: Value) -> Any:
         """Return a value of the job from the sum of what the trainers added."""
         op = self._by_area.get(name)
         if op is not None:
@@ -80,7 +80,7 @@ class CountsOfAll:
             came = [
                 np.frombuffer(t, counts.dtype).reshape(counts.shape) for t in told if t is not None
             ]
-            assign(variable.value, self._areas.whole(name, np.sum(came, axis=0), counts))
+            assign(variable.value, self._areas.of_all(name, np.sum(came, axis=0), counts))
 
     def handing_back(self) -> Callable[[Fetched], list[Any]] | None:
         """Return what ends such a run; None if it counts nothing."""
@@ -92,7 +92,7 @@ class CountsOfAll:
             variable = self._scope.find_var(name)
             if variable is not None and variable.value is not None:
                 empty = np.zeros_like(on_host(variable.value))
-                assign(variable.value, self._areas.whole(name, empty, on_host(variable.value)))
+                assign(variable.value, self._areas.of_all(name, empty, on_host(variable.value)))
         return [value for _, value in fetched]
 
 

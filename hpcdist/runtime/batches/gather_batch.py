@@ -95,7 +95,7 @@ def unpack(
         parts = []
         for k, reader in readers:
             shape = own.shape
-            if of.how is How.ROWS and not division.whole:
+            if of.how is How.ROWS and not division.why_whole:
                 shape = (per_row * samples[k], *shape[1:])
             parts.append(reader.read(shape, own.dtype))
         weights = row_weights(of, division)

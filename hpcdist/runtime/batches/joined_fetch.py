@@ -75,7 +75,7 @@ class JoinedFetch:
         self.names = names
         self.key = xxhash.xxh3_64_intdigest("\n".join([str(number), *names]).encode())
         self._areas, self._rank = areas, rank
-        self.whole = shared.whole_for(names)  # why it takes whole batches; empty if it does not
+        self.why_whole = shared.why_whole_for(names)  # empty: trainers' parts will do
         self._ofs = [shared.of_rows(name) for name in names]
         self._places = [k for k, of in enumerate(self._ofs) if of.how is not How.SAME]
         # Whether there is anything to join: what all trainers have alike is fetched as it is.
@@ -161,7 +161,7 @@ class JoinedFetch:
     ) -> list[Any]:
         """Return the values of the whole batch from what everyone has packed."""
         joined = unpack(told, self._parts(fetched, scope), self._ofs, division)
-        return [self._areas.whole(n, value, own) for (n, own), value in zip(fetched, joined)]
+        return [self._areas.of_all(n, value, own) for (n, own), value in zip(fetched, joined)]
 
     def _parts(self, fetched: Fetched, scope: Scope) -> list[Any]:
         return [self._areas.part(name, value, scope) for name, value in fetched]

@@ -53,7 +53,7 @@ class Division:
 
     share: Share  # of this trainer
     counts: Mapping[str, Sequence[int]]  # rows of each trainer: samples (""), of data variables
-    whole: str = ""  # why every trainer has the whole batch, though only the first one's counts
+    why_whole: str = ""  # why every trainer has the whole batch, though only the first one's counts
 
     def mean_over_none(self) -> str:
         """Say which trainer would take a mean over no rows at all; empty if none does."""
@@ -84,14 +84,14 @@ def cut_feed(
     trainers: int,
     counted: Sequence[str] = (),
     alike: Sequence[tuple[str, str]] = (),
-    whole: str = "",
+    why_whole: str = "",
 ) -> tuple[dict[str, Any], Division | None]:
     """Return this trainer's rows of every ``batched`` value (the rest whole), and the division.
 
     Of a LoDTensor, an outermost sequence counts as a row. The division is None if nothing that is
     fed has rows; it counts samples, and the rows of the variables ``counted``. For ``alike`` see
-    `unlike`. A batch that cannot be divided, or is not to be (``whole`` says why), every trainer
-    keeps, and the first one's rows count. FeedError for an empty batch.
+    `unlike`. A batch that cannot be divided, or is not to be (``why_whole``), every trainer keeps,
+    and the first one's rows count. FeedError for an empty batch.
     """
     arrays = as_arrays(feed)
     sizes = _sizes(arrays, batched)
@@ -101,9 +101,9 @@ def cut_feed(
     if total == 0:
         raise FeedError("cannot share an empty batch over trainers")
     if len(set(sizes.values())) > 1:
-        whole = whole or f"expected equal numbers of rows, got {sizes}"
-    whole = whole or unlike(arrays, alike)
-    if not whole:
+        why_whole = why_whole or f"expected equal numbers of rows, got {sizes}"
+    why_whole = why_whole or unlike(arrays, alike)
+    if not why_whole:
         counts = {"": _samples(total, trainers)}
         shares = _shares(total, trainers)
         for name in counted:
@@ -111,13 +111,13 @@ def cut_feed(
             counts[name] = [int(ends[s.end] - ends[s.begin]) if s.counted else 0 for s in shares]
         share = shares[trainer]
         division = Division(share, counts)
-        whole = division.mean_over_none()
-        if not whole:
+        why_whole = division.mean_over_none()
+        if not why_whole:
             cut = {n: _part(a, share) if n in batched else a for n, a in arrays.items()}
             return cut, division
     rows = [total if k == 0 else 0 for k in range(trainers)]
     share = Share(0, total, total, float(trainers) if trainer == 0 else 0.0)
-    return arrays, Division(share, dict.fromkeys(["", *counted], rows), whole)
+    return arrays, Division(share, dict.fromkeys(["", *counted], rows), why_whole)
 
 
 def rows_of_arrays(feed: Mapping[str, Any], batched: frozenset[str]) -> int:

@@ -145,26 +145,26 @@ class Batches:
             if self._area_counts:
                 self._counting_of(program).gather(scope)
             return feed
-        whole = self._joined_of(shared, fetches).whole if self._trainers.size > 1 else ""
-        if whole and self._local:
-            raise FeedError(f"trainers feed rows of their own, but {whole}: fetch it elsewhere")
+        why_whole = self._joined_of(shared, fetches).why_whole if self._trainers.size > 1 else ""
+        if why_whole and self._local:
+            raise FeedError(f"trainers feed rows of their own, but {why_whole}: fetch it elsewhere")
         membership = self._membership
         among = membership.begin_batch() if membership.settles else membership.among
         batched = shared.rows.batched
         # Most batches have as many rows as the one before.
         part = shared.last
-        fits = part is not None and part.among is among and part.whole == whole
+        fits = part is not None and part.among is among and part.why_whole == why_whole
         rows = part.rows(feed, batched) if part is not None and fits else None
         if rows is None and not self._local and (total := rows_of_arrays(feed, batched)):
-            part = shared.parts.get((total, among, whole))
-            part = part or self._part(shared, feed, total, among, whole)
+            part = shared.parts.get((total, among, why_whole))
+            part = part or self._part(shared, feed, total, among, why_whole)
             shared.last, rows = part, part.rows(feed, batched)
         if rows is None:
             arrays = {
                 n: v if isinstance(v, LoDTensor) else as_host(n, v, program)
                 for n, v in feed.items()
             }
-            rows, part = self._looked_at(shared, arrays, among, whole)
+            rows, part = self._looked_at(shared, arrays, among, why_whole)
             rows.update(part.told)
         else:
             assert part is not None
@@ -177,18 +177,18 @@ class Batches:
         self._check.note_set({v.name: on_host(v.value) for v in variables if v.value is not None})
 
     def _part(
-        self, shared: SharedFacts, feed: Feed, total: int, among: tuple[int, ...], whole: str
+        self, shared: SharedFacts, feed: Feed, total: int, among: tuple[int, ...], why_whole: str
     ) -> TrainerPart:
         """Return this trainer's part of every batch of arrays with so many rows."""
         rows, index = shared.rows, among.index(self._trainers.rank)
         facts = rows.batched, index, len(among), rows.counted
-        _, division = cut_feed(feed, *facts, whole=whole)
-        part = replace(self._told(shared, division, index), among=among, whole=whole)
-        shared.parts[total, among, whole] = part
+        _, division = cut_feed(feed, *facts, why_whole=why_whole)
+        part = replace(self._told(shared, division, index), among=among, why_whole=why_whole)
+        shared.parts[total, among, why_whole] = part
         return part
 
     def _looked_at(
-        self, shared: SharedFacts, arrays: dict[str, Any], among: tuple[int, ...], whole: str
+        self, shared: SharedFacts, arrays: dict[str, Any], among: tuple[int, ...], why_whole: str
     ) -> tuple[dict[str, Any], TrainerPart]:
         """Return this trainer's rows of a batch that may have sequences."""
         rows, index = shared.rows, among.index(self._trainers.rank)
@@ -196,7 +196,7 @@ class Batches:
         if not self._local:
             self._check.begin(arrays, samples_of(arrays, rows.batched))
             facts = rows.batched, index, len(among), rows.counted, alike
-            cut, division = cut_feed(arrays, *facts, whole=whole)
+            cut, division = cut_feed(arrays, *facts, why_whole=why_whole)
             return cut, self._told(shared, division, index)
         self._check.begin({}, 0)  # rows are each one's own, but not what the script has set
         if different := unlike(arrays, alike):
@@ -214,10 +214,10 @@ class Batches:
     def _told(self, shared: SharedFacts, division: Division | None, index: int) -> TrainerPart:
         """Return a part with what its rows count."""
         weight, counted = 1.0, True
-        if division is not None and division.whole:
+        if division is not None and division.why_whole:
             weight = division.share.weight  # so batch_norm counts these rows once, too
             counted = bool(weight)
-            self._tell_whole(shared, division.whole)
+            self._tell_whole(shared, division.why_whole)
         elif division is not None:
             if none := division.mean_over_none():
                 raise FeedError(f"cannot share a batch over trainers: {none}")

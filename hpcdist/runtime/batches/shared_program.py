@@ -240,8 +240,8 @@ def _undeclared(op: Operator) -> str:
 class SharedProgram:
     """A Program whose batches trainers share: what is cut, and what its values are of the rows.
 
-    ``whole``: why its batches cannot be divided, so that every trainer computes whole ones; empty
-    if they can. Raises PlanError if that does not make the step of one process either.
+    ``why_whole``: why its batches cannot be divided, so that every trainer computes all rows;
+    empty if they can. Raises PlanError if that does not make the step of one process either.
     """
 
     def __init__(self, program: Program, trainers: int) -> None:
@@ -255,7 +255,7 @@ class SharedProgram:
         of_all = set(of_losses.values())
         self.loss = of_all.pop() if len(of_all) == 1 else OfRows(How.MIXED)
         self.counts_areas = any(op.type == "auc" for op in program.global_block().ops)
-        self.whole = self._why_whole(of_losses) if trainers > 1 else ""
+        self.why_whole = self._why_whole(of_losses) if trainers > 1 else ""
 
     def _why_whole(self, of_losses: Mapping[str, OfRows]) -> str:
         if not of_losses:
@@ -323,20 +323,20 @@ class SharedProgram:
         pairs = [pair for pair in self._alike if {"", *feed}.issuperset(pair)]
         return pairs + single if self._several else []
 
-    def whole_for(self, names: Sequence[str]) -> str:
+    def why_whole_for(self, names: Sequence[str]) -> str:
         """Say why trainers must compute whole batches where these are fetched; empty if not."""
         of_names = ((name, self._of(name)) for name in names)
         told = (f"{n!r}, which is fetched, is {_told(of)}" for n, of in of_names if _is_mixed(of))
-        return self.whole or next(told, "")
+        return self.why_whole or next(told, "")
 
     def of_rows(self, name: str) -> OfRows:
-        """Tell how trainers' values of a variable are joined, if `whole_for` is done.
+        """Tell how trainers' values of a variable are joined, if `why_whole_for` is done.
 
         FeedError if they cannot be.
         """
         of = self._of(name)
         from_gradient = of.how is How.GRADIENT or of.of_gradient
-        if _is_mixed(of) or (self.whole and from_gradient):
+        if _is_mixed(of) or (self.why_whole and from_gradient):
             return OfRows(How.MIXED)
         if from_gradient:
             raise FeedError(

@@ -27,7 +27,7 @@ class TrainerPart:
     division: Division | None
     told: Mapping[str, np.ndarray]
     among: tuple[int, ...] = ()  # the trainers that share it
-    whole: str = ""  # why it was not to be divided
+    why_whole: str = ""  # why it was not to be divided
 
     @property
     def total(self) -> int:
@@ -77,9 +77,9 @@ def weights(rows: SharedProgram, weight: float, counted: bool) -> dict[str, np.n
 
 def expect_divided(rows: SharedProgram) -> None:
     """Refuse a Program that must have whole batches, where trainers feed rows of their own."""
-    if rows.whole:
+    if rows.why_whole:
         raise PlanError(
             "trainers that feed rows of their own can share a program only if its losses are "
-            f"means, or sums, of what is computed row by row: {rows.whole}; feed whole batches to "
-            "all trainers instead"
+            f"means, or sums, of what is computed row by row: {rows.why_whole}; feed whole "
+            "batches to all trainers instead"
         )

@@ -24,7 +24,7 @@ def of_whole_batch(program: Program, shared: SharedProgram, trainers: int) -> Pr
     for op in block.ops:
         if draws_by_rows(op) and shared.has_rows(op.output_arg_names[0]):
             if trainers > 1 and shared.draws_all_sequences(op):
-                continue  # `shared.whole`: every trainer draws for them all
+                continue  # `shared.why_whole`: every trainer draws for them all
             if ROWS not in block.vars:
                 block.create_var(ROWS, shape=(2,), dtype="int64", is_data=True, stop_gradient=True)
             op.inputs["Rows"] = [ROWS]

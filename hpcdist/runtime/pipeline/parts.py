@@ -40,10 +40,10 @@ class Parts:
     def __init__(self, program: Program, count: int) -> None:
         self.count = count
         self.rows = SharedProgram(program, count)
-        if self.rows.whole:
+        if self.rows.why_whole:
             raise PlanError(
                 f"pipeline: batches cannot be divided into {count} micro-batches: "
-                f"{self.rows.whole}; with one replica and one micro-batch "
+                f"{self.rows.why_whole}; with one replica and one micro-batch "
                 "(num_microbatches=1) a step is that of one process, without a speedup"
             )
         self.program = weighted(program)
@@ -66,10 +66,10 @@ class Parts:
         cut, division = cut_feed(feed, *facts)
         weight = 1.0
         if division is not None:
-            if division.whole and self.count > 1:
+            if division.why_whole and self.count > 1:
                 raise FeedError(
                     f"pipeline: cannot divide a batch into {self.count} micro-batches: "
-                    f"{division.whole}"
+                    f"{division.why_whole}"
                 )
             loss = rows.loss
             weight = loss_weight(loss, division.counts[loss.sequences], number)
@@ -90,7 +90,7 @@ class Parts:
         """Tell how micro-batches' values of ``name`` are joined; FeedError if they cannot be."""
         if self.count == 1:
             return SAME
-        if why := self.rows.whole_for([name]):
+        if why := self.rows.why_whole_for([name]):
             raise FeedError(
                 f"cannot fetch {name!r} from micro-batches: {why}; fetch what it is computed from"
             )

@@ -91,7 +91,9 @@ def _exchange(plan: Plan, endpoint: str, routes: Sequence[Route]) -> ServerExcha
     specs: list[VarSpec] = []
     pushed: list[VarSpec] = []
     for route in routes:
-        names = zip(route.slices, keys_of(plan, route), plan.held(route), route.endpoints)
+        names = zip(
+            route.slices, keys_of(plan, route), plan.local_gradients(route), route.endpoints
+        )
         for piece, key, cut_gradient, home in names:
             if home != endpoint:
                 continue

@@ -83,7 +83,9 @@ def bind_sends(
         name: (endpoint, key)
         for route in plan.routes
         if is_pushed(plan, route)
-        for name, key, endpoint in zip(plan.held(route), keys_of(plan, route), route.endpoints)
+        for name, key, endpoint in zip(
+            plan.local_gradients(route), keys_of(plan, route), route.endpoints
+        )
     }
     calls: list[Call | None] = []
     for op in ops:
