@@ -172,7 +172,7 @@ def rules_of(nulls: Any, buckets: Mapping[str, int] | None, encoded: Collection[
     for name, count in rules.buckets.items():
         at_least(1, f"buckets[{name!r}]", count)
         if name in rules.encoded:
-            raise DataError(f"data.read: column {name!r} is decoded: it is not hashed to buckets")
+            raise DataError(f"data.read: column {name!r} has both decode= and buckets=")
     return rules
 
 

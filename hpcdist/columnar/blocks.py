@@ -170,7 +170,7 @@ class BlockReader:
             if self._told <= TOLD or not self._told & (self._told - 1):
                 logger.warning("left out: %s", skip)
             if self._told == TOLD:
-                logger.warning("more is told from time to time; see Rows.skipped, the certificate")
+                logger.warning("from now on few skipped rows are reported; Rows.skipped has all")
         self.skipped.extend(skips)
 
     # -- one file ------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ def _microseconds(name: str, array: Any, kind: pa.DataType) -> np.ndarray:
         cut = pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"column {name!r}: a time is too far to be told in 64 bits: {error}"
+            f"column {name!r}: a time does not fit into 64 bits of microseconds: {error}"
         ) from None
     return _plain(pc.cast(cut, pa.int64()))
 

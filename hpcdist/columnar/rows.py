@@ -246,11 +246,11 @@ class Rows:
                 )
             if not _is_position(state):
                 raise CheckpointError(
-                    f"expected a position, as data.read tells it, got {state!r:.80}"
+                    f"expected a position that data.read has saved, got {state!r:.80}"
                 )
             if (state["epoch"], state["position"]) != (states[0]["epoch"], states[0]["position"]):
                 raise CheckpointError(
-                    f"trainer {number} had come to row {state['position']} of epoch "
+                    f"trainer {number} was at row {state['position']} of epoch "
                     f"{state['epoch']}, trainer 0 to row {states[0]['position']} of epoch "
                     f"{states[0]['epoch']}: save after a step of all trainers"
                 )
@@ -262,9 +262,9 @@ class Rows:
                 if what == "data":
                     was, now[what] = states[0].get("files", "others"), self._index.words
                 raise CheckpointError(
-                    f"the checkpoint stands in the middle of epoch {states[0]['epoch']}, and the "
-                    f"{_FACTS.get(what, what)} were {was}, now {now.get(what)}: which rows are "
-                    "left is not known; go on with what it was until the epoch ends"
+                    f"the checkpoint is from the middle of epoch {states[0]['epoch']}; its "
+                    f"{_FACTS.get(what, what)} were {was}, now {now.get(what)}: the remaining rows "
+                    "are unknown; keep the former until the epoch ends"
                 )
 
     def resume(self, state: Mapping[str, Any], current: Any) -> None:

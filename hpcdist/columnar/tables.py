@@ -157,7 +157,7 @@ class NpySource:
         if not array.ndim or not array.flags.c_contiguous:
             raise DataError(
                 f"data.read: {path}: expected an array whose rows lie one after the other, got "
-                f"shape {array.shape}" + (", Fortran's order" if array.ndim else "")
+                f"shape {array.shape}" + (", Fortran order" if array.ndim else "")
             )
         self._dtype, self._shape, self._offset = array.dtype, array.shape, array.offset
         self._file = open(path, "rb")  # noqa: SIM115  # closed by close()

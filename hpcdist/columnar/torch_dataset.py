@@ -38,8 +38,8 @@ class _Batches(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if get_worker_info() is not None:
             raise DataError(
-                "data.read has threads of its own, and the position must be known where training "
-                "is: use DataLoader(rows.torch(), batch_size=None, num_workers=0), and "
+                "data.read reads ahead by itself, and the training process must know its position: "
+                "use DataLoader(rows.torch(), batch_size=None, num_workers=0), and "
                 "data.read(..., workers=) for processes that decode"
             )
         for batch in self._rows():

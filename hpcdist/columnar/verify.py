@@ -238,7 +238,7 @@ def _last(runs: Mapping[str, list[Record]]) -> list[str]:
         before.update(records[0].head.replaced, (records[0].head.parent or ())[:1])
     started = {run: max(r.head.started for r in runs[run]) for run in runs if run not in before}
     if not started:
-        raise DataError("each of these certificates says that another run went on from it: forged")
+        raise DataError("forged certificates: no run is the last one of its job")
     # Clocks of hosts differ: what a run went on from may seem to have started after it.
     newest = max(started, key=lambda run: (started[run], run))
     return [run for run in sorted(started) if _job(run) == _job(newest)]

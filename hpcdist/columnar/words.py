@@ -73,7 +73,7 @@ class Vocabulary:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the words, one in each line, UTF-8; the file is there whole, or not at all."""
         if not self.words:
-            raise DataError(f"Vocabulary: there is no word to write to {path}")
+            raise DataError(f"Vocabulary: no words to save to {path}")
         _check_lines(self.words)
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}")
@@ -88,7 +88,7 @@ class Vocabulary:
         except (OSError, ValueError) as error:
             raise DataError(f"Vocabulary: cannot read {path}: {error}") from None
         if not text.endswith("\n"):
-            raise DataError(f"Vocabulary: {path} does not end with a whole line: is it cut off?")
+            raise DataError(f"Vocabulary: {path} does not end with a line end: it may be truncated")
         words = text.removesuffix("\n").split("\n")
         try:
             _check_lines(words)

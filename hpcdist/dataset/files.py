@@ -66,7 +66,7 @@ def require(name: str, source: str) -> Path:
     if path := find(name):
         return path
     raise DataError(
-        f"cannot find {name}: take {source}, put it into a directory, and set {DATA_HOME} to that"
+        f"cannot find {name}: get {source}, put it into a directory, and set {DATA_HOME} to it"
     )
 
 

@@ -143,4 +143,4 @@ def recomputing(optimizer: AnyOptimizer, checkpoints: Sequence[Any]) -> AnyOptim
 
 def refuse(field_name: str, why: str) -> FleetError:
     """Return the error about a field that is set, but not built."""
-    return FleetError(f"DistributedStrategy.{field_name} is not built: {why}")
+    return FleetError(f"DistributedStrategy.{field_name} is not supported: {why}")

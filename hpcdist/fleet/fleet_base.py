@@ -97,7 +97,7 @@ class Fleet:
     @property
     def _role_maker(self) -> RoleMakerBase:
         if self._given is None:
-            raise FleetError("fleet does not know who this process is: call fleet.init() first")
+            raise FleetError("the role of this process is unknown: call fleet.init() first")
         return self._given
 
     def is_first_worker(self) -> bool:

@@ -49,7 +49,7 @@ class RoleMakerBase:
     def _find(self) -> Placement:
         """Return who this process is; asked once."""
         raise FleetNotImplementedError(
-            f"{type(self).__name__} does not say who this process is: "
+            f"{type(self).__name__} does not define the role of this process: "
             "use PaddleCloudRoleMaker or UserDefinedRoleMaker"
         )
 

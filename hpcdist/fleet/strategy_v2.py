@@ -224,9 +224,7 @@ class DistributedStrategy:
         if adaptive:
             often = {"k_steps": often["init_k_steps"], "begin_step": often["begin_step"]}
         if self.lars + self.lamb + self.dgc > 1:
-            raise FleetError(
-                "lars, lamb and dgc exclude each other: they stand for other optimizers"
-            )
+            raise FleetError("lars, lamb and dgc exclude each other: each replaces the optimizer")
         if mode == "local_sgd" and self.sharding:
             raise FleetError(
                 "sharding and local SGD exclude each other: workers that update by themselves need "
@@ -326,7 +324,7 @@ def _pipeline(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer
 
 def _lars(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
     if not isinstance(optimizer, MomentumOptimizer):
-        raise FleetError(f"lars takes the place of Momentum, got {type(optimizer).__name__}")
+        raise FleetError(f"lars expects a Momentum optimizer, got {type(optimizer).__name__}")
     if settings["exclude_from_weight_decay"] or settings["epsilon"]:
         raise refuse("lars_configs", "of these only lars_coeff and lars_weight_decay are")
     return LarsMomentumOptimizer(
@@ -359,7 +357,7 @@ def _amp(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
 
 def _dgc(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
     if type(optimizer) is not MomentumOptimizer:
-        raise FleetError(f"dgc takes the place of Momentum, got {type(optimizer).__name__}")
+        raise FleetError(f"dgc expects a Momentum optimizer, got {type(optimizer).__name__}")
     if optimizer.grad_clip is not None:
         raise FleetError(
             "dgc clips on each worker, by its part of the norm: minimize with DGCMomentumOptimizer "
@@ -378,7 +376,7 @@ def _dgc(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
 
 def _lamb(optimizer: AnyOptimizer, settings: dict[str, Any]) -> AnyOptimizer:
     if type(optimizer) is not AdamOptimizer:
-        raise FleetError(f"lamb takes the place of Adam, got {type(optimizer).__name__}")
+        raise FleetError(f"lamb expects an Adam optimizer, got {type(optimizer).__name__}")
     parts = tuple(settings["exclude_from_weight_decay"])
     return LambOptimizer(
         optimizer.learning_rate,

@@ -106,7 +106,7 @@ class _Machine:
                 return self._result()
             self._operate(code)
             if len(self._stack) > MAX_STACK or len(self._memo) > MAX_MEMO:
-                raise ValueError("too much at a time")
+                raise ValueError("its stack or memo is too large")
         raise ValueError("too many operations")
 
     def _result(self) -> dict[str, np.ndarray]:
@@ -142,7 +142,7 @@ class _Machine:
         while (byte := self._take(1)) != b"\n":
             line += byte
             if len(line) > MAX_NAME:
-                raise ValueError("a name of many bytes")
+                raise ValueError(f"a name of more than {MAX_NAME} bytes")
         return line.decode()
 
     # -- operations ------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class _Machine:
         elif code == 0x62:  # BUILD
             state, made = stack.pop(), stack[-1]
             if not isinstance(made, (_Array, _DType)) or not isinstance(state, tuple):
-                raise ValueError("the state of something that is not an array")
+                raise ValueError("a state for an object that is not an array")
             made.state = state
         elif code in (0x80, 0x95):  # PROTO, FRAME
             self._take(1 if code == 0x80 else 8)
@@ -200,18 +200,18 @@ class _Machine:
                 values = self._stack[len(self._stack) - count :]
                 del self._stack[len(self._stack) - count - 1 :]
                 return values
-        raise ValueError("there is no mark")
+        raise ValueError("a mark is missing")
 
     def _tuple(self, items: list[Any]) -> None:
         inner = [item for item in items if isinstance(item, tuple)]
         if len(items) > MAX_TUPLE or any(isinstance(i, tuple) for t in inner for i in t):
-            raise ValueError("tuples that are large, or three deep")
+            raise ValueError("a tuple that is too large or nested three deep")
         self._stack.append(tuple(items))
 
     def _set(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
-            raise ValueError("items of something that is not a dict")
+            raise ValueError("items for an object that is not a dict")
         for name, value in zip(items[::2], items[1::2]):
             if not isinstance(name, str) or len(name) > MAX_NAME:
                 raise ValueError(f"a variable called {name!r:.80}")
@@ -240,13 +240,13 @@ class _Machine:
         """Raise ValueError if the same bytes of the file make more than three times the file."""
         self._spent += nbytes
         if self._spent > 3 * self._size:
-            raise ValueError("it would be larger than itself")
+            raise ValueError("it would unpack to more than three times its size")
 
     # -- arrays ----------------------------------------------------------------------------------
     def _made(self, array: _Array) -> np.ndarray:
         _, shape, said, columns, data = _items(array.state, 5)
         if not isinstance(said, _DType) or columns not in (False, 0):
-            raise ValueError("an array without a dtype, or in Fortran's order")
+            raise ValueError("an array without a dtype, or in Fortran order")
         order = "|" if said.state is None else _items(said.state, 8)[1]
         if not isinstance(said.name, str) or not 2 <= len(said.name) <= 3:
             raise ValueError(f"dtype {said.name!r:.80}")

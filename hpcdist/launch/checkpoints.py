@@ -23,8 +23,8 @@ from hpcdist.launch.words import counted
 
 EPILOG = """\
 PATH is a directory of checkpoints, one checkpoint (its directory or its manifest), or one part.
-inspect checks all but the data; verify compares every byte with its checksum. The exit code is 1
-if something is missing or damaged."""
+inspect checks everything except the data; verify compares every byte with its checksum. The exit
+code is 1 if something is missing or damaged."""
 COLOURS = {
     "parameter": "green",
     "optimizer": "cyan",
@@ -34,10 +34,10 @@ COLOURS = {
 
 
 def main(argv: Sequence[str]) -> None:
-    """Show or verify what stands under a path; exits with 1 if it is not whole."""
+    """Show or verify the checkpoints under a path; exits with 1 if one is damaged."""
     parser = argparse.ArgumentParser(
         prog="python -m hpcdist checkpoint",
-        description="Show what checkpoints hold, or verify that they are whole.",
+        description="Show the contents of checkpoints, or verify that they are complete.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

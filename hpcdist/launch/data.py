@@ -11,15 +11,15 @@ from hpcdist.errors import DataError
 from hpcdist.launch.words import printable
 
 EPILOG = """\
-DIR holds what jobs wrote with data.read(..., certificate=DIR). The exit code is 0 if every row was
-used exactly once, as far as the job has come; else 1, and the rows are listed."""
+DIR holds the certificates of data.read(..., certificate=DIR). The exit code is 0 if every row was
+used exactly once, up to the last step of the job; otherwise it is 1, and the rows are listed."""
 
 
 def main(argv: Sequence[str]) -> None:
     """Say whether every row was used exactly once; exits with 1 if not."""
     parser = argparse.ArgumentParser(
         prog="python -m hpcdist data",
-        description="Verify which rows a job has used.",
+        description="Verify that a job used each row exactly once.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -40,11 +40,11 @@ def _verify(directory: Path) -> bool:
     for verdict in verdicts:
         total = sum(size for _, blocks in verdict.files for size in blocks)
         print(
-            f"{len(verdict.files)} files, {total} rows; runs that led here: {verdict.runs}; "
+            f"{len(verdict.files)} files, {total} rows; runs of this job: {verdict.runs}; "
             f"rows undone by a restore: {verdict.rolled_back}"
         )
         if verdict.others:
-            print(f"  {verdict.others} runs ignored: of other jobs, or of this one and all undone")
+            print(f"  {verdict.others} runs ignored: of other jobs, or undone by a restore")
         for epoch in verdict.epochs:
             way = "" if epoch.whole else ", under way"
             said = "each row once" if epoch.exact else "NOT each row once"

@@ -28,9 +28,9 @@ from hpcdist.trace.recorder import Recording
 from hpcdist.trace.summary import RankSummary
 
 DESCRIPTION = """\
-Make one HTML page about a job from what its ranks have written: recordings, those of --trace DIR or
-of a job that failed, beside its logs; and the metrics of --metrics DIR. The page needs no network.
-It needs jinja2: hpcdist[report]."""
+Make one HTML page about a job from the files of its ranks: recordings, which --trace DIR writes, or
+a job that failed, beside its logs; and the metrics of --metrics DIR. The page needs no network.
+This command needs jinja2: hpcdist[report]."""
 MOST_RANKS = 8  # whose curves of one metric are drawn
 MOST_OPERATORS = 40
 SLOW, SLOW_S, SLOW_SHARE = 5, 50e-6, 0.1  # times, and seconds more than the least; of all
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     )
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument(
-        "--metrics", type=Path, metavar="DIR", help="where the job's metrics are (default: DIR)"
+        "--metrics", type=Path, metavar="DIR", help="directory of the job's metrics (default: DIR)"
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("job.html"), metavar="FILE")
     asked = parser.parse_args(argv)

@@ -54,7 +54,7 @@ def check_on_failure(asked: OnFailure | None, *, tolerant: bool, servers: int) -
         )
     if not tolerant:
         raise LaunchError(
-            "--on-failure continue needs Open MPI 5, and its mpirun must be told: "
+            "--on-failure continue needs Open MPI 5 and its option --with-ft ulfm: "
             "mpirun --with-ft ulfm -n N python -m hpcdist --on-failure continue ... (MPICH, Open "
             "MPI 4 and srun end a job when one of its processes dies)"
         )

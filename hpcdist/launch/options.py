@@ -20,20 +20,20 @@ T = TypeVar("T")
 DESCRIPTION = """\
 Run a training script on one process or on many ranks.
 
-  python -m hpcdist train.py                             alone, in this process
+  python -m hpcdist train.py                             in one process
   mpirun -n 4 python -m hpcdist --pservers 2 train.py    2 trainers and 2 parameter servers
   srun -n 4 python -m hpcdist --pservers 2 train.py      the same under Slurm
   python -m hpcdist --as-paddle train.py                 a script that says `import paddle.fluid`
-  mpirun -n 4 python -m hpcdist --as-torchrun train.py   a script of PyTorch's, written for torchrun
+  mpirun -n 4 python -m hpcdist --as-torchrun train.py   a PyTorch script for torchrun
   python -m hpcdist checkpoint inspect PATH              what a checkpoint holds (or: verify)
   python -m hpcdist slurm --pservers 2 train.py          a batch script for Slurm
-  python -m hpcdist report DIR -o job.html               a page about a job, from its recordings
-  python -m hpcdist top DIR|JOBID                        how far the ranks of a job are
-  mpirun -n 4 python -m hpcdist doctor                   what is wrong with the machines
+  python -m hpcdist report DIR -o job.html               an HTML page about a finished job
+  python -m hpcdist top DIR|JOBID                        the progress of a running job
+  mpirun -n 4 python -m hpcdist doctor                   check the machines of a job
 
-Every rank runs the same script. Its role is in its environment, under Fluid's names:
+Every rank runs the same script and finds its role in Fluid's environment variables:
 PADDLE_TRAINING_ROLE, PADDLE_TRAINER_ID, PADDLE_TRAINERS, PADDLE_PSERVER_IPS, PADDLE_PSERVER_PORT,
-PADDLE_CURRENT_IP, and those of PaddleCloudRoleMaker. Options stand before the script;
+PADDLE_CURRENT_IP, and those of PaddleCloudRoleMaker. Options come before the script;
 everything after the script is passed to it.
 
 `python -m hpcdist settings` lists all environment variables."""
@@ -79,7 +79,7 @@ class Options:
 
 
 def argument(kind: ValueKind[T]) -> Callable[[str], T]:
-    """Return an argparse type that takes what a setting of this kind takes."""
+    """Return an argparse type for values of a setting of this kind."""
 
     def read(text: str) -> T:
         try:
@@ -105,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str] | None = None) -> Options:
     """Return the options in ``argv`` (default: the process's own).
 
-    SettingError for a variable that stands for an option and has a wrong value.
+    SettingError for a wrong value of a variable that sets an option.
     """
     parser = _parser()
     options = vars(parser.parse_args(sys.argv[1:] if argv is None else argv))
@@ -142,8 +142,8 @@ def _parser() -> argparse.ArgumentParser:
         "--role",
         type=argument(Word("trainer", "pserver")),
         metavar="{trainer,pserver}",
-        help="role of the ranks that this command starts, where trainers and servers have a "
-        "command each: srun --het-group=0 ... --role trainer T.py : --het-group=1 ... --role "
+        help="role of the ranks that this command starts, if trainers and servers are started by "
+        "separate commands: srun --het-group=0 ... --role trainer T.py : --het-group=1 ... --role "
         "pserver T.py",
     )
     _add(parser, settings.ROLE_MAP, "MAP", "which ranks are servers, see below")
@@ -155,27 +155,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trace",
         metavar="DIR",
-        help="note every operator and message, and write DIR/trace.json at the end, for "
+        help="record every operator and message, and write DIR/trace.json at the end, for "
         "ui.perfetto.dev or chrome://tracing",
     )
     _add(
         parser,
         settings.METRICS,
         "DIR",
-        "write into DIR how far each rank is, for `python -m hpcdist top DIR`, and its metrics: "
-        "what fluid.log_metrics is given, and the numbers that trainer 0 fetches",
+        "write into DIR the progress of each rank, for `python -m hpcdist top DIR`, and metrics: "
+        "those of fluid.log_metrics and the numbers that trainer 0 fetches",
     )
     _add(
         parser,
         settings.METRICS_ALSO,
         "{csv,tensorboard}",
-        "write metrics in these forms beside JSON lines; one or both, separated by a comma",
+        "formats of metrics in addition to JSON lines; one or both, separated by a comma",
     )
     _add(
         parser,
         settings.PROMETHEUS,
         "DIR",
-        "write how far each rank is into DIR on its node, for Prometheus's textfile collector",
+        "write the progress of each rank into DIR on its node, for Prometheus's textfile collector",
     )
     for name, help_text in (
         ("--all-output", "show the stdout of every rank, not only of rank 0"),
@@ -186,15 +186,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--as-torchrun",
         action="store_true",
-        help="run a script of PyTorch's that is written for torchrun: its variables are set, and "
-        "torch.distributed goes over MPI, whichever backend the script names; needs torch",
+        help="run a PyTorch script written for torchrun: set torchrun's variables, and let "
+        "torch.distributed use MPI, whichever backend the script names; needs torch",
     )
     _add(
         parser,
         settings.FEED,
         "{whole,local}",
-        "what each trainer of a plain script feeds: the whole batch, of which it takes its "
-        "rows (default), or rows of its own, which together are the batch",
+        "what each trainer of a plain script feeds: the whole batch, from which it takes its "
+        "rows (default), or only its own rows, which together are the batch",
     )
     _add(
         parser,
@@ -228,8 +228,8 @@ def _parser() -> argparse.ArgumentParser:
         parser,
         settings.ON_NAN,
         "{warn,end}",
-        "at the first NaN in a value that a training program fetches or Saver would save: "
-        "warn once (default), or end the job",
+        "at the first NaN in a fetched value, in a gradient that a server applies, or in "
+        "parameters that Saver would save: warn once (default), or end the job",
     )
     _add(
         parser,
@@ -247,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add(
     parser: argparse.ArgumentParser, setting: Setting[Any], metavar: str, help_text: str
 ) -> None:
-    """Add the option that an environment variable stands for, too."""
+    """Add an option that an environment variable can set, too."""
     name = setting.name.removeprefix("HPCDIST_").lower().replace("_", "-")
     parser.add_argument(
         f"--{name}",

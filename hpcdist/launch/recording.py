@@ -93,7 +93,7 @@ class RankRecorder:
         try:
             self._write(self.trace, "end", clocks=clocks)
         except OSError as error:
-            logger.warning("%s cannot write what it has recorded: %s", self.of, error)
+            logger.warning("%s cannot write its recording: %s", self.of, error)
 
     def merge(self) -> None:
         """Make one trace of what all ranks have written. One rank calls it, when all have."""
@@ -103,7 +103,7 @@ class RankRecorder:
             ranks = files.read_all(self.trace)
             path = chrome.write(Path(self.trace, "trace.json"), ranks)
         except (OSError, TraceError) as error:
-            logger.warning("there is no trace of the job: %s", error)
+            logger.warning("the trace of the job cannot be written: %s", error)
             return
         lost = sum(r.recording.noted - len(r.recording.events) for r in ranks)
         error_us = max(r.of.error_ns for r in ranks) / 1000
@@ -131,7 +131,7 @@ class RankRecorder:
         try:
             files.write_failure(self.directory, self.of.rank, text)
         except OSError as error:
-            logger.warning("%s cannot write why the job failed: %s", self.of, error)
+            logger.warning("%s cannot write the report of the failure: %s", self.of, error)
 
     def hint(self) -> str:
         """Return the line of a message about a failure that says who reads what `fail` writes."""

@@ -312,7 +312,7 @@ def _parse(argv: Sequence[str]) -> tuple[Wanted, str | None]:
         if not value.isprintable():
             parser.error(f"--{option}: expected text of one line, got {value!r}")
     if found := re.search(r'[$`"\\}]', asked.env):
-        parser.error(f"--env {asked.env!r}: a shell would not take {found[0]} as it is: rename it")
+        parser.error(f"--env {asked.env!r}: a shell would interpret {found[0]}: rename the file")
     if asked.env and not os.access(asked.env, os.R_OK):
         parser.error(f"cannot read --env {asked.env!r} in {os.getcwd()}")
     wanted = Wanted(
@@ -345,7 +345,7 @@ def seconds_of(time: str) -> float:
         return float("inf")
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time, re.ASCII)
     if match is None:
-        raise ValueError(f"not a time of Slurm's: {time!r}")
+        raise ValueError(f"not a Slurm time: {time!r}")
     days, *parts = match.groups()
     first, second, third = (int(part or 0) for part in parts)
     if days is not None or parts[2] is not None:  # d-h[:m[:s]], h:m:s

@@ -26,12 +26,12 @@ from hpcdist.trace import status
 from hpcdist.trace.status import JobFacts, RankStatus
 
 DESCRIPTION = """\
-Show how far the ranks of a job are: steps, waits, memory, metrics.
+Show the progress of a job's ranks: steps, waits, memory, metrics.
 
-  python -m hpcdist top DIR      DIR is that of --metrics
-  python -m hpcdist top 4711     the same of a Slurm job, from any node that sees its directory
+  python -m hpcdist top DIR      the job that was started with --metrics DIR
+  python -m hpcdist top 4711     a Slurm job, from any node that sees its directory
 
-Ctrl-C ends it; it ends by itself when the job does. Where stdout is no terminal it prints once."""
+It ends when the job does, or with Ctrl-C. If stdout is not a terminal, it prints once."""
 LATE_S = 10.0  # without a word from a rank, beyond three times as long as it takes to write
 STUCK_S = 30.0  # without a step, in one and the same wait
 SLURM_JOB = re.compile(r"\d+([_+]\d+)?")
@@ -63,12 +63,12 @@ def main(argv: Sequence[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("job", metavar="DIR|JOBID")
-    parser.add_argument("--once", action="store_true", help="print it once, all ranks, and end")
+    parser.add_argument("--once", action="store_true", help="print all ranks once and exit")
     parser.add_argument(
         "--every",
         type=argument(Number(0)),
         metavar="S",
-        help="seconds between two looks (default: as often as the job writes)",
+        help="seconds between two updates (default: as often as the job writes)",
     )
     asked = parser.parse_args(argv)
     try:
@@ -99,10 +99,7 @@ def find(job: str) -> Path:
                 if status.read_job(found.parent).job == number:
                     return found.parent
     places = " and ".join(sorted({str(place.absolute()) for place in looked}))
-    raise TraceError(
-        f"no directory in {places} is that of job {job}: name the one that the job was given "
-        "with --metrics"
-    )
+    raise TraceError(f"job {job} has no directory in {places}: give the directory of its --metrics")
 
 
 def _asked_of_slurm(job: str) -> tuple[str, Path | None]:

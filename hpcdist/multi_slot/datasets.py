@@ -160,9 +160,9 @@ class DatasetBase:
         if self._files is None:
             raise DataError(f"{type(self).__name__}: call set_filelist first")
         if not self._slots:
-            raise DataError(f"{type(self).__name__}: call set_use_var first, with at least one")
+            raise DataError(f"{type(self).__name__}: call set_use_var with variables first")
         if not self._files:
-            logger.warning("%s: there is no file for this process", type(self).__name__)
+            logger.warning("%s: set_filelist gave this process no files", type(self).__name__)
         return self._files, self._command, self._slots
 
 

@@ -70,7 +70,7 @@ class DataFeedDesc:
         by_name = {slot.get("name", ""): slot for slot in slots}
         unknown = names(what, given, (DataError, DataError)) - set(by_name)
         if unknown:
-            raise DataError(f"{what}: no slot {sorted(unknown)}: there are {sorted(by_name)}")
+            raise DataError(f"{what}: no slot {sorted(unknown)} among {sorted(by_name)}")
         for name in given:
             by_name[name][field] = True
 
@@ -138,7 +138,7 @@ class _Tokens:
     def fail(self, words: str) -> NoReturn:
         """Raise DataError."""
         line = self._text.count("\n", 0, self._position) + 1
-        raise DataError(f"{self._source}, line {line}: no description of slots: {words}")
+        raise DataError(f"{self._source}, line {line}: not a description of slots: {words}")
 
 
 def _message(tokens: _Tokens, fields: dict[str, Any], end: str) -> Message:

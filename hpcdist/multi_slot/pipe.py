@@ -55,7 +55,7 @@ def _opened(path: str, within_s: float | None) -> IO[bytes]:
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
     try:
         if not _is_ready(file, within_s):
-            raise DataError(f"{path}: nothing came from it for {within_s:g} s")
+            raise DataError(f"{path}: it sent nothing for {within_s:g} s")
         os.set_blocking(file.fileno(), True)
     except BaseException:
         file.close()

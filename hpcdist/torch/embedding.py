@@ -52,8 +52,8 @@ class TableModule(nn.Module):
         if padding_idx is not None and padding_idx < 0:
             if most == -1:
                 raise TableError(
-                    f"padding_idx {padding_idx} counts from the end of a table that has none: give "
-                    "the id itself, 0 or more"
+                    f"padding_idx {padding_idx} counts from the end, but the table has no size: "
+                    "give the id itself, 0 or more"
                 )
             if padding_idx < -most:
                 raise TableError(f"padding_idx {padding_idx} is before the first of {most} rows")

@@ -210,8 +210,7 @@ def optimizer_of(facts: OptimizerFacts, rate: object) -> optimizer.Optimizer:
     """Return the optimizer; PlanError for one that is not there, or takes other arguments."""
     if facts.kind not in KINDS:
         raise PlanError(
-            f"no optimizer {facts.kind!r} for tables and parameters on servers: expected one of "
-            f"{', '.join(KINDS)}"
+            f"servers have no optimizer {facts.kind!r}: expected one of {', '.join(KINDS)}"
         )
     make: Callable[..., Any] = getattr(optimizer, facts.kind)
     decay = {"regularization": L2Decay(facts.l2_decay)} if facts.l2_decay else {}

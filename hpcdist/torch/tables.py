@@ -138,7 +138,7 @@ class Tables:
     def _enter(self, optimizer: OptimizerFacts, rate: float, mode: TrainingMode) -> int:
         if self._optimizers and mode != self._mode:
             raise TableError(
-                f"all that servers keep trains in one mode: {self._mode} and {mode} were given"
+                f"tables and parameters on servers have one mode, got {self._mode} and {mode}"
             )
         self._mode = mode
         self._optimizers.append(optimizer)

@@ -122,7 +122,7 @@ def read(path: str | Path) -> RankRecording:
     try:
         with np.load(path, allow_pickle=False) as found:
             if sum(part.file_size for part in found.zip.infolist()) > os.path.getsize(path):
-                raise ValueError("it would become larger than itself")  # `write` compresses nothing
+                raise ValueError("it is compressed")  # `write` compresses nothing
             about = json.loads(found["about"].tobytes())
             events = found["events"]
         if about.pop("format") != FORMAT or events.dtype != EVENT:

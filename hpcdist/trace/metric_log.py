@@ -126,8 +126,7 @@ def log_metrics(step: int, **values: Any) -> None:
 def _name(name: str) -> str:
     if name in RESERVED or not name or not name.isprintable():
         raise MetricError(
-            f"log_metrics: a metric cannot be called {name!r}; {', '.join(RESERVED)} stand for "
-            "other things in its files"
+            f"log_metrics: a metric cannot be called {name!r}; {', '.join(RESERVED)} are reserved"
         )
     return name
 

@@ -76,5 +76,5 @@ def from_plain(found: object) -> ProgramFacts:
     """Return a Program from JSON of a file; ValueError or KeyError if it is none."""
     facts: ProgramFacts = made(ProgramFacts, found)
     if facts.kind not in (TRAINS, SERVES, STARTS, RUNS):
-        raise ValueError(f"no kind of Program: {facts.kind!r:.80}")
+        raise ValueError(f"unknown kind of Program: {facts.kind!r:.80}")
     return facts

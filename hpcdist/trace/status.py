@@ -178,4 +178,4 @@ def _read(path: Path, facts_of: Callable[[dict[str, Any]], T]) -> T:
         OverflowError,
         RecursionError,
     ) as error:
-        raise TraceError(f"{path} does not tell of a job: {error!r}") from error
+        raise TraceError(f"{path} is not the status of a job: {error!r}") from error

@@ -54,9 +54,9 @@ def test_positions_of_other_data_are_refused(tmp_path):
     rows = fluid.data.read(path, ["id"], batch=50, shuffle=1)
     next(iter(rows))
     state = rows.state()
-    with pytest.raises(CheckpointError, match=r"the seed, window, lanes and their chunk were \[1"):
+    with pytest.raises(CheckpointError, match=r"its seed, window, lanes and their chunk were \[1"):
         fluid.data.read(path, batch=50, shuffle=2).check([state])
-    with pytest.raises(CheckpointError, match="trainer 1 had come to row 50 of epoch 3"):
+    with pytest.raises(CheckpointError, match="trainer 1 was at row 50 of epoch 3"):
         rows.check([state, {**state, "epoch": 3}])
     with pytest.raises(CheckpointError, match="saved with resumable"):
         rows.check([{"epoch": 0, "position": 1, "began": None}])

@@ -58,7 +58,7 @@ def test_a_vocabulary_is_saved_whole(tmp_path):
     assert fluid.data.Vocabulary.load(tmp_path / "words.txt").words == words.words
     assert [file.name for file in tmp_path.iterdir()] == ["words.txt"]
     (tmp_path / "cut").write_text("a\nb")
-    with pytest.raises(DataError, match="cut does not end with a whole line"):
+    with pytest.raises(DataError, match="cut does not end with a line end"):
         fluid.data.Vocabulary.load(tmp_path / "cut")
     for text, said in (
         ("a\r\nb\r\n", r"'a\\r' cannot be"),
@@ -72,7 +72,7 @@ def test_a_vocabulary_is_saved_whole(tmp_path):
         fluid.data.Vocabulary.load(tmp_path / "missing")
     with pytest.raises(DataError, match=r"the word 'a\\n' cannot be a line"):
         fluid.data.Vocabulary(["a\n"]).save(tmp_path / "words.txt")
-    with pytest.raises(DataError, match="there is no word to write to .*words.txt"):
+    with pytest.raises(DataError, match="no words to save to .*words.txt"):
         fluid.data.Vocabulary([]).save(tmp_path / "words.txt")
     with pytest.raises(DataError, match="the word 'a' appears twice"):
         fluid.data.Vocabulary(["b", "a", "a"])
@@ -198,7 +198,7 @@ def test_a_function_that_always_fails_is_told_some_times_and_ends_the_epoch(tmp_
         ({"decode": ["text"]}, "decode must be a dict by column"),
         ({"decode": {"text": 5}}, "expected Images, a Vocabulary, or a function of a text"),
         ({"decode": {"typo": len}}, "decode names the column 'typo', which is not read"),
-        ({"decode": {"text": len}, "buckets": {"text": 9}}, "is not hashed to buckets"),
+        ({"decode": {"text": len}, "buckets": {"text": 9}}, "has both decode= and buckets="),
         ({"decode": {"text": len}, "columns": {"x": ["id", "text"]}}, "no other column can be put"),
         ({"decode": {"text": len}, "workers": -1}, "workers must be a whole number >= 0"),
     ],

@@ -81,7 +81,7 @@ def test_a_program_compresses_from_one_step_on():
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
-        (fluid.optimizer.Adam(0.1), "takes the place of Momentum, got AdamOptimizer"),
+        (fluid.optimizer.Adam(0.1), "expects a Momentum optimizer, got AdamOptimizer"),
         (
             fluid.optimizer.Momentum(0.1, 0.9, grad_clip=fluid.clip.GradientClipByNorm(1.0)),
             "clips on each worker",

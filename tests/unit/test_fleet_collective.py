@@ -151,7 +151,7 @@ def test_lars_and_lamb_take_the_place_of_others():
     }
     assert decays == {"fc_0.b_0": 0.0, "fc_0.w_0": 0.01}
     for strategy in (lars, lamb):
-        with pytest.raises(ValueError, match="takes the place of"):
+        with pytest.raises(ValueError, match="expects an? "):
             started().distributed_optimizer(fluid.optimizer.SGD(0.1), strategy)
 
 
@@ -184,7 +184,7 @@ def test_a_strategy_given_to_init_counts():
 def test_what_is_not_built_refuses_when_it_is_set(name):
     strategy = fleet2.DistributedStrategy()
     setattr(strategy, name, False)
-    with pytest.raises(ValueError, match=f"DistributedStrategy.{name} is not built: "):
+    with pytest.raises(ValueError, match=f"DistributedStrategy.{name} is not supported: "):
         setattr(strategy, name, True)
 
 
@@ -192,7 +192,7 @@ def test_what_is_not_built_refuses_when_it_is_set(name):
 def test_what_the_older_strategy_has_not(name):
     strategy = fleet1.DistributedStrategy()
     setattr(strategy, name, True)
-    with pytest.raises(ValueError, match=f"{name} is not built"):
+    with pytest.raises(ValueError, match=f"{name} is not supported"):
         started().distributed_optimizer(fluid.optimizer.SGD(0.1), strategy)
 
 

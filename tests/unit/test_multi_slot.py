@@ -166,8 +166,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path, files, command):
     ("name", "command", "message"),
     [
         ("a", "head -n 1; exec sleep 600", "a: the pipe command .* wrote nothing for 0.08 s"),
-        ("fifo", "cat", "fifo: nothing came from it for 0.08 s"),
-        ("fifo", "cat -", "fifo: nothing came from it for 0.08 s"),
+        ("fifo", "cat", "fifo: it sent nothing for 0.08 s"),
+        ("fifo", "cat -", "fifo: it sent nothing for 0.08 s"),
     ],
 )
 def test_what_hangs_is_named(files, monkeypatch, kind, name, command, message):

@@ -186,7 +186,7 @@ def test_a_description_is_read_changed_and_written_as_fluid_does(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('\nnam: "Foo"', "d.proto, line 2: no description of slots: no field 'nam'"),
+        ('\nnam: "Foo"', "d.proto, line 2: not a description of slots: no field 'nam'"),
         ("batch_size: x", "batch_size: expected int, got 'x'"),
         ("batch_size: 08", "batch_size: invalid literal for int() with base 8: '08'"),
         ("batch_size: 2147483648", "batch_size: expected int, got '2147483648'"),
@@ -212,7 +212,7 @@ def test_descriptions_know_their_slots(tmp_path):
     (tmp_path / "d.proto").write_text("multi_slot_desc { slots { name: 'a' } slots { type: 'x' } }")
     described = fluid.DataFeedDesc("d.proto")
     for call, message in [
-        (lambda: described.set_dense_slots(["b"]), r"no slot \['b'\]: there are \['', 'a'\]"),
+        (lambda: described.set_dense_slots(["b"]), r"no slot \['b'\] among \['', 'a'\]"),
         (lambda: described.set_use_slots("a"), "expected a list of names"),
         (lambda: described.set_batch_size(0), "at least 1, got 0"),
         (lambda: fluid.DataFeedDesc("gone"), "gone: cannot be read"),

@@ -56,7 +56,7 @@ def test_a_worker_may_have_no_file(kind, caplog):
     if kind == "InMemoryDataset":
         made.load_into_memory()
         made.global_shuffle()
-    assert list(made.batches()) == [] and "there is no file for this process" in caplog.text
+    assert list(made.batches()) == [] and "set_filelist gave this process no files" in caplog.text
 
 
 def test_preloading_sizes_and_release(files):

@@ -346,5 +346,5 @@ def test_a_trace_that_cannot_be_written_fails_no_job_that_ended_well(tmp_path, r
     rank.fail()  # it has been tried
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
-    assert said[0].startswith("rank 0 (trainer 0 on n1) cannot write what it has recorded: ")
-    assert said[1].startswith("there is no trace of the job: ")
+    assert said[0].startswith("rank 0 (trainer 0 on n1) cannot write its recording: ")
+    assert said[1].startswith("the trace of the job cannot be written: ")

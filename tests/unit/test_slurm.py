@@ -169,7 +169,7 @@ def test_a_script_can_go_to_a_file(tmp_path, capsys):
         (["--time", "1 hour", "t.py"], "h:m:s, d-h, d-h:m, d-h:m:s or UNLIMITED, got '1 hour'"),
         (["--time", "3", "t.py"], "--warning 120 can come 180 s before the end"),
         (["--env", "nowhere.sh", "t.py"], "cannot read --env 'nowhere.sh'"),
-        (["--env", "a$b.sh", "t.py"], "a shell would not take $ as it is"),
+        (["--env", "a$b.sh", "t.py"], "a shell would interpret $"),
         (["--account", "a\n#SBATCH --wrap=ls", "t.py"], "--account: expected text of one line"),
         (["a\nb.py"], "--job-name: expected text of one line"),
         ([], "script"),

@@ -127,10 +127,10 @@ MANY = json.dumps(
 )
 def test_other_files_are_refused_by_name(tmp_path, text):
     (tmp_path / "job.json").write_text(text)
-    with pytest.raises(TraceError, match=r"job.json does not tell of a job"):
+    with pytest.raises(TraceError, match=r"job.json is not the status of a job"):
         status.read_job(tmp_path)
     (tmp_path / "status.0.json").write_text(text)
-    with pytest.raises(TraceError, match=r"status.0.json does not tell of a job"):
+    with pytest.raises(TraceError, match=r"status.0.json is not the status of a job"):
         status.read_all(tmp_path)
 
 
@@ -155,7 +155,7 @@ def test_values_that_do_not_fit_are_refused_by_name(tmp_path, capsys, wrong):
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
     with pytest.raises(SystemExit):
         top.main([str(tmp_path)])
-    assert "status.0.json does not tell of a job" in capsys.readouterr().err
+    assert "status.0.json is not the status of a job" in capsys.readouterr().err
 
 
 def test_the_command_prints_once_where_there_is_no_terminal(tmp_path, capsys):
@@ -247,7 +247,7 @@ def test_a_job_of_slurms_is_found_by_its_number(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(here)
     assert top.find("4711") == work / "logs-4711"
     assert top.find("4711_3") == work / "logs-4714"
-    with pytest.raises(TraceError, match="is that of job 99: name the one that the job was given"):
+    with pytest.raises(TraceError, match="job 99 has no directory in .*: give the directory of its --metrics"):
         top.find("99")
     # Without Slurm, from the folder where it was submitted.
     monkeypatch.setenv("PATH", "")

@@ -32,7 +32,7 @@ from hpcdist.launch.doctor.links import LinkTiming
 from hpcdist.launch.words import counted
 
 DESCRIPTION = """\
-Look at the machines that a job would run on, and say what is wrong and what to do about it.
+Check the machines that a job would run on, and say what is wrong and what to do about it.
 
   python -m hpcdist doctor                  this machine
   mpirun -n 4 python -m hpcdist doctor      4 ranks, and the links between them
@@ -99,7 +99,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="remove files in /dev/shm whose owners are dead, and nothing else",
     )
     parser.add_argument(
-        "--directory", default=".", metavar="DIR", help="where speed and locks of files are tried"
+        "--directory",
+        default=".",
+        metavar="DIR",
+        help="where to test the speed and locking of files",
     )
     return parser.parse_args(argv)
 
