@@ -96,6 +96,7 @@ class OnOff(ValueKind[bool]):
         return word in TRUE if word in TRUE + FALSE else None
 
     def text(self, value: Any) -> str:
+        """Return a value as `parse` reads it."""
         return str(int(bool(value)))
 
 
@@ -135,6 +136,7 @@ class Words(ValueKind[tuple[str, ...]]):
         return given if set(given) <= set(self.words) and len(set(given)) == len(given) else None
 
     def text(self, value: Any) -> str:
+        """Return a value as `parse` reads it."""
         return value if isinstance(value, str) else ",".join(value)
 
 

@@ -74,6 +74,7 @@ def get_parameter_value_by_name(
 
 # -- what is asked for -----------------------------------------------------------------------------
 def given_program(what: str, given: Any) -> Program:
+    """Return the Program of an argument ``what``, by default the main one; GraphTypeError."""
     program = default_main_program() if given is None else getattr(given, "program", given)
     if not isinstance(program, Program):
         raise GraphTypeError(f"{what}: expected a Program, got {type(given).__name__}")
@@ -121,6 +122,7 @@ def checked_format(
 
 
 def array_in(scope: Scope, name: str) -> np.ndarray:
+    """Return a variable's value in host memory; CheckpointError if the scope has none."""
     array = array_of(scope, name)
     if array is None:
         raise CheckpointError(

@@ -33,10 +33,12 @@ class RankFacts:
         return f"{self.host}-{self.pid}-{self.begun_ns}"
 
     def encode(self) -> bytes:
+        """Return these facts as bytes for a message."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def decode(data: bytes) -> RankFacts:
+        """Return the facts that `encode` wrote."""
         return RankFacts(**json.loads(data))
 
     @property

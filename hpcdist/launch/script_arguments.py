@@ -37,6 +37,7 @@ class ScriptArguments(list[str]):
         return list, (list(self),)
 
     def copy(self) -> list[str]:
+        """Return them as a plain list."""
         return list(self)
 
 

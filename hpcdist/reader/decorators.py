@@ -150,6 +150,7 @@ def expect_reader(what: str, reader: Any) -> None:
 
 
 def at_least(least: int, decorator: str, what: str, value: int) -> int:
+    """Return an argument of a decorator as an integer; DataError if it is below ``least``."""
     number = int(value)
     if number < least:
         raise DataError(f"{decorator}: {what} must be at least {least}, got {value}")

@@ -30,10 +30,12 @@ class Channel:
 
     @property
     def rank(self) -> int:
+        """This rank's number in the group."""
         return self.transport.rank
 
     @property
     def size(self) -> int:
+        """The number of ranks in the group."""
         return self.transport.size
 
     @property

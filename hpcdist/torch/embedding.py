@@ -64,6 +64,7 @@ class TableModule(nn.Module):
         tables().add(TableFacts(self.name, embedding_dim, most, padding_idx, initial))
 
     def extra_repr(self) -> str:
+        """Return the arguments as torch prints them in ``repr(model)``."""
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.name!r}"
 
     def _rows(self, ids: Array) -> torch.Tensor:
@@ -99,6 +100,7 @@ class Embedding(TableModule):
     """As `torch.nn.Embedding`: ids of any shape [...] give rows float32 [..., embedding_dim]."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return rows float32 [*input.shape, embedding_dim] of int64 ids of any shape."""
         # A copy, which scripts may change in place: rows are a leaf of autograd's.
         return self._rows(self.flat(input)).view(*input.shape, self.embedding_dim).clone()
 

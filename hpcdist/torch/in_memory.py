@@ -105,6 +105,7 @@ class PhaseBarrier:
         self._count = count
 
     def ended(self) -> bool:
+        """Tell whether all ranks have come."""
         # A loop: it is asked again and again, and a generator would take longer.
         for head in self._others:
             if head[0] < self._count:
@@ -113,9 +114,11 @@ class PhaseBarrier:
         return True
 
     def sleep(self, seconds: float) -> bool:
+        """Sleep until a missing rank comes, ``seconds`` at most; False if ranks cannot wake others."""
         return self._memory.sleep(self._count, seconds)
 
     def missing(self) -> Sequence[int]:
+        """Return the ranks that have not come, by their numbers in the group."""
         return [k for k, head in enumerate(self._memory.heads) if head[0] < self._count]
 
 

@@ -63,6 +63,7 @@ class HeldFile:
             raise
 
     def close(self) -> None:
+        """Close the file; records that wait are lost."""
         os.close(self._file)
 
     def _written(self, count: int) -> None:
@@ -112,9 +113,11 @@ class JsonLines:
         self.start = json.loads(last)["start"] + 1 if last else 0
 
     def close(self) -> None:
+        """Close the file."""
         self._lines.close()
 
     def write(self, noted: Sequence[Noted]) -> None:
+        """Append what was logged; OSError as of `HeldFile.append`."""
         lines = (
             {"start": self.start, "step": n.step, "unix_s": round(n.unix_s, 3), **_plain(n.values)}
             for n in noted
@@ -130,9 +133,11 @@ class CsvLines:
         self._start = start
 
     def close(self) -> None:
+        """Close the file."""
         self._lines.close()
 
     def write(self, noted: Sequence[Noted]) -> None:
+        """Append what was logged; OSError as of `HeldFile.append`."""
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         for n in noted:

@@ -29,6 +29,7 @@ class OperatorTime:
 
     @property
     def average(self) -> float:
+        """Mean time of a run, in nanoseconds."""
         return self.total / self.calls
 
 

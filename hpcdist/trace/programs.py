@@ -37,6 +37,7 @@ class ParameterFacts:
 
     @property
     def extents(self) -> str:
+        """The shape as text, such as ``any x 16``."""
         return " x ".join("any" if size is None else str(size) for size in self.shape)
 
 

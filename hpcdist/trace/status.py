@@ -62,6 +62,7 @@ class RankStatus:
 
     @property
     def serves(self) -> bool:
+        """Whether this rank is a server."""
         return self.role == "PSERVER"
 
     def __str__(self) -> str:

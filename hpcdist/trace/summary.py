@@ -52,10 +52,12 @@ class RankSummary:
 
     @property
     def steps_per_s(self) -> float:
+        """Steps per second of the recording; 0 without any time."""
         return self.steps / self.seconds if self.seconds else 0.0
 
     @property
     def waited(self) -> float:
+        """Seconds of waits, of all causes."""
         return sum(self.waits.values())
 
     def share(self, seconds: float) -> float:
@@ -64,6 +66,7 @@ class RankSummary:
 
     @property
     def serves(self) -> bool:
+        """Whether this rank is a server."""
         return self.of.role == "PSERVER"
 
 

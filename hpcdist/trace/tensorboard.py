@@ -46,6 +46,7 @@ class EventFile:
         self._file.append([self._record(self._event(wall_time=now, file_version=VERSION))])
 
     def write(self, noted: Sequence[Noted]) -> None:
+        """Append an event for each step that was logged; OSError as of `HeldFile.append`."""
         events = []
         if noted and self._goes_on:
             # TensorBoard then leaves out what the last start has written from this step on.
@@ -70,4 +71,5 @@ class EventFile:
         return length + next(sums) + data + next(sums)
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()

@@ -69,6 +69,7 @@ class RankState:
     clock_error_s: float
 
     def plain(self) -> dict[str, Any]:
+        """Return these facts as JSON types."""
         return asdict(self)
 
 
@@ -173,4 +174,5 @@ def has(module: str) -> bool:
 
 
 def host() -> str:
+    """Return the name of this host."""
     return socket.gethostname()
