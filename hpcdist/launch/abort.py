@@ -25,7 +25,7 @@ from hpcdist.launch.host_board import LAST_WORDS, Fact, HostBoard
 from hpcdist.launch.host_ranks import HostRanks
 from hpcdist.launch.logs import Output
 from hpcdist.launch.recording import RankRecorder
-from hpcdist.launch.report import Peer
+from hpcdist.launch.report import MOST_STACKS, Peer
 from hpcdist.launch.stuck_launcher import watch_launcher
 from hpcdist.launch.termination import (
     code_when_ended,
@@ -39,7 +39,6 @@ UNDECIDED_MS = 50  # how often to ask whether the job goes on without a dead ran
 PATIENCE_S = 2.0  # how long the launcher may take to end this rank after another's death
 SERVERS_FIRST_S = 5.0  # how long a trainer leaves it to servers to report a deadline
 NOTICE_S = 0.5  # how long the death of a rank may take to be seen after its messages have failed
-MOST_STACKS = 16  # of ranks that are missing: each takes a part of a second
 HESITATION_S = 0.1  # how long a rank that waits for nothing delays its report of a death
 MPI_NOTICES_S = 1.0  # how long MPI may take to notice a death before it is told
 STUCK_S = 3.0  # how long MPI may take to end, and other ranks to leave, when some have died
@@ -133,7 +132,8 @@ class Guard:
                 if dead:
                     text += "\n" + self._of_deaths(dead, runtime.where())
                 if isinstance(error, DeadlineError):
-                    text += self._of_missing(error.missing)
+                    missing = [self._peers[rank] for rank in error.missing]
+                    text += report.of_missing(missing, self.stack_of)
             self._say(text)
             self._end(1)
 
@@ -154,21 +154,6 @@ class Guard:
             if dead or time.monotonic() > end:
                 return sorted(dead, key=lambda peer: peer.rank)
             time.sleep(NOTICE_S / 50)
-
-    def _of_missing(self, ranks: Sequence[int]) -> str:
-        """Return lines about ranks that others wait for: those that wait themselves if no other."""
-        traces = {rank: self.stack_of(rank) for rank in ranks[:MOST_STACKS]}
-        stuck = {rank: stack for rank, stack in traces.items() if not stacks.waits(stack)}
-        if len(stuck) > 1:  # the deadline of some may just have passed, too: they are elsewhere now
-            again = {r: self.stack_of(r) for r in stuck if lives(self._peers[r].pid)}
-            stuck = {r: stack for r, stack in again.items() if not stacks.waits(stack)} or stuck
-        lines = [
-            f"\n{self._peers[rank]} is missing:\n{stack}"
-            for rank, stack in (stuck or traces).items()
-        ]
-        if len(ranks) > MOST_STACKS:
-            lines.append(f"\n({len(ranks) - MOST_STACKS} more ranks)")
-        return "".join(lines)
 
     def stack_of(self, rank: int) -> str:
         """Return lines that tell where a rank is in its Python code, as far as that is known."""

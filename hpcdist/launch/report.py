@@ -1,18 +1,20 @@
-"""The one message about how a job failed: who, where, and the user's own calls. Pure."""
+"""The one message about how a job failed: who, where, and the user's own calls."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdist.comm.cluster import PSERVER, RankRole
 from hpcdist.errors import CommError, DeadlineError, HpcdistError
 from hpcdist.launch import stacks
+from hpcdist.launch.termination import lives
 
 PACKAGE = str(Path(__file__).parent.parent) + "/"
 MOST_FRAMES = 12
+MOST_STACKS = 16  # of missing ranks: reading one takes a part of a second
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,22 @@ def of_deaths(dead: Sequence[Peer], me: Peer, where: str, advice: str = "") -> s
     lines = [f"{names} died: killed, out of memory or crashed; the job ends", advice]
     lines.append(f"rank {me.rank} was here: {where}")
     return "\n  ".join(filter(None, lines))
+
+
+def of_missing(missing: Sequence[Peer], stack_of: Callable[[int], str]) -> str:
+    """Return lines about the ranks that others wait for, with their stacks.
+
+    Ranks that wait themselves are named only if no other rank is missing.
+    """
+    traces = {peer: stack_of(peer.rank) for peer in missing[:MOST_STACKS]}
+    stuck = {peer: stack for peer, stack in traces.items() if not stacks.waits(stack)}
+    if len(stuck) > 1:  # some may have ended their wait, by a deadline, just now: read again
+        again = {peer: stack_of(peer.rank) for peer in stuck if lives(peer.pid)}
+        stuck = {peer: stack for peer, stack in again.items() if not stacks.waits(stack)} or stuck
+    lines = [f"\n{peer} is missing:\n{stack}" for peer, stack in (stuck or traces).items()]
+    if len(missing) > MOST_STACKS:
+        lines.append(f"\n({len(missing) - MOST_STACKS} more ranks)")
+    return "".join(lines)
 
 
 def of_termination(ended: Sequence[Peer], me: Peer, where: str, advice: str = "") -> str:

@@ -19,7 +19,6 @@ from hpcdist.graph.variable import Variable
 from hpcdist.multi_slot.descriptions import Message, written
 from hpcdist.multi_slot.exchange import by_ids_among, check_agreed, shuffled_among
 from hpcdist.multi_slot.merging import id_keys, merged
-from hpcdist.multi_slot.pipe import lines_of
 from hpcdist.multi_slot.samples import (
     LINE_ID,
     Samples,
@@ -32,15 +31,13 @@ from hpcdist.multi_slot.samples import (
     slot_of,
     slots_shuffled,
 )
-from hpcdist.multi_slot.text import samples_of
+from hpcdist.multi_slot.text import samples_of_file
 from hpcdist.reader import buffered, xmap_readers
 from hpcdist.trace.events import Count
 
 logger = logging.getLogger("hpcdist.multi_slot")
 
 AHEAD = 8  # batches
-# Of FLAGS_rpc_deadline: whoever waits for files says so before others give up waiting for it.
-PATIENCE = 0.8
 FLUIDS_BATCH_SIZE = 32  # where the script says none
 
 # What to use instead of what Fluid's packages have for programs that are not in them.
@@ -166,20 +163,12 @@ class DatasetBase:
         return self._files, self._command, self._slots
 
 
-def _samples_of_file(
-    path: str, command: str, slots: Sequence[SampleSlot], texts: int = 0
-) -> Iterator[Samples]:
-    through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
-    patience_s = settings.RPC_DEADLINE.read() / 1000 * PATIENCE
-    return samples_of(lines_of(path, command, patience_s), slots, path + through, texts)
-
-
 class QueueDataset(DatasetBase):
     """Files that are read while the Program trains; every pass reads them again."""
 
     def _pieces(self) -> Iterator[Samples]:
         files, command, slots = self._read()
-        return (piece for path in files for piece in _samples_of_file(path, command, slots))
+        return (piece for path in files for piece in samples_of_file(path, command, slots))
 
 
 class FileInstantDataset(QueueDataset):
@@ -290,7 +279,7 @@ class InMemoryDataset(DatasetBase):
             slots = [*slots, LINE_ID]
 
         def load(path: str) -> Samples | None:
-            pieces = [p.without_zeros() for p in _samples_of_file(path, command, slots, texts)]
+            pieces = [p.without_zeros() for p in samples_of_file(path, command, slots, texts)]
             return concatenated(pieces) if pieces else None
 
         read: Iterable[Samples | None]

@@ -6,11 +6,24 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from hpcdist import settings
 from hpcdist.errors import DataError
 from hpcdist.multi_slot import kernels
+from hpcdist.multi_slot.pipe import lines_of
 from hpcdist.multi_slot.samples import LINE_ID, Column, Samples, SampleSlot
 
+# Of FLAGS_rpc_deadline: the error about a file comes before other ranks give up waiting.
+PATIENCE = 0.8
 _POWERS = 10.0 ** np.arange(23)
+
+
+def samples_of_file(
+    path: str, command: str, slots: Sequence[SampleSlot], texts: int = 0
+) -> Iterator[Samples]:
+    """Yield the samples of a file that goes through a pipe command; see `samples_of`."""
+    through = "" if command.strip() in ("", "cat") else f" (through {command!r})"
+    patience_s = settings.RPC_DEADLINE.read() / 1000 * PATIENCE
+    return samples_of(lines_of(path, command, patience_s), slots, path + through, texts)
 
 
 def samples_of(

@@ -114,7 +114,7 @@ class PhaseBarrier:
         return True
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until a missing rank comes, ``seconds`` at most; False if ranks cannot wake others."""
+        """Sleep until a missing rank comes, ``seconds`` at most; False if no rank can wake it."""
         return self._memory.sleep(self._count, seconds)
 
     def missing(self) -> Sequence[int]:

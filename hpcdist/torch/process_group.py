@@ -293,10 +293,8 @@ class MpiProcessGroup(dist.ProcessGroup):
     all_to_all_single = alltoall_base
 
     def barrier(self, *opts: Any, **named: Any) -> MpiWork:
-        call, given = (
-            Call("barrier", torch.uint8, 0),
-            options(dist.BarrierOptions(), *opts, **named),
-        )
+        call = Call("barrier", torch.uint8, 0)
+        given = options(dist.BarrierOptions(), *opts, **named)
         return self.queue.add(call, in_memory.barrier, by_messages.barrier, _nothing, [], given)
 
     def monitored_barrier(

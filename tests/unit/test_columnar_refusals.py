@@ -163,9 +163,7 @@ def test_a_time_that_microseconds_cannot_tell_is_refused(tmp_path, kind):
         table = pa.table({"t": pa.array([1, 2**60], kind)})
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
-    with pytest.raises(
-        DataError, match="column 't': a time does not fit into 64 bits of microseconds"
-    ):
+    with pytest.raises(DataError, match="column 't': a time does not fit into 64 bits"):
         list(fluid.data.read(path, batch=9))
 
 
