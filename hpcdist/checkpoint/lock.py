@@ -188,14 +188,14 @@ def _remove(path: Path, owner: Owner | None) -> None:
     aside.unlink(missing_ok=True)
 
 
-def _dead(path: Path, other: Owner | None, own: Owner) -> bool:
-    if other == own:
+def _dead(path: Path, other: Owner | None, mine: Owner) -> bool:
+    if other == mine:
         return False
-    if other is not None and other.machine == own.machine:
+    if other is not None and other.machine == mine.machine:
         return _began(other.pid) != other.began
-    if other is not None and other.job == own.job:
+    if other is not None and other.job == mine.job:
         return True  # this was trainer 0 of this job
-    if other is not None and own.slurm[:1] == other.slurm[:1] != (0,) and own.slurm > other.slurm:
+    if other is not None and mine.slurm[:1] == other.slurm[:1] != (0,) and mine.slurm > other.slurm:
         return True  # Slurm has ended it before it started this one
     logger.warning("%s names %s: waiting %g s for a sign of life", path, _words(other), DEAD_S)
     first, until = _sign_of_life(path), time.monotonic() + DEAD_S

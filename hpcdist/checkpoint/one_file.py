@@ -120,8 +120,8 @@ def _write_own(file: Any, content: Content, label: Label, below: str) -> str:
     part = finished()
     pieces = [replace(piece, path=f"{below}/{piece.path}") for piece in part.pieces]
     tables = [replace(table, path=f"{below}/{table.path}") for table in part.tables]
-    own = replace(part, pieces=tuple(pieces), tables=tuple(tables), stored=stored)
-    return to_json(own).decode()
+    of_rank = replace(part, pieces=tuple(pieces), tables=tuple(tables), stored=stored)
+    return to_json(of_rank).decode()
 
 
 def _write_array(dataset: Any, array: np.ndarray) -> Stored:

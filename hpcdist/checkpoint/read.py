@@ -224,9 +224,9 @@ def run(jobs: Sequence[Job]) -> None:
     bounds = [k * len(jobs) // count for k in range(count + 1)]
     shares = [deque(jobs[begin:end]) for begin, end in pairwise(bounds)]
 
-    def work(own: deque[Job]) -> None:
+    def work(queue: deque[Job]) -> None:
         try:
-            for share in (own, *shares):
+            for share in (queue, *shares):
                 while (job := _taken(share)) is not None:
                     job()
         except BaseException:

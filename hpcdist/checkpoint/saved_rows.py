@@ -57,8 +57,8 @@ class SavedRows:
         """
         owners = owners_of(ids, len(self._parts))
         for k, part in enumerate(self._parts):
-            own = np.flatnonzero(owners == k) if len(self._parts) > 1 else slice(None)
-            wanted = ids[own]
+            chosen = np.flatnonzero(owners == k) if len(self._parts) > 1 else slice(None)
+            wanted = ids[chosen]
             places = part.find(wanted)
             rows = np.empty((len(wanted), self.dim), np.float32)
             known = places >= 0
@@ -67,7 +67,7 @@ class SavedRows:
                 new = np.empty((len(wanted) - np.count_nonzero(known), self.dim), np.float32)
                 self._never_trained.read(wanted[~known], new)
                 rows[~known] = new
-            out[own] = rows
+            out[chosen] = rows
 
 
 class _Part:

@@ -42,9 +42,9 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
     refuse_averages(peers, program, scope)
     every = whole_variables(program, scope)
     variables = own_variables(peers, program, scope)
-    own = individual(program)
+    individually_kept = individual(program)
     owners = owners_of(program)
-    alike = [h for h in variables if h.local not in own and h.local not in owners]
+    alike = [h for h in variables if h.local not in individually_kept and h.local not in owners]
     pieces: list[list[LocalPiece]] = [[] for _ in range(peers.trainers)]
     for name, owner in owners.items():
         pieces[owner].append(_declared(program.global_block().var(name)))
@@ -59,7 +59,7 @@ def shares_of(peers: Peers, program: Program, scope: Scope) -> list[list[LocalPi
     plain = {h.local for h in variables}
     for k, share in enumerate(pieces):
         for h in every:
-            if h.local in own:
+            if h.local in individually_kept:
                 share.append(individually(h, k) if k or h.local not in plain else h)
     return pieces
 

@@ -343,9 +343,9 @@ def _divided(feed: object, made: DataParallel, program: Program) -> dict[str, An
                 f"feed {name!r}: {rows} rows cannot be divided among {devices} devices "
                 f"({settings.CPU_NUM.name}); feed at least one row for each"
             )
-        for own, (begin, end) in zip(made.names(name), pairwise(_cuts(rows, devices))):
+        for name_there, (begin, end) in zip(made.names(name), pairwise(_cuts(rows, devices))):
             part = tensor.part(begin, end)
-            fed[own] = part.value if part.sequences is None else part
+            fed[name_there] = part.value if part.sequences is None else part
     return fed
 
 

@@ -247,20 +247,20 @@ class Interpreter:
         return value.meta
 
     def _call(
-        self, op: Operator, definition: Any, own: Any, known: Any, arrays: Any, results: Any
+        self, op: Operator, definition: Any, attrs: Any, known: Any, arrays: Any, results: Any
     ) -> Any:
         if definition.state is not None:
-            own["state"] = self._states.of(op, definition.state)
+            attrs["state"] = self._states.of(op, definition.state)
         if definition.lods or definition.measures:
             lods = {s: [m.lod for m in known.get(s, ())] for s in definition.lods}
             lods |= {s: [m.lengths for m in known.get(s, ())] for s in definition.measures}
-            own["lods"] = arguments([s for s in definition.inputs if s.name in lods], lods)
+            attrs["lods"] = arguments([s for s in definition.inputs if s.name in lods], lods)
         operands = (*arguments(definition.inputs, arrays), *arguments(definition.outputs, results))
         if definition.bind is not None:
-            return definition.bind(np, *operands, **own)
+            return definition.bind(np, *operands, **attrs)
         if definition.kernel is None:
             raise GraphError(f"{op.place} {op}: cannot run within a loop or branch")
-        return functools.partial(definition.kernel, np, *operands, **own)
+        return functools.partial(definition.kernel, np, *operands, **attrs)
 
     # -- loops and branches ------------------------------------------------------------------
     def _run_nested(self, op: Operator) -> None:

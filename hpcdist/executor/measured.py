@@ -97,10 +97,10 @@ class MeasuredKernels:
             trial.spans.setdefault(kernels, []).append((begin, self._backend.mark()))
 
     def _decide(self, trial: _Trial, job: control.Control | None) -> Kernels:
-        own = [self._median_s(trial, kernels) for kernels in (Kernels.FUSED, Kernels.COMPILED)]
+        medians = [self._median_s(trial, kernels) for kernels in (Kernels.FUSED, Kernels.COMPILED)]
         if trial.cannot_compile:
-            own[1] = math.inf
-        data = _TIMES.pack(*own)
+            medians[1] = math.inf
+        data = _TIMES.pack(*medians)
         told = [data] if job is None else job.everyones(data, "how long the others' steps took")
         fused_s, compiled_s = (sum(times) for times in zip(*map(_TIMES.unpack, told)))
         # Of what was not timed it is not known that it is faster.

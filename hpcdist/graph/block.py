@@ -206,8 +206,8 @@ class Block:
 
     def _infer(self, op: Operator) -> None:
         inputs = {
-            slot: [self._var_recursive(name).meta for name in held]
-            for slot, held in op.inputs.items()
+            slot: [self._var_recursive(name).meta for name in those]
+            for slot, those in op.inputs.items()
         }
         for slot, metas in infer_outputs(op.type, inputs, op.attrs).items():
             for name, meta in zip(op.output(slot), metas):

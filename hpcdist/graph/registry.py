@@ -209,11 +209,11 @@ def _folded(
     }
     results = {s: [np.empty(m.shape, m.dtype) for m in metas] for s, metas in outputs.items()}
     arrays = arguments(definition.inputs, given) + arguments(definition.outputs, results)
-    own = own_attrs(definition, attrs)
+    declared = own_attrs(definition, attrs)
     if definition.bind is not None:
-        definition.bind(np, *arrays, **own)()
+        definition.bind(np, *arrays, **declared)()
     elif definition.kernel is not None:
-        definition.kernel(np, *arrays, **own)
+        definition.kernel(np, *arrays, **declared)
     return {
         s: [replace(m, numbers=tuple(a.reshape(-1).tolist())) for m, a in zip(metas, results[s])]
         for s, metas in outputs.items()

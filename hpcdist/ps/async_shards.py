@@ -111,7 +111,7 @@ class AsyncShards(Shards):
         else:
             limit = self._slowest() + self._max_staleness
             due = [(p, k) for p, k in self._unanswered if self._counts[k][p] <= limit]
-            self._unanswered = [held for held in self._unanswered if held not in due]
+            self._unanswered = [answer for answer in self._unanswered if answer not in due]
         for packet, trainer in due:
             self._seen[trainer][packet] = self._versions[packet]
         return tuple((packet, (trainer,)) for packet, trainer in due)

@@ -115,7 +115,7 @@ class ShardedTables:
         self, batch: LookupBatch, what: str, rates: Sequence[float] = ()
     ) -> list[list[Array]]:
         """Return the ids of each table that each trainer has for this one."""
-        own = self._transport.rank
+        rank = self._transport.rank
         self._met += 1
         of = zlib.crc32(self._names.encode())
         said = zlib.crc32(np.array(rates, np.float64).tobytes())
@@ -124,7 +124,7 @@ class ShardedTables:
             for message in batch.messages
         ]
         heads = np.empty((len(sizes), 5), np.int64)
-        heads[own] = sizes[own]
+        heads[rank] = sizes[rank]
         self._exchange(
             HEAD_TAG,
             [(k, sizes[k]) for k in self._others],
@@ -137,7 +137,7 @@ class ShardedTables:
             if lengths[k] > len(self._ids[k]):
                 self._ids[k] = np.empty(int(lengths[k]) * 5 // 4, np.int64)
         messages = [ids[:n] for ids, n in zip(self._ids, lengths, strict=True)]
-        messages[own] = batch.messages[own]
+        messages[rank] = batch.messages[rank]
         self._exchange(
             IDS_TAG,
             [(k, batch.messages[k]) for k in self._others],
@@ -148,27 +148,27 @@ class ShardedTables:
 
     def _check_alike(self, heads: Array, rates: Sequence[float]) -> None:
         """Refuse trainers that do not all do the same: they would take rows for gradients."""
-        own = self._transport.rank
+        rank = self._transport.rank
         for k in self._others:
-            if (heads[k, 1:3] != heads[own, 1:3]).any():
+            if (heads[k, 1:3] != heads[rank, 1:3]).any():
                 doing = [
                     f"trainer {t} is to {_WHAT[heads[t, 1]]} (exchange {heads[t, 2]})"
-                    for t in (own, k)
+                    for t in (rank, k)
                 ]
                 raise CommError(
                     f"tables that live on trainers: {' but '.join(doing)}; every trainer must look "
                     "up and step equally often, in the same order"
                 )
-            if heads[k, 3] != heads[own, 3]:
+            if heads[k, 3] != heads[rank, 3]:
                 raise CommError(
-                    f"tables that live on trainers: trainer {own} is to {_WHAT[heads[own, 1]]} "
+                    f"tables that live on trainers: trainer {rank} is to {_WHAT[heads[rank, 1]]} "
                     f"({self._names}), but trainer {k} runs a program of other tables; every "
                     "trainer must run the same programs, in the same order"
                 )
-            if heads[k, 4] != heads[own, 4]:
+            if heads[k, 4] != heads[rank, 4]:
                 raise CommError(
-                    f"trainers {own} and {k} push with different learning rates in one step: "
-                    f"trainer {own} has {list(rates)}, by table; set them alike on all trainers"
+                    f"trainers {rank} and {k} push with different learning rates in one step: "
+                    f"trainer {rank} has {list(rates)}, by table; set them alike on all trainers"
                 )
 
     def _room(self, trainer: int, nbytes: int) -> Array:

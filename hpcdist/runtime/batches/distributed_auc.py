@@ -44,14 +44,14 @@ class DistributedAuc:
         arrays = [np.asarray(var.get_tensor()) for var in variables if var is not None]
         return np.stack([counted(array, *_sizes(op)) for array in arrays])
 
-    def of_all(self, name: str, joined: Any, own: Value) -> Any:
+    def of_all(self, name: str, joined: Any, mine: Value) -> Any:
         """Return a value of the job from the sum of what the trainers added."""
         op = self._by_area.get(name)
         if op is not None:
             return np.array([area(joined[0], joined[1], op.attrs["curve"])], np.float64)
         op = self._by_counts.get(name)
         if op is not None and op.attrs["slide_steps"]:
-            joined[-1] = np.asarray(own)[-1]  # the number of batches
+            joined[-1] = np.asarray(mine)[-1]  # the number of batches
         return joined
 
 

@@ -55,8 +55,8 @@ class _Reader:
         (rows,) = self.read([1], np.int64)
         levels = len(like.lod()) if isinstance(like, LoDTensor) else 0
         lengths = [self.read([int(self.read([1], np.int64)[0])], np.int64) for _ in range(levels)]
-        own = np.asarray(like)
-        array = self.read([rows, *own.shape[1:]], own.dtype)
+        mine = np.asarray(like)
+        array = self.read([rows, *mine.shape[1:]], mine.dtype)
         return LoDTensor(array, Lod.of_lengths(lengths) if levels else None)
 
 
@@ -86,21 +86,21 @@ def unpack(
         if of.how is How.RAGGED:
             joined.append(concatenated([reader.read_ragged(value) for _, reader in readers]))
             continue
-        own = np.asarray(value)
+        mine = np.asarray(value)
         of_sample = division.share.end - division.share.begin
-        per_row = len(own) // of_sample if of.how is How.ROWS else 0
+        per_row = len(mine) // of_sample if of.how is How.ROWS else 0
         if of.how is How.COUNTS:
-            joined.append(np.sum([r.read(own.shape, own.dtype) for _, r in living], axis=0))
+            joined.append(np.sum([r.read(mine.shape, mine.dtype) for _, r in living], axis=0))
             continue
         parts = []
         for k, reader in readers:
-            shape = own.shape
+            shape = mine.shape
             if of.how is How.ROWS and not division.why_whole:
                 shape = (per_row * samples[k], *shape[1:])
-            parts.append(reader.read(shape, own.dtype))
+            parts.append(reader.read(shape, mine.dtype))
         weights = row_weights(of, division)
         counts = [weights[k] for k, _ in readers]
-        joined.append(_joined(parts, counts, of.how).astype(own.dtype, copy=False))
+        joined.append(_joined(parts, counts, of.how).astype(mine.dtype, copy=False))
     return joined
 
 

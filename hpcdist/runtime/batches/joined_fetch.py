@@ -161,7 +161,7 @@ class JoinedFetch:
     ) -> list[Any]:
         """Return the values of the whole batch from what everyone has packed."""
         joined = unpack(told, self._parts(fetched, scope), self._ofs, division)
-        return [self._areas.of_all(n, value, own) for (n, own), value in zip(fetched, joined)]
+        return [self._areas.of_all(n, value, mine) for (n, mine), value in zip(fetched, joined)]
 
     def _parts(self, fetched: Fetched, scope: Scope) -> list[Any]:
         return [self._areas.part(name, value, scope) for name, value in fetched]

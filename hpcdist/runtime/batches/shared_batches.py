@@ -255,9 +255,9 @@ class Batches:
     def _counts(self, feed: Feed, shared: SharedProgram) -> dict[str, list[int]]:
         """Return how many rows each trainer feeds; 0 for one that has ended. Collective."""
         names = ["", *shared.counted]
-        own = row_counts(feed, shared.batched, names)
+        mine = row_counts(feed, shared.batched, names)
         told = self._trainers.allgather_bytes(
-            np.array(own, np.int64).tobytes(),
+            np.array(mine, np.int64).tobytes(),
             self._deadline_s,
             f"how many rows the other trainers have in step {here.step + 1}",
         )

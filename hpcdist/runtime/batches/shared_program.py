@@ -93,9 +93,9 @@ class RowTreatment:
         if op.type == "write_to_array":  # it leaves the other places as they were
             results = {n: self._beside(n, of) for n, of in results.items()}
         self._of.update(results)
-        own = op.type == "max_sequence_len" or not self._own.isdisjoint(op.input_arg_names)
+        per_trainer = op.type == "max_sequence_len" or not self._own.isdisjoint(op.input_arg_names)
         self._own -= results.keys()
-        if own:
+        if per_trainer:
             counts = [n for n, of in results.items() if of.how is How.SAME]
             self._own.update(counts)
             others = results.keys() - set(counts)

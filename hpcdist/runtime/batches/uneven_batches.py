@@ -43,11 +43,11 @@ def even_batches(reader: Reader, how: str = "pad") -> Reader:
     return batches
 
 
-def _evened(own: Iterator[Any], how: str, job: Job) -> Iterator[Any]:
+def _evened(reader: Iterator[Any], how: str, job: Job) -> Iterator[Any]:
     spare = _Spare(f"{settings.SEED.read()}:{job.role.index}")
-    own = iter(own)
+    reader = iter(reader)
     while True:
-        batch = next(own, None)
+        batch = next(reader, None)
         # 1: a batch; 0: none; below: none to repeat either, and by whom that is said.
         without = -1 - job.role.index if how == "pad" and not spare else 0
         have = job.gather(without if batch is None else 1)

@@ -30,7 +30,7 @@ def bind_broadcasts(
         of_run = list(run)
         names = [op.input("X")[0] for op in of_run]
         sent = sent_together(names, binding.arrays)
-        buckets = [Bucket(held, binding.arrays, binding.backend) for held in sent]
+        buckets = [Bucket(group, binding.arrays, binding.backend) for group in sent]
         calls[id(of_run[-1])] = functools.partial(_broadcast, buckets, root, rank, send)
     return calls
 

@@ -70,8 +70,8 @@ class Sums:
         ordered: bool,
     ) -> None:
         """Collective; ``groups`` take turns."""
-        self._buckets = [Bucket(held, binding.arrays, binding.backend) for held in names]
-        self._of = {name: k for k, held in enumerate(names) for name in held}
+        self._buckets = [Bucket(group, binding.arrays, binding.backend) for group in names]
+        self._of = {name: k for k, group in enumerate(names) for name in group}
         self._reducer = BucketReducer(
             groups,
             [bucket.flat for bucket in self._buckets],

@@ -42,15 +42,15 @@ class SparseSum:
         group = self._group
         counts = np.array([int(count[0]) for _, _, count in self._sent], np.int64)
         parts = [(on_host(v)[:n], on_host(i)[:n]) for (v, i, _), n in zip(self._sent, counts)]
-        own = np.concatenate(
+        packed = np.concatenate(
             [
                 counts.view(np.uint8),
                 *(np.ascontiguousarray(v).view(np.uint8) for v, _ in parts),
                 *(i.astype(np.int32).view(np.uint8) for _, i in parts),
             ]
         )
-        everyones = np.empty((group.size, own.size), np.uint8)
-        group.allgather(own, everyones)
+        everyones = np.empty((group.size, packed.size), np.uint8)
+        group.allgather(packed, everyones)
         self._check(counts, everyones)
         ends = np.cumsum(counts)
         total, head = int(ends[-1]), counts.nbytes

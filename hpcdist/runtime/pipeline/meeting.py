@@ -42,9 +42,9 @@ class Meeting:
         """
         self.check.begin(arrays, rows)
         asked = hashlib.sha256("\n".join(fetches).encode()).digest()[:8]
-        own = asked + self.startups.to_bytes(8, "little")
+        extra = asked + self.startups.to_bytes(8, "little")
         what = f"the other ranks' batch of step {here.step + 1}"
-        told = self.exchange("a step", self.check.record() + own, what, "trains")
+        told = self.exchange("a step", self.check.record() + extra, what, "trains")
         for rank, data in enumerate(told):
             self.check.compare(rank, data[:RECORD_BYTES])
             if data[RECORD_BYTES:][: len(asked)] != asked:
@@ -53,7 +53,7 @@ class Meeting:
                     f"{', '.join(fetches) or 'none'}, as rank {self._trainers.rank} does: all "
                     "ranks of a pipeline must fetch the same; only printing may be left to one"
                 )
-            if data[RECORD_BYTES:] != own:
+            if data[RECORD_BYTES:] != extra:
                 raise CommError(
                     f"runs of the startup program until step {here.step + 1}: {self.startups} by "
                     f"rank {self._trainers.rank}, {int.from_bytes(data[-8:], 'little')} by rank "

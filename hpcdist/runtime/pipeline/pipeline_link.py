@@ -164,8 +164,8 @@ class PipelineLink(Link):
                 if shapes not in known:
                     known[shapes] = self._parts.metas(self.plan, part.feed)
                 metas.append(known[shapes])
-            own = metas[self._replica * self._micro_batches :][: self._micro_batches]
-            made = stage_program(self._parts.program, self.plan, self.group, own)
+            metas_here = metas[self._replica * self._micro_batches :][: self._micro_batches]
+            made = stage_program(self._parts.program, self.plan, self.group, metas_here)
             if len(self._programs) == CACHE_SIZE:
                 del self._programs[next(iter(self._programs))]
             self._programs[key] = made, metas
@@ -306,9 +306,9 @@ class PipelineLink(Link):
         if all((key, name) in self._completed for name in wanted):
             return
         block = self._main.global_block()
-        own = [n for n in wanted if self.plan.keeper[n] == self._stage and not self._replica]
-        arrays = {n: on_host(_value(scope, n)) for n in own}
-        body = b"".join(np.ascontiguousarray(arrays[n]).tobytes() for n in own)
+        kept_here = [n for n in wanted if self.plan.keeper[n] == self._stage and not self._replica]
+        arrays = {n: on_host(_value(scope, n)) for n in kept_here}
+        body = b"".join(np.ascontiguousarray(arrays[n]).tobytes() for n in kept_here)
         what = f"the other stages' {', '.join(wanted[:3])}"
         doing = f"asks for {what}"
         told = self._meeting.exchange("\n".join(["keep", *wanted]), body + b".", what, doing)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import FeedError
-from hpcdist.executor.control import Fetched
+from hpcdist.executor.control import Fetched, Join
 from hpcdist.executor.merging import merge_counter
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.program import Program
@@ -69,17 +69,15 @@ class ScheduledFetch:
         asked = {n: self._asked[n] for n in names if n in self._asked}
         came = {name: np.empty(value.shape, value.dtype) for name, value in asked.items()}
         self._client().read(self._endpoint, came)
-        own = iter(values)
-        return [came[name] if name in came else next(own) for name in names]
+        local = iter(values)
+        return [came[name] if name in came else next(local) for name in names]
 
-    def completing(
-        self, names: Sequence[str], join: Callable[[Fetched], list[Any]] | None
-    ) -> Callable[[Fetched], list[Any]]:
+    def completing(self, names: Sequence[str], join: Join | None) -> Join:
         """Return what makes of fetched values the job's, by ``join``, and adds the servers'."""
 
         def complete(fetched: Fetched) -> list[Any]:
-            own = [value for _, value in fetched] if join is None else join(fetched)
-            return self.completed(names, own)
+            local = [value for _, value in fetched] if join is None else join(fetched)
+            return self.completed(names, local)
 
         return complete
 
