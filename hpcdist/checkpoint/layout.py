@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from hpcdist.division import ceil_div
 from hpcdist.errors import CheckpointError
 
 VERSION = 1
@@ -85,7 +86,7 @@ class ChunkCut:
         if not total:
             return 0
         groups = total // (self.extent * math.prod(self.shape[self.axis + 1 :]))
-        return groups * -(-self.extent // self.shape[self.axis])
+        return groups * ceil_div(self.extent, self.shape[self.axis])
 
     def pieces(self, total: int) -> list[tuple[int, int]]:
         """Return (first element, number of elements) of each chunk of an array of ``total``."""
@@ -107,8 +108,8 @@ def cut(shape: tuple[int, ...], itemsize: int, chunk_bytes: int = CHUNK_BYTES) -
         axis += 1
     extent = max(1, shape[axis])
     row = max(1, math.prod(shape[axis + 1 :])) * itemsize
-    count = max(1, -(-extent * row // chunk_bytes))
-    rows = -(-extent // count)
+    count = max(1, ceil_div(extent * row, chunk_bytes))
+    rows = ceil_div(extent, count)
     rest = tuple(max(1, d) for d in shape[axis + 1 :])
     return ChunkCut((1,) * axis + (rows, *rest), axis, extent)
 

@@ -26,6 +26,7 @@ from hpcdist.checkpoint.files import open_plain
 from hpcdist.checkpoint.layout import HEAD_BYTES, MAX_FACTS, Head, damaged, digest, parse_head
 from hpcdist.checkpoint.metadata import Manifest, Part, Stored, cut_of, from_json
 from hpcdist.checkpoint.write import rest_of
+from hpcdist.division import equal_parts
 from hpcdist.errors import CheckpointError
 
 Job = Callable[[], None]
@@ -221,8 +222,8 @@ def run(jobs: Sequence[Job]) -> None:
     Each thread takes neighbours, as disks like, and at the end what others have not begun.
     """
     count = max(1, min(THREADS, len(jobs)))
-    bounds = [k * len(jobs) // count for k in range(count + 1)]
-    shares = [deque(jobs[begin:end]) for begin, end in pairwise(bounds)]
+    bounds = pairwise(equal_parts(len(jobs), count))
+    shares = [deque(jobs[begin:end]) for begin, end in bounds]
 
     def work(queue: deque[Job]) -> None:
         try:

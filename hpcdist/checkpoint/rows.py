@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdist.checkpoint.layout import BUCKETS, path_of
 from hpcdist.checkpoint.metadata import TablePart
+from hpcdist.division import ceil_div
 from hpcdist.errors import CheckpointError
 from hpcdist.ps.batch import owners_of, sort_by_mix
 from hpcdist.ps.table import SparseTable
@@ -84,7 +85,7 @@ class _RowsOf:
     def elements(self, first: int, count: int) -> np.ndarray:
         """Read the rows with these elements; return them as float32 [count]."""
         dim = self._table.dim
-        begin, end = first // dim, -(-(first + count) // dim)
+        begin, end = first // dim, ceil_div(first + count, dim)
         rows = np.empty((end - begin, dim), np.float32)
         self._table.read(self._ids[begin:end], rows)
         return rows.reshape(-1)[first - begin * dim :][:count]
@@ -104,7 +105,7 @@ def facts_of(table: SparseTable) -> dict[str, Any]:
 def stretch(begins: tuple[int, ...], server: int, servers: int) -> tuple[int, int]:
     """Return the rows (begin, end) of a run that hold all rows of a server, and a few others."""
     first = server * BUCKETS // servers
-    last = -(-(server + 1) * BUCKETS // servers)
+    last = ceil_div((server + 1) * BUCKETS, servers)
     return begins[first], begins[last]
 
 

@@ -23,6 +23,7 @@ from hpcdist.columnar.columns import Column, ColumnTarget, Ragged, joined, taken
 from hpcdist.columnar.files import Faults, Index, worded
 from hpcdist.columnar.images import Images
 from hpcdist.columnar.windows import Batch
+from hpcdist.division import equal_parts
 from hpcdist.errors import DataError
 
 _LARGEST = np.iinfo(np.int64).max
@@ -233,7 +234,7 @@ class _Pool:
         if self._processes is None:
             return _decode(self._decoders[name], raw, epoch, numbers)
         count = min(self._workers * _CHUNKS, len(raw))
-        cuts = [len(raw) * k // count for k in range(count + 1)]
+        cuts = equal_parts(len(raw), count)
         try:
             parts: list[Future[tuple[Column, Reasons]]] = [
                 self._processes.submit(_work, name, raw.part(a, b), epoch, numbers[a:b])

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.division import equal_part
+
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 _ROUNDS = 4  # pairs of Feistel rounds
@@ -217,5 +219,5 @@ class Order:
 
 def share(begin: int, end: int, trainer: int, trainers: int) -> tuple[int, int]:
     """Return the positions that one trainer has of a batch ``begin:end``: as feeds are divided."""
-    rows = end - begin
-    return begin + trainer * rows // trainers, begin + (trainer + 1) * rows // trainers
+    first, last = equal_part(end - begin, trainer, trainers)
+    return begin + first, begin + last

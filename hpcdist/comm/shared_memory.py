@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.comm.base import Array, SharedRows
 from hpcdist.comm.collective import RankGroup, Reduction
 from hpcdist.comm.reduction_phases import Action
+from hpcdist.division import round_up
 
 LINE = 64  # bytes: a flag has a cache line of its own
 PAGE = 4096
@@ -37,7 +38,7 @@ class SharedMemory:
 
         Collective; ``nbytes`` is the same on all ranks.
         """
-        region = self.group.transport.share(-(-max(nbytes, 1) // PAGE) * PAGE)
+        region = self.group.transport.share(round_up(max(nbytes, 1), PAGE))
         if region is None:
             return None
         self._regions.append(region)

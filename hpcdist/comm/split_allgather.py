@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdist.comm.base import Array, SharedRows
 from hpcdist.comm.collective import RankGroup
+from hpcdist.division import round_up
 from hpcdist.trace.events import Cause
 
 LINE = 64  # bytes: what different ranks write is not in one cache line
@@ -80,7 +81,7 @@ class _SharedAllgather(SplitAllgather):
         # Of each rank the number of its round, and its key; memoryviews are read faster so.
         self._rounds = [memoryview(numbers) for numbers in words[0]]
         self._keys = [memoryview(keys) for keys in words[1]]
-        padded = _up_to_lines(nbytes)
+        padded = round_up(nbytes, LINE)
         begin, end = LINE * group.size, (LINE + 2 * padded) * group.size
         self.notes: Sequence[Array] = list(
             flat[begin:end].reshape(2, group.size, padded)[:, :, :nbytes]
@@ -91,7 +92,7 @@ class _SharedAllgather(SplitAllgather):
     @staticmethod
     def room(nbytes: int) -> int:
         """Return the bytes of each rank's part of the region."""
-        return LINE + 2 * _up_to_lines(nbytes)
+        return LINE + 2 * round_up(nbytes, LINE)
 
     def begin(self) -> None:
         if self._under_way:
@@ -159,7 +160,3 @@ class _SummedAllgather(SplitAllgather):
     def keys(self) -> list[int]:
         keys: list[int] = self._keys.tolist()
         return keys
-
-
-def _up_to_lines(nbytes: int) -> int:
-    return -(-nbytes // LINE) * LINE

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist import settings
+from hpcdist.division import ceil_div, equal_parts
 from hpcdist.errors import FeedError, FleetTypeError, PlanAssertionError, PlanError
 from hpcdist.executor import control
 from hpcdist.executor.backend import CPUPlace, CUDAPlace, Place
@@ -362,8 +363,7 @@ def _samples(value: Any) -> int:
 
 def _used(samples: int, devices: int) -> int:
     """Return on how many devices a batch that is not trained runs: all but the last are full."""
-    full = -(-samples // devices)
-    return -(-samples // full) if samples else 1
+    return ceil_div(samples, ceil_div(samples, devices)) if samples else 1
 
 
 def _cuts(samples: int, devices: int) -> list[int]:
@@ -371,7 +371,7 @@ def _cuts(samples: int, devices: int) -> list[int]:
 
     Where that would leave a device with nothing, which Fluid refuses, they are nearly equal.
     """
-    full = -(-samples // devices)
+    full = ceil_div(samples, devices)
     if full * (devices - 1) < samples:
         return [min(full * device, samples) for device in range(devices + 1)]
-    return [samples * device // devices for device in range(devices + 1)]
+    return equal_parts(samples, devices)

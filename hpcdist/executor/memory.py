@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.division import round_up
 from hpcdist.executor.backend import Backend
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.registry import Meta
@@ -114,7 +115,7 @@ def adopted(value: object, backend: Backend) -> Any:
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
     """Return the least multiple of ``alignment`` that is not below ``nbytes``."""
-    return -(-nbytes // alignment) * alignment
+    return round_up(nbytes, alignment)
 
 
 def lay_contiguous(

@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from hpcdist.comm.base import Transport
+from hpcdist.division import equal_parts
 from hpcdist.errors import DataError
 from hpcdist.multi_slot.kernels import put_values
 from hpcdist.multi_slot.merging import id_keys
@@ -56,9 +57,7 @@ def shuffled_among(
 
     def permuted(begins: np.ndarray) -> Arrangement:
         total = int(begins[-1])
-        return permutation(total, random), [
-            k * total // trainers.size for k in range(1, trainers.size)
-        ]
+        return permutation(total, random), equal_parts(total, trainers.size)[1:-1]
 
     return _arranged_among(trainers, samples, permuted, deadline_s)
 
@@ -76,7 +75,7 @@ def by_ids_among(trainers: Transport, samples: Samples, deadline_s: float) -> Sa
         keys = np.concatenate([np.frombuffer(data, own.dtype) for data in told])
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        cuts = [k * len(keys) // trainers.size for k in range(1, trainers.size)]
+        cuts = equal_parts(len(keys), trainers.size)[1:-1]
         return order, [int(np.searchsorted(keys, keys[cut])) if cut else 0 for cut in cuts]
 
     return _arranged_among(trainers, samples, by_id, deadline_s)

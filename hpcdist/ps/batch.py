@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.comm.base import Array
+from hpcdist.division import round_up
 from hpcdist.errors import TableError
 from hpcdist.trace.events import Count
 from hpcdist.trace.recorder import recorder
@@ -70,7 +71,7 @@ def rows_layout(tables: Sequence[TableSpec], counts: Sequence[int]) -> tuple[lis
     begins, end = [], 0
     for table, count in zip(tables, counts, strict=True):
         begins.append(end)
-        end += -(-count * table.row_bytes // LINE) * LINE
+        end += round_up(count * table.row_bytes, LINE)
     return begins, end
 
 
@@ -146,7 +147,7 @@ class LookupBatch:
             offsets, nbytes = rows_layout(self.tables, counts[:, server].tolist())
             begins.append([end + offset for offset in offsets])
             spans.append((end, end + nbytes))
-            end += nbytes + -(-8 * count // LINE) * LINE
+            end += nbytes + round_up(8 * count, LINE)
         if end > len(self._memory):
             self._memory = line_aligned(_roomy(end))
         self.rows = [self._memory[b:e] for b, e in spans]
@@ -256,7 +257,7 @@ class LookupBatch:
 
 def line_aligned(nbytes: int) -> Array:
     """Return uninitialized uint8 that begins on a cache line; a multiple of it long."""
-    nbytes = -(-nbytes // LINE) * LINE
+    nbytes = round_up(nbytes, LINE)
     raw = np.empty(nbytes + LINE, np.uint8)
     skip = -raw.ctypes.data % LINE
     return raw[skip : skip + nbytes]

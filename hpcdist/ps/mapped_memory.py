@@ -9,14 +9,10 @@ import mmap
 import numpy as np
 
 from hpcdist.comm.base import Array
+from hpcdist.division import round_up
 
 PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20
-
-
-def rounded_up(size: int, unit: int) -> int:
-    """Return the multiple of ``unit`` that holds ``size``."""
-    return -(-size // unit) * unit
 
 
 def zeros(size: int, large_from: int | None = None) -> Array:
@@ -30,7 +26,7 @@ def zeros(size: int, large_from: int | None = None) -> Array:
     memory = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
     data = np.frombuffer(memory, np.uint8)
     begin = -data.ctypes.data % HUGE_PAGE_BYTES
-    large_from = rounded_up(large_from, HUGE_PAGE_BYTES)
+    large_from = round_up(large_from, HUGE_PAGE_BYTES)
     # Not the rest, of which a large page would reach beyond the end.
     large = (size - large_from) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if hasattr(mmap, "MADV_HUGEPAGE") and large > 0:

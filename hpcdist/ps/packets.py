@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from hpcdist.comm.base import Array, contiguous
+from hpcdist.division import round_up
 from hpcdist.errors import CommError
 
 SMALL_BYTES = 65536
@@ -95,10 +96,10 @@ def layout(packets: Sequence[Packet]) -> tuple[tuple[int, ...], int]:
     """Return the byte offset of each packet in one arena, and the arena's bytes."""
     offsets, end = [], 0
     for packet in packets:
-        begin = _round_up(end, ALIGNMENT)
+        begin = round_up(end, ALIGNMENT)
         offsets.append(begin)
         end = begin + packet.nbytes
-    return tuple(offsets), _round_up(end, ALIGNMENT)
+    return tuple(offsets), round_up(end, ALIGNMENT)
 
 
 def aligned_bytes(shape: tuple[int, ...]) -> Array:
@@ -145,14 +146,10 @@ class PacketBuffer:
 def _packet(tag: int, variables: tuple[VarSpec, ...]) -> Packet:
     offsets, end = [], 0
     for spec in variables:
-        begin = _round_up(end, np.dtype(spec.dtype).itemsize)
+        begin = round_up(end, np.dtype(spec.dtype).itemsize)
         offsets.append(begin)
         end = begin + spec.nbytes
     return Packet(tag, variables, end, tuple(offsets))
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def _checked(spec: VarSpec, arrays: Mapping[str, Array]) -> Array:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.comm.base import Array
+from hpcdist.division import round_up
 from hpcdist.errors import TableError
 from hpcdist.ps import index_kernels as kernels
 from hpcdist.ps.index_kernels import ENTRIES, LINE_BYTES, ROWS, USED
-from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, rounded_up, zeros
+from hpcdist.ps.mapped_memory import HUGE_PAGE_BYTES, PAGE_BYTES, Pieces, zeros
 
 CHUNK_BYTES = 16 << 20  # at most, unless one record is larger
 SMALL_BYTES = 32 << 20  # of records in pages of the usual size: the last large one is half unused
@@ -60,7 +61,7 @@ class TableMemory:
         index = self._pieces.nbytes
         index += self.directory.nbytes + self.segments.nbytes + self.chunks.nbytes
         page = HUGE_PAGE_BYTES if self.rows * self.stride > SMALL_BYTES else PAGE_BYTES
-        return index + rounded_up(self.rows * self.stride, page)
+        return index + round_up(self.rows * self.stride, page)
 
     def used_by_segment(self) -> Array:
         """Return how many records each segment lists, int64 [segments]."""
@@ -122,7 +123,7 @@ class TableMemory:
         # Each has another share, in no order, lest all segments grow at the same time.
         share = (number * 0x9E3779B1 + used * 0x85EBCA77 >> 8) % 1024 / 1024
         lines = 1 + int(used * (1 + (self._larger - 1) * (0.5 + share)) / FULL / ENTRIES)
-        size = rounded_up(lines * LINE_BYTES, PAGE_BYTES)
+        size = round_up(lines * LINE_BYTES, PAGE_BYTES)
         address = self._pieces.take(size)
         if number == self._segment_count:
             self._segment_count += 1

@@ -158,18 +158,18 @@ class _StageBuilder:
     def _add(self, gradient: str, m: int) -> None:
         """Add the gradient of a micro-batch to those before; the last sum has the plain name."""
         last = len(self._parts) - 1
-        of_this = of_micro_batch(gradient, m)
+        part = of_micro_batch(gradient, m)
         role: dict[str, Any] = {ROLE_ATTR: int(Role.BACKWARD)}
         if m == last:
             role |= {ROLE_VAR_ATTR: [self._plan.gradients[gradient], gradient]}
         if last == 0:
             self._block.add_op(
-                Operator(self._block, "assign", {"X": of_this}, {"Out": gradient}, role)
+                Operator(self._block, "assign", {"X": part}, {"Out": gradient}, role)
             )
         elif m:
             added = gradient if m == last else self._summed(gradient, m)
             before = of_micro_batch(gradient, 0) if m == 1 else self._summed(gradient, m - 1)
-            slots = {"X": [before, of_this]}, {"Out": added}
+            slots = {"X": [before, part]}, {"Out": added}
             self._block.add_op(Operator(self._block, "sum", *slots, role))
 
     def _summed(self, gradient: str, m: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from hpcdist.division import ceil_div
 from hpcdist.errors import PlanError
 
 
@@ -75,7 +76,7 @@ def _slice(variable: Shaped, servers: int, min_block_size: int) -> list[Slice]:
         )
     elements, width = math.prod(shape), math.prod(shape[1:])
     count = min(servers, max(1, elements // min_block_size))
-    rows = _ceil_div(_ceil_div(elements, count), width)
+    rows = ceil_div(ceil_div(elements, count), width)
     total = elements // width
     begins = range(0, total, rows)
     slices = []
@@ -84,7 +85,3 @@ def _slice(variable: Shaped, servers: int, min_block_size: int) -> list[Slice]:
         block = shape if len(begins) == 1 else (end - begin, *shape[1:])
         slices.append(Slice(variable.name, index, begin, end, block, len(begins) == 1))
     return slices
-
-
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)

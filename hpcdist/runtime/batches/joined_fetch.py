@@ -14,6 +14,7 @@ import xxhash
 
 from hpcdist.comm.base import Array
 from hpcdist.comm.split_allgather import SplitAllgather
+from hpcdist.division import round_up
 from hpcdist.executor.control import Binding, Fetched
 from hpcdist.executor.scope import Scope
 from hpcdist.graph.operator import Operator
@@ -42,7 +43,7 @@ class _Notes:
                 view = raw.reshape(len(notes), *array.shape)
                 assert np.may_share_memory(view, notes)  # rows lie apart: only they are kept
                 views.append(view)
-                begin = _up_to_words(begin + array.nbytes)
+                begin = round_up(begin + array.nbytes, 8)
             self.everyones.append(views)
         # Of numbers, such as losses, all trainers' as one vector.
         self.numbers = [[_as_numbers(view) for view in views] for views in self.everyones]
@@ -171,7 +172,7 @@ class JoinedFetch:
             return None
         key = tuple([(array.shape, array.dtype) for array in arrays])
         if key not in self._known:
-            fits = sum(_up_to_words(array.nbytes) for array in arrays) <= NOTE_BYTES
+            fits = sum(round_up(array.nbytes, 8) for array in arrays) <= NOTE_BYTES
             self._known[key] = _Notes(rounds, self._rank, arrays) if fits else None
         return self._known[key]
 
@@ -195,7 +196,3 @@ def _as_numbers(view: Array) -> Array | None:
     first: Any = (slice(None), *[0] * (view.ndim - 1))
     numbers: Array = view[first]
     return numbers
-
-
-def _up_to_words(nbytes: int) -> int:
-    return -(-nbytes // 8) * 8

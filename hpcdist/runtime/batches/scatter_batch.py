@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.division import equal_part
 from hpcdist.errors import FeedError
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
@@ -41,7 +42,7 @@ class Share:
 
 def share_of(total: int, trainer: int, trainers: int) -> Share:
     """Cut a batch: rows k*n//T to (k+1)*n//T; where that is none, row 0 with weight 0."""
-    begin, end = trainer * total // trainers, (trainer + 1) * total // trainers
+    begin, end = equal_part(total, trainer, trainers)
     if begin == end:
         return Share(0, 1, total, 0.0)
     return Share(begin, end, total, (end - begin) * trainers / total)
