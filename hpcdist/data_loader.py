@@ -87,6 +87,7 @@ class GeneratorLoader:
         self._places = 1
         self._reader: Callable[[], Iterable[Batch]] | None = None
         self._ahead: Generator[Batch, None, None] | None = None  # of a loader that was started
+        self._seen: Batch | None = None  # the next batch, if `peek` has shown it
         self.queue = _Waiting(self._capacity)
         if not iterable:
             self._take_over()
@@ -197,7 +198,13 @@ class GeneratorLoader:
             raise DataError(f"{self.name} is iterable: leave the loop instead of calling reset()")
         if self._ahead is not None:
             self._ahead.close()  # ends the thread
-        self._ahead = None
+        self._ahead = self._seen = None
+
+    def peek(self) -> Batch | None:
+        """Return the batch that `read` gives next, if it has come already."""
+        if self._seen is None and self._ahead is not None and self.queue.size():
+            self._seen = next(self._ahead)
+        return self._seen
 
     def read(self) -> Batch:
         """Return the next batch; EOFException if there is none. The executor calls it."""
@@ -207,7 +214,7 @@ class GeneratorLoader:
                 "the first step of each pass"
             )
         try:
-            given = _read(partial(next, self._ahead))
+            given, self._seen = self._seen or _read(partial(next, self._ahead)), None
             self.queue.taken += 1
             return given
         except StopIteration:

@@ -15,6 +15,9 @@ import numpy as np
 
 CHUNK = 1 << 22  # bytes that go up at once
 SLOTS = 64  # pieces on their way: more than a step feeds
+# Bytes from which a feed goes up on a stream of its own: a smaller one takes no longer to copy than
+# the kernel that moves it from there to where a step reads it.
+AHEAD = 1 << 18
 
 
 class Late(Protocol):
@@ -90,6 +93,58 @@ def upload(array: Any, host: np.ndarray) -> None:
             array[...] = cupy.asarray(host)
 
 
+class Landing:
+    """Memory of a GPU that one feed goes up into, on a copying stream, while a step computes.
+
+    From there the computing stream moves it to where the steps read it, which is one place, as the
+    replays of a CUDA graph need it. The next copy waits until it has been moved, so that it runs
+    beside all kernels of the step.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._memory = cupy.empty(0, cupy.uint8)
+        self._copied, self._moved = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        self._begun: np.ndarray | None = None  # what is on its way before a step asks for it
+        self._guessed_wrong = False
+
+    def begin(self, host: np.ndarray) -> None:
+        """Copy what the next step is fed, by the looks of it; until then it stays as it is.
+
+        Once another array is fed in its place, as where ranks take their rows of a batch, nothing
+        is begun any more.
+        """
+        if self._begun is not host and not self._guessed_wrong:
+            self._copy(host)
+            self._begun = host
+
+    def fill(self, array: Any, host: np.ndarray) -> None:
+        """Overwrite an array, as `upload` does."""
+        begun, self._begun = self._begun, None
+        if begun is not host:
+            self._guessed_wrong = begun is not None
+            self._copy(host)
+        stream = self._cupy.cuda.get_current_stream()
+        stream.wait_event(self._copied)
+        self._cupy.copyto(array, self._view(host))
+        self._moved.record(stream)
+
+    def _copy(self, host: np.ndarray) -> None:
+        ring = _ring(self._cupy, self._cupy.cuda.Device().id)
+        grows = len(self._memory) < host.nbytes
+        if grows:
+            self._moved.record()  # whoever had the memory may have kernels that still read it
+        ring.stream.wait_event(self._moved)
+        with ring.stream:  # a later owner's copies then come after these
+            if grows:
+                self._memory = self._cupy.empty(host.nbytes, self._cupy.uint8)
+            ring.upload(self._view(host), host)
+            self._copied.record()
+
+    def _view(self, host: np.ndarray) -> Any:
+        return self._memory[: host.nbytes].view(host.dtype).reshape(host.shape)
+
+
 class _Ring:
     """Pinned memory of the host that a GPU copies from, piece by piece in turn."""
 
@@ -100,6 +155,7 @@ class _Ring:
         ]
         self._turn = 0
         self._lock = threading.Lock()
+        self.stream = cupy.cuda.Stream(non_blocking=True)  # for copies beside kernels
 
     def upload(self, array: Any, host: np.ndarray) -> None:
         if host.nbytes <= CHUNK:

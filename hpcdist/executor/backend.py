@@ -77,6 +77,14 @@ class Backend(Protocol):
         """Copy a host array into a buffer of the same shape; it may be changed at once."""
         ...
 
+    def feed(self, name: str, buffer: Any, value: np.ndarray) -> None:
+        """Copy what a step is fed as ``name``; a GPU may do so beside the kernels of the last."""
+        ...
+
+    def feed_ahead(self, name: str, value: np.ndarray) -> None:
+        """Begin to copy what the next step is likely to be fed; it must not be changed by then."""
+        return
+
     def copy_out(self, buffer: Any) -> np.ndarray:
         """Return a host copy of a buffer."""
         ...
@@ -114,6 +122,9 @@ class NumpyBackend(Backend):
     alignment = 1
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
+        np.copyto(buffer, value)
+
+    def feed(self, name: str, buffer: Any, value: np.ndarray) -> None:
         np.copyto(buffer, value)
 
     def copy_out(self, buffer: Any) -> np.ndarray:
@@ -166,6 +177,7 @@ class CupyBackend(Backend):
         self.device_id: int | None = device_id
         self._use = self.xp.cuda.Device(device_id).use
         self._use()
+        self._landings: dict[str, device.Landing] = {}  # by the names of feeds
 
     def enter(self) -> None:
         self._use()
@@ -176,6 +188,22 @@ class CupyBackend(Backend):
 
     def copy_in(self, buffer: Any, value: np.ndarray) -> None:
         device.upload(buffer, value)
+
+    def feed(self, name: str, buffer: Any, value: np.ndarray) -> None:
+        if value.nbytes < device.AHEAD:
+            device.upload(buffer, value)
+        else:
+            self._landing(name).fill(buffer, value)
+
+    def feed_ahead(self, name: str, value: np.ndarray) -> None:
+        if value.nbytes >= device.AHEAD:
+            self._landing(name).begin(value)
+
+    def _landing(self, name: str) -> device.Landing:
+        found = self._landings.get(name)
+        if found is None:
+            found = self._landings[name] = device.Landing(self.xp)
+        return found
 
     def copy_out(self, buffer: Any) -> np.ndarray:
         dense = isinstance(buffer, self.xp.ndarray)

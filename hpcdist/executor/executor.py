@@ -34,7 +34,7 @@ from hpcdist.executor.nan_watch import NanWatch
 from hpcdist.executor.pool import Pool
 from hpcdist.executor.position import here
 from hpcdist.executor.pruned import PrunedPrograms, asked_for
-from hpcdist.executor.reading import with_read
+from hpcdist.executor.reading import feed_ahead, with_read
 from hpcdist.executor.scope import Scope, global_scope
 from hpcdist.executor.states import OperatorStates
 from hpcdist.fetched import as_fetched
@@ -183,10 +183,10 @@ class Executor:
             here.step += 1
         detailed = not here.step & recorder.mask
         fed = monotonic_ns() if detailed else 0
-        copy_in = self._backend.copy_in
+        feed_in = self._backend.feed
         for name, buffer in entry.feeds:
             if buffer is not None:
-                copy_in(buffer, values[name])
+                feed_in(name, buffer, values[name])
         if detailed:
             rows = _rows(values, lods)
             recorder.record(EventKind.FEED, _FEED, fed, monotonic_ns(), rows, step=here.step)
@@ -197,6 +197,8 @@ class Executor:
             self._measured.run(origin, (id(program), key), kernels, run)
         if here.after_first_step and here.step:
             here.first_step_done()
+        if fetches and self._backend.device_id is not None:  # before the host waits for values
+            feed_ahead(origin, entry.feeds, self._backend)
         fetched = monotonic_ns() if detailed else 0
         copy_out = self._backend.copy_out
         results: list[Any] = [

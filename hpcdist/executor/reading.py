@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcdist.errors import EOFException, FeedError
+from hpcdist.executor.backend import Backend
+from hpcdist.executor.fed import plain
 from hpcdist.executor.position import here
 from hpcdist.graph.program import Program, ProgramCache
 from hpcdist.graph.variable import BatchSource, Variable
@@ -37,6 +41,19 @@ def with_read(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:
             )
         feed = {**feed, **batch}
     return feed
+
+
+def feed_ahead(program: Program, feeds: Sequence[tuple[str, Any]], backend: Backend) -> None:
+    """Begin to copy to a GPU what readers of a Program have ready for its next step.
+
+    ``feeds``: what this step was fed, by name, and where it lies.
+    """
+    for source in sources(program):
+        batch = source.peek() or {}
+        for name, buffer in feeds:
+            value = plain(batch.get(name))
+            if buffer is not None and type(value) is np.ndarray:
+                backend.feed_ahead(name, value)
 
 
 def parts_read(program: Program, feed: object, devices: int) -> Any:

@@ -28,6 +28,9 @@ class BatchSource(Protocol):
     def read(self) -> dict[str, Any]:
         """Return the next batch by names of variables; EOFException after the last one."""
 
+    def peek(self) -> dict[str, Any] | None:
+        """Return the batch that `read` gives next, if it is there already."""
+
 
 class Variable:
     """A named value of a block; ``shape`` has -1 where the batch size goes.
