@@ -1,5 +1,6 @@
 # make run      train examples/fit_a_line.py on 4 ranks: 2 parameter servers, 2 trainers
-# make quick    the unit tests, and the tests of 2 ranks
+# make unit     the unit tests
+# make quick    the same, and the tests of 2 ranks
 # make test     lint, all tests: those of one process, those of 1, 2, 3 and 4 ranks under mpirun, and
 #               whole jobs side by side, on a Slurm of our own too where its programs are
 # make test-torch   the tests of PyTorch over MPI, in an environment that gets torch too

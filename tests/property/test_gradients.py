@@ -22,10 +22,10 @@ for _module in pkgutil.iter_modules(tests.__path__):
 
 
 def _differentiable() -> list[str]:
-    """Operators with gradients; what only runs in loops and branches: tests/unit/test_loops.py.
+    """Operators with gradients; what only runs in loops and branches: tests/training/test_loops.py.
 
     Modules of torch's: tests/torch/test_torch_module.py. That of rounding is not its slope:
-    tests/unit/test_mixed_precision.py.
+    tests/training/test_mixed_precision.py.
     """
     elsewhere = {"torch_module", *ROUNDINGS}
     known = [(t, registry.lookup(t)) for t in registry.defined() if t not in elsewhere]

@@ -1,17 +1,25 @@
-"""Fixtures of the unit tests."""
+"""What holds here: one process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+from typing import NoReturn
 
 import pytest
 
 
-@pytest.fixture
-def programs() -> Iterator[tuple[object, object]]:
-    """Build into fresh Programs, names counted afresh; gives (main, startup)."""
-    import hpcdist as fluid  # not before a test needs it: some look at what is imported
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse what takes long on a fresh or busy machine: it is tested in other folders."""
+    for owner, name in (
+        (os, "fork"),
+        (os, "posix_spawn"),
+        (os, "system"),
+        (subprocess.Popen, "__init__"),
+    ):
+        monkeypatch.setattr(owner, name, _refuse_processes)
 
-    main, startup = fluid.Program(), fluid.Program()
-    with fluid.unique_name.guard(), fluid.program_guard(main, startup):
-        yield main, startup
+
+def _refuse_processes(*_: object, **__: object) -> NoReturn:
+    pytest.fail("a unit test starts no process: move it to tests/processes")
