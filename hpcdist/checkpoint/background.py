@@ -32,7 +32,7 @@ class Background:
 
     def start(
         self,
-        work: Callable[[], None],
+        work: Callable[[], object],
         give_up: Callable[[], None] = lambda: None,
         job: object = None,
     ) -> None:

@@ -1,7 +1,8 @@
 """The operators, each whole in one place: importing this package fills the registry.
 
 ``xp`` is numpy or cupy. Arguments without a type are arrays of it, or attributes of any type; what
-operators take is in `OpDef` (`hpcdist.graph.registry`) and in the signature given to `define`.
+operators take is in `OpDef` (`hpcdist.graph.registry`) and in the signature given to `define`; what
+kernels and rules give has names in `hpcdist.ops.types`.
 """
 
 from hpcdist.ops import (  # noqa: F401

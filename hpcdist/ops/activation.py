@@ -7,7 +7,6 @@ Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, dx, **attrs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ from hpcdist.graph.registry import GradOp, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
 from hpcdist.ops.second import UNARY
+from hpcdist.ops.types import Bind, Call, Kernel
 
-Bind = Callable[..., Callable[[], Any]]
 _ROW = 4096  # elements: enough to hide what a row costs
 
 
 def _ufunc(name: str) -> Bind:
-    def bind(xp, x, out) -> Callable[[], Any]:
+    def bind(xp, x, out) -> Call:
         return functools.partial(getattr(xp, name), x, out=out)
 
     return bind
@@ -32,9 +31,9 @@ def _ufunc(name: str) -> Bind:
 
 def unary(
     type: str,
-    forward: Callable[..., None] | str,
+    forward: Kernel | str,
     needs: str,
-    derivative: Callable[..., None] | None = None,
+    derivative: Kernel | None = None,
     derivative_bind: Bind | None = None,
     bind: Bind | None = None,
     **attrs,
@@ -66,7 +65,7 @@ def unary(
 
 
 # -- relu: on every training step, so nothing is allocated or looked up there --------------------
-def _relu_bind(xp, x, out) -> Callable[[], Any]:
+def _relu_bind(xp, x, out) -> Call:
     """out = max(x, 0)."""
     if xp is not np:  # as they are: cupy would copy another view of the result's memory
         return functools.partial(xp.maximum, x, 0, out=out)
@@ -83,7 +82,7 @@ def _relu_bind(xp, x, out) -> Callable[[], Any]:
     return functools.partial(xp.maximum, rows, xp.zeros(columns, x.dtype), out=out_rows)
 
 
-def _relu_grad_bind(xp, out, dout, dx) -> Callable[[], Any]:
+def _relu_grad_bind(xp, out, dout, dx) -> Call:
     """dx = dout where out > 0, else 0."""
     mask = xp.empty(out.shape, bool)
     return in_sequence(
@@ -150,7 +149,7 @@ unary("pow", _pow, "X", _pow_grad, factor=1.0)
 
 
 # -- elementary functions ------------------------------------------------------------------------
-def _times(name: str) -> Callable[..., None]:
+def _times(name: str) -> Kernel:
     """Derivative: a ufunc of the value, times dout."""
 
     def derivative(xp, value, dout, dx) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -12,6 +11,7 @@ from hpcdist.graph.rows import Applied, OfRows, by_row, each_row, off_rows
 from hpcdist.ops.activation import unary
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
 from hpcdist.ops.gelu import erf
+from hpcdist.ops.types import Array, Attrs
 
 
 # -- inverse functions, erf ------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def _thresholded_relu_grad(xp, x, dout, dx, threshold: float) -> None:
 unary("brelu", _brelu, "X", _brelu_grad, t_min=0.0, t_max=24.0)
 unary("soft_relu", _soft_relu, "Out", _soft_relu_grad, threshold=40.0)
 unary("hard_shrink", _hard_shrink, "X", _hard_shrink_grad, threshold=0.5)
-_LAMBDA: dict[str, Any] = {"lambda": 0.5}  # a word of Python's
+_LAMBDA: Attrs = {"lambda": 0.5}  # a word of Python's
 unary("softshrink", _softshrink, "X", _softshrink_grad, **_LAMBDA)
 unary("thresholded_relu", _thresholded_relu, "X", _thresholded_relu_grad, threshold=1.0)
 
@@ -112,7 +112,7 @@ def _hard_swish_grad(xp, x, dout, dx, threshold: float, scale: float, offset: fl
     xp.multiply(dout, slope, out=dx)
 
 
-def _log_of_one_and_exp(xp, x, threshold: float) -> Any:
+def _log_of_one_and_exp(xp, x, threshold: float) -> Array:
     """Softplus as mish has it: x above the threshold, exp(x) below its negative."""
     inside = xp.log1p(xp.exp(xp.clip(x, -threshold, threshold)))
     return xp.where(x > threshold, x, xp.where(x < -threshold, xp.exp(xp.minimum(x, 0)), inside))
@@ -165,7 +165,7 @@ unary("tanh_shrink", _tanh_shrink, "X", _tanh_shrink_grad)
 
 
 # -- prelu: a slope for all elements, for each channel, or for each element of a sample ------------
-def slopes_of(x, alpha, mode: str) -> Any:
+def slopes_of(x, alpha, mode: str) -> Array:
     """View the slopes of prelu as they belong to the elements of x."""
     if mode == "all":
         return alpha.reshape((1,) * x.ndim)

@@ -16,8 +16,7 @@ from numba.extending import intrinsic, overload
 
 from hpcdist.jit import jit
 from hpcdist.ops.recurrent_steps import RELU, SIGMOID, TANH
-
-Array = Any
+from hpcdist.ops.types import Array
 
 # Fluid bounds what goes into the exponential of an activation within a recurrent layer.
 _SIGMOID_MIN, _SIGMOID_MAX, _EXP_MAX = -40.0, 13.0, 40.0

@@ -13,12 +13,10 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence import rowwise, sequences_of
 from hpcdist.ops.tagging import spans
-
-Operands = Sequence[Any]
+from hpcdist.ops.types import Array, Call, Metas, Operands
 
 
 def _pairs(**results: How) -> Any:
@@ -34,7 +32,7 @@ def _pairs(**results: How) -> Any:
     return treat
 
 
-def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Any]) -> int:
+def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Array]) -> int:
     """Return how many pairs of sequences there are; -1 if that is not known."""
     given = [meta for meta in lengths if meta is not None]
     if len(given) == 1:
@@ -48,7 +46,7 @@ def _sequences(type: str, sides: dict[str, Meta], lengths: Sequence[Any]) -> int
 
 
 # -- edit_distance ---------------------------------------------------------------------------------
-def _distance_infer(found: Meta, wanted: Meta, found_lengths, wanted_lengths, **_) -> Any:
+def _distance_infer(found: Meta, wanted: Meta, found_lengths, wanted_lengths, **_) -> Metas:
     sides = {"Hyps": found, "Refs": wanted}
     count = _sequences("edit_distance", sides, (found_lengths, wanted_lengths))
     return Meta((count, 1), "float32"), Meta((1,), "int64")
@@ -97,7 +95,7 @@ define(
 _CTC = {"blank": 0, "norm_by_times": False}
 
 
-def _ctc_infer(logits: Meta, label: Meta, logits_length, label_length, blank: int, **_) -> Any:
+def _ctc_infer(logits: Meta, label: Meta, logits_length, label_length, blank: int, **_) -> Metas:
     sides = {"Logits": logits, "Label": label}
     count = _sequences("warpctc", sides, (logits_length, label_length))
     if not 0 <= blank < logits.shape[-1]:
@@ -105,7 +103,7 @@ def _ctc_infer(logits: Meta, label: Meta, logits_length, label_length, blank: in
     return Meta(logits.shape, logits.dtype), Meta((count, 1), logits.dtype)
 
 
-def _row_spans(lod, shape, lengths) -> tuple[Any, Any, int]:
+def _row_spans(lod, shape, lengths) -> tuple[Array, Array, int]:
     """Return where each sequence's logits begin and end, and how far apart its steps are."""
     if lengths is None:
         return *spans(lod, shape, None, "warpctc"), 1

@@ -5,13 +5,10 @@ Sequence i has the rows begins[i]:ends[i].
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.jit import jit
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 @jit

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
@@ -21,6 +20,7 @@ from hpcdist.ops.common import (
 )
 from hpcdist.ops.selected_rows import SelectedRows
 from hpcdist.ops.sparse import SPARSE, merge_into
+from hpcdist.ops.types import Call, Operands
 
 
 # -- sum -----------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def _sum_infer(xs: Sequence[Meta]) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _sum_bind(xp, xs: list[Any], out) -> Callable[[], Any]:
+def _sum_bind(xp, xs: Operands, out) -> Call:
     """Add in the order given; out may lie in the buffer of one of them.
 
     SelectedRows alone are put one after the other; beside dense values they are added to them.
@@ -55,7 +55,7 @@ def _sum_bind(xp, xs: list[Any], out) -> Callable[[], Any]:
             ]
         )
     dense = [x for x in xs if not isinstance(x, SelectedRows)]
-    steps: list[Callable[[], Any]] = []
+    steps: list[Call] = []
     if len(dense) > 1:
         needed_later = any(same_buffer(xp, x, out) for x in dense[2:])
         total = xp.empty_like(out) if needed_later else out
@@ -95,8 +95,8 @@ def _scale_infer(x: Meta, **_) -> Meta:
     return x
 
 
-def _scale_bind(xp, x, out, scale: float, bias: float, bias_after_scale: bool) -> Callable[[], Any]:
-    steps: list[Callable[[], Any]] = []
+def _scale_bind(xp, x, out, scale: float, bias: float, bias_after_scale: bool) -> Call:
+    steps: list[Call] = []
     if isinstance(x, SelectedRows):
         if not same_buffer(xp, x.rows, out.rows):
             steps.append(functools.partial(xp.copyto, out.rows, x.rows))
@@ -132,7 +132,7 @@ define(
 
 
 # -- increment -----------------------------------------------------------------------------------
-def _increment_bind(xp, x, out, step: float) -> Callable[[], Any]:
+def _increment_bind(xp, x, out, step: float) -> Call:
     return functools.partial(xp.add, x, x.dtype.type(step), out=out)
 
 
@@ -160,13 +160,13 @@ def _clip_rows(xp, x: SelectedRows, out: SelectedRows, low: float, high: float) 
     xp.clip(out.value[:n], low, high, out=out.value[:n])
 
 
-def _clip_bind(xp, x, out, min: float, max: float) -> Callable[[], Any]:
+def _clip_bind(xp, x, out, min: float, max: float) -> Call:
     if isinstance(x, SelectedRows):
         return functools.partial(_clip_rows, xp, x, out, min, max)
     return functools.partial(xp.clip, x, min, max, out=out)
 
 
-def _clip_grad_bind(xp, x, dout, dx, min: float, max: float) -> Callable[[], Any]:
+def _clip_grad_bind(xp, x, dout, dx, min: float, max: float) -> Call:
     def run() -> None:
         xp.multiply(dout, (x > min) & (x < max), out=dx)
 

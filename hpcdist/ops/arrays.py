@@ -15,6 +15,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, How, MixesRows, OfRows
 from hpcdist.graph.values import ARRAY, RANK_TABLE, RankTable, TensorArray, Value, rows_of
 from hpcdist.ops.common import define_with_grad, grad_by
+from hpcdist.ops.types import Array
 
 
 # -- rows of a batch that trainers share -----------------------------------------------------------
@@ -239,7 +240,7 @@ def _shrunk_grad(x: Value, i: Value, table: RankTable, dout: Value) -> Value:
     return Value(out, x.lod)
 
 
-def _reordered_rows(x: Value, table: RankTable) -> tuple[Any, Lod | None]:
+def _reordered_rows(x: Value, table: RankTable) -> tuple[Array, Lod | None]:
     """Return the rows of X in the order of a table, and the sequences they form then."""
     if x.lod is None:
         if len(x.array) != len(table.order):

@@ -7,15 +7,13 @@ positive and a negative that fall into one bucket.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.device import on_host
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, common_rows
-from hpcdist.ops.labels import Call
+from hpcdist.ops.types import Array, Call, Metas
 
 CURVES = ("ROC", "PR")
 
@@ -42,7 +40,7 @@ def area(positives, negatives, curve: str = "ROC") -> float:
     return float((np.diff(recall, prepend=0.0) * (precision + before)).sum() / 2)
 
 
-def counted(statistic, num_thresholds: int, slide_steps: int) -> Any:
+def counted(statistic, num_thresholds: int, slide_steps: int) -> Array:
     """Return the counts that a statistic variable stands for.
 
     With ``slide_steps`` s it holds the buckets of each of the last s batches, their sum, and the
@@ -62,7 +60,7 @@ def _infer(
     curve: str,
     num_thresholds: int,
     slide_steps: int,
-) -> Any:
+) -> Metas:
     if curve not in CURVES:
         raise GraphError(f"auc: curve must be one of {', '.join(CURVES)}, got {curve!r}")
     if len(predict.shape) != 2 or predict.shape[1] not in (1, 2, -1):
@@ -117,7 +115,7 @@ def _bind(
         pos, neg = (counted(_host(t), num_thresholds, slide_steps) for t in tables)
         out.fill(area(pos, neg, curve))
 
-    def _count() -> list[Any]:
+    def _count() -> list[Array]:
         if not len(scores) or (weight is not None and not float(weight.reshape(-1)[0])):
             return [xp.zeros(buckets, "int64")] * 2
         low, high = float(scores.min()), float(scores.max())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +12,7 @@ from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows, each_row
 from hpcdist.ops.common import Wanted, grad_by, in_sequence, like_inputs, same
-from hpcdist.ops.scratch import Call
+from hpcdist.ops.types import Array, Call, GradRule, Kernel, Metas
 from hpcdist.ops.windows import LAYOUTS
 
 ATTRS = {
@@ -37,7 +35,7 @@ def infer_batch_norm(
     data_layout: str,
     is_test: bool,
     use_global_stats: bool,
-) -> Any:
+) -> Metas:
     if data_layout not in LAYOUTS:
         raise GraphError(f"data_layout must be one of {', '.join(LAYOUTS)}, got {data_layout!r}")
     if not 2 <= len(x.shape) <= 5:
@@ -63,7 +61,7 @@ def _bound(kernel: str, *arrays) -> Call:
     return bound(getattr(batch_norm_kernels, kernel), *arrays)
 
 
-def as_planes(array, data_layout: str) -> Any:
+def as_planes(array, data_layout: str) -> Array:
     """View values as [n, channels, elements of a plane]."""
     if array is None:
         return None
@@ -141,13 +139,13 @@ def _on_device(
     kernels["normalize"](x, *map(_channels, (saved_mean, saved_deviation, scale, bias)), y)
 
 
-def _channels(values) -> Any:
+def _channels(values) -> Array:
     """View one value for each channel as planes."""
     return values.reshape(1, -1, 1)
 
 
 @cache
-def _device_kernels(xp) -> dict[str, Callable[..., None]]:
+def _device_kernels(xp) -> dict[str, Kernel]:
     """Return what is computed element by element on a GPU, each as one kernel."""
 
     def squares(x, mean, out) -> None:
@@ -253,7 +251,7 @@ GRAD = (
 )
 
 
-def grad_of(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
+def grad_of(type: str, signature: str) -> GradRule:
     """Return the gradient rule of batch_norm, by an operator of this type and signature."""
     by_batch = grad_by(type, signature.replace("Mean?, Variance?, ", ""))
     by_running = grad_by(type, signature)

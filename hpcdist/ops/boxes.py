@@ -15,10 +15,11 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.activation import sigmoid
+from hpcdist.ops.types import Array, Metas
 
 
 # -- overlaps and codes ----------------------------------------------------------------------------
-def overlaps(xp, x, y, normalized: bool) -> Any:
+def overlaps(xp, x, y, normalized: bool) -> Array:
     """Return |x and y| / |x or y| of all pairs of boxes [n, 4] and [m, 4]."""
     more = 0 if normalized else 1
     low = xp.maximum(x[:, None, :2], y[None, :, :2])
@@ -54,7 +55,7 @@ def _coder_infer(prior: Meta, spread: Meta | None, target: Meta, code_type: str,
     return Meta(target.shape, target.dtype)
 
 
-def _centers(xp, boxes, more: int) -> tuple[Any, Any]:
+def _centers(xp, boxes, more: int) -> tuple[Array, Array]:
     size = boxes[..., 2:] - boxes[..., :2] + more
     return boxes[..., :2] + size / 2, size
 
@@ -127,7 +128,7 @@ define(
 
 
 # -- what the head of a YOLO network says (Redmon, Farhadi, 2018) ----------------------------------
-def _yolo_infer(x: Meta, size: Meta, anchors: Sequence[int], class_num: int, **_) -> Any:
+def _yolo_infer(x: Meta, size: Meta, anchors: Sequence[int], class_num: int, **_) -> Metas:
     count = len(anchors) // 2
     if x.shape[1] != count * (5 + class_num):
         raise GraphError(

@@ -22,7 +22,7 @@ from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, Slot, define, parse_signature
 from hpcdist.graph.rows import Treatment
 from hpcdist.ops.common import grad_by, like_inputs
-from hpcdist.ops.second import Rule
+from hpcdist.ops.types import Array, Attrs, Call, GradRule, Metas
 
 Function = Callable[..., Any]
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -104,11 +104,11 @@ def define_by_torch(
     function: Function,
     *,
     rows: Treatment,
-    attrs: dict[str, Any] | None = None,
+    attrs: Attrs | None = None,
     wrt: Sequence[str] = (),
     infer: Callable[..., Any] | None = None,
     lods: Sequence[str] = (),
-    second: Rule | None = None,
+    second: GradRule | None = None,
 ) -> None:
     """Enter an operator and its gradient by the inputs ``wrt``; ``function(torch, *inputs)``.
 
@@ -123,7 +123,7 @@ def define_by_torch(
     grad_signature = f"{taken}, {first}{GRAD_SUFFIX} -> {gradients}"
     _defined[type] = function
 
-    def bind(xp, *arrays, **given) -> Callable[[], Any]:
+    def bind(xp, *arrays, **given) -> Call:
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, targets = tensors[: len(inputs)], tensors[len(inputs) :]
@@ -136,7 +136,7 @@ def define_by_torch(
 
         return run
 
-    def grad_bind(xp, *arrays, **given) -> Callable[[], Any]:
+    def grad_bind(xp, *arrays, **given) -> Call:
         torch = torch_for(type)
         tensors = [tensor_on(torch, array) for array in arrays]
         values, (dout, *targets) = tensors[: len(inputs)], tensors[len(inputs) :]
@@ -196,14 +196,14 @@ def _several(made) -> Sequence[Any]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def tensor_on(torch, array) -> Any:
+def tensor_on(torch, array) -> Array:
     """Return a tensor on an array's memory, whether numpy's or cupy's; None of None."""
     if array is None:
         return None
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
-def inferred(type: str, function: Function, metas: Sequence[Meta | None], given) -> Any:
+def inferred(type: str, function: Function, metas: Sequence[Meta | None], given) -> Meta | Metas:
     """Return what a function of tensors gives: a Meta, or several, without computing it."""
     torch = torch_for(type)
     known = all(meta is None or -1 not in meta.shape for meta in metas)
@@ -219,7 +219,7 @@ def inferred(type: str, function: Function, metas: Sequence[Meta | None], given)
 def _shapes(
     torch, function: Function, metas: Sequence[Meta | None], extent: int, given
 ) -> list[tuple[tuple[int, ...], str]]:
-    def empty(meta: Meta) -> Any:
+    def empty(meta: Meta) -> Array:
         shape = [extent if d < 0 else d for d in meta.shape]
         return torch.empty(shape, dtype=getattr(torch, meta.dtype), device="meta")
 

@@ -13,6 +13,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.proposals import kept_apart
+from hpcdist.ops.types import Array, Metas
 
 define(
     "where_index",
@@ -37,7 +38,7 @@ def _unique(x: Value, dtype: str, counted: bool = False) -> Any:
     return (*found, Value(counts[order].astype(dtype))) if counted else found
 
 
-def _unique_infer(x: Meta, dtype: str) -> Any:
+def _unique_infer(x: Meta, dtype: str) -> Metas:
     return Meta((-1,), x.dtype), Meta((-1,), dtype)
 
 
@@ -71,7 +72,7 @@ def _kept(
     return [int(order[i]) for i in kept]
 
 
-def _images(boxes: Value, scores: Value) -> list[tuple[Any, Any, Any]]:
+def _images(boxes: Value, scores: Value) -> list[tuple[Array, Array, Array]]:
     """Return for each image boxes [classes, boxes, ...], scores and places [classes, boxes].
 
     Scores are [images, classes, boxes], and all classes share boxes [images, boxes, ...]; or they

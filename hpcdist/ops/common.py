@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, GRAD_SUFFIX, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, Slot, define, parse_signature
+from hpcdist.ops.types import Attrs, Call, GradRule, Metas
 
 Wanted = Callable[[str], bool]
 
@@ -42,12 +43,12 @@ def shape_given(
     return tuple(d if d != -1 else found for d, found in zip(shape, known))
 
 
-def like_inputs(signature: str) -> Callable[..., Any]:
+def like_inputs(signature: str) -> Callable[..., Metas]:
     """Shape rule of a gradient: output ``S@GRAD`` is like input ``S``, else like the first one."""
     inputs, outputs = parse_signature(signature)
     position = {slot.name: i for i, slot in enumerate(inputs)}
 
-    def infer(*metas, **_) -> tuple[Any, ...]:
+    def infer(*metas, **_) -> Metas:
         return tuple(
             _dense(metas[position.get(slot.name.removesuffix(GRAD_SUFFIX), 0)]) for slot in outputs
         )
@@ -71,7 +72,7 @@ def of_gradients(flops: Callable[..., int | None]) -> Callable[..., int | None]:
     return both
 
 
-def grad_by(type: str, signature: str) -> Callable[[Any, Wanted], list[GradOp]]:
+def grad_by(type: str, signature: str) -> GradRule:
     """Gradient rule: one operator ``type`` that takes and gives the slots of ``signature``.
 
     ``S`` stands for the forward operator's slot, ``S@GRAD`` for the gradients of what is in it.
@@ -96,7 +97,7 @@ def define_with_grad(
     signature: str,
     grad_signature: str,
     *,
-    attrs: Mapping[str, Any] | None = None,
+    attrs: Attrs | None = None,
     **parts,
 ) -> None:
     """Enter an operator, and its gradient ``<type>_grad``, whose parts are called ``grad_...``.
@@ -141,7 +142,7 @@ def resolve_axis(axis: int, rank: int, what: str = "axis") -> int:
     return axis % rank
 
 
-def in_sequence(steps: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+def in_sequence(steps: Sequence[Call]) -> Call:
     """Return one callable that runs all steps; its ``parts`` are these."""
     if len(steps) == 1:
         return steps[0]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.types import Attrs
 
 _BRANCH = {"sub_block": -1, "is_scalar_condition": False}
 _LOOP = {"sub_block": -1, "is_test": False}
-_RECURRENT: dict[str, Any] = {
+_RECURRENT: Attrs = {
     "sub_block": -1,
     "has_states": True,
     "ex_states": (),

@@ -10,8 +10,8 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, in_sequence, of_gradients
 from hpcdist.ops.correlate import correlate, correlate_back, correlate_weights
-from hpcdist.ops.scratch import Call
 from hpcdist.ops.second import bilinear
+from hpcdist.ops.types import Call
 from hpcdist.ops.windows import (
     Axis,
     Correlation,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.ops.by_torch import Kernels, kernels_of
-from hpcdist.ops.scratch import Call
+from hpcdist.ops.types import Call
 from hpcdist.ops.windows import Correlation
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpcdist.jit import bound
 from hpcdist.ops import conv_kernels, depthwise_kernels
 from hpcdist.ops.common import in_sequence
-from hpcdist.ops.scratch import Call, scratch, with_scratch
+from hpcdist.ops.scratch import scratch, with_scratch
+from hpcdist.ops.types import Array, Call
 from hpcdist.ops.windows import Correlation
 
 COLUMNS = 384  # of a product at least: fewer, and the filters are read for too little work
@@ -83,14 +83,14 @@ def _flipping_pays(c: Correlation, dx, dy) -> bool:
     return bool(moved <= 2 * n * channels * c.windows)
 
 
-def _in_memory(images) -> tuple[Any, tuple[int, ...]]:
+def _in_memory(images) -> tuple[Array, tuple[int, ...]]:
     """Return the memory of images as one row, and their place in it for conv_kernels."""
     size = images.itemsize
     memory = np.lib.stride_tricks.as_strided(images, (images.size,), (size,))
     return memory, (*(stride // size for stride in images.strides), *images.shape[2:])
 
 
-def _in_row(images) -> Any:
+def _in_row(images) -> Array:
     n, channels, rows, columns = images.shape
     return images.reshape(n, channels, 1, rows * columns)
 
@@ -111,7 +111,7 @@ def _blocks(c: Correlation, images: int, channels: int) -> Iterator[_Block]:
             yield _Block(image, min(step, images - image), 0, c.rows.windows)
 
 
-def _patches(c: Correlation, x, block: _Block) -> tuple[list[Call], Any]:
+def _patches(c: Correlation, x, block: _Block) -> tuple[list[Call], Array]:
     """Return the steps that make a block's columns, and these: one matrix for each group."""
     channels = x.shape[1]
     if c.pointwise and block.images == 1:
@@ -127,7 +127,7 @@ def _patches(c: Correlation, x, block: _Block) -> tuple[list[Call], Any]:
     return [step], columns.reshape(c.groups, channels // c.groups * c.taps, -1)
 
 
-def _results(c: Correlation, y, block: _Block) -> tuple[Any, tuple[Any, Any] | None]:
+def _results(c: Correlation, y, block: _Block) -> tuple[Array, tuple[Array, Array] | None]:
     """Return a block of y as one matrix for each group, and, if that is a copy, what it copies."""
     filters = y.shape[1]
     if block.images == 1:

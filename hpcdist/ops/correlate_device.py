@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
-from hpcdist.ops.scratch import Call
+from hpcdist.ops.types import Array, Call
 from hpcdist.ops.windows import Correlation
 
 COLUMNS_BYTES = 1 << 27  # of patches at a time
@@ -89,7 +88,7 @@ def _taps(c: Correlation) -> Iterator[tuple[int, int, tuple[slice, slice], tuple
                 yield a, b, (rows, columns), (slice(top, bottom), slice(left, right))
 
 
-def _depthwise_taps(c: Correlation, w, channels: int) -> Iterator[tuple[Any, Any, Any]]:
+def _depthwise_taps(c: Correlation, w, channels: int) -> Iterator[tuple[Array, Array, Array]]:
     by_channel = w.reshape(channels, -1, *w.shape[2:])
     every = slice(None)
     for a, b, inside, windows in _taps(c):
@@ -110,7 +109,7 @@ def _columns_shape(c: Correlation, images) -> tuple[int, ...]:
     return (images.shape[1], *taps, len(images), *windows)
 
 
-def _columns(xp, c: Correlation, images) -> Any:
+def _columns(xp, c: Correlation, images) -> Array:
     """Return the patches of images as columns: one matrix for each group."""
     new = xp.empty if c.pointwise else xp.zeros
     columns = new(_columns_shape(c, images), images.dtype)
@@ -120,7 +119,7 @@ def _columns(xp, c: Correlation, images) -> Any:
     return columns.reshape(c.groups, images.shape[1] // c.groups * c.taps, -1)
 
 
-def _by_group(xp, c: Correlation, images) -> Any:
+def _by_group(xp, c: Correlation, images) -> Array:
     """Return images as one matrix for each group: channels times windows of all images."""
     channels = images.transpose(1, 0, 2, 3)
     copy = xp.empty(channels.shape, images.dtype)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcdist.ops.by_torch import tensor_on, torch_for
+from hpcdist.ops.types import Array, Call
 from hpcdist.ops.windows import Axis
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ class Convolution:
         self._how = [axis.stride for axis in axes], padding, [a.dilation for a in axes]
         self._groups = c.groups
 
-    def _padded(self, x, sides: list[int]) -> Any:
+    def _padded(self, x, sides: list[int]) -> Array:
         return self._torch.nn.functional.pad(x, sides) if any(sides) else x
 
-    def forward(self, x, w) -> Any:
+    def forward(self, x, w) -> Array:
         """Return the correlation of x with w."""
         padded = self._padded(x, self._sides)
         return self._torch.nn.functional.conv2d(padded, w, None, *self._how, self._groups)
 
-    def back(self, dy, x, w, wanted: tuple[bool, bool]) -> tuple[Any, Any]:
+    def back(self, dy, x, w, wanted: tuple[bool, bool]) -> tuple[Array, Array]:
         """Return the gradients by x and by w; of one that is wanted only the shape is read."""
         ops = self._torch.ops.aten
         how = (*self._how, False, [0, 0], self._groups, [*wanted, False])

@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpcdist import settings
 from hpcdist.ops.philox import MULTIPLIERS, PER_BLOCK, ROUNDS, WEYL
+from hpcdist.ops.types import Array
 
 LOW = 0xFFFFFFFF
+Draw = Callable[[], Array]  # draws anew at every call
 
 _reader = ""  # whose data this process reads: part of every key
 
@@ -62,7 +63,7 @@ class BatchPart:
 
     size: int
     width: int
-    rows: Any = None
+    rows: Array = None
     sequences: np.ndarray | None = None
 
     def skipped(self) -> int:
@@ -95,7 +96,7 @@ def part_of(x, rows, lod) -> BatchPart:
 
 
 # -- drawing ---------------------------------------------------------------------------------------
-def filler(xp, part: BatchPart, key: tuple[int, int], draws: Draws) -> Callable[[], Any]:
+def filler(xp, part: BatchPart, key: tuple[int, int], draws: Draws) -> Draw:
     """Return what draws one uint32 for each element, flat, anew at every call."""
     if xp is not np:
         return lambda: _words_by_arrays(xp, part, key, draws.next())
@@ -125,7 +126,7 @@ def counters(part: BatchPart, draw: int) -> tuple[int, int, int, int]:
     return first, sequence, draw & LOW, draw >> 32
 
 
-def _words_by_arrays(xp, part: BatchPart, key: tuple[int, int], draw: int) -> Any:
+def _words_by_arrays(xp, part: BatchPart, key: tuple[int, int], draw: int) -> Array:
     """Do as the loops in `counter_random_kernels`, by operations on arrays."""
     first, sequence, low, high = counters(part, draw)
     if part.sequences is None:
@@ -143,13 +144,13 @@ def _words_by_arrays(xp, part: BatchPart, key: tuple[int, int], draw: int) -> An
     return xp.stack(words, axis=1).reshape(-1)[xp.arange(part.size) * PER_BLOCK + lanes]
 
 
-def philox(xp, counter: tuple[Any, Any, int, int], key: tuple[int, int]) -> list[Any]:
+def philox(xp, counter: tuple[Array, Array, int, int], key: tuple[int, int]) -> list[Array]:
     """Return the four uint32 arrays of a counter whose first two words are uint64 arrays."""
     low, high = (xp.full(counter[0].shape, word, dtype="uint64") for word in counter[2:])
     return [word.astype("uint32") for word in philox_words(*counter[:2], low, high, key)]
 
 
-def philox_words(a, b, c, d, key: tuple[int, int]) -> tuple[Any, ...]:
+def philox_words(a, b, c, d, key: tuple[int, int]) -> tuple[Array, ...]:
     """Return the four words that the four of a counter become, 32 bits in integers of 64.
 
     Arrays, or tensors, whose integers have a sign: what overflows is cut off.

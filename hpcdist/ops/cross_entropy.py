@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, grad_by, in_sequence, same
-from hpcdist.ops.labels import Call, HardLabels, put_where, take
+from hpcdist.ops.labels import HardLabels, put_where, take
 from hpcdist.ops.softmax import check_labels, loss_shape, negative_log
+from hpcdist.ops.types import Call, Metas
 
 # -- hard labels: class indices -----------------------------------------------------------------
 
 
-def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Any:
+def _cross_entropy2_infer(x: Meta, label: Meta, ignore_index: int) -> Metas:
     flat = len(label.shape) == len(x.shape) - 1  # [...] instead of [..., 1], and so is the loss
     check_labels(x, Meta((*label.shape, 1), label.dtype) if flat else label, soft_label=False)
     loss = Meta(x.shape[:-1] if flat else loss_shape(x, -1), x.dtype)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,8 @@ from hpcdist.graph.registry import Meta
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import IDENTITY, SIGMOID, TANH, fits
-
-Array = Any
+from hpcdist.ops.types import Array, Call, Metas, Operands
 
 _ATTRS = {
     "max_len": 0,
@@ -63,7 +60,7 @@ class _Net:
         """Number of elements of W."""
         return sum(self.ways * 4 * self.size * (w + self.size + 2) for w in self.widths)
 
-    def computed(self, flat: Array) -> Iterator[tuple[int, int, int, Any]]:
+    def computed(self, flat: Array) -> Iterator[tuple[int, int, int, Array]]:
         """Go through what is computed: layer, direction, place among the states, pieces of W.
 
         The pieces [4 * size, width], [4 * size, size] and two biases [4 * size] share its memory.
@@ -84,7 +81,7 @@ class _Net:
                 at, bias = at + fed + kept, bias + 2 * gates
 
 
-def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Any:
+def _infer(x: Meta, h: Meta, c: Meta, w: Meta, cache, **attrs) -> Metas:
     net = _Net.of(attrs)
     drops = attrs["dropout_prob"] and not attrs["is_test"] and attrs["num_layers"] > 1
     if drops and attrs["layers"] < 0:
@@ -138,7 +135,7 @@ def _put_back(found: Array, size: int, into: Array) -> None:
     into.reshape(4, size, -1)[_ORDER] = found.reshape(4, size, -1)
 
 
-def _forward(attrs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+def _forward(attrs, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.lstm_kernels import lstm_forward
 
     x, h, c, w = inputs
@@ -186,7 +183,7 @@ def _forward(attrs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         out[...] = fed.reshape(out.shape)
 
 
-def _backward(attrs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
     from hpcdist.ops.lstm_kernels import lstm_backward
 
     x, w, reserve, dout, dlast_h, dlast_c = inputs
@@ -199,7 +196,7 @@ def _backward(attrs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     dflat = np.zeros_like(w)
     held = list(_held(reserve, steps, rows, size))
     dnext = dout.reshape(steps * rows, -1)
-    dprevious: Any = None
+    dprevious: Array = None
     pairs = list(zip(net.computed(w), net.computed(dflat)))
     for (layer, way, k, pieces), (*_, dpieces) in reversed(pairs):
         gates, active, hidden, cells = held[k]

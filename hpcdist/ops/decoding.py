@@ -14,6 +14,7 @@ from hpcdist.graph.rows import Applied, How, MixesRows
 from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
+from hpcdist.ops.types import Metas
 
 
 # -- beam search -----------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ def _search(
     )
 
 
-def _search_infer(pre_ids: Meta, pre_scores: Meta, ids, scores: Meta, **_) -> Any:
+def _search_infer(pre_ids: Meta, pre_scores: Meta, ids, scores: Meta, **_) -> Metas:
     lod = Lod(2)
     return (
         Meta((-1, 1), "int64", lod=lod),
@@ -212,7 +213,7 @@ def _aligned(
     return Value(padded), Value(counts)
 
 
-def _aligned_infer(x: Meta, lengths, **_) -> Any:
+def _aligned_infer(x: Meta, lengths, **_) -> Metas:
     if lengths is None:
         return Meta((-1, 1), x.dtype, lod=Lod(1)), None
     return Meta(x.shape, x.dtype), Meta((x.shape[0], 1), "int64")

@@ -8,8 +8,7 @@ plain ``sgd`` updates: momentum has been taken into account before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.optimize_update import Step, bind_update
+from hpcdist.ops.optimize_update import bind_update
+from hpcdist.ops.types import Array, Call, Metas
 
 COUNTER = "@DGC_COUNTER@"  # the number of the step, from 0
 NO_DECAY, L1, L2 = 0, 1, 2  # Fluid's regular_type
@@ -45,12 +45,12 @@ def most_sent(size: int, sparsity: Sequence[float]) -> int:
     return max(sent(size, 0, 1, [s]) for s in sparsity)
 
 
-def _decay(xp, param, regular_type: int, regular_coeff: float) -> Any:
+def _decay(xp, param, regular_type: int, regular_coeff: float) -> Array:
     return (param if regular_type == L2 else xp.sign(param)) * param.dtype.type(regular_coeff)
 
 
 # -- Momentum, as long as nothing is compressed ----------------------------------------------------
-def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_) -> Any:
+def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_) -> Metas:
     if grad.type == "SELECTED_ROWS":
         raise GraphError("dgc_momentum: sparse gradients are those of embeddings, take momentum")
     if not param.shape == grad.shape == u.shape == v.shape:
@@ -60,7 +60,7 @@ def _infer_update(param: Meta, grad: Meta, u: Meta, v: Meta, rate: Meta, **_) ->
 
 def _bind_update(
     xp, param, grad, u, v, rate, param_out, u_out, regular_type: int, regular_coeff: float, **how
-) -> Step:
+) -> Call:
     if not regular_type:
         return bind_update(xp, "momentum", how, param, rate, [u], grad[None])
     decayed = xp.empty_like(grad)
@@ -127,7 +127,7 @@ def compress(
 
 def _infer_choice(
     u: Meta, v: Meta, grad: Meta, param: Meta, step: Meta, sparsity: Sequence[float], **_
-) -> Any:
+) -> Metas:
     most = most_sent(param.size, sparsity)
     return u, v, Meta((most,), grad.dtype), Meta((most,), "int64"), Meta((1,), "int64")
 
@@ -140,8 +140,8 @@ def _bind_choice(
     sparsity: Sequence[float],
     trainers: int,
     **how,
-) -> Callable[[], Any]:
-    def choose(given: Sequence[Any], made: Sequence[Any]) -> None:
+) -> Call:
+    def choose(given: Sequence[Array], made: Sequence[Array]) -> None:
         u, v, grad, param, step = given
         u_out, v_out, values, indices, counted = made
         for source, target in ((u, u_out), (v, v_out)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from hpcdist.ops.counter_random import (
     part_of,
     pieces_of,
 )
-from hpcdist.ops.labels import Call
 from hpcdist.ops.random import start_of, uniform
+from hpcdist.ops.types import Array, Call, Metas
 
 UPSCALE = "upscale_in_train"
 DOWNGRADE = "downgrade_in_infer"
@@ -40,7 +39,7 @@ def _fixed_mask(part: BatchPart, mask, xp, seed: int, dropout_prob: float) -> Ca
     """
 
     @functools.lru_cache(1)
-    def drawn(skipped: int) -> Any:
+    def drawn(skipped: int) -> Array:
         numbers = uniform(start_of(seed), skipped, part.size, 0.0, 1.0)
         kept = (numbers >= np.float32(dropout_prob)).astype(np.uint8)
         return xp.asarray(kept.reshape(mask.shape))
@@ -55,7 +54,7 @@ def kept_scale(dropout_prob: float, dropout_implementation: str) -> float:
 
 def _infer(
     x: Meta, rows: Meta | None, dropout_prob: float, dropout_implementation: str, **_
-) -> Any:
+) -> Metas:
     if not 0.0 <= dropout_prob <= 1.0:
         raise GraphError(f"dropout_prob must be within 0..1, got {dropout_prob}")
     if dropout_implementation not in (UPSCALE, DOWNGRADE):

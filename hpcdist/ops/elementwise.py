@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Treatment, broadcast, by_element, linear, product, quotient
 from hpcdist.ops import second
 from hpcdist.ops.common import broadcast_axis, grad_by, in_sequence, like_inputs, same_buffer
-from hpcdist.ops.second import Rule
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Array, Bind, Call, GradRule
 
 _AXIS = {"axis": -1}
 Shape = tuple[int, ...]
-Write = Callable[[Any], Callable[[], Any]]  # an array to fill -> what fills it
+Write = Callable[[Array], Call]  # an array to fill -> what fills it
 
 
 def broadcast_shapes(x: Sequence[int], y: Sequence[int], axis: int) -> tuple[Shape, Shape, Shape]:
@@ -57,13 +56,13 @@ def _infer_bool(x: Meta, y: Meta, axis: int) -> Meta:
     return Meta(_infer(x, y, axis).shape, "bool")
 
 
-def _views(x, y, axis: int) -> tuple[Any, Any]:
+def _views(x, y, axis: int) -> tuple[Array, Array]:
     x_view, y_view, _ = broadcast_shapes(x.shape, y.shape, axis)
     return x.reshape(x_view), y.reshape(y_view)
 
 
-def _forward(ufunc: str) -> Callable[..., Callable[[], Any]]:
-    def bind(xp, x, y, out, axis: int) -> Callable[[], Any]:
+def _forward(ufunc: str) -> Bind:
+    def bind(xp, x, y, out, axis: int) -> Call:
         x_view, y_view = _views(x, y, axis)
         if y.size == 1:
             y_view = y.reshape(())  # numpy's fast path: no broadcasting to set up
@@ -80,7 +79,7 @@ def _product_infer(x: Meta, y: Meta, axis: int) -> Meta:
     return x
 
 
-def _product(xp, x, y, out, axis: int) -> Callable[[], Any]:
+def _product(xp, x, y, out, axis: int) -> Call:
     if not isinstance(x, SelectedRows):
         return _forward("multiply")(xp, x, y, out, axis)
     factor = y.reshape(())
@@ -90,7 +89,7 @@ def _product(xp, x, y, out, axis: int) -> Callable[[], Any]:
     return in_sequence(steps)
 
 
-def _truncated_quotient(xp, x, y, out, axis: int) -> Callable[[], Any]:
+def _truncated_quotient(xp, x, y, out, axis: int) -> Call:
     """Divide and drop the fraction, as C does (and Fluid): -7 / 2 is -3."""
     x, y = _views(x, y, axis)
     rest = xp.empty_like(out)
@@ -103,12 +102,12 @@ def _truncated_quotient(xp, x, y, out, axis: int) -> Callable[[], Any]:
     )
 
 
-def _quotient(xp, x, y, out, axis: int) -> Callable[[], Any]:
+def _quotient(xp, x, y, out, axis: int) -> Call:
     bind = _truncated_quotient if x.dtype.kind in "iu" else _forward("true_divide")
     return bind(xp, x, y, out, axis)
 
 
-def _side(xp, grad, view: Shape, full: Shape, write: Write) -> list[Callable[[], Any]]:
+def _side(xp, grad, view: Shape, full: Shape, write: Write) -> list[Call]:
     """Return the steps that bring a gradient of the result's shape into one input's."""
     if grad is None:
         return []
@@ -119,7 +118,7 @@ def _side(xp, grad, view: Shape, full: Shape, write: Write) -> list[Callable[[],
     return [write(scratch), _reduction(xp, scratch, target)]
 
 
-def _reduction(xp, full, target) -> Callable[[], Any]:
+def _reduction(xp, full, target) -> Call:
     axes = tuple(i for i, (a, b) in enumerate(zip(target.shape, full.shape)) if a != b)
     if axes == (0,) and full.ndim == 2:
         return functools.partial(xp.add.reduce, full, 0, None, target.reshape(-1))
@@ -127,10 +126,10 @@ def _reduction(xp, full, target) -> Callable[[], Any]:
 
 
 # -- add, sub: gradients need no values, only shapes -------------------------------------------
-def _linear_grad(sign: int) -> Callable[..., Callable[[], Any]]:
-    def bind(xp, x, y, dout, dx, dy, axis: int) -> Callable[[], Any]:
+def _linear_grad(sign: int) -> Bind:
+    def bind(xp, x, y, dout, dx, dy, axis: int) -> Call:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
-        steps: list[Callable[[], Any]] = []
+        steps: list[Call] = []
         # dy first: dx may lie in dout's buffer, but only as a copy of it.
         for grad, view, factor in ((dy, y_view, sign), (dx, x_view, 1)):
             if grad is None:
@@ -163,7 +162,7 @@ def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]
 
     def rule(xp, x, y, dout) -> tuple[Write, Write]:
         def write(name: str) -> Write:
-            def to(target) -> Callable[[], Any]:
+            def to(target) -> Call:
                 mask = xp.empty(dout.shape, bool)
                 return in_sequence(
                     [
@@ -182,13 +181,13 @@ def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]
 def _pow_grad(xp, x, y, dout) -> tuple[Write, Write]:
     """dx = y x^(y - 1) dout;  dy = x^y log(x) dout."""
 
-    def to_x(target) -> Callable[[], Any]:
+    def to_x(target) -> Call:
         def run() -> None:
             xp.multiply(dout, y * xp.power(x, y - 1), out=target)
 
         return run
 
-    def to_y(target) -> Callable[[], Any]:
+    def to_y(target) -> Call:
         def run() -> None:
             xp.multiply(dout, xp.log(x) * xp.power(x, y), out=target)
 
@@ -197,8 +196,8 @@ def _pow_grad(xp, x, y, dout) -> tuple[Write, Write]:
     return to_x, to_y
 
 
-def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callable[[], Any]]:
-    def bind(xp, x, y, dout, dx, dy, axis: int) -> Callable[[], Any]:
+def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Bind:
+    def bind(xp, x, y, dout, dx, dy, axis: int) -> Call:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         to_x, to_y = rule(xp, x.reshape(x_view), y.reshape(y_view), dout)
         return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
@@ -206,15 +205,15 @@ def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Callable[..., Callab
     return bind
 
 
-def _div_grad_bind(xp, x, y, out, dout, dx, dy, axis: int) -> Callable[[], Any]:
+def _div_grad_bind(xp, x, y, out, dout, dx, dy, axis: int) -> Call:
     """dx = dout / y;  dy = -out dout / y."""
     x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
     divisor = y.reshape(y_view)
 
-    def to_x(target) -> Callable[[], Any]:
+    def to_x(target) -> Call:
         return functools.partial(xp.true_divide, dout, divisor, out=target)
 
-    def to_y(target) -> Callable[[], Any]:
+    def to_y(target) -> Call:
         return in_sequence(
             [
                 functools.partial(xp.multiply, dout, out, out=target),
@@ -233,7 +232,7 @@ def _define(
     grad_slots: str = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?",
     infer=_infer,
     totals: Treatment | None = None,
-    second: Rule | None = None,
+    second: GradRule | None = None,
 ) -> None:
     define(
         type,
@@ -287,10 +286,10 @@ _define("elementwise_mod", _forward("fmod"))
 _define("elementwise_floordiv", _truncated_quotient)
 
 
-def _comparison_bind(ufunc: str) -> Callable[..., Callable[[], Any]]:
+def _comparison_bind(ufunc: str) -> Bind:
     forward = _forward(ufunc)
 
-    def bind(xp, x, y, out, axis: int = -1, force_cpu: bool = False) -> Callable[[], Any]:
+    def bind(xp, x, y, out, axis: int = -1, force_cpu: bool = False) -> Call:
         return forward(xp, x, y, out, axis)
 
     return bind
@@ -323,7 +322,7 @@ for _type in ("logical_and", "logical_or", "logical_xor"):
     )
 
 
-def _logical_not_bind(xp, x, out) -> Callable[[], Any]:
+def _logical_not_bind(xp, x, out) -> Call:
     return functools.partial(xp.logical_not, x, out=out)
 
 

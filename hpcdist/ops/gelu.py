@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -13,8 +11,7 @@ from numpy.polynomial import chebyshev
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.by_torch import Kernels, kernels_of, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad, same
-
-Call = Callable[[], Any]
+from hpcdist.ops.types import Array, Call
 
 # erfc(t) exp(t^2) for t in [0, _FAR] is smooth in s = (t - _MIDDLE) / (t + _MIDDLE): a short
 # Chebyshev series gives it to 1e-14 (Schonfelder 1978). Beyond _FAR, erf is 1 to double precision.
@@ -23,7 +20,7 @@ _S_FAR = (_FAR - _MIDDLE) / (_FAR + _MIDDLE)
 
 
 def _series() -> list[float]:
-    def scaled_erfc(u) -> Any:
+    def scaled_erfc(u) -> Array:
         s = (np.asarray(u) + 1) / 2 * (_S_FAR + 1) - 1
         t = _MIDDLE * (1 + s) / (1 - s)
         return np.array([math.erfc(v) * math.exp(v * v) for v in t])
@@ -34,7 +31,7 @@ def _series() -> list[float]:
 _COEFFICIENTS = _series()
 
 
-def erf(xp, x) -> Any:
+def erf(xp, x) -> Array:
     """Return the error function of each element, to the precision of its type."""
     t = xp.minimum(xp.absolute(x), _FAR)
     u = ((t - _MIDDLE) / (t + _MIDDLE) + 1) * (2 / (_S_FAR + 1)) - 1
@@ -48,7 +45,7 @@ def erf(xp, x) -> Any:
 _TANH_SCALE, _CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
-def _cdf(xp, x, approximate: bool) -> Any:
+def _cdf(xp, x, approximate: bool) -> Array:
     """Return the probability that a standard normal number is below x."""
     if approximate:
         return 0.5 * (1 + xp.tanh(_TANH_SCALE * (x + _CUBE * x * x * x)))

@@ -7,8 +7,6 @@ one after the other in memory: [D, 2 D] of the gates, then [D, D] of the candida
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,6 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import (
     RELU,
     Steps,
@@ -28,9 +25,8 @@ from hpcdist.ops.recurrent_steps import (
     rows_of_steps,
 )
 from hpcdist.ops.scratch import scratch
-from hpcdist.ops.sequence import Lods, rowwise, sequences_of
-
-Operands = Sequence[Any]
+from hpcdist.ops.sequence import rowwise, sequences_of
+from hpcdist.ops.types import Array, Call, Lods, Metas, Operands
 
 _ATTRS = {
     "is_reverse": False,
@@ -56,7 +52,7 @@ def _check(type: str, x: Meta, first, weight: Meta, bias, rows: int) -> int:
     return width
 
 
-def _infer(x: Meta, h0, weight: Meta, bias, **attrs) -> Any:
+def _infer(x: Meta, h0, weight: Meta, bias, **attrs) -> Metas:
     sequences = sequences_of(x, "gru", "Input").sequences
     width = _check("gru", x, h0, weight, bias, sequences)
     kind_of(attrs["gate_activation"], "gru")
@@ -67,7 +63,7 @@ def _infer(x: Meta, h0, weight: Meta, bias, **attrs) -> Any:
 
 def _unit_infer(
     x: Meta, last: Meta, weight: Meta, bias, activation: int, gate_activation: int, **_
-) -> Any:
+) -> Metas:
     if not {activation, gate_activation} <= set(range(RELU + 1)):
         raise GraphError(
             "gru_unit: activations must be 0 (identity), 1 (sigmoid), 2 (tanh) or 3 (relu), got "
@@ -79,7 +75,7 @@ def _unit_infer(
 
 
 # -- loops over steps ------------------------------------------------------------------------------
-def weights_of(weight) -> tuple[Any, Any]:
+def weights_of(weight) -> tuple[Array, Array]:
     """View Weight as the two matrices that it is."""
     width = len(weight)
     flat = weight.reshape(-1)

@@ -5,14 +5,11 @@ Gates of a place lie side by side: update, reset, candidate.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.jit import jit
 from hpcdist.ops.activation_kernels import activate, through
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 @jit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, OfRows, each_row
@@ -16,6 +14,7 @@ from hpcdist.ops.sampled import (
     with_tables,
     write_rows,
 )
+from hpcdist.ops.types import Array, Metas
 
 _HS_ATTRS = {"num_classes": 2, "is_sparse": False, "remote_prefetch": False}
 _CLIP = 40.0
@@ -25,7 +24,7 @@ def _depth(num_classes: int, table) -> int:
     return table.shape[1] if table is not None else int(num_classes - 1).bit_length()
 
 
-def _path(xp, label, table, code, num_classes: int) -> tuple[Any, Any, Any]:
+def _path(xp, label, table, code, num_classes: int) -> tuple[Array, Array, Array]:
     """Return the decisions on the way to each row's class: their rows of W, bits, which count.
 
     Without a table: the way up from leaf ``label + num_classes`` of a heap, whose root is 1.
@@ -50,7 +49,7 @@ def _hs_infer(
     bias: Meta | None,
     num_classes: int,
     **_,
-) -> Any:
+) -> Metas:
     if len(x.shape) != 2 or w.shape[-1:] != x.shape[1:]:
         raise GraphError(f"rows of {x.shape} do not fit weights {w.shape}")
     rows = x.shape[0]
@@ -95,7 +94,7 @@ def _hs_grad_infer(
     dout: Meta,
     is_sparse: bool,
     **_,
-) -> Any:
+) -> Metas:
     wide = table_gradient(w, pre.size, is_sparse)
     return same(x), wide, None if bias is None else table_gradient(bias, pre.size, is_sparse)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from hpcdist import device
-from hpcdist.ops.labels import Call
+from hpcdist.ops.types import Call, Operands
 
 
 def run_on_host(
     xp,
-    loop: Callable[[Sequence[Any], Sequence[Any]], None],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
+    loop: Callable[[Operands, Operands], None],
+    inputs: Operands,
+    outputs: Operands,
 ) -> Call:
     """Bind ``loop(inputs, outputs)``, of numpy arrays; those of a GPU are copied there and back.
 

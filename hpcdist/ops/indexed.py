@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.device import on_host
@@ -20,6 +18,7 @@ from hpcdist.graph.rows import (
 )
 from hpcdist.ops.common import define_with_grad, put_along, resolve_axis
 from hpcdist.ops.run_kernels import add_at
+from hpcdist.ops.types import Array
 
 
 def _never(op: Applied) -> bool:
@@ -31,7 +30,7 @@ def _expect_whole(ids: Meta, what: str) -> None:
         raise GraphError(f"{what} must be of an integer dtype, got {ids.dtype}")
 
 
-def _checked(xp, ids, count: int, type: str) -> Any:
+def _checked(xp, ids, count: int, type: str) -> Array:
     """Return places, of which negative ones count from the end; FeedError for others."""
     if ids.size and (int(ids.max()) >= count or int(ids.min()) < -count):
         raise FeedError(
@@ -50,7 +49,7 @@ def _gather_nd_infer(x: Meta, index: Meta) -> Meta:
     return Meta((*index.shape[:-1], *x.shape[deep:]), x.dtype)
 
 
-def _places(xp, index, shape: tuple[int, ...], type: str) -> tuple[Any, ...]:
+def _places(xp, index, shape: tuple[int, ...], type: str) -> tuple[Array, ...]:
     parts = tuple(index[..., i] for i in range(index.shape[-1]))
     return tuple(_checked(xp, part, shape[i], type) for i, part in enumerate(parts))
 

@@ -16,6 +16,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.run_kernels import add_at
+from hpcdist.ops.types import Array
 
 _ATTRS = {
     "data_layout": "NCHW",
@@ -92,7 +93,7 @@ def _infer(
     return Meta(tuple(shape), x.dtype)
 
 
-def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[Any]:
+def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[Array]:
     """Return (axis, taps) of every axis along which something happens."""
     axes = _spatial(len(small.shape), data_layout)
     keep = ("align_corners", "align_mode")
@@ -100,7 +101,7 @@ def interpolation(small, large, linear: bool, data_layout: str, **how) -> list[A
     return [(a, _taps(small.shape[a], large.shape[a], linear, **facts)) for a in axes]
 
 
-def _column(xp, taps: _Taps, axis: int, like) -> Any:
+def _column(xp, taps: _Taps, axis: int, like) -> Array:
     shape = [1] * like.ndim
     shape[axis] = -1
     return xp.asarray(taps.weight.astype(like.dtype.name)).reshape(shape)
@@ -121,7 +122,7 @@ def _resize(linear: bool) -> Any:
     return kernel
 
 
-def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Any:
+def _collected(xp, value, places: np.ndarray, extent: int, axis: int) -> Array:
     """Add parts of ``value`` up at ascending places along an axis."""
     moved = xp.moveaxis(value, axis, 0)
     summed = xp.zeros((extent, *moved.shape[1:]), value.dtype)

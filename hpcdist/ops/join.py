@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
@@ -20,6 +19,7 @@ from hpcdist.ops.common import (
 from hpcdist.ops.labels import range_check, take
 from hpcdist.ops.second import joining
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Array, Call, Operands
 
 
 # -- concat and split ------------------------------------------------------------------------------
@@ -39,11 +39,11 @@ def _concat_infer(xs: Sequence[Meta], axis: int) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _concat_bind(xp, xs: list[Any], out, axis: int) -> Callable[[], Any]:
+def _concat_bind(xp, xs: Operands, out, axis: int) -> Call:
     return functools.partial(xp.concatenate, xs, axis=axis, out=out)
 
 
-def _parts(whole, extents: Sequence[int], axis: int) -> list[Any]:
+def _parts(whole, extents: Sequence[int], axis: int) -> list[Array]:
     """View an array as parts of these extents along an axis."""
     parts, start = [], 0
     for extent in extents:
@@ -54,14 +54,14 @@ def _parts(whole, extents: Sequence[int], axis: int) -> list[Any]:
     return parts
 
 
-def _copy_parts(xp, whole, outs: list[Any], extents: Sequence[int], axis: int) -> Any:
+def _copy_parts(xp, whole, outs: Operands, extents: Sequence[int], axis: int) -> Call:
     pairs = zip(outs, _parts(whole, extents, axis))
     return in_sequence(
         [functools.partial(xp.copyto, out, part) for out, part in pairs if out is not None]
     )
 
 
-def _concat_grad_bind(xp, xs: list[Any], dout, dxs: list[Any], axis: int) -> Callable[[], Any]:
+def _concat_grad_bind(xp, xs: Operands, dout, dxs: Operands, axis: int) -> Call:
     axis = resolve_axis(axis, dout.ndim)
     return _copy_parts(xp, dout, dxs, [x.shape[axis] for x in xs], axis)
 
@@ -88,9 +88,7 @@ def _split_infer(x: Meta, num: int, sections: Sequence[int], axis: int) -> tuple
     return ([Meta((*x.shape[:axis], e, *x.shape[axis + 1 :]), x.dtype) for e in extents],)
 
 
-def _split_bind(
-    xp, x, outs: list[Any], num: int, sections: Sequence[int], axis: int
-) -> Callable[[], Any]:
+def _split_bind(xp, x, outs: Operands, num: int, sections: Sequence[int], axis: int) -> Call:
     axis = resolve_axis(axis, x.ndim)
     return _copy_parts(xp, x, outs, split_extents(x.shape[axis], num, sections), axis)
 
@@ -134,18 +132,18 @@ def _stack_infer(xs: Sequence[Meta], axis: int) -> Meta:
     return Meta(tuple(shape), xs[0].dtype)
 
 
-def _layers_of(whole, axis: int) -> list[Any]:
+def _layers_of(whole, axis: int) -> list[Array]:
     """View an array as the values stacked in it."""
     axis = resolve_axis(axis, whole.ndim)
     return [whole[(slice(None),) * axis + (i,)] for i in range(whole.shape[axis])]
 
 
-def _stack_bind(xp, xs: list[Any], y, axis: int) -> Callable[[], Any]:
+def _stack_bind(xp, xs: Operands, y, axis: int) -> Call:
     pairs = zip(_layers_of(y, axis), xs)
     return in_sequence([functools.partial(xp.copyto, layer, x) for layer, x in pairs])
 
 
-def _stack_grad_bind(xp, dy, dxs: list[Any], axis: int) -> Callable[[], Any]:
+def _stack_grad_bind(xp, dy, dxs: Operands, axis: int) -> Call:
     pairs = zip(dxs, _layers_of(dy, axis))
     return in_sequence(
         [functools.partial(xp.copyto, dx, layer) for dx, layer in pairs if dx is not None]
@@ -181,12 +179,12 @@ def _gather_infer(x: Meta, index: Meta, overwrite: bool) -> Meta:
     return Meta((index.shape[0], *x.shape[1:]), x.dtype)
 
 
-def _gather_bind(xp, x, index, out, overwrite: bool) -> Callable[[], Any]:
+def _gather_bind(xp, x, index, out, overwrite: bool) -> Call:
     check = range_check(xp, index, x.shape[0], "gather", "rows")
     return in_sequence([check, take(xp, x, index.reshape(-1), out, axis=0)])
 
 
-def _gather_grad_bind(xp, x, index, dout, dx, overwrite: bool) -> Callable[[], Any]:
+def _gather_grad_bind(xp, x, index, dout, dx, overwrite: bool) -> Call:
     rows = SelectedRows(index.reshape(-1), dout, x.shape[0])
     return in_sequence([functools.partial(dx.fill, 0), functools.partial(rows.add_to, dx)])
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hpcdist.device import tell_later
 from hpcdist.errors import FeedError
-
-Call = Callable[[], Any]
+from hpcdist.ops.types import Array, Call
 
 
 class LateCheck:
@@ -50,7 +48,7 @@ class _Words:
         self._array = xp.zeros(4096, "uint64")
         self._slots: dict[LateCheck, Any] = {}  # those that have run since then
 
-    def of(self, check: LateCheck) -> Any:
+    def of(self, check: LateCheck) -> Array:
         """Return the word of a check, which is looked at before a value is next given out."""
         if check not in self._slots:
             if len(self._slots) == len(self._array):  # rare: the host waits for once

@@ -18,6 +18,7 @@ from hpcdist.graph.rows import (
 )
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
 from hpcdist.ops.reduce import reduced_axes
+from hpcdist.ops.types import Array
 
 
 def _never(op: Applied) -> bool:
@@ -62,7 +63,7 @@ define_with_grad(
 )
 
 
-def _cumulated(xp, x, axis: int, exclusive: bool, reverse: bool) -> Any:
+def _cumulated(xp, x, axis: int, exclusive: bool, reverse: bool) -> Array:
     given = xp.flip(x, axis) if reverse else x
     summed = xp.cumsum(given, axis=axis, dtype=x.dtype)
     if exclusive:
@@ -90,7 +91,7 @@ define_with_grad(
 )
 
 
-def _lengths(xp, x, y, p: float) -> Any:
+def _lengths(xp, x, y, p: float) -> Array:
     gap = xp.absolute(x - y)
     if p == 0:
         return (gap != 0).sum()
@@ -119,7 +120,7 @@ def _dist_grad(xp, x, y, out, dout, dx, dy, p: float) -> None:
             grad[...] = _summed_to(sign * dout * slope, grad.shape)
 
 
-def _summed_to(value, shape: tuple[int, ...]) -> Any:
+def _summed_to(value, shape: tuple[int, ...]) -> Array:
     """Sum over the dimensions in which a smaller value was repeated."""
     value = value.sum(tuple(range(value.ndim - len(shape))))
     axes = tuple(i for i, d in enumerate(shape) if d == 1 != value.shape[i])

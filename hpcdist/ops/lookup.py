@@ -11,8 +11,9 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_element
 from hpcdist.ops.common import define_with_grad, in_sequence
-from hpcdist.ops.labels import Call, put_where, range_check, take
+from hpcdist.ops.labels import put_where, range_check, take
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Call
 
 NO_PADDING = -1
 

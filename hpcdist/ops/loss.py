@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_element, by_row, of_matrices
 from hpcdist.ops.common import define_with_grad, in_sequence, same
-from hpcdist.ops.labels import Call, put_where
+from hpcdist.ops.labels import put_where
+from hpcdist.ops.types import Array, Call, Metas
 
 
 def _elementwise_infer(x: Meta, y: Meta, **_) -> Meta:
@@ -23,7 +23,7 @@ def _elementwise_infer(x: Meta, y: Meta, **_) -> Meta:
     return same(x)
 
 
-def _counted(xp, label, ignore_index: int, normalize: bool) -> Any:
+def _counted(xp, label, ignore_index: int, normalize: bool) -> Array:
     """Return the mask of ignored labels, the number of others, and the calls that fill both.
 
     The number is only counted if it is to ``normalize``.
@@ -177,7 +177,7 @@ define_with_grad(
 )
 
 
-def _smooth_l1_infer(x: Meta, y: Meta, inside, outside, sigma: float) -> Any:
+def _smooth_l1_infer(x: Meta, y: Meta, inside, outside, sigma: float) -> Metas:
     _elementwise_infer(x, y)
     for weight in (inside, outside):
         if weight is not None:

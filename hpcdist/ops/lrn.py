@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.types import Metas
 from hpcdist.ops.windows import channels_first, image_shape
 
 _ATTRS = {"n": 5, "k": 1.0, "alpha": 1e-4, "beta": 0.75, "data_format": "NCHW"}
 
 
-def _infer(x: Meta, n: int, k: float, alpha: float, beta: float, data_format: str) -> Any:
+def _infer(x: Meta, n: int, k: float, alpha: float, beta: float, data_format: str) -> Metas:
     image_shape(x.shape, data_format, "the input of lrn")
     if n < 1 or n % 2 == 0:
         raise GraphError(f"lrn needs an odd number of channels n, got {n}")

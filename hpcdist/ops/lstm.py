@@ -7,7 +7,6 @@ input, forget, output, candidate.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
 from hpcdist.ops.recurrent_steps import (
     Steps,
     by_place,
@@ -27,7 +25,8 @@ from hpcdist.ops.recurrent_steps import (
     rows_of_steps,
 )
 from hpcdist.ops.scratch import scratch
-from hpcdist.ops.sequence import Lods, rowwise, sequences_of
+from hpcdist.ops.sequence import rowwise, sequences_of
+from hpcdist.ops.types import Array, Call, Lods, Metas, Operands
 
 _ATTRS = {
     "use_peepholes": True,
@@ -37,8 +36,6 @@ _ATTRS = {
     "candidate_activation": "tanh",
 }
 _PROJECTED = {**_ATTRS, "proj_activation": "tanh", "cell_clip": 0.0, "proj_clip": 0.0}
-
-Operands = Sequence[Any]
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -63,14 +60,14 @@ def _check(
         kind_of(attrs.get(f"{name}_activation", "identity"), type)
 
 
-def _infer(x: Meta, h0, c0, weight: Meta, bias: Meta, **attrs) -> Any:
+def _infer(x: Meta, h0, c0, weight: Meta, bias: Meta, **attrs) -> Metas:
     width = weight.shape[0]
     _check("lstm", x, h0, c0, weight, width, width, bias, **attrs)
     hidden = Meta((x.shape[0], width), x.dtype, lod=x.lod)
     return hidden, hidden, rowwise(x), rowwise(hidden)
 
 
-def _infer_projected(x: Meta, h0, c0, weight: Meta, projection: Meta, bias: Meta, **attrs) -> Any:
+def _infer_projected(x: Meta, h0, c0, weight: Meta, projection: Meta, bias: Meta, **attrs) -> Metas:
     width, fed = projection.shape
     _check("lstmp", x, h0, c0, weight, fed, width, bias, **attrs)
     cell = Meta((x.shape[0], width), x.dtype, lod=x.lod)
@@ -89,7 +86,7 @@ def _settings(dtype, attrs) -> tuple[Any, Any]:
     return tuple(kind_of(name, "lstm") for name in names), tuple(clips)
 
 
-def _biases(bias, width: int) -> tuple[Any, Any]:
+def _biases(bias, width: int) -> tuple[Array, Array]:
     """Return the biases of the gates, and the peepholes [3, width], or [0, width] for none."""
     flat = bias.reshape(-1)
     return flat[: 4 * width], flat[4 * width :].reshape(-1, width)
@@ -262,17 +259,17 @@ define_with_grad(
 _UNIT = {"forget_bias": 0.0}
 
 
-def _unit_infer(x: Meta, c_prev: Meta, **_) -> Any:
+def _unit_infer(x: Meta, c_prev: Meta, **_) -> Metas:
     if len(x.shape) != 2 or x.shape[1] != 4 * c_prev.shape[1]:
         raise GraphError(f"lstm_unit: X {x.shape} must be 4 times as wide as C_prev {c_prev.shape}")
     return Meta(c_prev.shape, x.dtype), Meta(c_prev.shape, x.dtype)
 
 
-def _sigmoid(xp, x) -> Any:
+def _sigmoid(xp, x) -> Array:
     return 1 / (1 + xp.exp(-x))
 
 
-def _unit_gates(xp, x, forget_bias: float) -> tuple[Any, Any, Any, Any]:
+def _unit_gates(xp, x, forget_bias: float) -> tuple[Array, Array, Array, Array]:
     i, f, o, candidate = (x[:, k * x.shape[1] // 4 : (k + 1) * x.shape[1] // 4] for k in range(4))
     gates = _sigmoid(xp, i), _sigmoid(xp, f + x.dtype.type(forget_bias)), _sigmoid(xp, o)
     return (*gates, xp.tanh(candidate))

@@ -6,14 +6,11 @@ states. Gates of a place lie side by side: candidate, input, forget, output.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.jit import jit
 from hpcdist.ops.activation_kernels import activate, through
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 @jit

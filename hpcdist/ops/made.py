@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,8 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, OfRows, by_row, constant, not_on_rows, sized
 from hpcdist.graph.sequence_rows import by_row_of_sequence
 from hpcdist.ops.common import define_with_grad, same
-from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
-
-Call = Callable[[], Any]
+from hpcdist.ops.counter_random import Draw, Draws, filler, key_of, part_of
+from hpcdist.ops.types import Array, Call, Metas, Operands
 
 
 # -- made of nothing -------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ define(
 )
 
 
-def _words(xp, like, rows, seed: int, state: Draws) -> Call:
+def _words(xp, like, rows, seed: int, state: Draws) -> Draw:
     return filler(xp, part_of(like, rows, None), key_of(seed, state.name), state)
 
 
@@ -171,24 +169,24 @@ define(
 
 
 # -- of coordinates --------------------------------------------------------------------------------
-def _grid_infer(xs: Sequence[Meta]) -> Any:
+def _grid_infer(xs: Sequence[Meta]) -> Metas:
     if any(len(x.shape) != 1 for x in xs):
         raise GraphError(f"a grid is made of vectors, got {[x.shape for x in xs]}")
     shape = tuple(x.shape[0] for x in xs)
     return ([Meta(shape, x.dtype) for x in xs],)
 
 
-def _along(x, axis: int, rank: int) -> Any:
+def _along(x, axis: int, rank: int) -> Array:
     return x.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _meshgrid(xp, xs: Sequence[Any], outs: Sequence[Any]) -> None:
+def _meshgrid(xp, xs: Operands, outs: Operands) -> None:
     for i, (x, out) in enumerate(zip(xs, outs)):
         if out is not None:
             out[...] = _along(x, i, len(xs))
 
 
-def _meshgrid_grad(xp, xs: Sequence[Any], douts: Sequence[Any], dxs: Sequence[Any]) -> None:
+def _meshgrid_grad(xp, xs: Operands, douts: Sequence[Array], dxs: Operands) -> None:
     for i, (dout, dx) in enumerate(zip(douts, dxs)):
         if dx is not None:
             dx[...] = dout.sum(tuple(k for k in range(len(xs)) if k != i))

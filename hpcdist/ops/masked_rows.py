@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import element, in_loops, open_rows
 from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.types import Array, Operands
 
 # -- rows by a mask --------------------------------------------------------------------------------
 _LEVEL = {"level": 0}
@@ -62,14 +62,14 @@ define_with_grad(
 )
 
 
-def _selected(x: Sequence[Any], mask: Value) -> Any:
+def _selected(x: Operands, mask: Value) -> Array:
     found = x[int(mask.number)]
     if found is None:
         raise FeedError(f"select_input: nothing was computed for {int(mask.number)}")
     return found
 
 
-def _selected_grad(x: Sequence[Any], mask: Value, dout) -> list[Any]:
+def _selected_grad(x: Operands, mask: Value, dout) -> list[Array]:
     return [dout if k == int(mask.number) else None for k in range(len(x))]
 
 

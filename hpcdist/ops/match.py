@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -13,13 +11,13 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
+from hpcdist.ops.types import Array, Call, Metas
 
-Call = Callable[[], Any]
 _NOTHING = 1e-6
 NONE = -1  # no true box, or no more priors
 
 
-def _host(array) -> Any:
+def _host(array) -> Array:
     return on_host(array)
 
 
@@ -28,19 +26,19 @@ def _put(xp, target, value) -> None:
         target[...] = xp.asarray(value)
 
 
-def _bounds(lod: Lod | None, rows: int) -> Any:
+def _bounds(lod: Lod | None, rows: int) -> Array:
     """Return where the true boxes of each image begin, and the end; one image if not grouped."""
     return np.array([0, rows]) if lod is None else lod.last
 
 
-def _match_infer(alike: Meta, match_type: str, dist_threshold: float) -> Any:
+def _match_infer(alike: Meta, match_type: str, dist_threshold: float) -> Metas:
     if match_type not in ("bipartite", "per_prediction"):
         raise GraphError(f"match_type must be bipartite or per_prediction, got {match_type!r}")
     images = 1 if alike.lod is None else alike.lod.sequences
     return Meta((images, alike.shape[1]), "int32"), Meta((images, alike.shape[1]), alike.dtype)
 
 
-def _matched(alike) -> tuple[Any, Any]:
+def _matched(alike) -> tuple[Array, Array]:
     """Give each row, the most alike pair first, a column of its own."""
     rows, columns = alike.shape
     index, value = np.full(columns, NONE), np.zeros(columns)
@@ -90,7 +88,7 @@ define(
 
 
 # -- target_assign: to each prior the value of its true box ----------------------------------------
-def _assign_infer(x: Meta, match: Meta, negative: Meta | None, mismatch_value: int) -> Any:
+def _assign_infer(x: Meta, match: Meta, negative: Meta | None, mismatch_value: int) -> Metas:
     if len(x.shape) != 3:
         raise GraphError(f"values of true boxes must be [boxes, priors or 1, width], got {x.shape}")
     return Meta((*match.shape, x.shape[2]), x.dtype), Meta((*match.shape, 1), "float32")
@@ -152,7 +150,7 @@ def _mine(
     _put(xp, updated, index)
 
 
-def _mine_infer(loss: Meta, match: Meta, distance: Meta, mining_type: str, **_) -> Any:
+def _mine_infer(loss: Meta, match: Meta, distance: Meta, mining_type: str, **_) -> Metas:
     if mining_type != "max_negative":
         raise GraphError(f"mining_type must be max_negative, got {mining_type!r}")
     return Meta(match.shape, "int32"), Meta(match.shape, "int32")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,10 +18,8 @@ from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.graph.sequence_rows import grouped
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
 from hpcdist.ops.sequence import sequences_of
-
-Operands = Sequence[Any]
+from hpcdist.ops.types import Array, Attrs, Call, Operands
 
 
 def _pairs(type: str, **sides: Meta) -> list[Lod]:
@@ -122,10 +119,10 @@ define_with_grad(
 
 
 # -- sequence_topk_avg_pooling ---------------------------------------------------------------------
-_TOP: dict[str, Any] = {"topks": (1,), "channel_num": 1}
+_TOP: Attrs = {"topks": (1,), "channel_num": 1}
 
 
-def _top_infer(x: Meta, row: Meta, col: Meta, topks: Sequence[int], channel_num: int) -> Any:
+def _top_infer(x: Meta, row: Meta, col: Meta, topks: Sequence[int], channel_num: int) -> Meta:
     type = "sequence_topk_avg_pooling"
     rows, columns = _pairs(type, ROW=row, COLUMN=col)
     if list(topks) != sorted(topks) or not topks or topks[0] < 1:
@@ -140,7 +137,7 @@ def _top_infer(x: Meta, row: Meta, col: Meta, topks: Sequence[int], channel_num:
     return Meta((row.shape[0], len(topks) * channel_num), x.dtype, lod=rows)
 
 
-def _planes(x, lods, channels: int) -> Iterator[tuple[Any, slice]]:
+def _planes(x, lods, channels: int) -> Iterator[tuple[Array, slice]]:
     """Return the matrix of each pair [channels, rows, columns], and which rows are its."""
     for rows, columns, where in _spans(*lods, _matrices(lods, channels)):
         size = rows.stop - rows.start, columns.stop - columns.start
@@ -189,7 +186,7 @@ define_with_grad(
 
 
 # -- var_conv_2d: each pair's matrix convolved -----------------------------------------------------
-_CONV: dict[str, Any] = {
+_CONV: Attrs = {
     "InputChannel": 1,
     "OutputChannel": 1,
     "StrideH": 1,
@@ -219,14 +216,14 @@ def _conv_infer(x: Meta, row: Meta, col: Meta, w: Meta, **how: int) -> Meta:
     return Meta((out.rows, 1), x.dtype, lod=out)
 
 
-def _windows(plane, how: dict[str, int]) -> Any:
+def _windows(plane, how: dict[str, int]) -> Array:
     """Return a view [channels, rows, columns, taps down, taps across] of a padded matrix."""
     taps, strides = (how["KernelH"], how["KernelW"]), (how["StrideH"], how["StrideW"])
     view = np.lib.stride_tricks.sliding_window_view(plane, taps, axis=(1, 2), writeable=True)
     return view[:, :: strides[0], :: strides[1]]
 
 
-def _padded(size: Sequence[int], how: dict[str, int], dtype) -> tuple[Any, Any]:
+def _padded(size: Sequence[int], how: dict[str, int], dtype) -> tuple[Array, Array]:
     """Return zeros around a matrix, and a view of the place of the matrix."""
     taps = how["KernelH"], how["KernelW"]
     held = np.zeros((size[0], *(n + k - 1 for n, k in zip(size[1:], taps))), dtype)

@@ -6,13 +6,13 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import flat_product, product_of_matrices
 from hpcdist.ops.common import define_with_grad, in_sequence, of_gradients
 from hpcdist.ops.second import bilinear
+from hpcdist.ops.types import Array, Call
 
 _MUL_ATTRS = {"x_num_col_dims": 1, "y_num_col_dims": 1}
 
@@ -27,7 +27,7 @@ def _mul_infer(x: Meta, y: Meta, x_num_col_dims: int, y_num_col_dims: int) -> Me
     return Meta(x.shape[:x_num_col_dims] + y.shape[y_num_col_dims:], x.dtype)
 
 
-def flat2d(array, columns_from: int) -> Any:
+def flat2d(array, columns_from: int) -> Array:
     """View an array as a matrix: dimensions before ``columns_from`` are its rows."""
     rows, columns = array.shape[:columns_from], array.shape[columns_from:]
     return array.reshape(math.prod(rows), math.prod(columns))
@@ -37,14 +37,12 @@ def _mul_flops(x, y, out, x_num_col_dims: int, **_) -> int:
     return 2 * int(out.size) * math.prod(x.shape[x_num_col_dims:])
 
 
-def _mul_bind(xp, x, y, out, x_num_col_dims: int, y_num_col_dims: int) -> Callable[[], Any]:
+def _mul_bind(xp, x, y, out, x_num_col_dims: int, y_num_col_dims: int) -> Call:
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     return functools.partial(xp.dot, x2, y2, out.reshape(x2.shape[0], y2.shape[1]))
 
 
-def _mul_grad_bind(
-    xp, x, y, dout, dx, dy, x_num_col_dims: int, y_num_col_dims: int
-) -> Callable[[], Any]:
+def _mul_grad_bind(xp, x, y, dout, dx, dy, x_num_col_dims: int, y_num_col_dims: int) -> Call:
     """dx = dout y^T;  dy = x^T dout."""
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     d2 = dout.reshape(x2.shape[0], y2.shape[1])
@@ -113,13 +111,13 @@ def _matmul_infer(x: Meta, y: Meta, transpose_X: bool, transpose_Y: bool, alpha:
 class ProductViews:
     """Views with ``out = a @ b``, and how to view other arrays of x's, y's or out's shape so."""
 
-    a_of: Callable[[Any], Any]
-    b_of: Callable[[Any], Any]
-    out_of: Callable[[Any], Any]
+    a_of: Callable[[Array], Array]
+    b_of: Callable[[Array], Array]
+    out_of: Callable[[Array], Array]
 
 
 def product_views(x, y, transpose_X: bool, transpose_Y: bool) -> ProductViews:
-    def matrix(array, transpose: bool, is_x: bool) -> Any:
+    def matrix(array, transpose: bool, is_x: bool) -> Array:
         if array.ndim == 1:
             array = array.reshape(1, -1) if is_x else array.reshape(-1, 1)
         return array.swapaxes(-1, -2) if transpose else array
@@ -141,14 +139,12 @@ def product_views(x, y, transpose_X: bool, transpose_Y: bool) -> ProductViews:
     )
 
 
-def _matmul_bind(
-    xp, x, y, out, transpose_X: bool, transpose_Y: bool, alpha: float
-) -> Callable[[], Any]:
+def _matmul_bind(xp, x, y, out, transpose_X: bool, transpose_Y: bool, alpha: float) -> Call:
     view = product_views(x, y, transpose_X, transpose_Y)
     return _scaled_product(xp, view.a_of(x), view.b_of(y), view.out_of(out), alpha)
 
 
-def _scaled_product(xp, a, b, out, alpha: float) -> Callable[[], Any]:
+def _scaled_product(xp, a, b, out, alpha: float) -> Call:
     """Return what writes alpha * a @ b, added up over the batches that ``out`` does not have."""
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
     own = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
@@ -169,7 +165,7 @@ def _scaled_product(xp, a, b, out, alpha: float) -> Callable[[], Any]:
 
 def _matmul_grad_bind(
     xp, x, y, dout, dx, dy, transpose_X: bool, transpose_Y: bool, alpha: float
-) -> Callable[[], Any]:
+) -> Call:
     """da = alpha dout b^T;  db = alpha a^T dout, for a and b as the product sees x and y."""
     view = product_views(x, y, transpose_X, transpose_Y)
     a, b, d = view.a_of(x), view.b_of(y), view.out_of(dout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -11,13 +10,13 @@ from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, by_row, common_rows, of_matrices
 from hpcdist.ops.common import in_sequence
-from hpcdist.ops.labels import Call
+from hpcdist.ops.types import Array, Call, Metas
 
 FEW = 32  # so many numbers are found in one pass
 LARGEST_OF = (np.dtype("float32"), np.dtype("float64"), np.dtype("int32"), np.dtype("int64"))
 
 
-def _top_k_infer(x: Meta, k: int) -> Any:
+def _top_k_infer(x: Meta, k: int) -> Metas:
     if not x.shape or k < 1 or 0 <= x.shape[-1] < k:
         raise GraphError(f"cannot take the {k} largest of the last dimension of {x.shape}")
     shape = (*x.shape[:-1], k)
@@ -67,7 +66,7 @@ define(
 )
 
 
-def _accuracy_infer(out: Meta, indices: Meta, label: Meta) -> Any:
+def _accuracy_infer(out: Meta, indices: Meta, label: Meta) -> Metas:
     rows, labels = indices.shape[0], label.shape
     if (
         len(labels) != 2
@@ -118,7 +117,7 @@ def _precision_recall_infer(
     weights: Meta | None,
     states: Meta | None,
     class_number: int,
-) -> Any:
+) -> Metas:
     of_rows = (("Indices", indices), ("Labels", labels), ("Weights", weights))
     for slot, meta in of_rows:
         if meta is None:
@@ -145,7 +144,7 @@ def _precision_recall_bind(
     """Count by class true and false positives, true and false negatives; weights count so much."""
     found, wanted = indices.reshape(-1), labels.reshape(-1)
 
-    def count() -> Any:
+    def count() -> Array:
         for what, classes in (("index", found), ("label", wanted)):
             if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < class_number:
                 raise FeedError(
@@ -170,7 +169,7 @@ def _precision_recall_bind(
     return run
 
 
-def _metrics(xp, counts) -> Any:
+def _metrics(xp, counts) -> Array:
     """Return precision, recall and F1 of counts [classes, 4]: a mean over classes, and of all."""
     tp, fp, _, fn = counts.T
     found = []
@@ -184,7 +183,7 @@ def _metrics(xp, counts) -> Any:
     return xp.stack([xp.asarray(one) for one in found])
 
 
-def _share(xp, hits, others) -> Any:
+def _share(xp, hits, others) -> Array:
     """Return which share of all are hits; 1 where there are none."""
     there = (hits > 0) | (others > 0)
     return xp.where(there, hits / xp.where(there, hits + others, 1), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hpcdist.ops.mixed_precision_kernels import (
     round_to_bfloat16_bits,
     round_to_float16_bits,
 )
+from hpcdist.ops.types import Array, Operands
 
 # Operators that round to 16 bits, and the type whose values they give; kept in float32.
 ROUNDINGS = {"round_to_float16": "float16", "round_to_bfloat16": "bfloat16"}
@@ -67,7 +68,7 @@ def _round_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
 
 
 def _define_rounding(
-    type: str, infer: Callable[[Meta], Meta], kernel: Callable[[Any, Any, Any], None]
+    type: str, infer: Callable[[Meta], Meta], kernel: Callable[[Array, Array, Array], None]
 ) -> None:
     define(
         type,
@@ -85,7 +86,7 @@ _define_rounding("round_to_bfloat16", _single, _round_to_bfloat16)
 
 
 # -- gradients -------------------------------------------------------------------------------------
-def _unscale(xp, xs: Sequence[Any], scale, outs: Sequence[Any], found, zeroes: bool) -> None:
+def _unscale(xp, xs: Operands, scale, outs: Operands, found, zeroes: bool) -> None:
     factor = 1 / scale[0]
     for x, out in zip(xs, outs):
         xp.multiply(x, factor, out=out)
@@ -101,7 +102,7 @@ def _unscale(xp, xs: Sequence[Any], scale, outs: Sequence[Any], found, zeroes: b
             out.fill(0)
 
 
-def _zero_on_device(xp, outs: Sequence[Any], found) -> None:
+def _zero_on_device(xp, outs: Operands, found) -> None:
     """Do the same without waiting: the host does not know what is found."""
     found.fill(False)
     for out in outs:

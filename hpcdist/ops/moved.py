@@ -18,6 +18,7 @@ from hpcdist.graph.registry import Meta, parse_signature
 from hpcdist.graph.rows import Applied, Treatment, by_row, linear, off_rows
 from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
 from hpcdist.ops.run_kernels import add_at
+from hpcdist.ops.types import Array, Call, Metas
 
 Function = Callable[..., Any]  # (xp, x, shapes of the other inputs, **attrs) -> what x becomes
 # Extents to try where one is not known: those of a result that differ are not known either.
@@ -46,7 +47,7 @@ def _move(
         assert x is not None
         return Meta(tuple(a if a == b else -1 for a, b in zip(*found)), x.dtype)
 
-    def bind(xp, *arrays, **given) -> Callable[[], Any]:
+    def bind(xp, *arrays, **given) -> Call:
         *values, target = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
 
@@ -57,7 +58,7 @@ def _move(
 
     grad_signature = f"{', '.join(_spelt(slot) for slot in inputs)}, {out}@GRAD -> {moves}@GRAD"
 
-    def grad_bind(xp, *arrays, **given) -> Callable[[], Any]:
+    def grad_bind(xp, *arrays, **given) -> Call:
         *values, dout, dx = arrays
         shapes = [None if v is None else v.shape for i, v in enumerate(values) if i != at]
         given = {**given, "pad_value": 0} if "pad_value" in given else given
@@ -119,15 +120,15 @@ def _beyond_rows(op: Applied) -> bool:
 
 
 # -- turned and shifted ----------------------------------------------------------------------------
-def _roll(xp, x, shifts: Sequence[int], dims: Sequence[int]) -> Any:
+def _roll(xp, x, shifts: Sequence[int], dims: Sequence[int]) -> Array:
     return xp.roll(x, tuple(shifts), tuple(dims)) if dims else xp.roll(x, shifts[0])
 
 
-def _flip(xp, x, dims: Sequence[int]) -> Any:
+def _flip(xp, x, dims: Sequence[int]) -> Array:
     return xp.flip(x, tuple(dims))
 
 
-def _temporal_shift(xp, x, seg_num: int, shift_ratio: float) -> Any:
+def _temporal_shift(xp, x, seg_num: int, shift_ratio: float) -> Array:
     """Shift some channels one frame forth, as many one frame back (Lin et al., 2019)."""
     _, channels, *image = x.shape
     video = x.reshape(-1, seg_num, channels, *image)
@@ -153,17 +154,17 @@ _move("temporal_shift", _temporal_shift, by_row(apart=_frames_apart), seg_num=1,
 
 
 # -- triangles and diagonals -----------------------------------------------------------------------
-def _tril_triu(xp, x, diagonal: int, lower: bool) -> Any:
+def _tril_triu(xp, x, diagonal: int, lower: bool) -> Array:
     if x.ndim < 2:
         raise GraphError(f"a triangle of a value of shape {x.shape}: expected 2 dimensions or more")
     return (xp.tril if lower else xp.triu)(x, diagonal)
 
 
-def _diag(xp, x) -> Any:
+def _diag(xp, x) -> Array:
     return xp.diag(x)
 
 
-def _diag_embed(xp, x, offset: int, dim1: int, dim2: int) -> Any:
+def _diag_embed(xp, x, offset: int, dim1: int, dim2: int) -> Array:
     """Write the last dimension into the diagonal of matrices in dimensions dim1 and dim2."""
     size = x.shape[-1] + abs(offset)
     places = xp.arange(x.shape[-1])
@@ -196,13 +197,13 @@ def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2]))
 
 
-def _pad(xp, x, paddings: Sequence[int], pad_value: float) -> Any:
+def _pad(xp, x, paddings: Sequence[int], pad_value: float) -> Array:
     if len(paddings) != 2 * x.ndim:
         raise GraphError(f"expected 2 paddings for each dimension of {x.shape}, got {paddings}")
     return xp.pad(x, _pairs(paddings), constant_values=pad_value)
 
 
-def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_format: str) -> Any:
+def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_format: str) -> Array:
     pairs = [(0, 0), (0, 0), *_pairs(paddings)]
     if data_format == "NHWC":
         pairs = [(0, 0), *_pairs(paddings), (0, 0)]
@@ -211,12 +212,12 @@ def _pad2d(xp, x, paddings: Sequence[int], mode: str, pad_value: float, data_for
     return xp.pad(x, pairs, mode={"reflect": "reflect", "edge": "edge"}[mode])
 
 
-def _pad_constant_like(xp, y, like: Sequence[int], pad_value: float) -> Any:
+def _pad_constant_like(xp, y, like: Sequence[int], pad_value: float) -> Array:
     pairs = [(0, a - b) for a, b in zip(like, y.shape)]
     return xp.pad(y, pairs, constant_values=pad_value)
 
 
-def _crop(xp, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]) -> Any:
+def _crop(xp, x, like: Sequence[int] | None, offsets: Sequence[int], shape: Sequence[int]) -> Array:
     """Cut a piece of a shape (-1: all that is left) out at offsets."""
     wanted = like if like is not None else shape
     begins = list(offsets) or [0] * x.ndim
@@ -257,7 +258,7 @@ _move(
 )
 
 
-def _expand_as(xp, x, like: Sequence[int]) -> Any:
+def _expand_as(xp, x, like: Sequence[int]) -> Array:
     if len(like) != x.ndim or any(b % a for a, b in zip(x.shape, like)):
         raise GraphError(f"cannot repeat {x.shape} to make {tuple(like)}")
     return xp.tile(x, tuple(b // a for a, b in zip(x.shape, like)))
@@ -267,7 +268,7 @@ _move("expand_as", _expand_as, by_row(), "X, target_tensor -> Out")
 
 
 # -- pixels and channels ---------------------------------------------------------------------------
-def _pixel_shuffle(xp, x, upscale_factor: int) -> Any:
+def _pixel_shuffle(xp, x, upscale_factor: int) -> Array:
     """Make r x r pixels of r^2 channels (Shi et al., 2016)."""
     n, c, h, w = x.shape
     r = upscale_factor
@@ -275,13 +276,13 @@ def _pixel_shuffle(xp, x, upscale_factor: int) -> Any:
     return blocks.transpose(0, 1, 4, 2, 5, 3).reshape(n, c // (r * r), h * r, w * r)
 
 
-def _shuffle_channel(xp, x, group: int) -> Any:
+def _shuffle_channel(xp, x, group: int) -> Array:
     """Take channels of all groups in turn (Zhang et al., 2018)."""
     n, c, *image = x.shape
     return x.reshape(n, group, c // group, *image).swapaxes(1, 2).reshape(x.shape)
 
 
-def _space_to_depth(xp, x, blocksize: int) -> Any:
+def _space_to_depth(xp, x, blocksize: int) -> Array:
     """Make channels of pixels, as Fluid does: blocks of channels become pixels, seen anew."""
     n, c, h, w = x.shape
     b = blocksize
@@ -296,7 +297,7 @@ def _unfold(
     strides: Sequence[int],
     paddings: Sequence[int],
     dilations: Sequence[int],
-) -> Any:
+) -> Array:
     """Write every window of an image as a column: [N, C kh kw, windows]."""
     top, left, bottom, right = paddings
     padded = xp.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -336,7 +337,7 @@ _move(
 
 
 # -- unstack: one value becomes several ------------------------------------------------------------
-def _unstack_infer(x: Meta, axis: int, num: int) -> Any:
+def _unstack_infer(x: Meta, axis: int, num: int) -> Metas:
     axis = resolve_axis(axis, len(x.shape))
     if x.shape[axis] < 0:
         raise GraphError(f"cannot unstack dimension {axis} of {x.shape}: its extent must be known")
@@ -345,14 +346,14 @@ def _unstack_infer(x: Meta, axis: int, num: int) -> Any:
     return ([Meta((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)] * x.shape[axis],)
 
 
-def _unstack_bind(xp, x, outs, axis: int, num: int) -> Callable[[], Any]:
+def _unstack_bind(xp, x, outs, axis: int, num: int) -> Call:
     parts = xp.moveaxis(x, axis, 0)
     return in_sequence(
         [functools.partial(xp.copyto, o, p) for o, p in zip(outs, parts) if o is not None]
     )
 
 
-def _unstack_grad_bind(xp, douts, dx, axis: int, num: int) -> Callable[[], Any]:
+def _unstack_grad_bind(xp, douts, dx, axis: int, num: int) -> Call:
     parts = xp.moveaxis(dx, axis, 0)
     return in_sequence([functools.partial(xp.copyto, p, d) for p, d in zip(parts, douts)])
 

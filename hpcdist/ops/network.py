@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -13,6 +12,7 @@ from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import in_sequence
 from hpcdist.ops.lookup import ids_shape
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Array, Call, Operands
 
 define(
     "send",
@@ -86,7 +86,7 @@ def _split_byref_infer(x: Meta, sections: Sequence[int]) -> tuple[list[Meta]]:
     return ([Meta((rows, *x.shape[1:]), x.dtype) for rows in sections],)
 
 
-def _split_byref_bind(xp, x, outs: Sequence[Any], sections: Sequence[int]) -> Callable[[], Any]:
+def _split_byref_bind(xp, x, outs: Operands, sections: Sequence[int]) -> Call:
     """Copy rows; an output that is a view of X's rows already costs nothing."""
     steps, start = [], 0
     for out, rows in zip(outs, sections):
@@ -114,7 +114,7 @@ def _split_selected_rows_infer(x: Meta, height_sections: Sequence[int]) -> tuple
 
 def _split_selected_rows_bind(
     xp, x: SelectedRows, outs: Sequence[SelectedRows], height_sections: Sequence[int]
-) -> Callable[[], Any]:
+) -> Call:
     """Give every section its rows, numbered from its start, in the head of its buffers."""
     buffers = [(out.rows, out.value) for out in outs]
 
@@ -141,7 +141,7 @@ define(
 
 
 # -- what a server keeps for each trainer ----------------------------------------------------------
-def _ref_by_trainer_id(xp, xs: Sequence[Any], trainer_id, out) -> None:
+def _ref_by_trainer_id(xp, xs: Operands, trainer_id, out) -> None:
     """Copy what belongs to one trainer; ``trainer_id`` is int64 [1]."""
     xp.copyto(out, xs[int(trainer_id[0])])
 
@@ -191,7 +191,7 @@ define("save", "X ->", rows=not_on_rows, attrs={"file_path": ""})
 
 # -- distributed tables, as ranks run them (`hpcdist.transpiler.table_steps`) ----------------------
 def _pull_infer(
-    ids: Sequence[Meta], lookups: Sequence[Any], widths: Sequence[int], create: bool
+    ids: Sequence[Meta], lookups: Sequence[Array], widths: Sequence[int], create: bool
 ) -> tuple[list[Meta]]:
     leads = [ids_shape(m, p.kind == "lookup_table") for m, p in zip(ids, lookups)]
     return (_as_ids([Meta((*lead, width)) for lead, width in zip(leads, widths)], ids),)

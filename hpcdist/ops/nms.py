@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.proposals import decoded, joined, kept_apart, same_counts
+from hpcdist.ops.types import Array, Operands
 
 
 def _nothing(images: int, dtype) -> Value:
@@ -83,7 +83,7 @@ define(
 
 
 # -- locality_aware_nms (Zhou et al., 2017) --------------------------------------------------------
-def _is_convex(boxes) -> Any:
+def _is_convex(boxes) -> Array:
     """Tell of polygons [..., corners, 2] whether they turn to one side only."""
     sides = np.roll(boxes, -1, -2) - boxes
     after = np.roll(sides, -1, -2)
@@ -161,7 +161,7 @@ define(
 
 
 # -- retinanet_detection_output --------------------------------------------------------------------
-def _of_level(scores, deltas, anchors, info, threshold: float, most: int) -> tuple[Any, Any, Any]:
+def _of_level(scores, deltas, anchors, info, threshold: float, most: int) -> Operands:
     """Return classes, scores and boxes of a level that are likely enough, the best first."""
     flat = scores.reshape(-1)
     order = np.argsort(-flat, kind="stable")

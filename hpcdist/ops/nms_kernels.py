@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.jit import jit
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 @jit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -15,14 +14,14 @@ from hpcdist.ops.common import (
     resolve_axis,
     same,
 )
-from hpcdist.ops.labels import Call
+from hpcdist.ops.types import Array, Call, Metas
 
 # -- layer_norm ----------------------------------------------------------------------------------
 
 
 def _layer_norm_infer(
     x: Meta, scale: Meta | None, bias: Meta | None, epsilon: float, begin_norm_axis: int
-) -> Any:
+) -> Metas:
     if not 0 < begin_norm_axis < len(x.shape):
         raise GraphError(
             f"begin_norm_axis {begin_norm_axis} must be within 1..{len(x.shape) - 1} for an input "
@@ -36,7 +35,7 @@ def _layer_norm_infer(
     return same(x), per_row, per_row
 
 
-def _rows(array, begin_norm_axis: int) -> Any:
+def _rows(array, begin_norm_axis: int) -> Array:
     rows, columns = array.shape[:begin_norm_axis], array.shape[begin_norm_axis:]
     return array.reshape(math.prod(rows), math.prod(columns))
 
@@ -121,7 +120,7 @@ define_with_grad(
 # -- norm: division by the length along one axis -------------------------------------------------
 
 
-def _norm_infer(x: Meta, axis: int, epsilon: float) -> Any:
+def _norm_infer(x: Meta, axis: int, epsilon: float) -> Metas:
     axis = resolve_axis(axis, len(x.shape))
     return same(x), Meta((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
 
@@ -171,7 +170,7 @@ define_with_grad(
 # -- cos_sim: the cosine between rows ------------------------------------------------------------
 
 
-def _cos_sim_infer(x: Meta, y: Meta) -> Any:
+def _cos_sim_infer(x: Meta, y: Meta) -> Metas:
     fits = len(x.shape) == len(y.shape) >= 2 and all(
         -1 in (a, b) or a == b for a, b in zip(x.shape[1:], y.shape[1:])
     )

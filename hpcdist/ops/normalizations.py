@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row, each_row
 from hpcdist.ops.common import Wanted, define_with_grad, same
+from hpcdist.ops.types import Array, Metas
 
 
 def _normed_rows(op: Applied) -> dict[str, OfRows]:
     return {"Y": each_row(op, "X")}
 
 
-def _moments(xp, rows, epsilon: float) -> tuple[Any, Any, Any, Any]:
+def _moments(xp, rows, epsilon: float) -> tuple[Array, Array, Array, Array]:
     """Return mean, variance, 1 / deviation and normalized values of the last dimension."""
     mean = rows.mean(-1, keepdims=True)
     variance = ((rows - mean) ** 2).mean(-1, keepdims=True)
@@ -24,14 +23,14 @@ def _moments(xp, rows, epsilon: float) -> tuple[Any, Any, Any, Any]:
     return mean, variance, inverse, (rows - mean) * inverse
 
 
-def _back(slope, normed, inverse) -> Any:
+def _back(slope, normed, inverse) -> Array:
     """Return the gradient before a normalization, from that after it."""
     means = slope.mean(-1, keepdims=True), (slope * normed).mean(-1, keepdims=True)
     return inverse * (slope - means[0] - normed * means[1])
 
 
 # -- group_norm (Wu, He, 2018) ---------------------------------------------------------------------
-def _first(x, data_layout: str) -> Any:
+def _first(x, data_layout: str) -> Array:
     """View images with their channels in dimension 1."""
     return (
         x
@@ -42,7 +41,7 @@ def _first(x, data_layout: str) -> Any:
 
 def _group_infer(
     x: Meta, scale: Meta | None, bias: Meta | None, epsilon: float, groups: int, data_layout: str
-) -> Any:
+) -> Metas:
     channels = x.shape[1 if data_layout == "NCHW" else -1]
     if groups < 1 or channels % groups:
         raise GraphError(f"{channels} channels cannot be divided into {groups} groups")
@@ -99,7 +98,7 @@ define_with_grad(
 
 
 # -- instance_norm (Ulyanov et al., 2016): each channel of each image by itself --------------------
-def _instance_infer(x: Meta, scale: Meta, bias: Meta, epsilon: float) -> Any:
+def _instance_infer(x: Meta, scale: Meta, bias: Meta, epsilon: float) -> Metas:
     if len(x.shape) < 3:
         raise GraphError(f"an instance norm needs images, got shape {x.shape}")
     each = Meta((Meta(x.shape[:2]).size,), x.dtype)
@@ -186,7 +185,7 @@ define(
 
 
 # -- affine_channel: a batch_norm that is no longer trained ----------------------------------------
-def _per_channel(value, x, data_layout: str) -> Any:
+def _per_channel(value, x, data_layout: str) -> Array:
     rank = x.ndim
     return value.reshape(
         (1, -1) + (1,) * (rank - 2) if data_layout == "NCHW" else (1,) * (rank - 1) + (-1,)
@@ -227,14 +226,14 @@ define_with_grad(
 
 
 # -- spectral_norm: weights divided by their largest singular value --------------------------------
-def _matrix(weight, dim: int) -> Any:
+def _matrix(weight, dim: int) -> Array:
     order = (dim, *(i for i in range(weight.ndim) if i != dim))
     return weight.transpose(order).reshape(weight.shape[dim], -1)
 
 
 def _singular(
     xp, weight, u, v, dim: int, power_iters: int, eps: float
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Array, Array, Array, Array]:
     """Return the matrix, left and right vector and the value, by power iteration from u and v."""
     matrix = _matrix(weight, dim)
     for _ in range(power_iters):
@@ -283,13 +282,13 @@ def _data_norm_infer(
     squares: Meta,
     slot_dim: int,
     **_,
-) -> Any:
+) -> Metas:
     if len(x.shape) != 2 or (slot_dim > 0 and x.shape[1] % slot_dim):
         raise GraphError(f"rows of {x.shape} do not consist of slots of {slot_dim}")
     return same(x), same(size), same(size)
 
 
-def _shown(xp, x, slot_dim: int) -> Any:
+def _shown(xp, x, slot_dim: int) -> Array:
     """Return 1 for the elements of slots that were shown, all of them without ``slot_dim``."""
     if slot_dim <= 0:
         return xp.ones(x.shape, bool)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.optimize_sparse import bind_sparse_update, sparse_refusal
-from hpcdist.ops.optimize_update import UPDATES, Step, Update, bind_update
+from hpcdist.ops.optimize_update import UPDATES, Update, bind_update
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Array, Call
 
 
 def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Meta, ...]:
@@ -27,7 +27,7 @@ def _infer(type: str, param: Meta, grad: Meta, *rest: Meta, **attrs) -> tuple[Me
     return param, *written
 
 
-def _bind(type: str, xp, param, grad, *rest, **attrs) -> Step:
+def _bind(type: str, xp, param, grad, *rest, **attrs) -> Call:
     update = UPDATES[type]
     inputs = len(update.state) + update.has_rate
     rate, state = (rest[0], list(rest[1:inputs])) if update.has_rate else (param, rest[:inputs])
@@ -43,13 +43,13 @@ def _bind(type: str, xp, param, grad, *rest, **attrs) -> Step:
             state[i] = out
     if isinstance(grad, SelectedRows):
         apply = bind_sparse_update(xp, type, attrs, param, rate, state)
-        step: Step = functools.partial(apply, grad)
+        step: Call = functools.partial(apply, grad)
     else:
         step = bind_update(xp, type, attrs, param, rate, state, grad[None])
     return functools.partial(_copy_and_call, copies, step) if copies else step
 
 
-def _copy_and_call(copies: Sequence[tuple[Any, Any]], step: Step) -> None:
+def _copy_and_call(copies: Sequence[tuple[Array, Array]], step: Call) -> None:
     for target, source in copies:
         target[...] = source
     step()

@@ -16,13 +16,13 @@ import numpy as np
 
 from hpcdist import update_rules as rules
 from hpcdist.ops.common import in_sequence
+from hpcdist.ops.types import Array, Call, Operands
 
-Step = Callable[[], Any]
 GAP = 128  # bytes at whose multiples values begin that are moved as one
 POWERS_TIMES = {"adam": (0, 2)}  # constants by which a rule multiplies its powers of beta
 
 
-def bind(xp, name: str, param, lr, state: Sequence[Any], hyper, rows: Sequence[Any]) -> Step:
+def bind(xp, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Call:
     """Return the rule ``name`` bound to arrays.
 
     ``rows`` are the gradients to be summed; ``hyper`` is what they are multiplied by, then the
@@ -31,7 +31,7 @@ def bind(xp, name: str, param, lr, state: Sequence[Any], hyper, rows: Sequence[A
     scale, *constants = (param.dtype.type(h) for h in hyper)
     special = {"lars_momentum": _lars, "lamb": _lamb}.get(name)
 
-    def total() -> Any:
+    def total() -> Array:
         found = rows[0]
         for row in rows[1:]:
             found = found + row
@@ -49,7 +49,7 @@ def bind(xp, name: str, param, lr, state: Sequence[Any], hyper, rows: Sequence[A
 
         return in_sequence([update, *_next_powers(xp, name, powers, constants)])
 
-    def norm(x) -> Any:
+    def norm(x) -> Array:
         return xp.sqrt(xp.sum(xp.square(x, dtype="float64"))).astype(param.dtype)
 
     def step() -> None:
@@ -63,12 +63,12 @@ def bind(xp, name: str, param, lr, state: Sequence[Any], hyper, rows: Sequence[A
 def bind_run(
     xp,
     name: str,
-    params: Sequence[Any],
+    params: Operands,
     lr,
-    states: Sequence[Sequence[Any]],
+    states: Sequence[Sequence[Array]],
     hyper,
-    grads: Sequence[Any],
-) -> Step:
+    grads: Sequence[Array],
+) -> Call:
     """Return the rule ``name`` bound to several parameters, each with its states and gradient.
 
     Each of ``params``, ``grads`` and the arrays of one state lie one after the other, beginning
@@ -97,14 +97,14 @@ def bind_run(
     )
 
 
-def _whole(xp, arrays: Sequence[Any]) -> Any:
+def _whole(xp, arrays: Operands) -> Array:
     """View arrays, with the gaps after them, as rows of GAP bytes."""
     first, last = arrays[0], arrays[-1]
     rows = -(-(last.data.ptr + last.nbytes - first.data.ptr) // GAP)
     return xp.ndarray((rows, GAP // first.itemsize), first.dtype, memptr=first.data)
 
 
-def _next_powers(xp, name: str, powers: Sequence[Any], constants: Sequence[Any]) -> list[Step]:
+def _next_powers(xp, name: str, powers: Sequence[Array], constants: Sequence[Array]) -> list[Call]:
     times = [constants[i] for i in POWERS_TIMES.get(name, ())]
     return [functools.partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
 
@@ -136,13 +136,13 @@ def formula_of(xp, formula, **names) -> Callable[..., Any]:
     return types.FunctionType(function.__code__, own)
 
 
-def _lars(param, g, state: Sequence[Any], lr, constants: Sequence[Any], norm) -> tuple[Any, ...]:
+def _lars(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tuple[Array, ...]:
     mu, coeff, decay = constants
     rate = rules.lars_rate.py_func(lr, coeff, decay, norm(param), norm(g))
     return rules.lars_rule.py_func(param, g, state[0], rate, mu, decay)
 
 
-def _lamb(param, g, state: Sequence[Any], lr, constants: Sequence[Any], norm) -> tuple[Any, ...]:
+def _lamb(param, g, state: Operands, lr, constants: Sequence[Array], norm) -> tuple[Array, ...]:
     *betas, epsilon, decay = constants
     step, m, v = rules.lamb_rule.py_func(param, g, *state[:2], *betas, epsilon, decay)
     return param - rules.lamb_rate.py_func(lr, norm(param), norm(step)) * step, m, v

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,12 +11,13 @@ from hpcdist import settings
 from hpcdist.errors import GraphError
 from hpcdist.ops.optimize_update import UPDATES, bind_update
 from hpcdist.ops.selected_rows import SelectedRows, library_of
+from hpcdist.ops.types import Array, Attrs, Operands
 
 Apply = Callable[[SelectedRows], None]
 
 
 def bind_sparse_update(
-    xp, type: str, attrs: Mapping[str, Any], param, rate, state: Sequence[Any], scale: float = 1.0
+    xp, type: str, attrs: Attrs, param, rate, state: Operands, scale: float = 1.0
 ) -> Apply:
     """Return what moves ``param`` by ``scale`` times a sparse gradient, of any number of rows.
 
@@ -70,9 +70,7 @@ def _subtract_each(xp, param, rate, factor, gradient: SelectedRows) -> None:
     optimize_kernels.sgd_rows(param.reshape(-1), gradient.rows, values, factor, rate.reshape(-1))
 
 
-def _powers_ahead(
-    state: Sequence[Any], attrs: Mapping[str, Any]
-) -> tuple[Sequence[Any], Callable[[], None]]:
+def _powers_ahead(state: Operands, attrs: Attrs) -> tuple[Sequence[Array], Callable[[], None]]:
     """Let adam see its powers of beta a step ahead: Fluid's sparse kernel multiplies them first."""
     *moments, power1, power2 = state
     seen1, seen2 = power1.copy(), power2.copy()
@@ -89,7 +87,7 @@ def _nothing() -> None:
     pass
 
 
-def _bind_all(xp, type: str, attrs: Mapping[str, Any], param, rate, state: Sequence[Any]) -> Apply:
+def _bind_all(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
     """Move every row of the table; those not listed by a gradient of zero."""
     dense = xp.zeros(param.shape, param.dtype)
     move = bind_update(xp, type, attrs, param, rate, state, dense[None])
@@ -104,9 +102,7 @@ def _bind_all(xp, type: str, attrs: Mapping[str, Any], param, rate, state: Seque
     return apply
 
 
-def _bind_listed(
-    xp, type: str, attrs: Mapping[str, Any], param, rate, state: Sequence[Any]
-) -> Apply:
+def _bind_listed(xp, type: str, attrs: Attrs, param, rate, state: Operands) -> Apply:
     """Move the listed rows only, after adding up repeats."""
     per_row = [param, *(s for s in state if s.shape == param.shape)]
 
@@ -144,7 +140,7 @@ def _totals_as_fluid(gradient: SelectedRows) -> SelectedRows:
     return SelectedRows(gradient.rows[seen], gradient.value[seen], gradient.height)
 
 
-def found_by_search(rows) -> Any:
+def found_by_search(rows) -> Array:
     """Tell for each element whether a binary search of the list, sorted or not, finds it."""
     low = rows * 0
     high = low + len(rows) - 1

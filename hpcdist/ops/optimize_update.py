@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import GraphError
+from hpcdist.ops.types import Array, Attrs, Call, Operands
 
-Step = Callable[[], Any]
-Hyper = Callable[[Mapping[str, Any], Any], Sequence[float]]  # (attrs, float type) -> constants
+Hyper = Callable[[Attrs, Array], Sequence[float]]  # (attrs, float type) -> constants
 
 
 @dataclass(frozen=True)
@@ -24,31 +23,31 @@ class Update:
     """
 
     state: Mapping[str, str | None]
-    attrs: Mapping[str, Any]
-    rule: Callable[[Mapping[str, Any]], str]
+    attrs: Attrs
+    rule: Callable[[Attrs], str]
     hyper: Hyper
-    sparse: Callable[[Mapping[str, Any]], str | None] = lambda attrs: None
+    sparse: Callable[[Attrs], str | None] = lambda attrs: None
     has_rate: bool = True
 
 
-def _always(value: str) -> Callable[[Mapping[str, Any]], str]:
+def _always(value: str) -> Callable[[Attrs], str]:
     return lambda attrs: value
 
 
-def _adam_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
+def _adam_hyper(a: Attrs, f) -> Sequence[float]:
     beta1, beta2 = f(a["beta1"]), f(a["beta2"])
     return beta1, f(1) - beta1, beta2, f(1) - beta2, a["epsilon"]
 
 
-def _adamax_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
+def _adamax_hyper(a: Attrs, f) -> Sequence[float]:
     return f(a["beta1"]), f(1) - f(a["beta1"]), a["beta2"], a["epsilon"]
 
 
-def _rmsprop_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
+def _rmsprop_hyper(a: Attrs, f) -> Sequence[float]:
     return a["decay"], f(1) - f(a["decay"]), a["epsilon"], a["momentum"]
 
 
-def _ftrl_hyper(a: Mapping[str, Any], f) -> Sequence[float]:
+def _ftrl_hyper(a: Attrs, f) -> Sequence[float]:
     constants = a["l1"], f(2) * f(a["l2"])
     return constants if a["lr_power"] == -0.5 else (*constants, -a["lr_power"])
 
@@ -134,14 +133,14 @@ UPDATES: dict[str, Update] = {
 def bind_update(
     xp,
     type: str,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     param,
     rate,
-    state: Sequence[Any],
+    state: Operands,
     grads,
     contributors: Sequence[int] = (0,),
     scale: float = 1.0,
-) -> Step:
+) -> Call:
     """Return what moves ``param`` by ``scale`` times the sum of rows of ``grads``, in one pass.
 
     ``grads`` is [anybody, *param.shape], each row contiguous, wherever it lies; the rows of
@@ -169,7 +168,7 @@ def bind_update(
     return jit.bound(kernel, param.reshape(-1), flat, starts, rate.reshape(-1), hyper, states)
 
 
-def is_plain(type: str, attrs: Mapping[str, Any]) -> bool:
+def is_plain(type: str, attrs: Attrs) -> bool:
     """Tell whether each element moves by itself, so that several parameters may move as one."""
     from hpcdist.update_rules import RULES
 
@@ -179,12 +178,12 @@ def is_plain(type: str, attrs: Mapping[str, Any]) -> bool:
 def bind_updates(
     xp,
     type: str,
-    attrs: Mapping[str, Any],
-    params: Sequence[Any],
+    attrs: Attrs,
+    params: Operands,
     rate,
-    states: Sequence[Sequence[Any]],
-    grads: Sequence[Any],
-) -> Step:
+    states: Sequence[Sequence[Array]],
+    grads: Sequence[Array],
+) -> Call:
     """Return what moves several parameters on a GPU at once, each with its states and gradient.
 
     They lie as `optimize_device.bind_run` says.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import (
@@ -20,15 +18,16 @@ from hpcdist.graph.rows import (
 from hpcdist.ops.activation import sigmoid
 from hpcdist.ops.common import define_with_grad, put_along, same
 from hpcdist.ops.run_kernels import add_at
+from hpcdist.ops.types import Array, Operands
 
 
-def _sigmoid(xp, x) -> Any:
+def _sigmoid(xp, x) -> Array:
     out = xp.empty_like(x)
     sigmoid(xp, x, out)
     return out
 
 
-def _softplus(xp, x) -> Any:
+def _softplus(xp, x) -> Array:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
 
 
@@ -37,7 +36,7 @@ def _column(x: Meta) -> Meta:
 
 
 # -- of the scores of a row ------------------------------------------------------------------------
-def _margins(xp, x, label) -> Any:
+def _margins(xp, x, label) -> Array:
     return x - xp.take_along_axis(x, label.reshape(-1, 1), 1)
 
 
@@ -285,7 +284,7 @@ define_with_grad(
 
 
 # -- sigmoid_focal_loss: cross entropy of each class that counts hard examples more ----------------
-def _focal_parts(xp, x, label, count, gamma: float, alpha: float) -> tuple[Any, Any, Any, Any]:
+def _focal_parts(xp, x, label, count, gamma: float, alpha: float) -> Operands:
     """Return the probability, its falling logarithm, and weights of both kinds of classes."""
     classes = xp.arange(1, x.shape[1] + 1)
     foreground = xp.maximum(count.reshape(()), 1)

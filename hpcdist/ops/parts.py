@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
@@ -19,6 +18,7 @@ from hpcdist.ops.common import (
     resolve_axis,
     same,
 )
+from hpcdist.ops.types import Array, Call
 
 # -- slice, strided_slice --------------------------------------------------------------------------
 _SLICE = {"axes": (), "starts": (), "ends": (), "decrease_axis": (), "infer_flags": ()}
@@ -91,18 +91,18 @@ def _known_numbers(
     return [of.numbers[0] if of.numbers else n for of, n in zip(listed, certain)]
 
 
-def _numbers(given: Sequence[int], tensor, listed: Sequence[Any]) -> list[int]:
+def _numbers(given: Sequence[int], tensor, listed: Sequence[Array]) -> list[int]:
     """Return starts or ends as they are in this step."""
     if tensor is not None:
         return [int(number) for number in tensor.reshape(-1)]
     return [int(value.reshape(-1)[0]) for value in listed] if listed else list(given)
 
 
-def _part_of(axes, starts, ends, strides, values) -> Callable[[Any], Any]:
+def _part_of(axes, starts, ends, strides, values) -> Callable[[Array], Array]:
     """Return what takes the part of an array; ``values``: starts and ends that are in values."""
     starts_tensor, ends_tensor, starts_list, ends_list = values
 
-    def part(array) -> Any:
+    def part(array) -> Array:
         begins = _numbers(starts, starts_tensor, starts_list)
         limits = _numbers(ends, ends_tensor, ends_list)
         return array[slices(array.ndim, axes, begins, limits, strides)]
@@ -114,7 +114,7 @@ def _are_fixed(values) -> bool:
     return all(value is None or (isinstance(value, list) and not value) for value in values)
 
 
-def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Callable[[], Any]:
+def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
     *values, out = operands
     part_of = _part_of(axes, starts, ends, strides, values)
 
@@ -128,7 +128,7 @@ def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Callab
     return functools.partial(xp.copyto, out.reshape(part.shape), part)
 
 
-def _slice_grad_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Callable[[], Any]:
+def _slice_grad_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
     *values, dout, dx = operands
     part_of = _part_of(axes, starts, ends, strides, values)
 
@@ -169,7 +169,7 @@ def _reverse_infer(x: Meta, axis: Sequence[int]) -> Meta:
     return same(x)
 
 
-def _reverse_bind(xp, x, out, axis: Sequence[int]) -> Callable[[], Any]:
+def _reverse_bind(xp, x, out, axis: Sequence[int]) -> Call:
     turned = {resolve_axis(one, x.ndim) for one in axis}
     index = tuple(slice(None, None, -1 if i in turned else None) for i in range(x.ndim))
     return functools.partial(xp.copyto, out, x[index])

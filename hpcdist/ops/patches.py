@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,11 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, grouped
 from hpcdist.ops.common import define_with_grad
-from hpcdist.ops.labels import Call
-from hpcdist.ops.sequence import Lods, rowwise, sequences_of
+from hpcdist.ops.sequence import rowwise, sequences_of
+from hpcdist.ops.types import Array, Attrs, Call, Lods
 
 # -- im2sequence -----------------------------------------------------------------------------------
-_PATCHES: dict[str, Any] = {
+_PATCHES: Attrs = {
     "kernels": (1, 1),
     "strides": (1, 1),
     "paddings": (0, 0, 0, 0),
@@ -50,7 +49,7 @@ def _patches_infer(x: Meta, kernels, strides, paddings, **_) -> Meta:
     return Meta((lod.rows, width), x.dtype, lod=lod)
 
 
-def _places(shape, kernels, strides, paddings) -> Any:
+def _places(shape, kernels, strides, paddings) -> Array:
     """Yield for each place of a patch: it, and the pixels of padded images that stand there."""
     down, across = _counts(shape, kernels, strides, paddings)
     for i in range(kernels[0]):
@@ -60,12 +59,12 @@ def _places(shape, kernels, strides, paddings) -> Any:
             yield i, j, rows, columns
 
 
-def _in_patches(rows, shape, kernels, strides, paddings) -> Any:
+def _in_patches(rows, shape, kernels, strides, paddings) -> Array:
     counts = _counts(shape, kernels, strides, paddings)
     return rows.reshape(shape[0], *counts, shape[1], *kernels)
 
 
-def _padded(xp, shape, dtype, paddings) -> tuple[Any, Any]:
+def _padded(xp, shape, dtype, paddings) -> tuple[Array, Array]:
     up, left, down, right = paddings
     height, width = shape[2:]
     padded = xp.zeros((*shape[:2], height + up + down, width + left + right), dtype)
@@ -116,7 +115,7 @@ def _ahead_infer(x: Meta, filter: Meta) -> Meta:
     return rowwise(x, lod)
 
 
-def _parts(lod: Lod, ahead: int) -> tuple[Any, Any]:
+def _parts(lod: Lod, ahead: int) -> tuple[Array, Array]:
     """Return the rows that have a row ``ahead`` in their sequence, and those."""
     rows = np.arange(lod.rows)
     there = rows + ahead < np.repeat(lod.last[1:], lod.lengths)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row
 from hpcdist.ops.common import define_with_grad
-from hpcdist.ops.scratch import Call
+from hpcdist.ops.types import Attrs, Call, Metas
 from hpcdist.ops.windows import channels_first, image_shape, in_layout, lay_windows
 
 
@@ -223,10 +222,10 @@ _INDEX_ATTRS = {
     "global_pooling": False,
     "adaptive": False,
 }
-_FIXED: dict[str, Any] = {"padding_algorithm": "EXPLICIT", "ceil_mode": False, "exclusive": True}
+_FIXED: Attrs = {"padding_algorithm": "EXPLICIT", "ceil_mode": False, "exclusive": True}
 
 
-def _index_infer(x: Meta, **facts) -> Any:
+def _index_infer(x: Meta, **facts) -> Metas:
     out = _infer(x, "max", "NCHW", **facts, **_FIXED)
     return out, Meta(out.shape, "int32")
 

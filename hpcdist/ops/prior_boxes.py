@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import SAME, Applied, OfRows
+from hpcdist.ops.types import Metas
 
 
 def _of_shapes(op: Applied) -> OfRows:
@@ -87,7 +87,7 @@ def _prior_infer(
     aspect_ratios: Sequence[float],
     flip: bool,
     **_,
-) -> Any:
+) -> Metas:
     if max_sizes and len(max_sizes) != len(min_sizes):
         raise GraphError(f"{len(max_sizes)} max_sizes do not fit {len(min_sizes)} min_sizes")
     count = len(_prior_sizes(min_sizes, max_sizes, _ratios(aspect_ratios, flip), False))
@@ -144,7 +144,7 @@ def _density_infer(
     fixed_ratios: Sequence[float],
     flatten_to_2d: bool,
     **_,
-) -> Any:
+) -> Metas:
     count = sum(d * d for d in densities) * len(fixed_ratios)
     rows, columns = x.shape[2:]
     shape: tuple[int, ...] = (rows, columns, count, 4)
@@ -232,7 +232,7 @@ def _anchors(
     _write_priors(xp, anchors, variances_out, made, variances)
 
 
-def _anchors_infer(x: Meta, anchor_sizes, aspect_ratios, **_) -> Any:
+def _anchors_infer(x: Meta, anchor_sizes, aspect_ratios, **_) -> Metas:
     made = Meta((*x.shape[2:], len(anchor_sizes) * len(aspect_ratios), 4), x.dtype)
     return made, made
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
+from hpcdist.ops.types import Call
 
 
 def _bind(
@@ -23,7 +21,7 @@ def _bind(
     sigma: float,
     seed: int,
     state: Draws,
-) -> Callable[[], Any]:
+) -> Call:
     words = filler(np, part_of(np.empty(2), None, None), key_of(seed, state.name), state)
 
     def run() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -16,6 +15,7 @@ from hpcdist.graph.rows import (
     of_matrices,
 )
 from hpcdist.ops.common import define_with_grad, resolve_axis, same
+from hpcdist.ops.types import Array
 
 
 def _alike(x: Meta, y: Meta, what: str) -> None:
@@ -165,7 +165,7 @@ define_with_grad(
 )
 
 
-def _paired(x, y) -> tuple[Any, Any, int]:
+def _paired(x, y) -> tuple[Array, Array, int]:
     """Give both as many dimensions, and put them in turn: those of x, then those of y."""
     rank = max(x.ndim, y.ndim)
     wide = (1,) * (rank - x.ndim) + x.shape, (1,) * (rank - y.ndim) + y.shape
@@ -252,7 +252,7 @@ define_with_grad(
 )
 
 
-def _flow(x) -> Any:
+def _flow(x) -> Array:
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 

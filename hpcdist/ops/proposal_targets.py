@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -19,15 +18,16 @@ from hpcdist.graph.values import Value
 from hpcdist.ops.boxes import overlaps
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.proposals import joined, rows_of, same_counts
+from hpcdist.ops.types import Array, Metas
 
 _ALIKE = 1e-5
-Sample = Callable[[Any, int], Any]  # so many of these at most
+Sample = Callable[[Array, int], Array]  # so many of these at most
 
 
 def _sampler(draws: Draws, use_random: bool) -> Sample:
     """Return what leaves so many of places; at random, or the first ones."""
 
-    def sample(places, count: int) -> Any:
+    def sample(places, count: int) -> Array:
         count = max(count, 0)
         if len(places) <= count or not use_random:
             return places[:count]
@@ -37,7 +37,7 @@ def _sampler(draws: Draws, use_random: bool) -> Sample:
     return sample
 
 
-def deltas_of(boxes, targets) -> Any:
+def deltas_of(boxes, targets) -> Array:
     """Return how far targets are from boxes, in sizes of these, and how much larger; in pixels."""
     size, wanted = (b[:, 2:] - b[:, :2] + 1 for b in (boxes, targets))
     apart = targets[:, :2] + wanted / 2 - boxes[:, :2] - size / 2
@@ -47,7 +47,7 @@ def deltas_of(boxes, targets) -> Any:
 # -- anchors: rpn_target_assign (Ren et al., 2015), retinanet_target_assign (Lin et al., 2017) -----
 def _anchors_of(
     alike, positive: float, negative: float, count: int, fraction: float, sample: Sample
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Array, Array, Array, Array]:
     """Return anchors with objects, without, to be fitted, and how each of the last counts.
 
     An anchor that fits an object best may fit it badly: if it is chosen to have none, it has none,
@@ -68,7 +68,7 @@ def _anchors_of(
     return found, np.sort(nothing), fitted, weight
 
 
-def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[Any]:
+def _without_crowds(type: str, boxes: Value, crowd: Value, info: Value) -> list[Array]:
     """Return which rows of each image are single objects, and their boxes in the scaled image."""
     counts = [len(rows) for rows in rows_of(boxes, type, "GtBoxes")]
     same_counts(type, "images", GtBoxes=len(counts), ImInfo=len(info.array))
@@ -126,7 +126,7 @@ def _rpn(
     )
 
 
-def _assign_infer(anchors: Meta, *_: Meta, **__) -> Any:
+def _assign_infer(anchors: Meta, *_: Meta, **__) -> Metas:
     index, fit = Meta((-1,), "int32"), Meta((-1, 4), anchors.dtype)
     return index, index, fit, Meta((-1, 1), "int32"), fit
 
@@ -223,7 +223,7 @@ def _region_labels(
     images = {slot: len(rows) for slot, rows in parts.items()}
     same_counts(type, "images", **images, ImInfo=len(info.array))
     width = 4 * class_nums
-    found: list[list[Any]] = [[] for _ in range(4)]
+    found: list[list[Array]] = [[] for _ in range(4)]
     for image, (own, kinds, crowds, objects) in enumerate(zip(*parts.values(), strict=True)):
         boxes_told = {"GtBoxes": len(objects), "GtClasses": len(kinds), "IsCrowd": len(crowds)}
         same_counts(type, f"boxes of image {image}", **boxes_told)
@@ -266,7 +266,7 @@ def _region_labels(
     )
 
 
-def _labels_infer(regions: Meta, *_: Meta, class_nums: int, **__) -> Any:
+def _labels_infer(regions: Meta, *_: Meta, class_nums: int, **__) -> Metas:
     lod, wide = Lod(1), Meta((-1, 4 * class_nums), regions.dtype, lod=Lod(1))
     labels = Meta((-1, 1), "int32", lod=lod)
     return Meta((-1, 4), regions.dtype, lod=lod), labels, wide, wide, wide

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
+from hpcdist.ops.types import Array, Metas
 
 _LARGEST = math.log(1000 / 16)  # of a factor's logarithm, so that no box becomes infinite
 
 
-def bounds_of(value: Value, type: str, slot: str) -> Any:
+def bounds_of(value: Value, type: str, slot: str) -> np.ndarray:
     """Return where each image's rows begin, and the end; FeedError if they are not grouped."""
     if value.lod is None:
         raise FeedError(
@@ -27,7 +27,7 @@ def bounds_of(value: Value, type: str, slot: str) -> Any:
     return value.lod.last
 
 
-def rows_of(value: Value, type: str, slot: str) -> list[Any]:
+def rows_of(value: Value, type: str, slot: str) -> list[Array]:
     """Return the rows of each image."""
     bounds = bounds_of(value, type, slot)
     return [value.array[b:e] for b, e in itertools.pairwise(bounds)]
@@ -40,14 +40,14 @@ def same_counts(type: str, what: str, **counts: int) -> None:
         raise FeedError(f"{type}: expected as many {what} in each, got {told}")
 
 
-def joined(parts: Sequence[Any], width: int, dtype) -> Value:
+def joined(parts: Sequence[Array], width: int, dtype) -> Value:
     """Return rows of images one after another, in sequences."""
     lod = Lod.of_lengths([[len(part) for part in parts]])
     flat = [np.asarray(part, dtype).reshape(-1, width) for part in parts]
     return Value(np.concatenate([np.zeros((0, width), dtype), *flat]), lod)
 
 
-def kept_apart(boxes, threshold: float, eta: float, normalized: bool, most: int = -1) -> Any:
+def kept_apart(boxes, threshold: float, eta: float, normalized: bool, most: int = -1) -> Array:
     """Return the places of the boxes, the best first, that no better one covers."""
     from hpcdist.ops.nms_kernels import keep_apart
 
@@ -56,7 +56,7 @@ def kept_apart(boxes, threshold: float, eta: float, normalized: bool, most: int 
     return kept[: keep_apart(np.ascontiguousarray(boxes), threshold, eta, more, most, kept)]
 
 
-def decoded(anchors, deltas) -> Any:
+def decoded(anchors, deltas) -> Array:
     """Return boxes that lie, and are as large, as ``deltas`` say of anchors; all in pixels."""
     size = anchors[..., 2:] - anchors[..., :2] + 1
     center = anchors[..., :2] + size / 2 + deltas[..., :2] * size
@@ -108,7 +108,7 @@ def _proposals(
 
 def _proposals_infer(
     scores: Meta, deltas: Meta, info: Meta, anchors: Meta, variances: Meta, **_
-) -> Any:
+) -> Metas:
     if deltas.shape[1] != 4 * scores.shape[1]:
         raise GraphError(f"{scores.shape[1]} anchors need 4 deltas each, got {deltas.shape[1]}")
     lod = Lod(1)
@@ -155,7 +155,7 @@ def _distributed(
 
 def _distributed_infer(
     regions: Meta, min_level: int, max_level: int, refer_level: int, refer_scale: int
-) -> Any:
+) -> Metas:
     if not 0 < min_level <= max_level:
         raise GraphError(f"levels must ascend from 1 on, got {min_level}..{max_level}")
     part = Meta((-1, 4), regions.dtype, lod=Lod(1))
@@ -217,7 +217,7 @@ def _decoded_and_assigned(xp, prior, spread, target, score, boxes, chosen, box_c
         chosen[...] = made[xp.arange(rows), best]
 
 
-def _assigned_infer(prior: Meta, spread: Meta, target: Meta, score: Meta, box_clip: float) -> Any:
+def _assigned_infer(prior: Meta, spread: Meta, target: Meta, score: Meta, box_clip: float) -> Metas:
     classes = score.shape[1]
     if target.shape[1] != 4 * classes or classes < 2:
         raise GraphError(

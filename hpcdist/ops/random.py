@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import like_batch, sized
 from hpcdist.ops.common import shape_given, shaped_like_batch
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
+from hpcdist.ops.types import Attrs, Call
 
 MODULUS = 2**31 - 1
 MULTIPLIER = 48271
@@ -60,16 +60,14 @@ def _bind(
     full_size: int,
     state: Draws,
     **a,
-) -> Callable[[], Any]:
+) -> Call:
     if not (seed or stream or full_size):
         return _bind_unseeded(draw, out, None, state, a)
     state_of_stream = start_of(seed or job_seed(stream))
     return functools.partial(_fill, out, lambda size: draw(state_of_stream, int(offset), size, **a))
 
 
-def _bind_unseeded(
-    draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs
-) -> Callable[[], Any]:
+def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs) -> Call:
     """Return what draws other values in every run, those of the ``rows`` that are here."""
     from hpcdist.ops import random_kernels
 
@@ -88,7 +86,7 @@ def _bind_unseeded(
 
 def _bind_like(
     draw: Callable[..., np.ndarray], xp, like, rows, out, seed: int, state: Draws, **a
-) -> Callable[[], Any]:
+) -> Call:
     if not seed:
         return _bind_unseeded(draw, out, rows, state, a)
     part, start = part_of(out, rows, None), start_of(seed)
@@ -139,14 +137,14 @@ _UNIFORM = {"min": -1.0, "max": 1.0}
 _NORMAL = {"mean": 0.0, "std": 1.0}
 
 
-def _define(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
+def _define(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
     bind = functools.partial(_bind, draw)
     attrs = {**_SHAPED, **_OF_STREAM, **attrs}
     signature = "ShapeTensor?, ShapeTensorList* -> Out"
     define(type, signature, rows=sized, attrs=attrs, infer=_infer, bind=bind, state=Draws)
 
 
-def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: dict[str, Any]) -> None:
+def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
     define(
         type,
         "Input, Rows? -> Out",  # Rows: which of a shared batch are here, see `BatchPart`

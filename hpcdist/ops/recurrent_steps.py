@@ -18,8 +18,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence import rowwise
-
-Array = Any
+from hpcdist.ops.types import Array
 
 IDENTITY, SIGMOID, TANH, RELU = range(4)  # as the attributes of Fluid's gru_unit count them
 _NAMES = ("identity", "sigmoid", "tanh", "relu")

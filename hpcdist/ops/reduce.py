@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,12 +12,13 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import How, by_row, of_each_row, off_rows, reduces
 from hpcdist.ops import second
 from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis
+from hpcdist.ops.types import Bind, Call
 
 # -- mean of everything: the usual loss ----------------------------------------------------------
 _ONE_DOT = 4096  # elements; sums of more are exacter in pairs
 
 
-def _mean_bind(xp, x, out) -> Callable[[], Any]:
+def _mean_bind(xp, x, out) -> Call:
     flat, scalar = x.reshape(-1), out.reshape(())
     if flat.size <= _ONE_DOT:
         # A loss per row of a batch: one call instead of two, and it costs a third.
@@ -32,7 +32,7 @@ def _mean_bind(xp, x, out) -> Callable[[], Any]:
     )
 
 
-def _mean_grad_bind(xp, x, dout, dx) -> Callable[[], Any]:
+def _mean_grad_bind(xp, x, dout, dx) -> Call:
     """dx = dout / the number of elements."""
     share = xp.full((), 1 / x.size, x.dtype)
     return functools.partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
@@ -82,8 +82,8 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else d for i, d in enumerate(shape))
 
 
-def _bind(method: str) -> Callable[..., Callable[[], Any]]:
-    def bind(xp, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Callable[[], Any]:
+def _bind(method: str) -> Bind:
+    def bind(xp, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
         axes = reduced_axes(x.ndim, dim, reduce_all)
         target = out.reshape(kept_shape(x.shape, axes))
         reduce = functools.partial(getattr(x, method), axis=axes, keepdims=True)
@@ -94,9 +94,7 @@ def _bind(method: str) -> Callable[..., Callable[[], Any]]:
     return bind
 
 
-def _sum_grad_bind(
-    xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Callable[[], Any]:
+def _sum_grad_bind(xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
     """dx = dout, for every element that was added."""
     axes = reduced_axes(x.ndim, dim, reduce_all)
     return functools.partial(xp.copyto, dx, dout.reshape(kept_shape(x.shape, axes)))
@@ -104,7 +102,7 @@ def _sum_grad_bind(
 
 def _mean_of_dims_grad_bind(
     xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Callable[[], Any]:
+) -> Call:
     axes = reduced_axes(x.ndim, dim, reduce_all)
     kept = dout.reshape(kept_shape(x.shape, axes))
     return functools.partial(xp.multiply, kept, kept.size / x.size, out=dx)
@@ -112,7 +110,7 @@ def _mean_of_dims_grad_bind(
 
 def _chosen_grad_bind(
     xp, x, out, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Callable[[], Any]:
+) -> Call:
     """Every element equal to the maximum (minimum) gets the gradient, as in Fluid."""
     kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     chosen = xp.empty(x.shape, bool)
@@ -126,7 +124,7 @@ def _chosen_grad_bind(
 
 def _prod_grad_bind(
     xp, x, out, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool
-) -> Callable[[], Any]:
+) -> Call:
     """dx = dout times the product of the other elements."""
     kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     out, dout = out.reshape(kept), dout.reshape(kept)
@@ -166,8 +164,8 @@ def _arg_infer(x: Meta, axis: int, keepdims: bool, dtype: str) -> Meta:
     return Meta(_infer(x, [axis], keepdims, False).shape, dtype)
 
 
-def _arg_bind(method: str) -> Callable[..., Callable[[], Any]]:
-    def bind(xp, x, out, axis: int, keepdims: bool, dtype: str) -> Callable[[], Any]:
+def _arg_bind(method: str) -> Bind:
+    def bind(xp, x, out, axis: int, keepdims: bool, dtype: str) -> Call:
         axis = resolve_axis(axis, x.ndim)
         target = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
 

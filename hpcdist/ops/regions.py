@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import FeedError, GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows
 from hpcdist.ops.by_torch import define_by_torch
+from hpcdist.ops.types import Array, Lods
 from hpcdist.ops.volumes import sampled
 
 
-def owners_of(x, rois, lods: Sequence[Any], counts=None) -> list[int]:
+def owners_of(x, rois, lods: Lods, counts=None) -> list[int]:
     """Return the image that each region belongs to, by ``counts`` or the sequences of the regions.
 
     FeedError if those are not as many as the images, or counts not as many as the regions.
@@ -30,7 +29,7 @@ def owners_of(x, rois, lods: Sequence[Any], counts=None) -> list[int]:
     return owners
 
 
-def _counts(offsets) -> Any:
+def _counts(offsets) -> Array:
     """Return how many regions each image has, from where they begin and end; None of None."""
     return None if offsets is None else offsets[1:] - offsets[:-1]
 
@@ -43,8 +42,8 @@ def _roi_pool(
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
-    lods: Sequence[Any],
-) -> Any:
+    lods: Lods,
+) -> Array:
     """The maximum of each bin (Girshick, 2015); of an empty one 0."""
     height, width = x.shape[2:]
     made = []
@@ -84,8 +83,8 @@ def _roi_align(
     pooled_height: int,
     pooled_width: int,
     sampling_ratio: int,
-    lods: Sequence[Any],
-) -> Any:
+    lods: Lods,
+) -> Array:
     """The mean of places between pixels in each bin (He et al., 2017)."""
     made = []
     for region, image in zip(rois, owners_of(x, rois, lods, _counts(offsets))):
@@ -105,7 +104,7 @@ def _roi_align(
     return torch.stack(made) if made else x.new_zeros((0, x.shape[1], pooled_height, pooled_width))
 
 
-def _clamped(torch, image, y, across) -> Any:
+def _clamped(torch, image, y, across) -> Array:
     """Read an image [C, H, W] between pixels; up to a pixel outside, its edge counts."""
     height, width = image.shape[1:]
     inside = (y >= -1) & (y <= height) & (across >= -1) & (across <= width)
@@ -121,8 +120,8 @@ def _psroi_pool(
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
-    lods: Sequence[Any],
-) -> Any:
+    lods: Lods,
+) -> Array:
     """The mean of each bin, of channels that belong to the bin (Dai et al., 2016); if empty 0."""
     height, width = x.shape[2:]
     shape = output_channels, pooled_height, pooled_width

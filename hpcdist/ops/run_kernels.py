@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.errors import HpcdistError
+from hpcdist.ops.types import Array
 
 BLOCK = 128  # threads
 MOST = 2**32 - BLOCK  # elements: a kernel counts its threads in 32 bits
@@ -28,7 +29,7 @@ def add_at(xp, target, places, values) -> None:
         return
     if not values.size:
         return
-    rows: Any = 0
+    rows: Array = 0
     for extent, ids in zip(target.shape, places):
         ids = ids.astype("int64")
         rows = rows * extent + xp.where(ids < 0, ids + extent, ids)

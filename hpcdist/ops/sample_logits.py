@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, each_row
 from hpcdist.ops.common import define_with_grad, same
-from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
+from hpcdist.ops.counter_random import Draw, Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
 from hpcdist.ops.run_kernels import add_at
 from hpcdist.ops.sampled import FAR, LOG_UNIFORM, chance, log_uniform
+from hpcdist.ops.types import Call, Metas
 
 _SL_ATTRS = {
     "use_customized_samples": False,
@@ -27,7 +25,7 @@ _SL_ATTRS = {
 
 def _sl_infer(
     logits: Meta, labels: Meta, samples: Meta | None, chances: Meta | None, num_samples: int, **_
-) -> Any:
+) -> Metas:
     rows, trues = labels.shape
     if num_samples > logits.shape[1]:
         raise GraphError(f"cannot draw {num_samples} different classes of {logits.shape[1]}")
@@ -36,7 +34,7 @@ def _sl_infer(
     return drawn, Meta(shape, logits.dtype), Meta(shape, logits.dtype), Meta((rows, trues), "int64")
 
 
-def _different(draw: Callable[[], Any], count: int) -> tuple[np.ndarray, int]:
+def _different(draw: Draw, count: int) -> tuple[np.ndarray, int]:
     """Draw until ``count`` different numbers are there; return them and how many were drawn."""
     found: dict[int, None] = {}
     tries = 0
@@ -65,7 +63,7 @@ def _sl_bind(
     seed: int,
     state: Draws,
     **_,
-) -> Callable[[], Any]:
+) -> Call:
     classes, trues = logits.shape[1], labels.shape[1]
     part = part_of(np.empty(2 * num_samples + 16), None, None)
     words = filler(np, part, key_of(seed, state.name), state)

@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -15,12 +14,13 @@ from hpcdist.ops.common import grad_by, same
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.labels import range_check
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Array, Call, Kernel, Metas
 
 UNIFORM, LOG_UNIFORM, CUSTOM = range(3)
 FAR = 1e20  # what is taken from the score of a sample that is a label by accident
 
 
-def chance(xp, classes, count: int, sampler: int, chances) -> Any:
+def chance(xp, classes, count: int, sampler: int, chances) -> Array:
     """Return with which probability a sampler draws each of these classes."""
     if sampler == UNIFORM:
         return xp.full(classes.shape, 1 / count)
@@ -29,7 +29,7 @@ def chance(xp, classes, count: int, sampler: int, chances) -> Any:
     return chances[classes]
 
 
-def log_uniform(xp, words, count: int, modulus: int) -> Any:
+def log_uniform(xp, words, count: int, modulus: int) -> Array:
     drawn = xp.exp(words * (2.0**-32 * math.log(count))).astype("int64") - 1
     return drawn % modulus
 
@@ -64,7 +64,7 @@ def _nce_infer(
     num_neg_samples: int,
     custom_neg_classes: Sequence[int],
     **_,
-) -> Any:
+) -> Metas:
     shape = (x.shape[0], _columns(label, len(custom_neg_classes) or num_neg_samples))
     looked_up = others[-1] is not None  # classes, and weights of these
     wanted = shape[1:] if looked_up else (num_total_classes,)
@@ -99,7 +99,7 @@ def _drawing(
     check = range_check(xp, label, num_total_classes, "nce", "classes")
     custom = xp.asarray(custom_neg_classes, classes.dtype)
 
-    def draw() -> Any:
+    def draw() -> Array:
         drawn = words().reshape(negatives.shape)
         if sampler == LOG_UNIFORM:
             return log_uniform(xp, drawn, num_total_classes, max(num_total_classes - 1, 1))
@@ -135,7 +135,7 @@ def _nce_bind(
     num_total_classes: int,
     sampler: int,
     **attrs,
-) -> Callable[[], Any]:
+) -> Call:
     many = label.reshape(len(x), -1).shape[1]
     attrs |= {"num_total_classes": num_total_classes, "sampler": sampler}
     if given is None:
@@ -159,16 +159,16 @@ def _nce_bind(
     return run
 
 
-def of_classes(table, classes) -> Any:
+def of_classes(table, classes) -> Array:
     """Return a table's rows of classes [n, k]; one of three dimensions has been looked up."""
     return table if table.ndim == 3 else table.reshape(len(table), -1)[classes]
 
 
-def _noise(xp, classes, many: int, count: int, sampler: int, chances) -> Any:
+def _noise(xp, classes, many: int, count: int, sampler: int, chances) -> Array:
     return (classes.shape[1] - many) * chance(xp, classes, count, sampler, chances)
 
 
-def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Any:
+def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Array:
     many = label.reshape(len(activations), -1).shape[1]
     share = activations / (activations + noise)
     slopes = share * (1 - activations)
@@ -179,7 +179,7 @@ def _nce_slopes(xp, label, activations, classes, noise, weight, dcost) -> Any:
 
 def _nce_grad_infer(
     x: Meta, label: Meta, weight: Meta, bias: Meta | None, *others, is_sparse: bool, **_
-) -> Any:
+) -> Metas:
     classes = others[-2]
     wide = table_gradient(weight, classes.size, is_sparse)
     return same(x), wide, None if bias is None else table_gradient(bias, classes.size, is_sparse)
@@ -204,7 +204,7 @@ def write_rows(xp, grad, classes, values) -> None:
         SelectedRows(flat, rows.reshape(len(rows), *grad.shape[1:]), len(grad)).add_to(grad)
 
 
-def with_rows_of_its_own(kernel: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+def with_rows_of_its_own(kernel: Kernel) -> Callable[..., Callable[[], None]]:
     """Bind a kernel to its own rows: a sum over trainers puts those of all in their place."""
 
     def bind(xp, *arrays, **attrs) -> Callable[[], None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-Call = Callable[[], Any]
+from hpcdist.ops.types import Call
 
 
 class _Scratch(threading.local):

@@ -14,11 +14,10 @@ from hpcdist.graph.names import EMPTY, grad_name
 from hpcdist.graph.operator import Operator
 from hpcdist.graph.registry import GradOp
 from hpcdist.ops.common import Wanted
+from hpcdist.ops.types import GradRule
 
-Rule = Callable[[Any, Wanted], list[GradOp]]
 
-
-def linear(forward: str, *, x: str = "X", out: str = "Out") -> Rule:
+def linear(forward: str, *, x: str = "X", out: str = "Out") -> GradRule:
     """A gradient that is linear in dOut and reads shapes only: its gradient is ``forward``.
 
     Slots of the operator other than X are handed on, and its attributes.
@@ -39,7 +38,7 @@ def linear(forward: str, *, x: str = "X", out: str = "Out") -> Rule:
     return rule
 
 
-def joining(forward: str) -> Rule:
+def joining(forward: str) -> GradRule:
     """The gradient of what joins several values ``X*``: they are joined again."""
 
     def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
@@ -59,7 +58,7 @@ def joining(forward: str) -> Rule:
     return rule
 
 
-def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> Rule:
+def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> GradRule:
     """The gradient of a product of X and Y: dX = dOut Y, dY = dOut X, with sums where they belong.
 
     Each is such a product again.
@@ -85,7 +84,7 @@ def bilinear(forward: str, x: str = "X", y: str = "Y", out: str = "Out") -> Rule
     return rule
 
 
-def additive(forward: str) -> Rule:
+def additive(forward: str) -> GradRule:
     """The gradient of X + Y or X - Y: dOut, or sums of it, for both."""
 
     def rule(op: Operator, wanted: Wanted) -> list[GradOp]:
@@ -130,7 +129,7 @@ def of_quotient(op: Operator, wanted: Wanted) -> list[GradOp]:
     return found
 
 
-def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> Rule:
+def of_unary(slot: str, curve: Callable[..., list[GradOp]] | None = None) -> GradRule:
     """The gradient of a function of one value: dX = dOut f'(value), ``slot`` of X or Out.
 
     ``curve(value, product, to, scratch)`` gives what computes ``to``, the product times the
@@ -207,7 +206,7 @@ def _of_elu(value: str, product: str, to: str, attrs) -> list[GradOp]:
 
 
 # Of each function: whether its gradient reads X or Out, and its second derivative.
-UNARY: dict[str, Rule] = {
+UNARY: dict[str, GradRule] = {
     "relu": of_unary("Out"),
     "leaky_relu": of_unary("Out"),
     "square": of_unary("X", _of_square),

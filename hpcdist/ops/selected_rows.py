@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdist import device
 from hpcdist.ops.run_kernels import add_runs
+from hpcdist.ops.types import Array
 
 
 @dataclass
@@ -19,8 +20,8 @@ class SelectedRows:
     ``rows`` (int64 [n]) may repeat an index: its values add up. The arrays are numpy's or cupy's.
     """
 
-    rows: Any
-    value: Any
+    rows: Array
+    value: Array
     height: int
 
     @property
@@ -29,7 +30,7 @@ class SelectedRows:
         return (self.height, *self.value.shape[1:])
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> Array:
         """The element type of the values."""
         return self.value.dtype
 
@@ -86,7 +87,7 @@ class SelectedRows:
         return dense
 
 
-def library_of(array) -> Any:
+def library_of(array) -> Array:
     """Return the array library an array belongs to."""
     if isinstance(array, np.ndarray):
         return np
@@ -95,7 +96,7 @@ def library_of(array) -> Any:
     return cupy
 
 
-def _begins(xp, rows) -> Any:
+def _begins(xp, rows) -> Array:
     """Tell of each of the sorted rows whether it is the first of its repeats."""
     first = xp.ones(len(rows), bool)
     xp.not_equal(rows[1:], rows[:-1], out=first[1:])

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,9 +18,8 @@ from hpcdist.graph.registry import GradOp, Meta, define
 from hpcdist.graph.rows import Applied, OfRows
 from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence
 from hpcdist.ops.common import Wanted, define_with_grad, grad_by, in_sequence
-from hpcdist.ops.labels import Call, take
-
-Lods = Sequence[Any]
+from hpcdist.ops.labels import take
+from hpcdist.ops.types import Array, Call, Lods, Metas
 
 
 def sequences_of(meta: Meta, type: str, slot: str) -> Lod:
@@ -56,7 +54,7 @@ def loop(xp, name: str, *args) -> Call:
     return functools.partial(getattr(sequence_kernels, name), *args)
 
 
-def matrix(array) -> Any:
+def matrix(array) -> Array:
     """View an array as [rows, width]."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
@@ -66,7 +64,7 @@ _POOL = {"pooltype": "AVERAGE", "is_test": False, "pad_value": 0.0}
 _POOLS = ("SUM", "AVERAGE", "SQRT", "MAX", "FIRST", "LAST")
 
 
-def _pool_infer(x: Meta, pooltype: str, **_) -> Any:
+def _pool_infer(x: Meta, pooltype: str, **_) -> Metas:
     if pooltype not in _POOLS:
         names = ", ".join(p.lower() for p in _POOLS)
         raise GraphError(f"sequence_pool: pool_type must be one of {names}, got {pooltype!r}")
@@ -219,7 +217,7 @@ def _conv_infer(
     return Meta((x.shape[0], filter.shape[1]), x.dtype, lod=lod)
 
 
-def _laid_out(xp, x, length: int, what: str) -> Any:
+def _laid_out(xp, x, length: int, what: str) -> Array:
     """Return memory for the windows of every row: on the CPU, operators share it."""
     shape = (len(x), length * x.shape[1])
     if xp is not np:

@@ -6,13 +6,10 @@ along one axis, in the same order every time. Offsets and indices are numpy's, o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.ops.run_kernels import add_runs
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 def _padded(xp, x: Array, offsets: np.ndarray, fill: float) -> Array:

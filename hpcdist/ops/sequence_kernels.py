@@ -5,13 +5,10 @@ Values are matrices [rows, width]; sequence i has the rows offsets[i]:offsets[i 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.jit import jit
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 @jit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from hpcdist.graph.lod import Lod
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
 from hpcdist.ops.common import define_with_grad, grad_by, in_sequence
-from hpcdist.ops.labels import Call
-from hpcdist.ops.sequence import Lods, like_first, rowwise, sequences_of
+from hpcdist.ops.sequence import like_first, rowwise, sequences_of
 from hpcdist.ops.sequence_shape import gather, owners, scatter
+from hpcdist.ops.types import Array, Call, Lods, Metas
 
 
 def _padded_rows(op: Applied) -> dict[str, OfRows]:
@@ -43,7 +42,7 @@ def _mask_rows(op: Applied) -> OfRows:
 _PAD = {"padded_length": -1}
 
 
-def _pad_infer(x: Meta, pad_value: Meta, padded_length: int) -> Any:
+def _pad_infer(x: Meta, pad_value: Meta, padded_length: int) -> Metas:
     lod = sequences_of(x, "sequence_pad", "X")
     if pad_value.size != 1 and pad_value.shape != x.shape[1:]:
         raise GraphError(
@@ -64,7 +63,7 @@ def _slots(lod: Lod, length: int) -> np.ndarray:
     return owners(lod) * length + np.arange(lod.rows) - np.repeat(lod.last[:-1], lod.lengths)
 
 
-def _slots_view(padded) -> Any:
+def _slots_view(padded) -> Array:
     return padded.reshape(padded.shape[0] * padded.shape[1], *padded.shape[2:])
 
 

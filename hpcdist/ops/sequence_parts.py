@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.errors import FeedError, GraphError
@@ -13,9 +11,9 @@ from hpcdist.graph.rows import Applied, How, MixesRows, OfRows
 from hpcdist.graph.sequence_rows import grouped
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad
-from hpcdist.ops.labels import Call
 from hpcdist.ops.run_kernels import add_at
-from hpcdist.ops.sequence import Lods, sequences_of
+from hpcdist.ops.sequence import sequences_of
+from hpcdist.ops.types import Array, Call, Lods
 
 
 # -- a piece of each sequence ----------------------------------------------------------------------
@@ -103,7 +101,7 @@ def _scatter_infer(x: Meta, ids: Meta, updates: Meta) -> Meta:
     return Meta(x.shape, x.dtype, lod=x.lod)
 
 
-def _places(xp, ids, lod: Lod, width: int) -> tuple[Any, Any]:
+def _places(xp, ids, lod: Lod, width: int) -> tuple[Array, Array]:
     """Return the rows and columns that are added to."""
     columns = ids.reshape(-1)
     if columns.size and (int(columns.min()) < 0 or int(columns.max()) >= width):

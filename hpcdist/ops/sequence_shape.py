@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,9 @@ from hpcdist.graph.sequence_rows import by_row_of_sequence, by_sequence, expande
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import Wanted, define_with_grad, grad_by, in_sequence
-from hpcdist.ops.labels import Call, take
-from hpcdist.ops.sequence import Lods, like_first, loop, matrix, rowwise, sequences_of
+from hpcdist.ops.labels import take
+from hpcdist.ops.sequence import like_first, loop, matrix, rowwise, sequences_of
+from hpcdist.ops.types import Attrs, Call, Lods, Operands
 
 
 def _rows_of(lod: Lod, sequences: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -160,11 +160,11 @@ def _places(lods: Sequence[Lod]) -> list[np.ndarray]:
     ]
 
 
-def _concat_bind(xp, xs: Sequence[Any], out, lods: Lods) -> Call:
+def _concat_bind(xp, xs: Operands, out, lods: Lods) -> Call:
     return in_sequence([scatter(xp, x, at, out) for x, at in zip(xs, _places(lods[0]))])
 
 
-def _concat_grad_bind(xp, xs, dout, dxs: Sequence[Any], lods: Lods) -> Call:
+def _concat_grad_bind(xp, xs, dout, dxs: Operands, lods: Lods) -> Call:
     pairs = zip(dxs, _places(lods[0]))
     return in_sequence([gather(xp, dout, at, dx) for dx, at in pairs if dx is not None])
 
@@ -271,7 +271,7 @@ def _reset_rows(op: Applied) -> OfRows:
 
 
 _RESET_GRAD = "X, Out@GRAD -> X@GRAD"
-_TARGET: dict[str, Any] = {"target_lod": (), "append": False}
+_TARGET: Attrs = {"target_lod": (), "append": False}
 define(
     "lod_reset",
     "X, Y? -> Out",

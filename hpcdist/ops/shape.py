@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import rows
@@ -22,6 +21,7 @@ from hpcdist.ops.common import (
     same_buffer,
     shape_given,
 )
+from hpcdist.ops.types import Array, Call
 
 Shape = tuple[int, ...]
 
@@ -68,13 +68,13 @@ def _unsqueezed(x: Shape, axes: Sequence[int]) -> Shape:
     return tuple(out)
 
 
-def _copy_bind(xp, x, out, xshape=None, **_) -> Callable[[], Any]:
+def _copy_bind(xp, x, out, xshape=None, **_) -> Call:
     if same_buffer(xp, x, out):
         return in_sequence([])
     return functools.partial(xp.copyto, out.reshape(-1), x.reshape(-1))
 
 
-def _copy_grad_bind(xp, xshape, *rest, **_) -> Callable[[], Any]:
+def _copy_grad_bind(xp, xshape, *rest, **_) -> Call:
     return _copy_bind(xp, *rest[-2:])
 
 
@@ -115,7 +115,7 @@ def _reshape_infer(
     return Meta(out, x.dtype), Meta((0, *x.shape), x.dtype)
 
 
-def _reshape_bind(xp, x, tensor, listed, out, xshape, **_) -> Callable[[], Any]:
+def _reshape_bind(xp, x, tensor, listed, out, xshape, **_) -> Call:
     return _copy_bind(xp, x, out)
 
 
@@ -174,11 +174,11 @@ def _transpose_infer(x: Meta, axis: Sequence[int]) -> tuple[Meta, Meta]:
     return Meta(shape, x.dtype), Meta((0, *x.shape), x.dtype)
 
 
-def _transpose_bind(xp, x, out, xshape, axis: Sequence[int]) -> Callable[[], Any]:
+def _transpose_bind(xp, x, out, xshape, axis: Sequence[int]) -> Call:
     return functools.partial(xp.copyto, out, x.transpose(_permutation(x.ndim, axis)))
 
 
-def _transpose_grad_bind(xp, xshape, dout, dx, axis: Sequence[int]) -> Callable[[], Any]:
+def _transpose_grad_bind(xp, xshape, dout, dx, axis: Sequence[int]) -> Call:
     return functools.partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
 
 
@@ -208,20 +208,18 @@ def _expand_infer(
     return Meta(shape, x.dtype)
 
 
-def _tiles(big, small) -> tuple[Any, Any]:
+def _tiles(big, small) -> tuple[Array, Array]:
     """View both with two dimensions per dimension: copies, and the elements of one copy."""
     pairs = [p for n, d in zip(big.shape, small.shape) for p in (n // d if d else 1, d)]
     singles = [p for d in small.shape for p in (1, d)]
     return big.reshape(pairs), small.reshape(singles)
 
 
-def _expand_bind(xp, x, tensor, listed, out, expand_times: Sequence[int]) -> Callable[[], Any]:
+def _expand_bind(xp, x, tensor, listed, out, expand_times: Sequence[int]) -> Call:
     return functools.partial(xp.copyto, *_tiles(out, x))
 
 
-def _expand_grad_bind(
-    xp, x, tensor, listed, dout, dx, expand_times: Sequence[int]
-) -> Callable[[], Any]:
+def _expand_grad_bind(xp, x, tensor, listed, dout, dx, expand_times: Sequence[int]) -> Call:
     big, small = _tiles(dout, dx)
     return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 

@@ -8,7 +8,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
-from hpcdist.ops.labels import Call
+from hpcdist.ops.types import Call
 
 
 def _shuffle_bind(xp, x, out, order, startup_seed: int, state: Draws) -> Call:

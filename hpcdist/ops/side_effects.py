@@ -15,10 +15,10 @@ from hpcdist.graph.rows import by_element
 from hpcdist.graph.values import Value
 from hpcdist.ops.arrays import in_loops
 from hpcdist.ops.common import Wanted, grad_by
-from hpcdist.ops.labels import Call
+from hpcdist.ops.types import Attrs, Call
 
 # -- print -----------------------------------------------------------------------------------------
-_PRINT: dict[str, Any] = {
+_PRINT: Attrs = {
     "first_n": -1,
     "message": "",
     "summarize": 20,
@@ -40,7 +40,7 @@ class Printed:
     count: int = 0
 
 
-def _told(array, lod, attrs: dict[str, Any]) -> str:
+def _told(array, lod, attrs: Attrs) -> str:
     words = [attrs["message"]] if attrs["message"] else []
     if attrs["print_tensor_name"]:
         words.append(f"Variable: {attrs['variable']}")
@@ -114,7 +114,7 @@ def _called(number: int, operands: Sequence[Value], count: int) -> list[Value | 
     return results[:count]
 
 
-_PY_FUNC: dict[str, Any] = {
+_PY_FUNC: Attrs = {
     "forward_callable_id": -1,
     "backward_callable_id": -1,
     "backward_skip_vars": (),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import by_row, off_rows
 from hpcdist.ops.common import define_with_grad, in_sequence, resolve_axis, same
-from hpcdist.ops.labels import Call, HardLabels, put_where, take
+from hpcdist.ops.labels import HardLabels, put_where, take
+from hpcdist.ops.types import Array, Call, Metas
 
 # Exponents below this count as this, as in Fluid: no probability is 0, so its log is finite.
 FLOOR = -64.0
 
 
-def _keepdims(xp, x, axis: int) -> Any:
+def _keepdims(xp, x, axis: int) -> Array:
     shape = list(x.shape)
     shape[axis] = 1
     return xp.empty(tuple(shape), x.dtype)
@@ -109,7 +108,7 @@ def loss_shape(x: Meta, axis: int) -> tuple[int, ...]:
     return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
 
 
-def _swce_infer(logits: Meta, label: Meta, soft_label: bool, axis: int, **_) -> Any:
+def _swce_infer(logits: Meta, label: Meta, soft_label: bool, axis: int, **_) -> Metas:
     check_labels(logits, label, soft_label, axis)
     return same(logits), Meta(loss_shape(logits, axis), logits.dtype)
 
@@ -144,7 +143,7 @@ def _swce_bind(
 
 def _swce_grad_bind(
     xp, label, softmax, dloss, dlogits, soft_label: bool, ignore_index: int, axis: int, **_
-) -> Callable[[], Any]:
+) -> Call:
     """dlogits = (softmax - one_hot(label)) dloss; soft labels in place of one_hot."""
     if soft_label:
         return in_sequence(

@@ -7,13 +7,12 @@ that became free are zeros, which change no sum, no norm and no update.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import not_on_rows
 from hpcdist.ops.selected_rows import SelectedRows
+from hpcdist.ops.types import Call
 
 SPARSE = "SELECTED_ROWS"
 
@@ -51,7 +50,7 @@ def _rows_of_infer(x: Meta) -> Meta:
     return Meta((x.rows, *x.shape[1:]), x.dtype)
 
 
-def _rows_of_bind(xp, x: SelectedRows, out) -> Callable[[], Any]:
+def _rows_of_bind(xp, x: SelectedRows, out) -> Call:
     return functools.partial(xp.copyto, out, x.value)
 
 

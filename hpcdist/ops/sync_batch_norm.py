@@ -7,7 +7,7 @@ operators have no kernel. Sums are in double precision, as within one process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,8 +27,8 @@ from hpcdist.ops.batch_norm import (
     normed_rows,
 )
 from hpcdist.ops.common import like_inputs
+from hpcdist.ops.types import Array, Call
 
-Call = Callable[[], Any]
 OPS = ("sync_batch_norm", "sync_batch_norm_grad")
 # Weight: 0 on a trainer whose rows do not count, as it has none of its own.
 _SYNC_FORWARD = FORWARD.replace("Variance ->", "Variance, Weight? ->")
@@ -73,7 +73,7 @@ class _Rows:
         self._count = x.size // self._channels
         self._told = np.empty(1 + 2 * self._channels)
 
-    def _planes(self, array) -> Any:
+    def _planes(self, array) -> Array:
         """View values as the loops take them; on a device as [n, channels, elements]."""
         planes = as_planes(array, "NHWC" if self._last else "NCHW")
         return (
@@ -193,7 +193,7 @@ class _Backward(_Rows):
         saved_mean, saved_deviation = self._saved
         if self._xp is np:
             self._kernel("slopes")(self._x, saved_mean, self._dy, sums, products)
-            deviation: Any = saved_deviation
+            deviation: Array = saved_deviation
         else:
             dy = self._dy.astype("float64")
             sums[:] = on_host(dy.sum((0, 2)))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,12 +16,10 @@ from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.graph.values import Value
 from hpcdist.ops.common import define_with_grad, same
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
-
-Operands = Sequence[Any]
+from hpcdist.ops.types import Array, Call, Operands
 
 
-def _rows_of(x: Value) -> Any:
+def _rows_of(x: Value) -> Array:
     """Return where instances begin, and the end: sequences, or rows."""
     return np.arange(len(x.array) + 1) if x.lod is None else x.lod.last
 
@@ -82,9 +79,7 @@ define_with_grad(
 
 
 # -- similarity_focus ------------------------------------------------------------------------------
-def _focus(
-    axis: int, indexes: Sequence[int], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> None:
+def _focus(axis: int, indexes: Sequence[int], inputs: Operands, outputs: Operands) -> None:
     (x,), (out,) = inputs, outputs
     out.fill(0)
     for image, mask in zip(np.moveaxis(x, axis, 1), np.moveaxis(out, axis, 1)):

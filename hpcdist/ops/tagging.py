@@ -17,15 +17,13 @@ from hpcdist.graph.registry import Meta, define
 from hpcdist.graph.rows import Applied, How, MixesRows, OfRows, common_rows
 from hpcdist.ops.common import define_with_grad
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call
 from hpcdist.ops.scratch import scratch
 from hpcdist.ops.sequence import rowwise, sequences_of
-
-Operands = Sequence[Any]
+from hpcdist.ops.types import Array, Attrs, Call, Metas, Operands
 
 
 # -- where sequences are ---------------------------------------------------------------------------
-def spans(lod: Lod | None, rows: tuple[int, ...], lengths, type: str) -> tuple[Any, Any]:
+def spans(lod: Lod | None, rows: tuple[int, ...], lengths, type: str) -> tuple[Array, Array]:
     """Return where sequences begin and end among all rows: ragged ones, or padded with lengths."""
     if lengths is None:
         assert lod is not None, "without lengths, rows are in sequences"
@@ -82,13 +80,13 @@ def _check_chain(type: str, x: Meta, weights: Meta, lengths) -> int:
     return x.shape[0]
 
 
-def _chain_infer(x: Meta, weights: Meta, label: Meta, lengths) -> Any:
+def _chain_infer(x: Meta, weights: Meta, label: Meta, lengths) -> Metas:
     sequences = _check_chain("linear_chain_crf", x, weights, lengths)
     like = Meta(x.shape, x.dtype)
     return like, like, Meta(weights.shape, x.dtype), Meta((sequences, 1), x.dtype)
 
 
-def _matrix(array) -> Any:
+def _matrix(array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
@@ -213,7 +211,7 @@ _SCHEMES = {  # number of kinds of tags; begin, inside, end, single
     "IOBES": (4, 0, 1, 2, 3),
     "plain": (1, -1, -1, -1, -1),
 }
-_CHUNKS: dict[str, Any] = {
+_CHUNKS: Attrs = {
     "num_chunk_types": 1,
     "chunk_scheme": "IOB",
     "excluded_chunk_types": (),

@@ -6,13 +6,10 @@ where a sequence begins, row 1 for where it ends; row 2 + i has those from tag i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdist.jit import jit
-
-Array = Any
+from hpcdist.ops.types import Array
 
 
 @jit

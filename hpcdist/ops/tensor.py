@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
@@ -28,9 +27,10 @@ from hpcdist.ops.common import (
     shape_given,
     shaped_like_batch,
 )
+from hpcdist.ops.types import Call
 
 
-def _fill_bind(xp, tensor, listed, out, value: float, **_) -> Callable[[], Any]:
+def _fill_bind(xp, tensor, listed, out, value: float, **_) -> Call:
     return functools.partial(out.fill, value)
 
 
@@ -78,7 +78,7 @@ define(
 )
 
 
-def _shape_bind(xp, x, out) -> Callable[[], Any]:
+def _shape_bind(xp, x, out) -> Call:
     return functools.partial(xp.copyto, out, xp.asarray(x.shape, dtype=out.dtype))
 
 
@@ -100,7 +100,7 @@ VALUE_ATTRS = {
 }
 
 
-def _assign_value_bind(xp, out, shape: Sequence[int], dtype: str, **values) -> Callable[[], Any]:
+def _assign_value_bind(xp, out, shape: Sequence[int], dtype: str, **values) -> Call:
     constant = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
     return functools.partial(xp.copyto, out, constant)
 
@@ -116,7 +116,7 @@ define(
 )
 
 
-def _assign_bind(xp, x, out) -> Callable[[], Any]:
+def _assign_bind(xp, x, out) -> Call:
     if same_buffer(xp, x, out):
         return in_sequence([])
     return functools.partial(xp.copyto, out, x)
@@ -144,7 +144,7 @@ define(
 
 
 # -- cast ----------------------------------------------------------------------------------------
-def _cast_bind(xp, x, out, in_dtype: str, out_dtype: str) -> Callable[[], Any]:
+def _cast_bind(xp, x, out, in_dtype: str, out_dtype: str) -> Call:
     return functools.partial(xp.copyto, out, x, casting="unsafe")
 
 

@@ -15,6 +15,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, MixesRows, OfRows, by_row
 from hpcdist.ops.by_torch import inferred, tensor_on, torch_for
 from hpcdist.ops.common import define_with_grad
+from hpcdist.ops.types import Attrs, Call
 
 TYPE = "torch_module"
 
@@ -68,12 +69,12 @@ def _infer(x: Sequence[Meta], params: Sequence[Meta], number: int, **_) -> tuple
         return tuple(results(held.shapes(on_meta, inputs)))
 
     found = inferred(TYPE, function, x, {})
-    return ([found] if isinstance(found, Meta) else list(found),)
+    return ([m for m in found if isinstance(m, Meta)] if isinstance(found, tuple) else [found],)
 
 
 def _bind(
     xp, x: Sequence[Any], params: Sequence[Any], out: Sequence[Any], number: int, **attrs
-) -> Callable[[], Any]:
+) -> Call:
     torch, held = torch_for(TYPE), _of(number)
     inputs = [tensor_on(torch, array) for array in x]
     weights = [tensor_on(torch, array) for array in params]
@@ -110,7 +111,7 @@ def _grad_bind(
     dparams: Sequence[Any],
     number: int,
     **_,
-) -> Callable[[], Any]:
+) -> Call:
     torch, held = torch_for(TYPE), _of(number)
     given = [tensor_on(torch, array) for array in douts]
     # A slot of which nothing is wanted is empty.
@@ -153,7 +154,7 @@ def _rows(op: Applied) -> OfRows:
 
 
 of_rows: Any = by_row("X")
-_ATTRS: dict[str, Any] = {"number": -1, "module": "", "by_row": False, "is_test": False}
+_ATTRS: Attrs = {"number": -1, "module": "", "by_row": False, "is_test": False}
 
 define_with_grad(
     TYPE,

@@ -13,13 +13,12 @@ from hpcdist.graph.rows import by_row, not_on_rows
 from hpcdist.ops.common import define_with_grad, in_sequence
 from hpcdist.ops.counter_random import Draws, filler, key_of, part_of
 from hpcdist.ops.host import run_on_host
-from hpcdist.ops.labels import Call, range_check
-
-Operands = Sequence[Any]
+from hpcdist.ops.labels import range_check
+from hpcdist.ops.types import Array, Call, Operands
 
 
 # -- tree_conv (Mou et al., 2016) ------------------------------------------------------------------
-def _shares(edges, nodes: int, max_depth: int) -> Any:
+def _shares(edges, nodes: int, max_depth: int) -> Array:
     """Return [3, nodes, nodes]: how nodes below a node count for it, as left, right, top ones.
 
     ``edges``: pairs (parent, child), numbered from 1; the first with a 0 ends them.

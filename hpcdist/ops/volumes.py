@@ -10,16 +10,17 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.rows import Applied, OfRows, by_row, each_row
 from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.second import bilinear
+from hpcdist.ops.types import Array
 
 Pairs = list[tuple[int, int]]
 
 
-def _first(x, data_format: str) -> Any:
+def _first(x, data_format: str) -> Array:
     """View values with their channels in dimension 1."""
     return x.movedim(-1, 1) if data_format.endswith("C") else x
 
 
-def _last(x, data_format: str) -> Any:
+def _last(x, data_format: str) -> Array:
     return x.movedim(1, -1) if data_format.endswith("C") else x
 
 
@@ -41,7 +42,7 @@ def _around(
     return list(zip(paddings[::2], paddings[1::2]))
 
 
-def _padded(torch, x, pairs: Pairs, value: float = 0.0) -> Any:
+def _padded(torch, x, pairs: Pairs, value: float = 0.0) -> Array:
     flat = [number for pair in reversed(pairs) for number in pair]
     return torch.nn.functional.pad(x, flat, value=value) if any(flat) else x
 
@@ -67,7 +68,7 @@ def _conv3d(
     groups: int,
     padding_algorithm: str,
     data_format: str,
-) -> Any:
+) -> Array:
     x = _first(x, data_format)
     dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
     pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
@@ -87,7 +88,7 @@ def _conv3d_transpose(
     padding_algorithm: str,
     data_format: str,
     output_size: Sequence[int],
-) -> Any:
+) -> Array:
     x = _first(x, data_format)
     dilations = [1] * 3 if padding_algorithm == "SAME" else list(dilations)
     pairs = _around(x.shape[2:], w.shape[2:], strides, paddings, padding_algorithm)
@@ -137,7 +138,7 @@ def _pool3d(
     ceil_mode: bool,
     exclusive: bool,
     data_format: str,
-) -> Any:
+) -> Array:
     f = torch.nn.functional
     x = _first(x, data_format)
     if global_pooling or adaptive:
@@ -200,7 +201,7 @@ def _max_pool3d_with_index(
     paddings: Sequence[int],
     global_pooling: bool,
     adaptive: bool,
-) -> Any:
+) -> Array:
     f = torch.nn.functional
     if global_pooling or adaptive:
         size = [1] * 3 if global_pooling else list(ksize)
@@ -228,11 +229,11 @@ define_by_torch(
 
 
 # -- grids: where in an image each result is taken from --------------------------------------------
-def _grid_sampler(torch, x, grid) -> Any:
+def _grid_sampler(torch, x, grid) -> Array:
     return torch.nn.functional.grid_sample(x, grid, align_corners=True)
 
 
-def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Any:
+def _affine_grid(torch, theta, output_shape: Sequence[int]) -> Array:
     size = [len(theta), *list(output_shape)[1:]]
     return torch.nn.functional.affine_grid(theta, size, align_corners=True)
 
@@ -251,7 +252,7 @@ define_by_torch(
 
 
 # -- deformable convolution (Dai et al., 2017; with a mask Zhu et al., 2019) -----------------------
-def sampled(torch, x, y, across) -> Any:
+def sampled(torch, x, y, across) -> Array:
     """Read images [B, C, H, W] at places [B, P] between pixels; 0 outside."""
     b, c, height, width = x.shape
     flat = x.reshape(b, c, -1)
@@ -281,7 +282,7 @@ def _deformable(
     groups: int,
     deformable_groups: int,
     im2col_step: int,
-) -> Any:
+) -> Array:
     n, c = x.shape[:2]
     filters, _, rows, columns = w.shape
     height, width = offset.shape[2:]
@@ -311,7 +312,7 @@ def _deformable(
     return made.reshape(n, filters, height, width)
 
 
-def _deformable_v1(torch, x, offset, w, **facts) -> Any:
+def _deformable_v1(torch, x, offset, w, **facts) -> Array:
     return _deformable(torch, x, offset, None, w, **facts)
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
 from hpcdist.ops.by_torch import define_by_torch
 from hpcdist.ops.regions import BINS, infer_bins, mixed_regions, owners_of
+from hpcdist.ops.types import Array, Lods
 from hpcdist.ops.volumes import sampled
 
 
 # -- prroi_pool (Jiang et al., 2018) ---------------------------------------------------------------
-def _until(torch, place) -> Any:
+def _until(torch, place) -> Array:
     """Return the integral up to a place of what a pixel at 0 adds between pixels: 1 - |place|."""
     place = place.clamp(-1, 1)
     return torch.where(place < 0, (place + 1) ** 2 / 2, 1 - (1 - place) ** 2 / 2)
@@ -28,8 +28,8 @@ def _prroi_pool(
     spatial_scale: float,
     pooled_height: int,
     pooled_width: int,
-    lods: Sequence[Any],
-) -> Any:
+    lods: Lods,
+) -> Array:
     """The mean of each bin of what lies between pixels, exactly; of a bin without area 0."""
     owners = owners_of(x, rois, lods, counts)
     if not owners:
@@ -75,8 +75,8 @@ def _deformed_bins(
     part_size: Sequence[int],
     sample_per_part: int,
     trans_std: float,
-    lods: Sequence[Any],
-) -> Any:
+    lods: Lods,
+) -> Array:
     """The mean of places in bins, each bin moved by its part's move, in sizes of the region."""
     count, samples, pooled = len(rois), sample_per_part, (pooled_height, pooled_width)
     facts = {"dtype": x.dtype, "device": x.device}
@@ -164,7 +164,7 @@ define_by_torch(
 _NEAR = 1e-4
 
 
-def _projection(torch, corners, height: int, width: int) -> Any:
+def _projection(torch, corners, height: int, width: int) -> Array:
     """Return the matrix [3, 3] that takes pixels of the result to places in the quadrangle."""
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = corners
     sides = (corners - corners.roll(-1, 0)).square().sum(1).sqrt()
@@ -191,7 +191,7 @@ def _projection(torch, corners, height: int, width: int) -> Any:
     return torch.stack(made).reshape(3, 3)
 
 
-def _within(torch, x, y, corners) -> Any:
+def _within(torch, x, y, corners) -> Array:
     """Tell which places lie in a quadrangle, or nearly on one of its sides."""
     on, crossed = torch.zeros_like(x, dtype=torch.bool), torch.zeros_like(x, dtype=torch.long)
     for k in range(4):
@@ -214,8 +214,8 @@ def _straightened(
     spatial_scale: float,
     transformed_height: int,
     transformed_width: int,
-    lods: Sequence[Any],
-) -> Any:
+    lods: Lods,
+) -> Array:
     """Quadrangles (x1, y1, ..., x4, y4) as rectangles: read between pixels, 0 outside of them."""
     size, (height, width) = (transformed_height, transformed_width), x.shape[2:]
     facts = {"dtype": x.dtype, "device": x.device}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from hpcdist.graph.registry import Meta
 from hpcdist.graph.rows import Applied, OfRows, each_row
 from hpcdist.ops.activation import sigmoid
 from hpcdist.ops.common import define_with_grad, same
+from hpcdist.ops.types import Array, Metas
 
 _NOTHING = 1e-6
 
@@ -57,12 +57,12 @@ class _Head:
             (1 - smooth, smooth),
         )
 
-    def said(self, x) -> Any:
+    def said(self, x) -> Array:
         """View X as [N, anchors, 5 + classes, rows, columns]."""
         return x.reshape(len(x), len(self.own), 5 + self.classes, *x.shape[2:])
 
 
-def _shared(a, b) -> Any:
+def _shared(a, b) -> Array:
     """Return |a and b| / |a or b| of boxes (center x, center y, width, height)."""
     low = np.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
     high = np.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
@@ -72,7 +72,7 @@ def _shared(a, b) -> Any:
     return both / np.where(either > 0, either, 1)
 
 
-def _predicted(head: _Head, said, chance) -> Any:
+def _predicted(head: _Head, said, chance) -> Array:
     """Return the boxes that are said [N, anchors, rows, columns, 4]."""
     grid = said.shape[3]  # as Fluid: the map is taken to be as wide as it is high
     columns, rows = np.arange(said.shape[4]), np.arange(said.shape[3])[:, None]
@@ -90,7 +90,7 @@ def _matches(head: _Head, boxes, match) -> Iterator[tuple[int, int]]:
         yield int(n), int(t)
 
 
-def _matched(head: _Head, boxes) -> Any:
+def _matched(head: _Head, boxes) -> Array:
     """Return for each true box the anchor of this head that is the most like it, -1: none."""
     real = (boxes[..., 2] > _NOTHING) & (boxes[..., 3] > _NOTHING)
     flat = np.concatenate([np.zeros_like(boxes[..., 2:]), boxes[..., 2:]], -1)
@@ -119,7 +119,7 @@ class _Target:
         return _Target(row, column, place, float((2 - box[2] * box[3]) * score))
 
 
-def _entropy(x, label) -> Any:
+def _entropy(x, label) -> Array:
     return np.maximum(x, 0) - x * label + np.log1p(np.exp(-np.abs(x)))
 
 
@@ -129,7 +129,7 @@ def _labels(head: _Head, label: int) -> np.ndarray:
     return made
 
 
-def _host(*arrays) -> list[Any]:
+def _host(*arrays) -> list[Array]:
     return [None if a is None else on_host(a) for a in arrays]
 
 
@@ -192,7 +192,7 @@ def _infer(
     anchor_mask: Sequence[int],
     class_num: int,
     **_,
-) -> Any:
+) -> Metas:
     channels = len(anchor_mask) * (5 + class_num)
     if len(x.shape) != 4 or x.shape[1] != channels:
         raise GraphError(

@@ -24,6 +24,7 @@ from hpcdist.errors import GraphError
 from hpcdist.graph.names import GRAD_SUFFIX
 from hpcdist.graph.registry import Meta, lookup
 from hpcdist.ops import by_torch
+from hpcdist.ops.types import Array, Attrs, Operands
 
 Function = Callable[..., Any]
 FAMILIES = (
@@ -48,11 +49,11 @@ class Checked:
     Forms read some other element where an integer is outside: who runs them tells the user.
     """
 
-    ids: Any
+    ids: Array
     count: int
     of: str
 
-    def worst(self, torch) -> Any:
+    def worst(self, torch) -> Array:
         """Return the greatest as an int64 of shape (), negative ones being greater than others."""
         lowest = -(2**63)
         return (self.ids.to(torch.int64).reshape(-1) ^ lowest).amax() ^ lowest
@@ -79,13 +80,13 @@ class Form:
     when: Callable[..., bool] | None = None
     checks: Callable[..., Checked | list[Checked] | None] | None = None
 
-    def holds(self, metas: Sequence[Any], attrs: Mapping[str, Any]) -> bool:
+    def holds(self, metas: Sequence[Array], attrs: Attrs) -> bool:
         """Tell whether the form may be used on inputs like these; all extents must be known."""
         flat = [m for held in metas for m in (held if isinstance(held, list) else [held]) if m]
         dense = all(m.type == "LOD_TENSOR" and m.size >= 0 for m in flat)
         return dense and (self.when is None or self.when(*metas, **attrs))
 
-    def checked(self, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> list[Checked]:
+    def checked(self, inputs: Operands, attrs: Attrs) -> list[Checked]:
         """Return the integers among the inputs that must be in a range, as tensors."""
         found = None if self.checks is None else self.checks(*inputs, **attrs)
         several = found if isinstance(found, list) else [found]
@@ -94,12 +95,12 @@ class Form:
     def __call__(
         self,
         torch,
-        inputs: Sequence[Any],
-        attrs: Mapping[str, Any],
-        outs: Sequence[Any],
+        inputs: Operands,
+        attrs: Attrs,
+        outs: Operands,
         wanted: Sequence[bool] | None = None,
         draw=None,
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Array, ...]:
         """Return a tensor, a list or None for each output slot.
 
         ``outs``: a Meta (a list for ``X*``) for each output slot; ``wanted``: default all of them;
@@ -163,7 +164,7 @@ def _enter_by_torch(type: str, function: Function) -> None:
     if definition.lods:
         return
 
-    def shaped(torch, *inputs, outs: Sequence[Meta], **attrs) -> tuple[Any, ...]:
+    def shaped(torch, *inputs, outs: Sequence[Meta], **attrs) -> tuple[Array, ...]:
         made = function(torch, *inputs, **attrs)
         several = made if isinstance(made, tuple) else (made,)
         return tuple(tensor.reshape(meta.shape) for tensor, meta in zip(several, outs))
@@ -184,7 +185,7 @@ def by_autograd(*types: str, **how) -> None:
         _enter(Form(f"{type}_grad", family, function, wanted=True, **how))
 
 
-def _differentiated(type: str, torch, *given, wanted: Sequence[bool], **attrs) -> tuple[Any, ...]:
+def _differentiated(type: str, torch, *given, wanted: Sequence[bool], **attrs) -> tuple[Array, ...]:
     forward, gradient = lookup(type), lookup(f"{type}_grad")
     held = {slot.name: value for slot, value in zip(gradient.inputs, given)}
     inputs = [held.get(slot.name) for slot in forward.inputs]
@@ -200,7 +201,7 @@ def _differentiated(type: str, torch, *given, wanted: Sequence[bool], **attrs) -
     given_douts = [dout for dout in douts if dout is not None]
     moved = [i for i in of_slot if i is not None and inputs[i] is not None]
 
-    def run(values: Sequence[Any]) -> Any:
+    def run(values: Sequence[Array]) -> Array:
         own = list(inputs)
         for i, value in zip(moved, values):
             own[i] = value

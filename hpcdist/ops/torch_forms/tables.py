@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hpcdist.ops.lookup import NO_PADDING
 from hpcdist.ops.torch_forms import Checked, form
+from hpcdist.ops.types import Array
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _within(torch, ids, count):
 
 def _flat(torch, index, x_shape):
     """Return the numbers of elements, or of parts, whose places are in the last dimension."""
-    place: Any = 0
+    place: Array = 0
     for i in range(index.shape[-1]):
         place = place * x_shape[i] + _within(torch, index[..., i], x_shape[i])
     return place.reshape(-1)
