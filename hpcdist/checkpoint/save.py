@@ -126,10 +126,10 @@ def save(
         together(peers, ask)
         if path in awaited:
             content.snapshot(_memory)
-        _background.start(in_sequence([write, finish]), give_up, control.installed())
+        _background.start(in_sequence(write, finish), give_up, control.installed())
         return Path(target.directory)
     try:
-        together(peers, in_sequence([ask, write]))
+        together(peers, in_sequence(ask, write))
         together(peers, finish)
     except CheckpointError:
         give_up()

@@ -6,7 +6,7 @@ Fluid's does) and the gradient of Out; ``derivative(xp, value, dout, dx, **attrs
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ _ROW = 4096  # elements: enough to hide what a row costs
 
 def _ufunc(name: str) -> Bind:
     def bind(xp, x, out) -> Call:
-        return functools.partial(getattr(xp, name), x, out=out)
+        return partial(getattr(xp, name), x, out=out)
 
     return bind
 
@@ -68,7 +68,7 @@ def unary(
 def _relu_bind(xp, x, out) -> Call:
     """out = max(x, 0)."""
     if xp is not np:  # as they are: cupy would copy another view of the result's memory
-        return functools.partial(xp.maximum, x, 0, out=out)
+        return partial(xp.maximum, x, 0, out=out)
     # numpy compares two arrays in vector registers, an array with a scalar three times slower;
     # a row of zeros does, where zeros like x would take as much memory.
     columns = 1
@@ -77,19 +77,17 @@ def _relu_bind(xp, x, out) -> Call:
         if columns >= _ROW:
             break
     if columns == x.size:
-        return functools.partial(xp.maximum, x, xp.zeros_like(x), out=out)
+        return partial(xp.maximum, x, xp.zeros_like(x), out=out)
     rows, out_rows = x.reshape(-1, columns), out.reshape(-1, columns)
-    return functools.partial(xp.maximum, rows, xp.zeros(columns, x.dtype), out=out_rows)
+    return partial(xp.maximum, rows, xp.zeros(columns, x.dtype), out=out_rows)
 
 
 def _relu_grad_bind(xp, out, dout, dx) -> Call:
     """dx = dout where out > 0, else 0."""
     mask = xp.empty(out.shape, bool)
     return in_sequence(
-        [
-            functools.partial(xp.greater, out, 0, mask),
-            functools.partial(xp.multiply, dout, mask, dx),
-        ]
+        partial(xp.greater, out, 0, mask),
+        partial(xp.multiply, dout, mask, dx),
     )
 
 

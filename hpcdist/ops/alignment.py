@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def _distances(lods, normalized: bool, inputs: Operands, outputs: Operands) -> N
 
 
 def _distance_bind(xp, *operands, lods, normalized: bool) -> Call:
-    loop = functools.partial(_distances, lods, normalized)
+    loop = partial(_distances, lods, normalized)
     return run_on_host(xp, loop, operands[:4], operands[4:])
 
 
@@ -151,7 +151,7 @@ def _ctc(lods, blank: int, inputs: Operands, outputs: Operands) -> None:
 
 
 def _ctc_bind(xp, *operands, lods, blank: int, **_) -> Call:
-    return run_on_host(xp, functools.partial(_ctc, lods, blank), operands[:4], operands[4:])
+    return run_on_host(xp, partial(_ctc, lods, blank), operands[:4], operands[4:])
 
 
 def _ctc_grad(lods, norm_by_times: bool, inputs: Operands, outputs: Operands) -> None:
@@ -168,7 +168,7 @@ def _ctc_grad(lods, norm_by_times: bool, inputs: Operands, outputs: Operands) ->
 
 
 def _ctc_grad_bind(xp, logits, *operands, lods, norm_by_times: bool, **_) -> Call:
-    loop = functools.partial(_ctc_grad, lods, norm_by_times)
+    loop = partial(_ctc_grad, lods, norm_by_times)
     return run_on_host(xp, loop, operands[:3], operands[3:])
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
@@ -49,24 +49,22 @@ def _sum_bind(xp, xs: Operands, out) -> Call:
     """
     if isinstance(out, SelectedRows):
         return in_sequence(
-            [
-                functools.partial(xp.concatenate, [x.rows for x in xs], out=out.rows),
-                functools.partial(xp.concatenate, [x.value for x in xs], out=out.value),
-            ]
+            partial(xp.concatenate, [x.rows for x in xs], out=out.rows),
+            partial(xp.concatenate, [x.value for x in xs], out=out.value),
         )
     dense = [x for x in xs if not isinstance(x, SelectedRows)]
     steps: list[Call] = []
     if len(dense) > 1:
         needed_later = any(same_buffer(xp, x, out) for x in dense[2:])
         total = xp.empty_like(out) if needed_later else out
-        steps.append(functools.partial(xp.add, dense[0], dense[1], out=total))
-        steps += [functools.partial(xp.add, total, x, out=total) for x in dense[2:]]
+        steps.append(partial(xp.add, dense[0], dense[1], out=total))
+        steps += [partial(xp.add, total, x, out=total) for x in dense[2:]]
         if needed_later:
-            steps.append(functools.partial(xp.copyto, out, total))
+            steps.append(partial(xp.copyto, out, total))
     elif not same_buffer(xp, dense[0], out):
-        steps.append(functools.partial(xp.copyto, out, dense[0]))
-    steps += [functools.partial(x.add_to, out) for x in xs if isinstance(x, SelectedRows)]
-    return in_sequence(steps)
+        steps.append(partial(xp.copyto, out, dense[0]))
+    steps += [partial(x.add_to, out) for x in xs if isinstance(x, SelectedRows)]
+    return in_sequence(*steps)
 
 
 def _sum_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
@@ -99,17 +97,17 @@ def _scale_bind(xp, x, out, scale: float, bias: float, bias_after_scale: bool) -
     steps: list[Call] = []
     if isinstance(x, SelectedRows):
         if not same_buffer(xp, x.rows, out.rows):
-            steps.append(functools.partial(xp.copyto, out.rows, x.rows))
+            steps.append(partial(xp.copyto, out.rows, x.rows))
         x, out = x.value, out.value
     if x.dtype.kind in "iu":  # Fluid converts both to the element type
         scale, bias = int(scale), int(bias)
     if bias and not bias_after_scale:
-        steps.append(functools.partial(xp.add, x, bias, out=out))
+        steps.append(partial(xp.add, x, bias, out=out))
         x = out
-    steps.append(functools.partial(xp.multiply, x, scale, out=out))
+    steps.append(partial(xp.multiply, x, scale, out=out))
     if bias and bias_after_scale:
-        steps.append(functools.partial(xp.add, out, bias, out=out))
-    return in_sequence(steps)
+        steps.append(partial(xp.add, out, bias, out=out))
+    return in_sequence(*steps)
 
 
 def _scale_grad(op: Operator, wanted: Wanted) -> list[GradOp]:
@@ -133,7 +131,7 @@ define(
 
 # -- increment -----------------------------------------------------------------------------------
 def _increment_bind(xp, x, out, step: float) -> Call:
-    return functools.partial(xp.add, x, x.dtype.type(step), out=out)
+    return partial(xp.add, x, x.dtype.type(step), out=out)
 
 
 def _increment_grad(op, wanted: Wanted) -> list[GradOp]:
@@ -162,8 +160,8 @@ def _clip_rows(xp, x: SelectedRows, out: SelectedRows, low: float, high: float) 
 
 def _clip_bind(xp, x, out, min: float, max: float) -> Call:
     if isinstance(x, SelectedRows):
-        return functools.partial(_clip_rows, xp, x, out, min, max)
-    return functools.partial(xp.clip, x, min, max, out=out)
+        return partial(_clip_rows, xp, x, out, min, max)
+    return partial(xp.clip, x, min, max, out=out)
 
 
 def _clip_grad_bind(xp, x, dout, dx, min: float, max: float) -> Call:

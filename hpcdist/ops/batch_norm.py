@@ -98,9 +98,7 @@ def bind_batch_norm(
             "SavedMean, SavedVariance: a model that normalizes by its batches has them all"
         )
     if of_batch and x.size == scale.size:  # one element of each channel: as in Fluid, left alone
-        return in_sequence(
-            [partial(xp.copyto, y, x), partial(xp.copyto, saved_mean, x3.reshape(-1))]
-        )
+        return in_sequence(partial(xp.copyto, y, x), partial(xp.copyto, saved_mean, x3.reshape(-1)))
     if xp is np:
         numbers = tuple(x.dtype.type(v) for v in (momentum, 1 - momentum, epsilon))
         kernel = "normalize" if data_layout == "NCHW" else "normalize_channels_last"
@@ -209,7 +207,7 @@ def bind_batch_norm_grad(
     of_batch = not (is_test or use_global_stats)
     if of_batch and x.size == scale.size:
         steps = [partial(d.fill, 0) for d in (dscale, dbias) if d is not None]
-        return in_sequence(steps + ([] if dx is None else [partial(xp.copyto, dx, dy)]))
+        return in_sequence(*(steps + ([] if dx is None else [partial(xp.copyto, dx, dy)])))
     if xp is np:
         dscale, dbias = (np.empty_like(scale) if d is None else d for d in (dscale, dbias))
         moments = (saved_mean, saved_deviation)

@@ -142,7 +142,7 @@ def resolve_axis(axis: int, rank: int, what: str = "axis") -> int:
     return axis % rank
 
 
-def in_sequence(steps: Sequence[Call]) -> Call:
+def in_sequence(*steps: Call) -> Call:
     """Return one callable that runs all steps; its ``parts`` are these."""
     if len(steps) == 1:
         return steps[0]

@@ -73,7 +73,7 @@ def _grad_bind(xp, x, w, dy, dx, dw, data_format: str, **facts) -> Call:
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
     c = correlation(x, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, x, dy, dw)]
-    return in_sequence(steps + ([] if dx is None else [correlate_back(xp, c, w, dy, dx)]))
+    return in_sequence(*(steps + ([] if dx is None else [correlate_back(xp, c, w, dy, dx)])))
 
 
 # Filters in a group: with fewer, patches take longer to lay out than to multiply.
@@ -183,7 +183,7 @@ def _transpose_grad_bind(xp, x, w, dy, dx, dw, data_format: str, **facts) -> Cal
     x, dy, dx = (channels_first(array, data_format) for array in (x, dy, dx))
     c = transposed(x, dy, w, **facts)
     steps = [] if dw is None else [correlate_weights(xp, c, dy, x, dw)]
-    return in_sequence(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)]))
+    return in_sequence(*(steps + ([] if dx is None else [correlate(xp, c, dy, w, dx)])))
 
 
 def _transpose_flops(x, w, y, **attrs) -> int | None:

@@ -6,9 +6,9 @@ product per group and the memory does not grow with the batch.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -144,9 +144,9 @@ def _products(c: Correlation, x, matrices, y) -> Iterator[Call]:
         steps, columns = _patches(c, x, block)
         yield from steps
         results, copied = _results(c, y, block)
-        yield functools.partial(np.matmul, matrices, columns, out=results)
+        yield partial(np.matmul, matrices, columns, out=results)
         if copied:
-            yield functools.partial(np.copyto, copied[1], copied[0])
+            yield partial(np.copyto, copied[1], copied[0])
 
 
 def _flipped_products(c: Correlation, w, dy, dx) -> Iterator[Call]:
@@ -155,21 +155,21 @@ def _flipped_products(c: Correlation, w, dy, dx) -> Iterator[Call]:
     by_group = w.reshape(c.groups, filters // c.groups, channels, rows, columns)
     half_turned = by_group[:, :, :, ::-1, ::-1].transpose(0, 2, 1, 3, 4)
     turned = scratch("filters", half_turned.shape, w.dtype)
-    yield functools.partial(np.copyto, turned, half_turned)
+    yield partial(np.copyto, turned, half_turned)
     yield from _products(c.flipped(), dy, turned.reshape(c.groups, channels, -1), dx)
 
 
 def _scattered(c: Correlation, matrices, dy, dx) -> Iterator[Call]:
     channels, taps = dx.shape[1], (c.rows.taps, c.columns.taps)
-    yield functools.partial(dx.fill, 0)
+    yield partial(dx.fill, 0)
     for block in _blocks(c, len(dx), channels):
         slopes, copied = _results(c, dy, block)
         if copied:
-            yield functools.partial(np.copyto, *copied)
+            yield partial(np.copyto, *copied)
         shape = (channels, *taps, block.images, block.rows, c.columns.windows)
         columns = scratch("columns", shape, dx.dtype)
         by_group = columns.reshape(c.groups, channels // c.groups * c.taps, -1)
-        yield functools.partial(np.matmul, matrices.swapaxes(1, 2), slopes, out=by_group)
+        yield partial(np.matmul, matrices.swapaxes(1, 2), slopes, out=by_group)
         place = (c.geometry, block.image, block.row)
         yield bound(conv_kernels.scatter, columns.reshape(-1), shape, *_in_memory(dx), *place)
 
@@ -181,11 +181,9 @@ def _outer_products(c: Correlation, x, dy, dw) -> Iterator[Call]:
         yield from steps
         slopes, copied = _results(c, dy, block)
         if copied:
-            yield functools.partial(np.copyto, *copied)
-        product = functools.partial(np.matmul, slopes, columns.swapaxes(1, 2))
+            yield partial(np.copyto, *copied)
+        product = partial(np.matmul, slopes, columns.swapaxes(1, 2))
         if i == 0:
-            yield functools.partial(product, out=dw)
+            yield partial(product, out=dw)
         else:
-            yield in_sequence(
-                [functools.partial(product, out=term), functools.partial(np.add, dw, term, dw)]
-            )
+            yield in_sequence(partial(product, out=term), partial(np.add, dw, term, dw))

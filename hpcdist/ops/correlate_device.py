@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
+from functools import partial
 
 from hpcdist.ops.types import Array, Call
 from hpcdist.ops.windows import Correlation
@@ -13,7 +13,7 @@ COLUMNS_BYTES = 1 << 27  # of patches at a time
 
 def correlate(xp, c: Correlation, x, w, y) -> Call:
     """Return what writes y."""
-    return functools.partial(_correlate, xp, c, x, w, y)
+    return partial(_correlate, xp, c, x, w, y)
 
 
 def _correlate(xp, c: Correlation, x, w, y) -> None:
@@ -34,7 +34,7 @@ def _correlate(xp, c: Correlation, x, w, y) -> None:
 
 def correlate_back(xp, c: Correlation, w, dy, dx) -> Call:
     """Return what writes the gradient by x."""
-    return functools.partial(_correlate_back, xp, c, w, dy, dx)
+    return partial(_correlate_back, xp, c, w, dy, dx)
 
 
 def _correlate_back(xp, c: Correlation, w, dy, dx) -> None:
@@ -58,7 +58,7 @@ def _correlate_back(xp, c: Correlation, w, dy, dx) -> None:
 
 def correlate_weights(xp, c: Correlation, x, dy, dw) -> Call:
     """Return what writes the gradient by w."""
-    return functools.partial(_correlate_weights, xp, c, x, dy, dw)
+    return partial(_correlate_weights, xp, c, x, dy, dw)
 
 
 def _correlate_weights(xp, c: Correlation, x, dy, dw) -> None:

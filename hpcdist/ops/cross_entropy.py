@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -27,12 +27,10 @@ def _cross_entropy2_bind(xp, x, label, y, x_shape, match, ignore_index: int) -> 
     labels = HardLabels(xp, label, x.shape, -1, ignore_index, "cross_entropy2")
     flat_y, flat_match = y.reshape(-1), match.reshape(-1)
     return in_sequence(
-        [
-            *labels.refresh,
-            take(xp, x.reshape(-1), labels.flat, flat_match),
-            put_where(xp, flat_match, 1, labels.ignored),
-            *negative_log(xp, flat_match, flat_y),
-        ]
+        *labels.refresh,
+        take(xp, x.reshape(-1), labels.flat, flat_match),
+        put_where(xp, flat_match, 1, labels.ignored),
+        *negative_log(xp, flat_match, flat_y),
     )
 
 
@@ -46,14 +44,12 @@ def _cross_entropy2_grad_bind(xp, label, match, x_shape, dy, dx, ignore_index: i
         flat_dx[flat] = at_label
 
     return in_sequence(
-        [
-            *labels.locate,
-            functools.partial(xp.divide, dy.reshape(-1), match.reshape(-1), at_label),
-            functools.partial(xp.negative, at_label, at_label),
-            put_where(xp, at_label, 0, labels.ignored),
-            functools.partial(dx.fill, 0),
-            put_at_labels,
-        ]
+        *labels.locate,
+        partial(xp.divide, dy.reshape(-1), match.reshape(-1), at_label),
+        partial(xp.negative, at_label, at_label),
+        put_where(xp, at_label, 0, labels.ignored),
+        partial(dx.fill, 0),
+        put_at_labels,
     )
 
 
@@ -90,11 +86,9 @@ def _cross_entropy_bind(xp, x, label, y, **_) -> Call:
     """y = -sum(label log(x))."""
     logs = xp.empty(x.shape, x.dtype)
     return in_sequence(
-        [
-            *negative_log(xp, x, logs),
-            functools.partial(xp.multiply, logs, label, logs),
-            functools.partial(logs.sum, -1, None, y, True),
-        ]
+        *negative_log(xp, x, logs),
+        partial(xp.multiply, logs, label, logs),
+        partial(logs.sum, -1, None, y, True),
     )
 
 

@@ -7,9 +7,9 @@ order: input, forget, candidate, output. The loops are those of `lstm_kernels`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -255,12 +255,12 @@ def _backward(attrs, inputs: Operands, outputs: Operands) -> None:
 
 
 def _bind(xp, x, h, c, w, cache, *outputs, **attrs) -> Call:
-    return run_on_host(xp, functools.partial(_forward, attrs), (x, h, c, w), outputs)
+    return run_on_host(xp, partial(_forward, attrs), (x, h, c, w), outputs)
 
 
 def _grad_bind(xp, *operands, **attrs) -> Call:
     x, _, _, w, *others = operands[:8]
-    return run_on_host(xp, functools.partial(_backward, attrs), (x, w, *others), operands[8:])
+    return run_on_host(xp, partial(_backward, attrs), (x, w, *others), operands[8:])
 
 
 _GRAD = """Input, InitH, InitC, W, Reserve, Out@GRAD, last_h@GRAD, last_c@GRAD ->

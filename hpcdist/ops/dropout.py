@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -83,9 +84,9 @@ def _bind(
     upscale = dropout_implementation == UPSCALE
     if is_test:
         factor = 1.0 if upscale else 1.0 - dropout_prob
-        return functools.partial(xp.multiply, x, factor, out)
+        return partial(xp.multiply, x, factor, out)
     if dropout_prob == 1.0:
-        return in_sequence([functools.partial(mask.fill, 0), functools.partial(out.fill, 0)])
+        return in_sequence(partial(mask.fill, 0), partial(out.fill, 0))
     scale = kept_scale(dropout_prob, dropout_implementation)
     part = part_of(x, rows, lods[0])
     if not fix_seed and xp is np:
@@ -95,10 +96,10 @@ def _bind(
     else:
         fill, limit = filler(xp, part, key_of(seed, stream), state), kept_from(dropout_prob)
         steps = [lambda: xp.copyto(mask, (fill() >= limit).reshape(mask.shape))]
-    steps.append(functools.partial(xp.multiply, x, mask, out))
+    steps.append(partial(xp.multiply, x, mask, out))
     if scale != 1.0:
-        steps.append(functools.partial(xp.multiply, out, scale, out))
-    return in_sequence(steps)
+        steps.append(partial(xp.multiply, out, scale, out))
+    return in_sequence(*steps)
 
 
 def kept_from(dropout_prob: float) -> np.uint32:
@@ -126,11 +127,11 @@ def _fused(
 
 
 def _grad_bind(xp, mask, dout, dx, dropout_prob: float, dropout_implementation: str, **_) -> Call:
-    product = functools.partial(xp.multiply, dout, mask, dx)
+    product = partial(xp.multiply, dout, mask, dx)
     if dropout_prob == 1.0 or dropout_implementation == DOWNGRADE:
         return product
     scale = kept_scale(dropout_prob, dropout_implementation)
-    return in_sequence([product, functools.partial(xp.multiply, dx, scale, dx)])
+    return in_sequence(product, partial(xp.multiply, dx, scale, dx))
 
 
 _ATTRS = {

@@ -86,7 +86,7 @@ def _product(xp, x, y, out, axis: int) -> Call:
     steps = [functools.partial(xp.multiply, x.value, factor, out=out.value)]
     if out.rows is not x.rows:
         steps.append(functools.partial(xp.copyto, out.rows, x.rows))
-    return in_sequence(steps)
+    return in_sequence(*steps)
 
 
 def _truncated_quotient(xp, x, y, out, axis: int) -> Call:
@@ -94,11 +94,9 @@ def _truncated_quotient(xp, x, y, out, axis: int) -> Call:
     x, y = _views(x, y, axis)
     rest = xp.empty_like(out)
     return in_sequence(
-        [
-            functools.partial(xp.fmod, x, y, out=rest),
-            functools.partial(xp.subtract, x, rest, out=rest),
-            functools.partial(xp.floor_divide, rest, y, out=out),
-        ]
+        functools.partial(xp.fmod, x, y, out=rest),
+        functools.partial(xp.subtract, x, rest, out=rest),
+        functools.partial(xp.floor_divide, rest, y, out=out),
     )
 
 
@@ -143,7 +141,7 @@ def _linear_grad(sign: int) -> Bind:
                 steps.append(functools.partial(xp.negative, dout, out=target))
             elif not same_buffer(xp, dout, target):
                 steps.append(functools.partial(xp.copyto, target, dout))
-        return in_sequence(steps)
+        return in_sequence(*steps)
 
     return bind
 
@@ -165,10 +163,8 @@ def _chosen_grad(x_wins: str, y_wins: str) -> Callable[..., tuple[Write, Write]]
             def to(target) -> Call:
                 mask = xp.empty(dout.shape, bool)
                 return in_sequence(
-                    [
-                        functools.partial(getattr(xp, name), x, y, out=mask),
-                        functools.partial(xp.multiply, dout, mask, out=target),
-                    ]
+                    functools.partial(getattr(xp, name), x, y, out=mask),
+                    functools.partial(xp.multiply, dout, mask, out=target),
                 )
 
             return to
@@ -200,7 +196,7 @@ def _grad_bind(rule: Callable[..., tuple[Write, Write]]) -> Bind:
     def bind(xp, x, y, dout, dx, dy, axis: int) -> Call:
         x_view, y_view, full = broadcast_shapes(x.shape, y.shape, axis)
         to_x, to_y = rule(xp, x.reshape(x_view), y.reshape(y_view), dout)
-        return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
+        return in_sequence(*(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y)))
 
     return bind
 
@@ -215,14 +211,12 @@ def _div_grad_bind(xp, x, y, out, dout, dx, dy, axis: int) -> Call:
 
     def to_y(target) -> Call:
         return in_sequence(
-            [
-                functools.partial(xp.multiply, dout, out, out=target),
-                functools.partial(xp.true_divide, target, divisor, out=target),
-                functools.partial(xp.negative, target, out=target),
-            ]
+            functools.partial(xp.multiply, dout, out, out=target),
+            functools.partial(xp.true_divide, target, divisor, out=target),
+            functools.partial(xp.negative, target, out=target),
         )
 
-    return in_sequence(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y))
+    return in_sequence(*(_side(xp, dx, x_view, full, to_x) + _side(xp, dy, y_view, full, to_y)))
 
 
 def _define(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -76,7 +76,7 @@ def _bind(xp, x, out, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return _compiled("gelu", x, out)
-        return functools.partial(_gelu, xp, x, out, approximate)
+        return partial(_gelu, xp, x, out, approximate)
     torch = torch_for("gelu")
     x, out = (tensor_on(torch, array) for array in (x, out))
     how = {"approximate": "tanh" if approximate else "none"}
@@ -87,7 +87,7 @@ def _grad_bind(xp, x, dout, dx, approximate: bool) -> Call:
     if kernels_of(xp) is Kernels.OWN:
         if xp is np and not approximate:
             return _compiled("gelu_back", x, dout, dx)
-        return functools.partial(_gelu_grad, xp, x, dout, dx, approximate)
+        return partial(_gelu_grad, xp, x, dout, dx, approximate)
     torch = torch_for("gelu")
     x, dout, dx = (tensor_on(torch, array) for array in (x, dout, dx))
     how = {"approximate": "tanh" if approximate else "none"}

@@ -6,7 +6,7 @@ one after the other in memory: [D, 2 D] of the gates, then [D, D] of the candida
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def _forward(steps: Steps, kinds, origin: bool, inputs: Operands, outputs: Opera
     x, h0, weight, bias = inputs
     out, gates, resets, by_steps = outputs
     dtype, count, rows, width = x.dtype, len(steps.order), len(steps.rows), len(weight)
-    room = functools.partial(scratch, dtype=dtype)
+    room = partial(scratch, dtype=dtype)
     all_hidden = by_place("hidden", steps, h0, None, width, dtype)
     gru_forward(
         x,
@@ -167,7 +167,7 @@ def _bound(
 ) -> Call:
     kinds = kind_of(gate_activation, "gru"), kind_of(activation, "gru")
     steps = Steps.of(lods[0], is_reverse)
-    return run_on_host(xp, functools.partial(loop, steps, kinds, origin_mode), inputs, outputs)
+    return run_on_host(xp, partial(loop, steps, kinds, origin_mode), inputs, outputs)
 
 
 def _bind(xp, *operands, **attrs) -> Call:
@@ -210,7 +210,7 @@ def _unit_bind(
     origin_mode: bool,
 ) -> Call:
     kinds = gate_activation, activation
-    loop = functools.partial(_forward, Steps.single(len(x)), kinds, origin_mode)
+    loop = partial(_forward, Steps.single(len(x)), kinds, origin_mode)
     return run_on_host(xp, loop, (x, last, weight, bias), (None, gate, resets, hidden))
 
 
@@ -229,7 +229,7 @@ def _unit_grad_bind(
     origin_mode: bool,
 ) -> Call:
     kinds = gate_activation, activation
-    loop = functools.partial(_backward, Steps.single(len(x)), kinds, origin_mode)
+    loop = partial(_backward, Steps.single(len(x)), kinds, origin_mode)
     return run_on_host(xp, loop, (last, weight, bias, None, gate, resets, dhidden), outputs)
 
 

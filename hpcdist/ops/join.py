@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
@@ -40,7 +40,7 @@ def _concat_infer(xs: Sequence[Meta], axis: int) -> Meta:
 
 
 def _concat_bind(xp, xs: Operands, out, axis: int) -> Call:
-    return functools.partial(xp.concatenate, xs, axis=axis, out=out)
+    return partial(xp.concatenate, xs, axis=axis, out=out)
 
 
 def _parts(whole, extents: Sequence[int], axis: int) -> list[Array]:
@@ -56,9 +56,7 @@ def _parts(whole, extents: Sequence[int], axis: int) -> list[Array]:
 
 def _copy_parts(xp, whole, outs: Operands, extents: Sequence[int], axis: int) -> Call:
     pairs = zip(outs, _parts(whole, extents, axis))
-    return in_sequence(
-        [functools.partial(xp.copyto, out, part) for out, part in pairs if out is not None]
-    )
+    return in_sequence(*(partial(xp.copyto, out, part) for out, part in pairs if out is not None))
 
 
 def _concat_grad_bind(xp, xs: Operands, dout, dxs: Operands, axis: int) -> Call:
@@ -140,14 +138,12 @@ def _layers_of(whole, axis: int) -> list[Array]:
 
 def _stack_bind(xp, xs: Operands, y, axis: int) -> Call:
     pairs = zip(_layers_of(y, axis), xs)
-    return in_sequence([functools.partial(xp.copyto, layer, x) for layer, x in pairs])
+    return in_sequence(*(partial(xp.copyto, layer, x) for layer, x in pairs))
 
 
 def _stack_grad_bind(xp, dy, dxs: Operands, axis: int) -> Call:
     pairs = zip(dxs, _layers_of(dy, axis))
-    return in_sequence(
-        [functools.partial(xp.copyto, dx, layer) for dx, layer in pairs if dx is not None]
-    )
+    return in_sequence(*(partial(xp.copyto, dx, layer) for dx, layer in pairs if dx is not None))
 
 
 def _stack_grad_infer(dy: Meta, axis: int) -> tuple[list[Meta]]:
@@ -181,12 +177,12 @@ def _gather_infer(x: Meta, index: Meta, overwrite: bool) -> Meta:
 
 def _gather_bind(xp, x, index, out, overwrite: bool) -> Call:
     check = range_check(xp, index, x.shape[0], "gather", "rows")
-    return in_sequence([check, take(xp, x, index.reshape(-1), out, axis=0)])
+    return in_sequence(check, take(xp, x, index.reshape(-1), out, axis=0))
 
 
 def _gather_grad_bind(xp, x, index, dout, dx, overwrite: bool) -> Call:
     rows = SelectedRows(index.reshape(-1), dout, x.shape[0])
-    return in_sequence([functools.partial(dx.fill, 0), functools.partial(rows.add_to, dx)])
+    return in_sequence(partial(dx.fill, 0), partial(rows.add_to, dx))
 
 
 define_with_grad(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,13 +101,13 @@ def take(xp, source, index, out, axis: int | None = None) -> Call:
     """Return a call that writes ``source`` at checked ``index`` into ``out``."""
     # numpy's default mode makes a copy of `out` first, lest an index be wrong; cupy has no modes.
     mode = {"mode": "clip"} if xp.__name__ == "numpy" else {}
-    return functools.partial(xp.take, source, index, axis, out, **mode)
+    return partial(xp.take, source, index, axis, out, **mode)
 
 
 def put_where(xp, array, value: float, where) -> Call:
     """Return a call that writes a number into the elements that a mask selects."""
     # A scalar of the array's own type: for a Python number cupy asks numpy, which refuses since 2.
-    return functools.partial(xp.copyto, array, array.dtype.type(value), where=where)
+    return partial(xp.copyto, array, array.dtype.type(value), where=where)
 
 
 class HardLabels:
@@ -129,12 +130,12 @@ class HardLabels:
         self.ignored = xp.empty(given.shape, bool)
         self.flat = xp.empty(given.shape, "int64")
         self.locate: list[Call] = [
-            functools.partial(xp.equal, given, ignore_index, self.ignored),
-            functools.partial(xp.copyto, self.flat, given),
+            partial(xp.equal, given, ignore_index, self.ignored),
+            partial(xp.copyto, self.flat, given),
             put_where(xp, self.flat, 0, self.ignored),
         ]
         if inner != 1:
-            self.locate.append(functools.partial(xp.multiply, self.flat, inner, self.flat))
-        self.locate.append(functools.partial(xp.add, self.flat, base, self.flat))
+            self.locate.append(partial(xp.multiply, self.flat, inner, self.flat))
+        self.locate.append(partial(xp.add, self.flat, base, self.flat))
         check = range_check(xp, self.flat, classes, type, "classes")
         self.refresh: list[Call] = [*self.locate[:3], check, *self.locate[3:]]

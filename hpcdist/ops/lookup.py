@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def _lookup_bind(op_type: str, xp, w, ids, out, padding_idx: int, **_) -> Call:
     flat, rows = ids.reshape(-1), out.reshape(-1, w.shape[1])
     check = range_check(xp, ids, w.shape[0], op_type, "rows of the table")
     calls = [check, take(xp, w, flat, rows, axis=0)]
-    return in_sequence([*calls, *_clear_padding(xp, flat, rows, padding_idx)])
+    return in_sequence(*calls, *_clear_padding(xp, flat, rows, padding_idx))
 
 
 def _clear_padding(xp, ids, rows, padding_idx: int) -> list[Call]:
@@ -59,7 +59,7 @@ def _clear_padding(xp, ids, rows, padding_idx: int) -> list[Call]:
         return []
     padded = xp.empty(ids.shape, bool)
     return [
-        functools.partial(xp.equal, ids, padding_idx, padded),
+        partial(xp.equal, ids, padding_idx, padded),
         put_where(xp, rows, 0, padded.reshape(-1, 1)),
     ]
 
@@ -74,16 +74,14 @@ def _lookup_grad_bind(xp, w, ids, dout, dw, padding_idx: int, is_sparse: bool, *
     flat, value = ids.reshape(-1), dout.reshape(-1, dout.shape[-1])
     if is_sparse:
         return in_sequence(
-            [
-                functools.partial(xp.copyto, dw.rows, flat),
-                functools.partial(xp.copyto, dw.value, value),
-                *_clear_padding(xp, flat, dw.value, padding_idx),
-            ]
+            partial(xp.copyto, dw.rows, flat),
+            partial(xp.copyto, dw.value, value),
+            *_clear_padding(xp, flat, dw.value, padding_idx),
         )
-    calls = [functools.partial(dw.fill, 0), functools.partial(_add_rows, flat, value, dw)]
+    calls = [partial(dw.fill, 0), partial(_add_rows, flat, value, dw)]
     if padding_idx != NO_PADDING:
-        calls.append(functools.partial(dw[padding_idx].fill, 0))
-    return in_sequence([*calls])
+        calls.append(partial(dw[padding_idx].fill, 0))
+    return in_sequence(*calls)
 
 
 def _add_rows(ids, value, table) -> None:
@@ -107,8 +105,8 @@ for _type, _last_is_one in (("lookup_table", True), ("lookup_table_v2", False)):
         "W, Ids, Out@GRAD -> W@GRAD",
         rows=by_element("Ids"),
         attrs=_LOOKUP_ATTRS,
-        infer=functools.partial(_lookup_infer, _last_is_one),
-        bind=functools.partial(_lookup_bind, _type),
+        infer=partial(_lookup_infer, _last_is_one),
+        bind=partial(_lookup_bind, _type),
         grad_infer=_lookup_grad_infer,
         grad_bind=_lookup_grad_bind,
     )
@@ -153,10 +151,10 @@ def _one_hot_infer(last_is_one: bool, x: Meta, depth: int, dtype: str, **_) -> M
 
 def _one_hot_bind(op_type: str, xp, x, out, depth: int, allow_out_of_range: bool, **_) -> Call:
     ids, classes = x.reshape(-1, 1), xp.arange(depth)
-    equal = functools.partial(xp.equal, ids, classes, out.reshape(-1, depth), casting="unsafe")
+    equal = partial(xp.equal, ids, classes, out.reshape(-1, depth), casting="unsafe")
     if allow_out_of_range:  # such an id gives a row of zeros
         return equal
-    return in_sequence([range_check(xp, x, depth, op_type, "places of the vector"), equal])
+    return in_sequence(range_check(xp, x, depth, op_type, "places of the vector"), equal)
 
 
 _ONE_HOT_ATTRS = {"depth": 1, "dtype": "float32", "allow_out_of_range": False}
@@ -166,6 +164,6 @@ for _type, _last_is_one in (("one_hot", True), ("one_hot_v2", False)):
         "X -> Out",
         rows=by_element(),
         attrs=_ONE_HOT_ATTRS,
-        infer=functools.partial(_one_hot_infer, _last_is_one),
-        bind=functools.partial(_one_hot_bind, _type),
+        infer=partial(_one_hot_infer, _last_is_one),
+        bind=partial(_one_hot_bind, _type),
     )

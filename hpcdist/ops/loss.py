@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -30,12 +30,12 @@ def _counted(xp, label, ignore_index: int, normalize: bool) -> Array:
     """
     ignored = xp.empty(label.shape, bool)
     count = xp.empty((), label.dtype)
-    calls: list[Call] = [functools.partial(xp.equal, label, ignore_index, ignored)]
+    calls: list[Call] = [partial(xp.equal, label, ignore_index, ignored)]
     if normalize:
         calls += [
-            functools.partial(ignored.sum, dtype=label.dtype, out=count),
-            functools.partial(xp.subtract, label.size, count, count),
-            functools.partial(xp.maximum, count, 1e-5, out=count),
+            partial(ignored.sum, dtype=label.dtype, out=count),
+            partial(xp.subtract, label.size, count, count),
+            partial(xp.maximum, count, 1e-5, out=count),
         ]
     return ignored, count, calls
 
@@ -45,37 +45,37 @@ def _sigmoid_ce_bind(xp, x, label, out, ignore_index: int, normalize: bool) -> C
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     part, product = (xp.empty(x.shape, x.dtype) for _ in range(2))
     calls += [
-        functools.partial(xp.abs, x, out),
-        functools.partial(xp.negative, out, out),
-        functools.partial(xp.exp, out, out),
-        functools.partial(xp.log1p, out, out),
-        functools.partial(xp.multiply, x, label, product),
-        functools.partial(xp.maximum, x, 0, out=part),
-        functools.partial(xp.subtract, part, product, part),  # exact for labels 0 and 1
-        functools.partial(xp.add, out, part, out),
+        partial(xp.abs, x, out),
+        partial(xp.negative, out, out),
+        partial(xp.exp, out, out),
+        partial(xp.log1p, out, out),
+        partial(xp.multiply, x, label, product),
+        partial(xp.maximum, x, 0, out=part),
+        partial(xp.subtract, part, product, part),  # exact for labels 0 and 1
+        partial(xp.add, out, part, out),
         put_where(xp, out, 0, ignored),
     ]
     if normalize:
-        calls.append(functools.partial(xp.divide, out, count, out))
-    return in_sequence(calls)
+        calls.append(partial(xp.divide, out, count, out))
+    return in_sequence(*calls)
 
 
 def _sigmoid_ce_grad_bind(xp, x, label, dout, dx, ignore_index: int, normalize: bool) -> Call:
     """Write (sigmoid(x) - label) dout."""
     ignored, count, calls = _counted(xp, label, ignore_index, normalize)
     calls += [
-        functools.partial(xp.negative, x, dx),
-        functools.partial(xp.minimum, dx, 80, out=dx),  # exp of more overflows
-        functools.partial(xp.exp, dx, dx),
-        functools.partial(xp.add, dx, 1, dx),
-        functools.partial(xp.divide, 1, dx, dx),
-        functools.partial(xp.subtract, dx, label, dx),
-        functools.partial(xp.multiply, dx, dout, dx),
+        partial(xp.negative, x, dx),
+        partial(xp.minimum, dx, 80, out=dx),  # exp of more overflows
+        partial(xp.exp, dx, dx),
+        partial(xp.add, dx, 1, dx),
+        partial(xp.divide, 1, dx, dx),
+        partial(xp.subtract, dx, label, dx),
+        partial(xp.multiply, dx, dout, dx),
         put_where(xp, dx, 0, ignored),
     ]
     if normalize:
-        calls.append(functools.partial(xp.divide, dx, count, dx))
-    return in_sequence(calls)
+        calls.append(partial(xp.divide, dx, count, dx))
+    return in_sequence(*calls)
 
 
 _SCE_ATTRS = {"ignore_index": -100, "normalize": False}
@@ -96,16 +96,14 @@ def _log_loss_bind(xp, p, label, loss, epsilon: float) -> Call:
     """Write -label log(p + epsilon) - (1 - label) log(1 - p + epsilon)."""
     hit, miss, weight = (xp.empty(p.shape, p.dtype) for _ in range(3))
     return in_sequence(
-        [
-            functools.partial(xp.add, p, epsilon, hit),
-            functools.partial(xp.log, hit, hit),
-            functools.partial(xp.multiply, hit, label, hit),
-            functools.partial(xp.subtract, 1 + epsilon, p, miss),
-            functools.partial(xp.log, miss, miss),
-            functools.partial(xp.subtract, label, 1, weight),
-            functools.partial(xp.multiply, miss, weight, miss),
-            functools.partial(xp.subtract, miss, hit, loss),
-        ]
+        partial(xp.add, p, epsilon, hit),
+        partial(xp.log, hit, hit),
+        partial(xp.multiply, hit, label, hit),
+        partial(xp.subtract, 1 + epsilon, p, miss),
+        partial(xp.log, miss, miss),
+        partial(xp.subtract, label, 1, weight),
+        partial(xp.multiply, miss, weight, miss),
+        partial(xp.subtract, miss, hit, loss),
     )
 
 
@@ -113,15 +111,13 @@ def _log_loss_grad_bind(xp, p, label, dloss, dp, epsilon: float) -> Call:
     """Write dloss ((1 - label) / (1 - p + epsilon) - label / (p + epsilon))."""
     hit, miss = (xp.empty(p.shape, p.dtype) for _ in range(2))
     return in_sequence(
-        [
-            functools.partial(xp.add, p, epsilon, hit),
-            functools.partial(xp.divide, label, hit, hit),
-            functools.partial(xp.subtract, 1, label, miss),
-            functools.partial(xp.subtract, 1 + epsilon, p, dp),
-            functools.partial(xp.divide, miss, dp, dp),
-            functools.partial(xp.subtract, dp, hit, dp),
-            functools.partial(xp.multiply, dp, dloss, dp),
-        ]
+        partial(xp.add, p, epsilon, hit),
+        partial(xp.divide, label, hit, hit),
+        partial(xp.subtract, 1, label, miss),
+        partial(xp.subtract, 1 + epsilon, p, dp),
+        partial(xp.divide, miss, dp, dp),
+        partial(xp.subtract, dp, hit, dp),
+        partial(xp.multiply, dp, dloss, dp),
     )
 
 

@@ -6,7 +6,7 @@ input, forget, output, candidate.
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ def _forward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
     out, cell, hidden, gates, active = outputs
     dtype, rows, width = x.dtype, len(steps.rows), cell.shape[1]
     kinds, clips = _settings(dtype, attrs)
-    room = functools.partial(scratch, dtype=dtype)
+    room = partial(scratch, dtype=dtype)
     all_fed = by_place("fed", steps, h0, None, out.shape[1], dtype)
     all_cells = by_place("cells", steps, c0, None, width, dtype)
     lstm_forward(
@@ -180,7 +180,7 @@ def _backward(steps: Steps, attrs, inputs: Operands, outputs: Operands) -> None:
 
 def _bound(loop, xp, inputs: Operands, outputs: Operands, lods: Lods, attrs) -> Call:
     steps = Steps.of(lods[0], attrs["is_reverse"])
-    return run_on_host(xp, functools.partial(loop, steps, attrs), inputs, outputs)
+    return run_on_host(xp, partial(loop, steps, attrs), inputs, outputs)
 
 
 def _bind(xp, x, h0, c0, weight, bias, hidden, cell, gates, active, lods: Lods, **attrs) -> Call:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from hpcdist.ops.types import Array, Call, Metas, Operands
 # -- made of nothing -------------------------------------------------------------------------------
 def _eye_bind(xp, out, num_rows: int, num_columns: int, dtype: str) -> Call:
     held = (xp.arange(num_rows).reshape(-1, 1) == xp.arange(out.shape[1])).astype(dtype)
-    return functools.partial(xp.copyto, out, held)
+    return partial(xp.copyto, out, held)
 
 
 define(
@@ -259,7 +259,7 @@ define(
     "Input -> Out",
     rows=not_on_rows,
     infer=lambda x: Meta((1,), "int64"),
-    bind=lambda xp, x, out: functools.partial(out.fill, x.size),
+    bind=lambda xp, x, out: partial(out.fill, x.size),
     shape_only=("Input",),
 )
 

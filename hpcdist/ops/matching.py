@@ -6,8 +6,8 @@ the other).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -101,7 +101,7 @@ def _match_grad(lods, dim_t: int, inputs: Operands, outputs: Operands) -> None:
 
 
 def _bound(loop, inputs: int, xp, *operands, lods, **how) -> Call:
-    run = functools.partial(loop, lods, *how.values())
+    run = partial(loop, lods, *how.values())
     return run_on_host(xp, run, operands[:inputs], operands[inputs:])
 
 
@@ -112,8 +112,8 @@ define_with_grad(
     rows=_of_pairs,
     attrs={"dim_t": 1},
     infer=_match_infer,
-    bind=functools.partial(_bound, _match, 3),
-    grad_bind=functools.partial(_bound, _match_grad, 4),
+    bind=partial(_bound, _match, 3),
+    grad_bind=partial(_bound, _match_grad, 4),
     lods=("X", "Y"),
 )
 
@@ -168,7 +168,7 @@ def _top_grad(
 
 
 def _top_bind(loop, xp, x, row, col, *rest, lods, **how) -> Call:
-    run = functools.partial(loop, lods, how["topks"], how["channel_num"])
+    run = partial(loop, lods, how["topks"], how["channel_num"])
     return run_on_host(xp, run, (x, *rest[:-1]), rest[-1:])
 
 
@@ -179,8 +179,8 @@ define_with_grad(
     rows=_of_words,
     attrs=_TOP,
     infer=_top_infer,
-    bind=functools.partial(_top_bind, _top),
-    grad_bind=functools.partial(_top_bind, _top_grad),
+    bind=partial(_top_bind, _top),
+    grad_bind=partial(_top_bind, _top_grad),
     lods=("X", "ROW", "COLUMN"),
 )
 
@@ -276,7 +276,7 @@ def _convolved_grad(lods, how: dict[str, int], inputs: Operands, outputs: Operan
 
 def _conv_bind(loop, xp, x, row, col, *rest, lods, **how) -> Call:
     read = 1 if loop is _convolved else 2  # the weights, and the gradient of the result
-    return run_on_host(xp, functools.partial(loop, lods, how), (x, *rest[:read]), rest[read:])
+    return run_on_host(xp, partial(loop, lods, how), (x, *rest[:read]), rest[read:])
 
 
 define_with_grad(
@@ -286,7 +286,7 @@ define_with_grad(
     rows=_of_pairs,
     attrs=_CONV,
     infer=_conv_infer,
-    bind=functools.partial(_conv_bind, _convolved),
-    grad_bind=functools.partial(_conv_bind, _convolved_grad),
+    bind=partial(_conv_bind, _convolved),
+    grad_bind=partial(_conv_bind, _convolved_grad),
     lods=("X", "ROW", "COLUMN"),
 )

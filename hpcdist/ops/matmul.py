@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -39,16 +39,16 @@ def _mul_flops(x, y, out, x_num_col_dims: int, **_) -> int:
 
 def _mul_bind(xp, x, y, out, x_num_col_dims: int, y_num_col_dims: int) -> Call:
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
-    return functools.partial(xp.dot, x2, y2, out.reshape(x2.shape[0], y2.shape[1]))
+    return partial(xp.dot, x2, y2, out.reshape(x2.shape[0], y2.shape[1]))
 
 
 def _mul_grad_bind(xp, x, y, dout, dx, dy, x_num_col_dims: int, y_num_col_dims: int) -> Call:
     """dx = dout y^T;  dy = x^T dout."""
     x2, y2 = flat2d(x, x_num_col_dims), flat2d(y, y_num_col_dims)
     d2 = dout.reshape(x2.shape[0], y2.shape[1])
-    to_y = None if dy is None else functools.partial(xp.dot, x2.T, d2, dy.reshape(y2.shape))
-    to_x = None if dx is None else functools.partial(xp.dot, d2, y2.T, dx.reshape(x2.shape))
-    return in_sequence([step for step in (to_x, to_y) if step])
+    to_y = None if dy is None else partial(xp.dot, x2.T, d2, dy.reshape(y2.shape))
+    to_x = None if dx is None else partial(xp.dot, d2, y2.T, dx.reshape(x2.shape))
+    return in_sequence(*(step for step in (to_x, to_y) if step))
 
 
 _MUL_GRAD = "X, Y, Out@GRAD -> X@GRAD?, Y@GRAD?"
@@ -149,18 +149,18 @@ def _scaled_product(xp, a, b, out, alpha: float) -> Call:
     batch = _batch_shape(a.shape[:-2], b.shape[:-2])
     own = (1,) * (len(batch) + 2 - out.ndim) + out.shape[:-2]
     if own == batch:
-        steps = [functools.partial(xp.matmul, a, b, out=out)]
+        steps = [partial(xp.matmul, a, b, out=out)]
     else:
         full = xp.empty((*batch, *out.shape[-2:]), out.dtype)
         axes = tuple(i for i, (mine, all_) in enumerate(zip(own, batch)) if mine != all_)
         target = out.reshape(*own, *out.shape[-2:]) if len(own) + 2 != out.ndim else out
         steps = [
-            functools.partial(xp.matmul, a, b, out=full),
-            functools.partial(full.sum, axis=axes, out=target, keepdims=True),
+            partial(xp.matmul, a, b, out=full),
+            partial(full.sum, axis=axes, out=target, keepdims=True),
         ]
     if alpha != 1:
-        steps.append(functools.partial(xp.multiply, out, alpha, out=out))
-    return in_sequence(steps)
+        steps.append(partial(xp.multiply, out, alpha, out=out))
+    return in_sequence(*steps)
 
 
 def _matmul_grad_bind(
@@ -174,7 +174,7 @@ def _matmul_grad_bind(
         steps.append(_scaled_product(xp, a.swapaxes(-1, -2), d, view.b_of(dy), alpha))
     if dx is not None:
         steps.append(_scaled_product(xp, d, b.swapaxes(-1, -2), view.a_of(dx), alpha))
-    return in_sequence(steps)
+    return in_sequence(*steps)
 
 
 define_with_grad(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 import numpy as np
 
@@ -31,10 +31,8 @@ def _top_k_bind(xp, x, out, indices, k: int) -> Call:
     """
     if k == 1:
         return in_sequence(
-            [
-                functools.partial(x.argmax, -1, indices.reshape(x.shape[:-1])),
-                functools.partial(x.max, -1, out, True),
-            ]
+            partial(x.argmax, -1, indices.reshape(x.shape[:-1])),
+            partial(x.max, -1, out, True),
         )
     if xp is np and k <= FEW and x.dtype in LARGEST_OF:
         from hpcdist.jit import bound  # numba takes 0.3 s to import
@@ -83,13 +81,11 @@ def _accuracy_bind(xp, out, indices, label, accuracy, correct, total) -> Call:
     hit_row = xp.empty(len(indices), bool)
     samples = len(indices)
     return in_sequence(
-        [
-            functools.partial(xp.equal, indices, label, hit),
-            functools.partial(hit.any, axis=1, out=hit_row),
-            functools.partial(hit_row.sum, dtype="int32", out=correct.reshape(())),
-            functools.partial(xp.divide, correct, max(samples, 1), accuracy, casting="unsafe"),
-            functools.partial(total.fill, samples),
-        ]
+        partial(xp.equal, indices, label, hit),
+        partial(hit.any, axis=1, out=hit_row),
+        partial(hit_row.sum, dtype="int32", out=correct.reshape(())),
+        partial(xp.divide, correct, max(samples, 1), accuracy, casting="unsafe"),
+        partial(total.fill, samples),
     )
 
 

@@ -6,9 +6,9 @@ where every element went (0: nowhere, it is padding).
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -348,14 +348,12 @@ def _unstack_infer(x: Meta, axis: int, num: int) -> Metas:
 
 def _unstack_bind(xp, x, outs, axis: int, num: int) -> Call:
     parts = xp.moveaxis(x, axis, 0)
-    return in_sequence(
-        [functools.partial(xp.copyto, o, p) for o, p in zip(outs, parts) if o is not None]
-    )
+    return in_sequence(*(partial(xp.copyto, o, p) for o, p in zip(outs, parts) if o is not None))
 
 
 def _unstack_grad_bind(xp, douts, dx, axis: int, num: int) -> Call:
     parts = xp.moveaxis(dx, axis, 0)
-    return in_sequence([functools.partial(xp.copyto, p, d) for p, d in zip(parts, douts)])
+    return in_sequence(*(partial(xp.copyto, p, d) for p, d in zip(parts, douts)))
 
 
 _UNSTACK = {"axis": 0, "num": 0}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -93,8 +93,8 @@ def _split_byref_bind(xp, x, outs: Operands, sections: Sequence[int]) -> Call:
         part = x[start : start + rows]
         start += rows
         if not xp.may_share_memory(part, out):
-            steps.append(functools.partial(xp.copyto, out, part))
-    return in_sequence(steps)
+            steps.append(partial(xp.copyto, out, part))
+    return in_sequence(*steps)
 
 
 define(

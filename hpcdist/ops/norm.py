@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -48,19 +48,19 @@ def _layer_norm_bind(
     mean1, variance1 = mean.reshape(-1, 1), variance.reshape(-1, 1)
     squares, deviation = xp.empty(x2.shape, x.dtype), xp.empty(mean1.shape, x.dtype)
     steps = [
-        functools.partial(x2.mean, 1, None, mean1, True),
-        functools.partial(xp.subtract, x2, mean1, y2),
-        functools.partial(xp.multiply, y2, y2, squares),
-        functools.partial(squares.mean, 1, None, variance1, True),
-        functools.partial(xp.add, variance1, epsilon, deviation),
-        functools.partial(xp.sqrt, deviation, deviation),
-        functools.partial(xp.divide, y2, deviation, y2),
+        partial(x2.mean, 1, None, mean1, True),
+        partial(xp.subtract, x2, mean1, y2),
+        partial(xp.multiply, y2, y2, squares),
+        partial(squares.mean, 1, None, variance1, True),
+        partial(xp.add, variance1, epsilon, deviation),
+        partial(xp.sqrt, deviation, deviation),
+        partial(xp.divide, y2, deviation, y2),
     ]
     if scale is not None:
-        steps.append(functools.partial(xp.multiply, y2, scale, y2))
+        steps.append(partial(xp.multiply, y2, scale, y2))
     if bias is not None:
-        steps.append(functools.partial(xp.add, y2, bias, y2))
-    return in_sequence(steps)
+        steps.append(partial(xp.add, y2, bias, y2))
+    return in_sequence(*steps)
 
 
 def _layer_norm_grad_bind(
@@ -70,33 +70,33 @@ def _layer_norm_grad_bind(
     normed, product = xp.empty(x2.shape, x.dtype), xp.empty(x2.shape, x.dtype)
     deviation, per_row = (xp.empty((len(x2), 1), x.dtype) for _ in range(2))
     steps = [
-        functools.partial(xp.add, variance.reshape(-1, 1), epsilon, deviation),
-        functools.partial(xp.sqrt, deviation, deviation),
-        functools.partial(xp.subtract, x2, mean.reshape(-1, 1), normed),
-        functools.partial(xp.divide, normed, deviation, normed),
+        partial(xp.add, variance.reshape(-1, 1), epsilon, deviation),
+        partial(xp.sqrt, deviation, deviation),
+        partial(xp.subtract, x2, mean.reshape(-1, 1), normed),
+        partial(xp.divide, normed, deviation, normed),
     ]
     if dbias is not None:
-        steps.append(functools.partial(dy2.sum, 0, None, dbias))
+        steps.append(partial(dy2.sum, 0, None, dbias))
     if dscale is not None:
-        steps.append(functools.partial(xp.multiply, dy2, normed, product))
-        steps.append(functools.partial(product.sum, 0, None, dscale))
+        steps.append(partial(xp.multiply, dy2, normed, product))
+        steps.append(partial(product.sum, 0, None, dscale))
     if dx is not None:
         dx2 = _rows(dx, begin_norm_axis)
         g = dy2
         if scale is not None:
             g = xp.empty(x2.shape, x.dtype)
-            steps.append(functools.partial(xp.multiply, dy2, scale, g))
+            steps.append(partial(xp.multiply, dy2, scale, g))
         # dx = (g - mean(g) - normed mean(g normed)) / deviation
         steps += [
-            functools.partial(xp.multiply, g, normed, product),
-            functools.partial(product.mean, 1, None, per_row, True),
-            functools.partial(xp.multiply, normed, per_row, product),
-            functools.partial(g.mean, 1, None, per_row, True),
-            functools.partial(xp.subtract, g, per_row, dx2),
-            functools.partial(xp.subtract, dx2, product, dx2),
-            functools.partial(xp.divide, dx2, deviation, dx2),
+            partial(xp.multiply, g, normed, product),
+            partial(product.mean, 1, None, per_row, True),
+            partial(xp.multiply, normed, per_row, product),
+            partial(g.mean, 1, None, per_row, True),
+            partial(xp.subtract, g, per_row, dx2),
+            partial(xp.subtract, dx2, product, dx2),
+            partial(xp.divide, dx2, deviation, dx2),
         ]
-    return in_sequence(steps)
+    return in_sequence(*steps)
 
 
 _LN_ATTRS = {"epsilon": 1e-5, "begin_norm_axis": 1}
@@ -128,13 +128,11 @@ def _norm_infer(x: Meta, axis: int, epsilon: float) -> Metas:
 def _norm_bind(xp, x, out, norm, axis: int, epsilon: float) -> Call:
     """norm = sqrt(sum(x^2) + epsilon);  out = x / norm."""
     return in_sequence(
-        [
-            functools.partial(xp.multiply, x, x, out),
-            functools.partial(out.sum, axis, None, norm, True),
-            functools.partial(xp.add, norm, epsilon, norm),
-            functools.partial(xp.sqrt, norm, norm),
-            functools.partial(xp.divide, x, norm, out),
-        ]
+        partial(xp.multiply, x, x, out),
+        partial(out.sum, axis, None, norm, True),
+        partial(xp.add, norm, epsilon, norm),
+        partial(xp.sqrt, norm, norm),
+        partial(xp.divide, x, norm, out),
     )
 
 
@@ -142,15 +140,13 @@ def _norm_grad_bind(xp, x, norm, dout, dx, axis: int, epsilon: float) -> Call:
     along, per_row = xp.empty(x.shape, x.dtype), xp.empty(norm.shape, x.dtype)
     # dx = (dout - x sum(x dout) / norm^2) / norm
     return in_sequence(
-        [
-            functools.partial(xp.multiply, x, dout, along),
-            functools.partial(along.sum, axis, None, per_row, True),
-            functools.partial(xp.divide, per_row, norm, per_row),
-            functools.partial(xp.divide, per_row, norm, per_row),
-            functools.partial(xp.multiply, x, per_row, along),
-            functools.partial(xp.subtract, dout, along, dx),
-            functools.partial(xp.divide, dx, norm, dx),
-        ]
+        partial(xp.multiply, x, dout, along),
+        partial(along.sum, axis, None, per_row, True),
+        partial(xp.divide, per_row, norm, per_row),
+        partial(xp.divide, per_row, norm, per_row),
+        partial(xp.multiply, x, per_row, along),
+        partial(xp.subtract, dout, along, dx),
+        partial(xp.divide, dx, norm, dx),
     )
 
 
@@ -182,9 +178,9 @@ def _cos_sim_infer(x: Meta, y: Meta) -> Metas:
 
 def _length(xp, rows, product, norm) -> list[Call]:
     return [
-        functools.partial(xp.multiply, rows, rows, product),
-        functools.partial(product.sum, 1, None, norm, True),
-        functools.partial(xp.sqrt, norm, norm),
+        partial(xp.multiply, rows, rows, product),
+        partial(product.sum, 1, None, norm, True),
+        partial(xp.sqrt, norm, norm),
     ]
 
 
@@ -196,16 +192,14 @@ def _cos_sim_bind(xp, x, y, out, x_norm, y_norm) -> Call:
     x2, y2 = _rows(x, 1), _rows(y, 1)
     product_x, product_y = xp.empty(x2.shape, x.dtype), xp.empty(y2.shape, x.dtype)
     return in_sequence(
-        [
-            *_length(xp, x2, product_x, x_norm),
-            functools.partial(xp.maximum, x_norm, SHORTEST, out=x_norm),
-            *_length(xp, y2, product_y, y_norm),
-            functools.partial(xp.maximum, y_norm, SHORTEST, out=y_norm),
-            functools.partial(xp.multiply, x2, y2, product_x),
-            functools.partial(product_x.sum, 1, None, out, True),
-            functools.partial(xp.divide, out, x_norm, out),
-            functools.partial(xp.divide, out, y_norm, out),
-        ]
+        *_length(xp, x2, product_x, x_norm),
+        partial(xp.maximum, x_norm, SHORTEST, out=x_norm),
+        *_length(xp, y2, product_y, y_norm),
+        partial(xp.maximum, y_norm, SHORTEST, out=y_norm),
+        partial(xp.multiply, x2, y2, product_x),
+        partial(product_x.sum, 1, None, out, True),
+        partial(xp.divide, out, x_norm, out),
+        partial(xp.divide, out, y_norm, out),
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -43,10 +43,10 @@ def _bind(type: str, xp, param, grad, *rest, **attrs) -> Call:
             state[i] = out
     if isinstance(grad, SelectedRows):
         apply = bind_sparse_update(xp, type, attrs, param, rate, state)
-        step: Call = functools.partial(apply, grad)
+        step: Call = partial(apply, grad)
     else:
         step = bind_update(xp, type, attrs, param, rate, state, grad[None])
-    return functools.partial(_copy_and_call, copies, step) if copies else step
+    return partial(_copy_and_call, copies, step) if copies else step
 
 
 def _copy_and_call(copies: Sequence[tuple[Array, Array]], step: Call) -> None:
@@ -63,8 +63,8 @@ def _define(type: str, update: Update) -> None:
         f"{', '.join(inputs)} -> {', '.join(written.values())}",
         rows=not_on_rows,
         attrs=update.attrs,
-        infer=functools.partial(_infer, type),
-        bind=functools.partial(_bind, type),
+        infer=partial(_infer, type),
+        bind=partial(_bind, type),
         inplace={out: source for source, out in written.items()},
     )
 

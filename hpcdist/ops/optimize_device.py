@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def bind(xp, name: str, param, lr, state: Operands, hyper, rows: Operands) -> Ca
         def update() -> None:
             kernel(flat[0], total().reshape(-1), scale, rate, *flat[1:], *powers, *constants)
 
-        return in_sequence([update, *_next_powers(xp, name, powers, constants)])
+        return in_sequence(update, *_next_powers(xp, name, powers, constants))
 
     def norm(x) -> Array:
         return xp.sqrt(xp.sum(xp.square(x, dtype="float64"))).astype(param.dtype)
@@ -85,15 +86,13 @@ def bind_run(
         powers.append(_whole(xp, arrays))
         spread.append(xp.empty((len(owner), 1), dtype))  # of each row of GAP bytes its parameter's
         flat = spread[-1].reshape(-1)
-        steps.append(functools.partial(xp.take, powers[-1][:, 0], owner, 0, flat))
+        steps.append(partial(xp.take, powers[-1][:, 0], owner, 0, flat))
     rate = dtype.type(0) if lr is params[0] else lr.reshape(1, 1)
-    kernel = functools.partial(_kernel(xp, name), *moved[:2], scale, rate, *moved[2:], *spread)
+    kernel = partial(_kernel(xp, name), *moved[:2], scale, rate, *moved[2:], *spread)
     return in_sequence(
-        [
-            *steps,
-            functools.partial(kernel, *constants),
-            *_next_powers(xp, name, powers, constants),
-        ]
+        *steps,
+        partial(kernel, *constants),
+        *_next_powers(xp, name, powers, constants),
     )
 
 
@@ -106,7 +105,7 @@ def _whole(xp, arrays: Operands) -> Array:
 
 def _next_powers(xp, name: str, powers: Sequence[Array], constants: Sequence[Array]) -> list[Call]:
     times = [constants[i] for i in POWERS_TIMES.get(name, ())]
-    return [functools.partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
+    return [partial(xp.multiply, p, t, out=p) for p, t in zip(powers, times)]
 
 
 @functools.cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def bind_sparse_update(
         raise GraphError(sparse_refusal(type))
     factor = param.dtype.type(scale)
     if moved == "each":
-        return functools.partial(_subtract_each, xp, param, rate, factor)
+        return partial(_subtract_each, xp, param, rate, factor)
     state, advance = _powers_ahead(state, attrs) if type == "adam" else (state, _nothing)
     moving = (_bind_all if moved == "all" else _bind_listed)(xp, type, attrs, param, rate, state)
 

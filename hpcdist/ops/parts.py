@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.names import grad_name
@@ -125,7 +125,7 @@ def _slice_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
     if not _are_fixed(values):
         return copy
     part = part_of(x)
-    return functools.partial(xp.copyto, out.reshape(part.shape), part)
+    return partial(xp.copyto, out.reshape(part.shape), part)
 
 
 def _slice_grad_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> Call:
@@ -138,8 +138,8 @@ def _slice_grad_bind(xp, x, *operands, axes, starts, ends, strides=(), **_) -> C
 
     if _are_fixed(values):
         part = part_of(dx)
-        copy = functools.partial(xp.copyto, part, dout.reshape(part.shape))
-    return in_sequence([functools.partial(dx.fill, 0), copy])
+        copy = partial(xp.copyto, part, dout.reshape(part.shape))
+    return in_sequence(partial(dx.fill, 0), copy)
 
 
 _PLACES = "StartsTensor?, EndsTensor?, StartsTensorList*, EndsTensorList*"
@@ -172,7 +172,7 @@ def _reverse_infer(x: Meta, axis: Sequence[int]) -> Meta:
 def _reverse_bind(xp, x, out, axis: Sequence[int]) -> Call:
     turned = {resolve_axis(one, x.ndim) for one in axis}
     index = tuple(slice(None, None, -1 if i in turned else None) for i in range(x.ndim))
-    return functools.partial(xp.copyto, out, x[index])
+    return partial(xp.copyto, out, x[index])
 
 
 def _reverse_grad(op: Operator, wanted: Wanted) -> list[GradOp]:

@@ -8,9 +8,9 @@ name). Without both, what is drawn follows from where an element is; see `counte
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def _bind(
     if not (seed or stream or full_size):
         return _bind_unseeded(draw, out, None, state, a)
     state_of_stream = start_of(seed or job_seed(stream))
-    return functools.partial(_fill, out, lambda size: draw(state_of_stream, int(offset), size, **a))
+    return partial(_fill, out, lambda size: draw(state_of_stream, int(offset), size, **a))
 
 
 def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, attrs) -> Call:
@@ -74,12 +74,10 @@ def _bind_unseeded(draw: Callable[..., np.ndarray], out, rows, draws: Draws, att
     words = filler(np, part_of(out, rows, None), key_of(0, draws.name), draws)
     if draw is uniform:
         low, high = np.float32(attrs["min"]), np.float32(attrs["max"])
-        return functools.partial(
-            _fill, out, lambda size: random_kernels.uniform_of(words(), low, high)
-        )
+        return partial(_fill, out, lambda size: random_kernels.uniform_of(words(), low, high))
     bound = 2.0 if draw is truncated_normal else np.inf
     mean, std = attrs["mean"], attrs["std"]
-    return functools.partial(
+    return partial(
         _fill, out, lambda size: random_kernels.normal_of(words().copy(), words(), mean, std, bound)
     )
 
@@ -90,7 +88,7 @@ def _bind_like(
     if not seed:
         return _bind_unseeded(draw, out, rows, state, a)
     part, start = part_of(out, rows, None), start_of(seed)
-    return functools.partial(_fill, out, lambda size: draw(start, part.skipped(), size, **a))
+    return partial(_fill, out, lambda size: draw(start, part.skipped(), size, **a))
 
 
 def _fill(out, drawn: Callable[[int], np.ndarray]) -> None:
@@ -138,7 +136,7 @@ _NORMAL = {"mean": 0.0, "std": 1.0}
 
 
 def _define(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> None:
-    bind = functools.partial(_bind, draw)
+    bind = partial(_bind, draw)
     attrs = {**_SHAPED, **_OF_STREAM, **attrs}
     signature = "ShapeTensor?, ShapeTensorList* -> Out"
     define(type, signature, rows=sized, attrs=attrs, infer=_infer, bind=bind, state=Draws)
@@ -151,7 +149,7 @@ def _define_like(type: str, draw: Callable[..., np.ndarray], attrs: Attrs) -> No
         rows=like_batch,
         attrs={**_LIKE, **attrs},
         infer=lambda like, rows, **a: shaped_like_batch(like, **a),
-        bind=functools.partial(_bind_like, draw),
+        bind=partial(_bind_like, draw),
         shape_only=("Input",),
         state=Draws,
     )

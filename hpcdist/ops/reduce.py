@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,19 +23,17 @@ def _mean_bind(xp, x, out) -> Call:
     if flat.size <= _ONE_DOT:
         # A loss per row of a batch: one call instead of two, and it costs a third.
         shares = xp.full(flat.size, 1 / flat.size, flat.dtype)
-        return functools.partial(xp.dot, flat, shares, scalar)
+        return partial(xp.dot, flat, shares, scalar)
     return in_sequence(
-        [
-            functools.partial(xp.add.reduce, flat, 0, None, scalar),
-            functools.partial(xp.multiply, out, 1 / flat.size, out=out),
-        ]
+        partial(xp.add.reduce, flat, 0, None, scalar),
+        partial(xp.multiply, out, 1 / flat.size, out=out),
     )
 
 
 def _mean_grad_bind(xp, x, dout, dx) -> Call:
     """dx = dout / the number of elements."""
     share = xp.full((), 1 / x.size, x.dtype)
-    return functools.partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
+    return partial(xp.multiply, dout.reshape(()), share, dx.reshape(-1))
 
 
 def _infer_mean(x: Meta) -> Meta:
@@ -86,10 +84,10 @@ def _bind(method: str) -> Bind:
     def bind(xp, x, out, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
         axes = reduced_axes(x.ndim, dim, reduce_all)
         target = out.reshape(kept_shape(x.shape, axes))
-        reduce = functools.partial(getattr(x, method), axis=axes, keepdims=True)
+        reduce = partial(getattr(x, method), axis=axes, keepdims=True)
         if xp is not np and method in ("min", "max"):  # CuPy 14.2 takes their out for a dtype
             return lambda: xp.copyto(target, reduce())
-        return functools.partial(reduce, out=target)
+        return partial(reduce, out=target)
 
     return bind
 
@@ -97,7 +95,7 @@ def _bind(method: str) -> Bind:
 def _sum_grad_bind(xp, x, dout, dx, dim: Sequence[int], keep_dim: bool, reduce_all: bool) -> Call:
     """dx = dout, for every element that was added."""
     axes = reduced_axes(x.ndim, dim, reduce_all)
-    return functools.partial(xp.copyto, dx, dout.reshape(kept_shape(x.shape, axes)))
+    return partial(xp.copyto, dx, dout.reshape(kept_shape(x.shape, axes)))
 
 
 def _mean_of_dims_grad_bind(
@@ -105,7 +103,7 @@ def _mean_of_dims_grad_bind(
 ) -> Call:
     axes = reduced_axes(x.ndim, dim, reduce_all)
     kept = dout.reshape(kept_shape(x.shape, axes))
-    return functools.partial(xp.multiply, kept, kept.size / x.size, out=dx)
+    return partial(xp.multiply, kept, kept.size / x.size, out=dx)
 
 
 def _chosen_grad_bind(
@@ -115,10 +113,8 @@ def _chosen_grad_bind(
     kept = kept_shape(x.shape, reduced_axes(x.ndim, dim, reduce_all))
     chosen = xp.empty(x.shape, bool)
     return in_sequence(
-        [
-            functools.partial(xp.equal, x, out.reshape(kept), out=chosen),
-            functools.partial(xp.multiply, dout.reshape(kept), chosen, out=dx),
-        ]
+        partial(xp.equal, x, out.reshape(kept), out=chosen),
+        partial(xp.multiply, dout.reshape(kept), chosen, out=dx),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -141,7 +141,7 @@ def _nce_bind(
     if given is None:
         find = _drawing(xp, label, alias, alias_chances, rows, classes, **attrs)
     else:
-        find = functools.partial(xp.copyto, classes, given)
+        find = partial(xp.copyto, classes, given)
 
     def run() -> None:
         find()
@@ -209,7 +209,7 @@ def with_rows_of_its_own(kernel: Kernel) -> Callable[..., Callable[[], None]]:
 
     def bind(xp, *arrays, **attrs) -> Callable[[], None]:
         held = [replace(a) if isinstance(a, SelectedRows) else a for a in arrays]
-        return functools.partial(kernel, xp, *held, **attrs)
+        return partial(kernel, xp, *held, **attrs)
 
     return bind
 

@@ -5,9 +5,9 @@ The Lod of a ragged value is known when an operator is bound; another one binds 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -48,10 +48,10 @@ def loop(xp, name: str, *args) -> Call:
     if xp is not np:
         from hpcdist.ops import sequence_device
 
-        return functools.partial(getattr(sequence_device, name), xp, *args)
+        return partial(getattr(sequence_device, name), xp, *args)
     from hpcdist.ops import sequence_kernels
 
-    return functools.partial(getattr(sequence_kernels, name), *args)
+    return partial(getattr(sequence_kernels, name), *args)
 
 
 def matrix(array) -> Array:
@@ -110,8 +110,8 @@ def _pool_bind(xp, x, out, max_index, pooltype: str, pad_value: float, lods: Lod
         calls = [loop(xp, "sum_rows", matrix(x), lod.last, divisors, matrix(out))]
     empty = np.flatnonzero(lengths == 0)
     if len(empty):
-        calls.append(functools.partial(_put, out, xp.asarray(empty), pad_value))
-    return in_sequence(calls)
+        calls.append(partial(_put, out, xp.asarray(empty), pad_value))
+    return in_sequence(*calls)
 
 
 def _put(out, rows, value: float) -> None:

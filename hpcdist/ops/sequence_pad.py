@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -71,12 +71,12 @@ def _pad_bind(xp, x, pad_value, out, length, lods: Lods, **_) -> Call:
     (lod,) = lods
     value = pad_value.reshape(()) if pad_value.size == 1 else pad_value
     calls: list[Call] = [
-        functools.partial(xp.copyto, out, value),
+        partial(xp.copyto, out, value),
         scatter(xp, x, _slots(lod, out.shape[1]), _slots_view(out)),
     ]
     if length is not None:
-        calls.append(functools.partial(xp.copyto, length, xp.asarray(lod.lengths)))
-    return in_sequence(calls)
+        calls.append(partial(xp.copyto, length, xp.asarray(lod.lengths)))
+    return in_sequence(*calls)
 
 
 def _pad_grad_bind(xp, x, dout, dx, lods: Lods, **_) -> Call:
@@ -128,7 +128,7 @@ define(
 
 def _unpad_grad_bind(xp, x, length, dout, dx, lods: Lods) -> Call:
     put = scatter(xp, dout, _slots(lods[0], x.shape[1]), _slots_view(dx))
-    return in_sequence([functools.partial(dx.fill, 0), put])
+    return in_sequence(partial(dx.fill, 0), put)
 
 
 define(
@@ -151,7 +151,7 @@ def _mask_infer(x: Meta, tensor: Meta | None, maxlen: int, out_dtype: str) -> Me
 
 def _mask_bind(xp, x, tensor, out, **_) -> Call:
     places = xp.arange(out.shape[-1])
-    return functools.partial(xp.less, places, x[..., None], out, casting="unsafe")
+    return partial(xp.less, places, x[..., None], out, casting="unsafe")
 
 
 define(

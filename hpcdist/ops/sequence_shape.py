@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def _nothing() -> None:
 
 def scatter(xp, source, rows: np.ndarray, out) -> Call:
     """Return a call that writes the rows of ``source`` to places of ``out``, each one once."""
-    return functools.partial(_write, matrix(out), xp.asarray(rows), matrix(source))
+    return partial(_write, matrix(out), xp.asarray(rows), matrix(source))
 
 
 def _write(out, rows, values) -> None:
@@ -161,12 +161,12 @@ def _places(lods: Sequence[Lod]) -> list[np.ndarray]:
 
 
 def _concat_bind(xp, xs: Operands, out, lods: Lods) -> Call:
-    return in_sequence([scatter(xp, x, at, out) for x, at in zip(xs, _places(lods[0]))])
+    return in_sequence(*(scatter(xp, x, at, out) for x, at in zip(xs, _places(lods[0]))))
 
 
 def _concat_grad_bind(xp, xs, dout, dxs: Operands, lods: Lods) -> Call:
     pairs = zip(dxs, _places(lods[0]))
-    return in_sequence([gather(xp, dout, at, dx) for dx, at in pairs if dx is not None])
+    return in_sequence(*(gather(xp, dout, at, dx) for dx, at in pairs if dx is not None))
 
 
 define_with_grad(
@@ -227,7 +227,7 @@ def _reshape_infer(x: Meta, new_dim: int) -> Meta:
 def _copy(xp, x, *rest, **_) -> Call:
     """Copy an operand, or a gradient, into the other shape; a view of it costs nothing."""
     target = rest[-1]
-    return functools.partial(xp.copyto, target, x.reshape(target.shape))
+    return partial(xp.copyto, target, x.reshape(target.shape))
 
 
 define_with_grad(

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph import rows
@@ -70,8 +70,8 @@ def _unsqueezed(x: Shape, axes: Sequence[int]) -> Shape:
 
 def _copy_bind(xp, x, out, xshape=None, **_) -> Call:
     if same_buffer(xp, x, out):
-        return in_sequence([])
-    return functools.partial(xp.copyto, out.reshape(-1), x.reshape(-1))
+        return in_sequence()
+    return partial(xp.copyto, out.reshape(-1), x.reshape(-1))
 
 
 def _copy_grad_bind(xp, xshape, *rest, **_) -> Call:
@@ -175,11 +175,11 @@ def _transpose_infer(x: Meta, axis: Sequence[int]) -> tuple[Meta, Meta]:
 
 
 def _transpose_bind(xp, x, out, xshape, axis: Sequence[int]) -> Call:
-    return functools.partial(xp.copyto, out, x.transpose(_permutation(x.ndim, axis)))
+    return partial(xp.copyto, out, x.transpose(_permutation(x.ndim, axis)))
 
 
 def _transpose_grad_bind(xp, xshape, dout, dx, axis: Sequence[int]) -> Call:
-    return functools.partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
+    return partial(xp.copyto, dx.transpose(_permutation(dx.ndim, axis)), dout)
 
 
 define_with_grad(
@@ -216,12 +216,12 @@ def _tiles(big, small) -> tuple[Array, Array]:
 
 
 def _expand_bind(xp, x, tensor, listed, out, expand_times: Sequence[int]) -> Call:
-    return functools.partial(xp.copyto, *_tiles(out, x))
+    return partial(xp.copyto, *_tiles(out, x))
 
 
 def _expand_grad_bind(xp, x, tensor, listed, dout, dx, expand_times: Sequence[int]) -> Call:
     big, small = _tiles(dout, dx)
-    return functools.partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
+    return partial(big.sum, axis=tuple(range(0, big.ndim, 2)), out=small, keepdims=True)
 
 
 define_with_grad(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta
@@ -25,12 +25,12 @@ def softmax_calls(xp, x, out, axis: int) -> list[Call]:
     """Return the calls that write the softmax of ``x`` into ``out``, which may be ``x``."""
     per_row = _keepdims(xp, x, axis)
     return [
-        functools.partial(x.max, axis, per_row, True),
-        functools.partial(xp.subtract, x, per_row, out),
-        functools.partial(xp.maximum, out, FLOOR, out=out),
-        functools.partial(xp.exp, out, out),
-        functools.partial(out.sum, axis, None, per_row, True),
-        functools.partial(xp.divide, out, per_row, out),
+        partial(x.max, axis, per_row, True),
+        partial(xp.subtract, x, per_row, out),
+        partial(xp.maximum, out, FLOOR, out=out),
+        partial(xp.exp, out, out),
+        partial(out.sum, axis, None, per_row, True),
+        partial(xp.divide, out, per_row, out),
     ]
 
 
@@ -38,10 +38,10 @@ def negative_log(xp, x, out) -> list[Call]:
     """Return the calls that write -log(x), 1e20 where x is 0, into ``out``."""
     zero = xp.empty(x.shape, bool)
     return [
-        functools.partial(xp.equal, x, 0, zero),
-        functools.partial(xp.maximum, x, xp.finfo(x.dtype).smallest_subnormal, out=out),
-        functools.partial(xp.log, out, out),
-        functools.partial(xp.negative, out, out),
+        partial(xp.equal, x, 0, zero),
+        partial(xp.maximum, x, xp.finfo(x.dtype).smallest_subnormal, out=out),
+        partial(xp.log, out, out),
+        partial(xp.negative, out, out),
         put_where(xp, out, 1e20, zero),
     ]
 
@@ -52,19 +52,17 @@ def _softmax_infer(x: Meta, axis: int) -> Meta:
 
 
 def _softmax_bind(xp, x, out, axis: int) -> Call:
-    return in_sequence([*softmax_calls(xp, x, out, axis)])
+    return in_sequence(*softmax_calls(xp, x, out, axis))
 
 
 def _softmax_grad_bind(xp, out, dout, dx, axis: int) -> Call:
     """dx = out (dout - sum(out dout))."""
     per_row = _keepdims(xp, out, axis)
     return in_sequence(
-        [
-            functools.partial(xp.multiply, out, dout, dx),
-            functools.partial(dx.sum, axis, None, per_row, True),
-            functools.partial(xp.subtract, dout, per_row, dx),
-            functools.partial(xp.multiply, dx, out, dx),
-        ]
+        partial(xp.multiply, out, dout, dx),
+        partial(dx.sum, axis, None, per_row, True),
+        partial(xp.subtract, dout, per_row, dx),
+        partial(xp.multiply, dx, out, dx),
     )
 
 
@@ -121,23 +119,19 @@ def _swce_bind(
     if soft_label:
         logs = xp.empty_like(softmax)
         return in_sequence(
-            [
-                *calls,
-                *negative_log(xp, softmax, logs),
-                functools.partial(xp.multiply, logs, label, logs),
-                functools.partial(logs.sum, axis, None, loss, True),
-            ]
+            *calls,
+            *negative_log(xp, softmax, logs),
+            partial(xp.multiply, logs, label, logs),
+            partial(logs.sum, axis, None, loss, True),
         )
     labels = HardLabels(xp, label, logits.shape, axis, ignore_index, "softmax_with_cross_entropy")
     flat_loss = loss.reshape(-1)
     return in_sequence(
-        [
-            *labels.refresh,
-            *calls,
-            take(xp, softmax.reshape(-1), labels.flat, flat_loss),
-            *negative_log(xp, flat_loss, flat_loss),
-            put_where(xp, flat_loss, 0, labels.ignored),
-        ]
+        *labels.refresh,
+        *calls,
+        take(xp, softmax.reshape(-1), labels.flat, flat_loss),
+        *negative_log(xp, flat_loss, flat_loss),
+        put_where(xp, flat_loss, 0, labels.ignored),
     )
 
 
@@ -147,10 +141,8 @@ def _swce_grad_bind(
     """dlogits = (softmax - one_hot(label)) dloss; soft labels in place of one_hot."""
     if soft_label:
         return in_sequence(
-            [
-                functools.partial(xp.subtract, softmax, label, dlogits),
-                functools.partial(xp.multiply, dlogits, dloss, dlogits),
-            ]
+            partial(xp.subtract, softmax, label, dlogits),
+            partial(xp.multiply, dlogits, dloss, dlogits),
         )
     labels = HardLabels(
         xp, label, softmax.shape, axis, ignore_index, "softmax_with_cross_entropy_grad"
@@ -162,13 +154,11 @@ def _swce_grad_bind(
         flat_dlogits[flat] -= flat_weight
 
     return in_sequence(
-        [
-            *labels.locate,
-            functools.partial(xp.copyto, weight, dloss),
-            put_where(xp, flat_weight, 0, labels.ignored),
-            functools.partial(xp.multiply, softmax, weight, dlogits),
-            subtract_at_labels,
-        ]
+        *labels.locate,
+        partial(xp.copyto, weight, dloss),
+        put_where(xp, flat_weight, 0, labels.ignored),
+        partial(xp.multiply, softmax, weight, dlogits),
+        subtract_at_labels,
     )
 
 

@@ -6,7 +6,7 @@ that became free are zeros, which change no sum, no norm and no update.
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 from hpcdist.errors import GraphError
 from hpcdist.graph.registry import Meta, define
@@ -41,7 +41,7 @@ define(
     "X -> Out",
     rows=not_on_rows,
     infer=_merge_infer,
-    bind=lambda xp, x, out: functools.partial(merge_into, x, out),
+    bind=lambda xp, x, out: partial(merge_into, x, out),
 )
 
 
@@ -51,7 +51,7 @@ def _rows_of_infer(x: Meta) -> Meta:
 
 
 def _rows_of_bind(xp, x: SelectedRows, out) -> Call:
-    return functools.partial(xp.copyto, out, x.value)
+    return partial(xp.copyto, out, x.value)
 
 
 define(

@@ -5,8 +5,8 @@ Rows are ragged, or padded [sequences, longest, ...] with the lengths as another
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def _chain(lod, inputs: Operands, outputs: Operands) -> None:
 
 
 def _chain_bind(xp, *operands, lods) -> Call:
-    return run_on_host(xp, functools.partial(_chain, lods[0]), operands[:4], operands[4:])
+    return run_on_host(xp, partial(_chain, lods[0]), operands[:4], operands[4:])
 
 
 def _chain_grad(lod, inputs: Operands, outputs: Operands) -> None:
@@ -144,7 +144,7 @@ def _chain_grad(lod, inputs: Operands, outputs: Operands) -> None:
 
 
 def _chain_grad_bind(xp, x, weights, *operands, lods) -> Call:
-    return run_on_host(xp, functools.partial(_chain_grad, lods[0]), operands[:6], operands[6:])
+    return run_on_host(xp, partial(_chain_grad, lods[0]), operands[:6], operands[6:])
 
 
 _CHAIN_GRAD = """Emission, Transition, Label, Length?, Alpha, EmissionExps, TransitionExps,
@@ -198,7 +198,7 @@ define(
     rows=_decoding_rows,
     infer=_decoding_infer,
     bind=lambda xp, *operands, lods: run_on_host(
-        xp, functools.partial(_decoding, lods[0]), operands[:4], operands[4:]
+        xp, partial(_decoding, lods[0]), operands[:4], operands[4:]
     ),
     lods=("Emission",),
 )
@@ -252,9 +252,7 @@ def _evaluated(lod, attrs, inputs: Operands, outputs: Operands) -> None:
 
 
 def _chunk_bind(xp, *operands, lods, **attrs) -> Call:
-    return run_on_host(
-        xp, functools.partial(_evaluated, lods[0], attrs), operands[:3], operands[3:]
-    )
+    return run_on_host(xp, partial(_evaluated, lods[0], attrs), operands[:3], operands[3:])
 
 
 define(

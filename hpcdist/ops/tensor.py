@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial
 
 from hpcdist.graph.names import grad_name
 from hpcdist.graph.operator import Operator
@@ -31,7 +31,7 @@ from hpcdist.ops.types import Call
 
 
 def _fill_bind(xp, tensor, listed, out, value: float, **_) -> Call:
-    return functools.partial(out.fill, value)
+    return partial(out.fill, value)
 
 
 # -- constants -------------------------------------------------------------------------------------
@@ -59,14 +59,14 @@ define(
         "force_cpu": False,
     },
     infer=shaped_like_batch,
-    bind=lambda xp, x, out, value, **_: functools.partial(out.fill, value),
+    bind=lambda xp, x, out, value, **_: partial(out.fill, value),
 )
 define(
     "fill_zeros_like",
     "X -> Out",
     rows=by_element(totals=constant),
     infer=same,
-    bind=lambda xp, x, out: functools.partial(out.fill, 0),
+    bind=lambda xp, x, out: partial(out.fill, 0),
 )
 define(
     "fill_any_like",
@@ -74,12 +74,12 @@ define(
     rows=by_element(totals=constant),
     attrs={"value": 0.0, "dtype": None},
     infer=lambda x, value, dtype: Meta(x.shape, dtype or x.dtype),
-    bind=lambda xp, x, out, value, dtype: functools.partial(out.fill, value),
+    bind=lambda xp, x, out, value, dtype: partial(out.fill, value),
 )
 
 
 def _shape_bind(xp, x, out) -> Call:
-    return functools.partial(xp.copyto, out, xp.asarray(x.shape, dtype=out.dtype))
+    return partial(xp.copyto, out, xp.asarray(x.shape, dtype=out.dtype))
 
 
 define(
@@ -102,7 +102,7 @@ VALUE_ATTRS = {
 
 def _assign_value_bind(xp, out, shape: Sequence[int], dtype: str, **values) -> Call:
     constant = xp.asarray(values[VALUE_ATTRS[dtype]], dtype=dtype).reshape(tuple(shape))
-    return functools.partial(xp.copyto, out, constant)
+    return partial(xp.copyto, out, constant)
 
 
 define(
@@ -118,8 +118,8 @@ define(
 
 def _assign_bind(xp, x, out) -> Call:
     if same_buffer(xp, x, out):
-        return in_sequence([])
-    return functools.partial(xp.copyto, out, x)
+        return in_sequence()
+    return partial(xp.copyto, out, x)
 
 
 def _assign_infer(x: Meta) -> Meta:
@@ -145,7 +145,7 @@ define(
 
 # -- cast ----------------------------------------------------------------------------------------
 def _cast_bind(xp, x, out, in_dtype: str, out_dtype: str) -> Call:
-    return functools.partial(xp.copyto, out, x, casting="unsafe")
+    return partial(xp.copyto, out, x, casting="unsafe")
 
 
 def _cast_grad(op: Operator, wanted: Wanted) -> list[GradOp]:

@@ -178,7 +178,7 @@ def _sample_bind(
     width = sum(neg_samples_num_list) + output_positive * len(neg_samples_num_list)
     key = key_of(seed, state.name)
     run = run_on_host(xp, loop, (x, travel, layer), (out, labels, mask))
-    return in_sequence([check, run])
+    return in_sequence(check, run)
 
 
 def _sample_infer(

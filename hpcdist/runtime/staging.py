@@ -91,4 +91,4 @@ def kept_fitting(binding: Binding, make: Callable[[], Callable[[], Any] | None])
 def in_order(*calls: Callable[[], Any] | None) -> Callable[[], Any] | None:
     """Return what makes these calls one after the other; None if there is nothing to call."""
     some = [call for call in calls if call is not None]
-    return in_sequence(some) if some else None
+    return in_sequence(*some) if some else None

@@ -52,7 +52,7 @@ def test_calls_in_a_row_are_one_kernel_and_give_what_they_gave(cupy):
     x, bias = (asarray(rng.normal(size=s).astype(np.float32)) for s in ((4, 3), (1, 3)))
     y, mask = cupy.zeros((4, 3), np.float32), cupy.zeros((4, 3), bool)
     calls = [
-        in_sequence([partial(cupy.add, x, bias, out=y), partial(cupy.maximum, y, 0, out=y)]),
+        in_sequence(partial(cupy.add, x, bias, out=y), partial(cupy.maximum, y, 0, out=y)),
         partial(cupy.greater, y, 0.5, mask),
         partial(cupy.copyto, y, np.float32(7), where=mask),
         partial(cupy.multiply, y, x, x),
@@ -62,7 +62,7 @@ def test_calls_in_a_row_are_one_kernel_and_give_what_they_gave(cupy):
     found = [array.get() for array in (y, mask, x)]
     for array, host in zip((x, bias), before):
         array.set(host)
-    assert launched(parts_of(in_sequence(calls))) == 5
+    assert launched(parts_of(in_sequence(*calls))) == 5
     for array, kept in zip((y, mask, x), found):
         assert array.get().tobytes() == kept.tobytes()
 

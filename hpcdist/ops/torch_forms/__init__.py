@@ -18,6 +18,7 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpcdist.errors import GraphError
@@ -181,7 +182,7 @@ def by_autograd(*types: str, **how) -> None:
     """
     for type in types:
         family = _forms[type].family
-        function = functools.partial(_differentiated, type)
+        function = partial(_differentiated, type)
         _enter(Form(f"{type}_grad", family, function, wanted=True, **how))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def _update(type, torch, param, grad, *rest, **attrs):
 
 
 for _type in UPDATES:
-    form(_type, family="updates")(functools.partial(_update, _type))
+    form(_type, family="updates")(partial(_update, _type))
 
 
 @form("lars_momentum_of_norms")

@@ -83,7 +83,7 @@ def bind_update(block: OptimizeBlock, rows: Any, binding: Binding) -> Apply:
     merged = binding.backend.xp.empty(rows.shape[1:], rows.dtype)
     sender = np.zeros(1, np.int64)  # DC-ASGD compensates for what this trainer had read
     given = {block.gradient: merged, TRAINER_ID: sender}
-    run = in_sequence(steps_of(block.block, block.ops, binding, given))
+    run = in_sequence(*steps_of(block.block, block.ops, binding, given))
     backups = _backups(block, binding)
     param = array_of(binding, block.parameter)
 
@@ -164,7 +164,7 @@ def _sparse_apply(block: OptimizeBlock, binding: Binding) -> Callable[[SelectedR
         return bind_sparse_update(binding.backend.xp, op.type, attrs, param, rate, state)
 
     def apply(merged: SelectedRows) -> None:
-        in_sequence(steps_of(block.block, block.ops, binding, {block.gradient: merged}))()
+        in_sequence(*steps_of(block.block, block.ops, binding, {block.gradient: merged}))()
 
     return apply
 

@@ -246,7 +246,7 @@ def _schedule_of(index: int, binding: Binding) -> Step | None:
     if index < 0:
         return None
     block = binding.program.block(index)
-    return in_sequence(steps_of(block, block.ops, binding))
+    return in_sequence(*steps_of(block, block.ops, binding))
 
 
 def _readable(program: Program, binding: Binding) -> Mapping[str, Any]:

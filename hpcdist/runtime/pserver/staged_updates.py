@@ -102,7 +102,7 @@ class StagedUpdates:
         given = {**self._given, **given}
         return [
             in_sequence(
-                steps_of(block, [op for op in ops if op.attrs[STAGE] == s], self._binding, given)
+                *steps_of(block, [op for op in ops if op.attrs[STAGE] == s], self._binding, given)
             )
             for s in range(self._sums.stages)
         ]
